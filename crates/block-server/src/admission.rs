@@ -27,6 +27,35 @@ pub(super) struct Admission {
 /// A request under way.
 pub(super) struct Admitted<'a>(&'a Admission);
 
+/// What a request holds and has begun, for the code that performs it and for its task.
+#[derive(Default)]
+pub(super) struct UnderWay<'a> {
+    place: Cell<Option<Admitted<'a>>>,
+    begun: Cell<bool>,
+}
+
+impl<'a> UnderWay<'a> {
+    /// It holds a place from now on.
+    pub(super) fn hold(&self, place: Admitted<'a>) {
+        self.place.set(Some(place));
+    }
+
+    /// It works no more on the segment's device, or its client waits no more.
+    pub(super) fn give_back(&self) {
+        self.place.take();
+    }
+
+    /// From now on it goes on to its end, whether its client waits or not.
+    pub(super) fn begin(&self) {
+        self.begun.set(true);
+    }
+
+    /// True when it goes on to its end.
+    pub(super) fn has_begun(&self) -> bool {
+        self.begun.get()
+    }
+}
+
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
         self.0.under_way.set(self.0.under_way.get() - 1);

@@ -28,9 +28,11 @@ pub use ownership::{LeaseState, OwnershipLease};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 
-use admission::Admission;
+use admission::{Admission, UnderWay};
 use base::{Fault, Kind};
 use block_proto::{BlockAnswer, BlockError, BlockIo, SERVICE, SessionRef, encode_answer};
 use block_volume::contract::{Answer, Owned};
@@ -122,8 +124,52 @@ pub(crate) struct OpenSegment {
 /// Slot of a segment that is open or being opened.
 #[derive(Default)]
 struct Slot {
-    opening: Mutex<()>,
+    opening: Arc<Mutex<()>>,
     hosted: RefCell<Option<Rc<OpenSegment>>>,
+}
+
+/// A use of a slot. The last one takes a slot away in which nothing is open.
+struct SlotUse {
+    server: BlockServer,
+    segment: SegmentId,
+    slot: Rc<Slot>,
+}
+
+impl SlotUse {
+    /// Opens the segment of the slot.
+    async fn open(self) -> Result<Rc<OpenSegment>, BlockError> {
+        let (server, segment) = (&self.server.0, self.segment);
+        let since = server.env.now();
+        let opened = server.opener.open(segment).await.map_err(|fault| {
+            tracing::debug!(%segment, %fault, "segment not opened");
+            error_of(&fault)
+        });
+        let OpenedSegment { device, lease, epoch, location_leases_end } = opened?;
+        if !self.server.has_slot(segment, &self.slot) {
+            // It was released since. Its location lease stays noted for the next opening.
+            return Err(BlockError::NotOwner);
+        }
+        let leased = server.location_leases.borrow_mut().remove(&segment);
+        let (sessions, admission, released) = Default::default();
+        let location_leases =
+            LocationLeases::new(epoch, location_leases_end, leased.unwrap_or_default());
+        let hosted =
+            OpenSegment { since, device, lease, sessions, admission, location_leases, released };
+        let hosted = Rc::new(hosted);
+        self.slot.hosted.replace(Some(hosted.clone()));
+        Ok(hosted)
+    }
+}
+
+impl Drop for SlotUse {
+    fn drop(&mut self) {
+        let SlotUse { server, segment, slot } = self;
+        let in_use = slot.hosted.borrow().is_some() || Rc::strong_count(slot) > 2;
+        if !in_use && server.has_slot(*segment, slot) {
+            server.0.slots.borrow_mut().remove(segment);
+            server.forget_fence(segment.volume);
+        }
+    }
 }
 
 pub(crate) struct BlockServerInner {
@@ -208,56 +254,27 @@ impl BlockServer {
         self.0.stats.set(stats);
     }
 
-    /// The segment, opened if needed.
+    /// The segment, opened if needed. An opening goes on when the request that began it ends.
     async fn host(&self, segment: SegmentId) -> Result<Rc<OpenSegment>, BlockError> {
         loop {
             let slot = self.0.slots.borrow_mut().entry(segment).or_default().clone();
-            if let Some(hosted) = slot.hosted.borrow().clone() {
+            let used = SlotUse { server: self.clone(), segment, slot };
+            if let Some(hosted) = used.slot.hosted.borrow().clone() {
                 return Ok(hosted);
             }
-            let opening = slot.opening.lock().await;
-            if let Some(hosted) = slot.hosted.borrow().clone() {
+            let opening = used.slot.opening.clone().lock_owned().await;
+            if let Some(hosted) = used.slot.hosted.borrow().clone() {
                 return Ok(hosted);
             }
-            if !self.has_slot(segment, &slot) {
+            if !self.has_slot(segment, &used.slot) {
                 continue; // It was released while we waited.
             }
-            let since = self.0.env.now();
-            match self.0.opener.open(segment).await {
-                Ok(OpenedSegment { device, lease, epoch, location_leases_end }) => {
-                    let (sessions, admission) = Default::default();
-                    if !self.has_slot(segment, &slot) {
-                        // It was released since. Its location lease stays noted for the next opening.
-                        return Err(BlockError::NotOwner);
-                    }
-                    let leased = self.0.location_leases.borrow_mut().remove(&segment);
-                    let location_leases =
-                        LocationLeases::new(epoch, location_leases_end, leased.unwrap_or_default());
-                    let released = Cell::new(false);
-                    let hosted = OpenSegment {
-                        since,
-                        device,
-                        lease,
-                        sessions,
-                        admission,
-                        location_leases,
-                        released,
-                    };
-                    let hosted = Rc::new(hosted);
-                    *slot.hosted.borrow_mut() = Some(hosted.clone());
-                    return Ok(hosted);
-                }
-                Err(fault) => {
-                    drop(opening);
-                    // Kept for others that wait for the same; the last one drops it.
-                    if Rc::strong_count(&slot) <= 2 && self.has_slot(segment, &slot) {
-                        self.0.slots.borrow_mut().remove(&segment);
-                        self.forget_fence(segment.volume);
-                    }
-                    tracing::debug!(%segment, %fault, "segment not opened");
-                    return Err(error_of(&fault));
-                }
-            }
+            let opened = async move {
+                let _opening = opening;
+                used.open().await
+            };
+            let opened = self.0.env.spawn(Class::Foreground, "block: open segment", opened).await;
+            return opened.unwrap_or(Err(BlockError::Busy));
         }
     }
 
@@ -450,7 +467,7 @@ impl BlockServer {
 
 impl Handler for BlockServer {
     fn handle(&self, incoming: Incoming) {
-        let Incoming { request, peer, reply, .. } = incoming;
+        let Incoming { request, peer, deadline, reply } = incoming;
         let asked = match request.service {
             SERVICE => BlockIo::decode(request.op, &request.body),
             _ => Err(wire::data_codec::DecodeError::Code(request.op)),
@@ -467,9 +484,21 @@ impl Handler for BlockServer {
         self.0.env.spawn(Class::Foreground, "block request", async move {
             let env = &server.0.env;
             let span = env.begin(request.trace, asked.name(), Some(peer.addr));
+            let under_way = UnderWay::default();
             // Boxed: each `async` layer around it would hold and move it again.
-            let serve = Box::pin(server.serve(asked, request.payload, request.priority));
-            let served = span.clone().follow(serve).await;
+            let serve =
+                Box::pin(server.serve(asked, request.payload, request.priority, &under_way));
+            let mut serve = pin!(span.clone().follow(serve));
+            let Ok(served) = env.timeout(deadline - env.now(), serve.as_mut()).await else {
+                // The client waits no more. What has begun goes on, without a place.
+                env.end(&span, metrics::Outcome::Failed(Kind::Retry));
+                drop(reply);
+                under_way.give_back();
+                if under_way.has_begun() {
+                    let _ = serve.await; // Repeats of a change have its outcome.
+                }
+                return;
+            };
             let (answer, payload, outcome) = match served {
                 Ok((answer, payload)) => (Ok(answer), payload, metrics::Outcome::Done),
                 Err(error) => (Err(error), None, metrics::Outcome::Failed(error.kind())),

@@ -12,6 +12,7 @@ use runtime::sync::{Budget, Permit};
 use runtime::{Buf, Instant};
 use transport::Priority;
 
+use super::admission::UnderWay;
 use super::ownership::LeaseState;
 use super::session::{Arrival, Session};
 use super::{BlockServer, OpenSegment, attachment, error_of};
@@ -29,31 +30,32 @@ impl OpenSegment {
 }
 
 impl BlockServer {
-    pub(super) async fn serve(
-        &self,
+    /// Performs a request. The future may be dropped until the request has begun
+    /// ([`UnderWay::has_begun`]).
+    pub(super) async fn serve<'a>(
+        &'a self,
         asked: BlockIo,
         payload: Option<Buf>,
         priority: Priority,
+        under_way: &UnderWay<'a>,
     ) -> Result<(BlockAnswer, Option<Buf>), BlockError> {
         let works =
             matches!(asked, BlockIo::Read { .. } | BlockIo::Write { .. } | BlockIo::Clear { .. });
         // Before the check of its session: between that and its begin there is no pause.
-        let _admitted = match works {
-            true => match self.0.admission.enter_as(priority).await {
-                Some(admitted) => Some(admitted),
-                None => {
-                    self.count(|stats| stats.busy += 1);
-                    return Err(BlockError::Busy);
-                }
-            },
-            false => None,
-        };
+        if works {
+            let Some(place) = self.0.admission.enter_as(priority).await else {
+                self.count(|stats| stats.busy += 1);
+                return Err(BlockError::Busy);
+            };
+            under_way.hold(place);
+        }
         let served = match asked {
             BlockIo::Open { at, fence, after } => {
                 self.open(at, fence, after).await.map(|answer| (answer, None))
             }
             BlockIo::Close { at } => {
                 if let Ok((hosted, session)) = self.session(at) {
+                    under_way.begin();
                     session.close();
                     session.drained().await;
                     // The client has all answers.
@@ -64,10 +66,13 @@ impl BlockServer {
             }
             BlockIo::Read { at, offset, len, locate } => {
                 let extent = Extent { offset, len: u64::from(len) };
-                let located = if locate { self.locate(at, extent).await? } else { None };
+                let located = if locate { self.locate(at, extent, under_way).await? } else { None };
                 match located {
                     Some(located) => Ok((BlockAnswer::Located(located), None)),
-                    None => self.read(at, extent).await.map(|data| (BlockAnswer::Read, Some(data))),
+                    None => {
+                        let data = self.read(at, extent, under_way).await;
+                        data.map(|data| (BlockAnswer::Read, Some(data)))
+                    }
                 }
             }
             BlockIo::Pieces { at, offset, len, most } => {
@@ -77,11 +82,13 @@ impl BlockServer {
             BlockIo::Write { at, sequence, offset } => {
                 let data = payload.filter(|data| (1..=IO_MAX).contains(&data.len()));
                 let data = data.ok_or(BlockError::Invalid)?;
-                self.write(at, sequence, offset, data).await.map(|()| (BlockAnswer::Done, None))
+                let written = self.write(at, sequence, (offset, data), under_way).await;
+                written.map(|()| (BlockAnswer::Done, None))
             }
             BlockIo::Clear { at, sequence, offset, len, how } => {
                 let extent = Extent { offset, len };
-                self.clear(at, sequence, extent, how).await.map(|()| (BlockAnswer::Done, None))
+                let cleared = self.clear(at, sequence, (extent, how), under_way).await;
+                cleared.map(|()| (BlockAnswer::Done, None))
             }
         };
         if matches!(served, Err(BlockError::Busy)) {
@@ -190,7 +197,12 @@ impl BlockServer {
         }
     }
 
-    async fn read(&self, at: SessionRef, extent: Extent) -> Result<Buf, BlockError> {
+    async fn read(
+        &self,
+        at: SessionRef,
+        extent: Extent,
+        under_way: &UnderWay<'_>,
+    ) -> Result<Buf, BlockError> {
         let (hosted, _) = self.session(at)?;
         let len = usize::try_from(extent.len).unwrap_or(usize::MAX);
         if len > IO_MAX {
@@ -199,6 +211,7 @@ impl BlockServer {
         let _held = self.take(&self.0.read_bytes, len)?;
         let data = hosted.device.read(extent).await;
         let data = data.map_err(|fault| self.fail(at, &hosted, &fault))?;
+        under_way.give_back();
         self.check_lease(at, &hosted).await?;
         self.count(|stats| {
             stats.reads += 1;
@@ -210,13 +223,19 @@ impl BlockServer {
     /// Locations of a range, for direct reads. The lease is checked as for bytes: the locations are
     /// those of the blocks' present content. A client that alone has the segment may keep the
     /// locations for a while, and those around them.
-    async fn locate(&self, at: SessionRef, extent: Extent) -> Result<Option<Located>, BlockError> {
+    async fn locate(
+        &self,
+        at: SessionRef,
+        extent: Extent,
+        under_way: &UnderWay<'_>,
+    ) -> Result<Option<Located>, BlockError> {
         let (hosted, session) = self.session(at)?;
         let alone = hosted.may_lease(at, &session);
         let located = hosted.device.locate(extent, alone).await;
         let Some(places) = located.map_err(|fault| self.fail(at, &hosted, &fault))? else {
             return Ok(None);
         };
+        under_way.give_back();
         let lease = self.check_lease(at, &hosted).await?;
         // No other attachment was admitted since the locations were looked up.
         let alone = alone && hosted.may_lease(at, &session);
@@ -248,15 +267,15 @@ impl BlockServer {
         &self,
         at: SessionRef,
         sequence: Sequence,
-        offset: u64,
-        data: Buf,
+        (offset, data): (u64, Buf),
+        under_way: &UnderWay<'_>,
     ) -> Result<(), BlockError> {
         let (hosted, session) = self.session(at)?;
         let bytes = data.len();
         let _held = self.take(&self.0.write_bytes, bytes)?;
         let request = RequestId { attachment: attachment(at)?, seq: sequence.seq };
         let change = hosted.device.write_dedup(request, offset, data);
-        if self.change(at, &hosted, &session, sequence, change).await? {
+        if self.change(at, (&hosted, &session), sequence, change, under_way).await? {
             self.count(|stats| {
                 stats.writes += 1;
                 stats.written_bytes += bytes as u64;
@@ -269,13 +288,13 @@ impl BlockServer {
         &self,
         at: SessionRef,
         sequence: Sequence,
-        extent: Extent,
-        how: Clear,
+        (extent, how): (Extent, Clear),
+        under_way: &UnderWay<'_>,
     ) -> Result<(), BlockError> {
         let (hosted, session) = self.session(at)?;
         let request = RequestId { attachment: attachment(at)?, seq: sequence.seq };
         let change = hosted.device.clear_dedup(request, extent, how);
-        if self.change(at, &hosted, &session, sequence, change).await? {
+        if self.change(at, (&hosted, &session), sequence, change, under_way).await? {
             self.count(|stats| stats.clears += 1);
         }
         Ok(())
@@ -287,14 +306,15 @@ impl BlockServer {
     async fn change(
         &self,
         at: SessionRef,
-        hosted: &Rc<OpenSegment>,
-        session: &Rc<Session>,
+        (hosted, session): (&Rc<OpenSegment>, &Rc<Session>),
         sequence: Sequence,
         change: impl Future<Output = Result<(), Fault>>,
+        under_way: &UnderWay<'_>,
     ) -> Result<bool, BlockError> {
         let begun = match session.arrive(sequence) {
             Ok(Arrival::First(begun)) => begun,
             Ok(Arrival::Repeat(first)) => {
+                under_way.give_back();
                 self.0.env.mark("block: change came again");
                 self.count(|stats| stats.repeats += 1);
                 return first.outcome().await.map(|()| false);
@@ -305,8 +325,12 @@ impl BlockServer {
                 return Err(error);
             }
         };
+        under_way.begin();
         let outcome = match change.await {
-            Ok(()) => self.hold(hosted).await,
+            Ok(()) => {
+                under_way.give_back();
+                self.hold(hosted).await
+            }
             Err(fault) => Err(self.fail(at, hosted, &fault)),
         };
         begun.end(outcome).map(|()| true)

@@ -53,8 +53,11 @@ pub struct Gates(Rc<GatesInner>);
 
 #[derive(Default)]
 struct GatesInner {
-    /// Segments whose openings never end.
+    /// Segments whose openings wait.
     openings: RefCell<BTreeSet<SegmentId>>,
+    /// Openings that have begun.
+    begun: Cell<u32>,
+    changed: Notify,
     /// Of the last device of each segment.
     devices: RefCell<BTreeMap<SegmentId, Rc<Gate>>>,
 }
@@ -63,6 +66,17 @@ impl Gates {
     /// From now on, no opening of the segment ends.
     pub fn shut_opening(&self, segment: SegmentId) {
         self.0.openings.borrow_mut().insert(segment);
+    }
+
+    /// Openings of the segment end again, those that wait too.
+    pub fn end_opening(&self, segment: SegmentId) {
+        self.0.openings.borrow_mut().remove(&segment);
+        self.0.changed.notify_waiters();
+    }
+
+    /// Openings that have begun so far.
+    pub fn openings_begun(&self) -> u32 {
+        self.0.begun.get()
     }
 
     /// The gate of the device that was opened last.
@@ -84,8 +98,14 @@ struct GatedOpener {
 impl SegmentOpener for GatedOpener {
     fn open(&self, segment: SegmentId) -> Answer<'_, OpenedSegment> {
         async move {
-            if self.gates.0.openings.borrow().contains(&segment) {
-                std::future::pending::<()>().await;
+            let gates = &self.gates.0;
+            gates.begun.set(gates.begun.get() + 1);
+            loop {
+                let changed = gates.changed.notified();
+                if !gates.openings.borrow().contains(&segment) {
+                    break;
+                }
+                changed.await;
             }
             let opened = self.opener.open(segment).await?;
             let gate = Rc::new(Gate::default());

@@ -336,7 +336,7 @@ fn death_of_a_server_is_a_pause() {
 
 #[test]
 fn a_planned_move_loses_nothing() {
-    let sim = world(4, |world| async move {
+    let sim = world(17, |world| async move {
         let attachment = world.manager.attach(VOLUME, true);
         let (env, volume) = world.volume(attachment, Limits::default());
         let load = env.spawn(Class::Foreground, "load", churn(env.clone(), volume, 4, 2000));

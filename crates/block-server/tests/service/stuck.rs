@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use block_client::Limits;
+use block_client::{Limits, Volume};
 use block_volume::contract::Device;
 use block_volume::geometry::{Extent, SegmentIndex};
-use runtime::Class;
+use runtime::{Class, Env, JoinHandle};
 
-use super::{VOLUME, World, segment, shape, world};
+use super::{VOLUME, World, buf, on, segment, shape, world};
 
 const BLOCK: u64 = 4096;
 const SECOND: Duration = Duration::from_secs(1);
@@ -20,6 +20,82 @@ fn blocks_of(index: u32) -> impl Iterator<Item = u64> {
 
 fn block(offset: u64) -> Extent {
     Extent { offset, len: BLOCK }
+}
+
+/// Reads a block of a segment; false when that takes more than a second.
+async fn reads_within_a_second((env, volume): &(Env, Volume), index: u32) -> bool {
+    let (inner, volume) = (env.clone(), volume.clone());
+    let offset = blocks_of(index).next().expect("each segment has blocks");
+    let read = async move { inner.timeout(SECOND, volume.read(block(offset))).await };
+    on(env, read).await.is_ok_and(|read| read.is_ok())
+}
+
+/// Another client's read of another segment while requests of one client stand still at segment 0.
+fn beside_stuck_requests(work: impl Fn(&(Env, Volume), u64) -> JoinHandle<()>) {
+    world(30, async |world: World| {
+        let short = Limits { call_timeout: Duration::from_millis(200), ..Limits::default() };
+        let stuck = world.volume(world.manager.attach(VOLUME, false), short);
+        let other = world.volume(world.manager.attach(VOLUME, false), Limits::default());
+        assert!(reads_within_a_second(&stuck, 0).await && reads_within_a_second(&other, 1).await);
+        world.gates.device(segment(0)).shut();
+        blocks_of(0).take(8).for_each(|offset| drop(work(&stuck, offset)));
+        world.sim.sleep(4 * SECOND).await;
+        assert!(reads_within_a_second(&other, 1).await, "held up by another segment's requests");
+    });
+}
+
+#[test]
+fn writes_that_stand_still_hold_up_no_other_segment() {
+    beside_stuck_requests(|(env, volume), offset| {
+        let (volume, data) = (volume.clone(), buf(env, &[1; BLOCK as usize]));
+        env.spawn(Class::Foreground, "write", async move {
+            volume.write(offset, data).await.expect_err("it stands still");
+        })
+    });
+}
+
+#[test]
+fn reads_that_stand_still_hold_up_no_other_segment() {
+    beside_stuck_requests(|(env, volume), offset| {
+        let volume = volume.clone();
+        env.spawn(Class::Foreground, "read", async move {
+            volume.read(block(offset)).await.expect_err("it stands still");
+        })
+    });
+}
+
+#[test]
+fn openings_that_stand_still_leave_the_link_to_other_segments() {
+    world(31, async |world: World| {
+        world.kill(0);
+        let limits = transport::Limits { requests_inflight_max: 8, ..Default::default() };
+        world.boot_with(0, limits).await;
+        world.gates.shut_opening(segment(0));
+        let short = Limits { open_timeout: Duration::from_millis(200), ..Limits::default() };
+        let (env, volume) = world.volume(world.manager.attach(VOLUME, true), short);
+        let stuck = volume.clone();
+        env.spawn(Class::Foreground, "read", async move {
+            let first = blocks_of(0).next().expect("each segment has blocks");
+            stuck.read(block(first)).await.expect_err("it stands still");
+        });
+        world.sim.sleep(4 * SECOND).await;
+        let other = (env, volume);
+        assert!(reads_within_a_second(&other, 1).await, "the link is full of openings");
+    });
+}
+
+/// Or a segment whose recovery takes longer than clients wait would never be open.
+#[test]
+fn opening_goes_on_when_its_request_is_given_up() {
+    world(33, async |world: World| {
+        world.gates.shut_opening(segment(0));
+        let short = Limits { open_timeout: Duration::from_millis(200), ..Limits::default() };
+        let client = world.volume(world.manager.attach(VOLUME, true), short);
+        assert!(!reads_within_a_second(&client, 0).await);
+        world.gates.end_opening(segment(0));
+        assert!(reads_within_a_second(&client, 0).await);
+        assert_eq!(world.gates.openings_begun(), 1);
+    });
 }
 
 #[test]
