@@ -2,8 +2,9 @@
 //! what is free, and have a share of their own where nothing is.
 
 use std::cell::Cell;
+use std::sync::Arc;
 
-use runtime::sync::{Mutex, Notify};
+use runtime::sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore};
 use runtime::{Env, Instant};
 use transport::Priority;
 
@@ -25,7 +26,11 @@ pub(super) struct Admission {
 }
 
 /// A request under way.
-pub(super) struct Admitted<'a>(&'a Admission);
+pub(super) struct Admitted<'a> {
+    admission: &'a Admission,
+    /// Its segment's part, if the request was not promised.
+    _part: Option<OwnedSemaphorePermit>,
+}
 
 /// What a request holds and has begun, for the code that performs it and for its task.
 #[derive(Default)]
@@ -58,8 +63,9 @@ impl<'a> UnderWay<'a> {
 
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
-        self.0.under_way.set(self.0.under_way.get() - 1);
-        self.0.ended.notify_one();
+        let admission = self.admission;
+        admission.under_way.set(admission.under_way.get() - 1);
+        admission.ended.notify_one();
     }
 }
 
@@ -90,39 +96,49 @@ impl Admission {
     }
 
     /// Admits a request that was not promised.
-    fn enter_free(&self) -> Admitted<'_> {
+    fn enter_free(&self, part: Option<OwnedSemaphorePermit>) -> Admitted<'_> {
         if self.under_way.get() >= self.room() {
             self.env.mark("block: request let in by its share");
         }
         self.ahead.set(0);
-        self.enter()
+        self.enter(part)
     }
 
-    fn enter(&self) -> Admitted<'_> {
+    fn enter(&self, part: Option<OwnedSemaphorePermit>) -> Admitted<'_> {
         self.under_way.set(self.under_way.get() + 1);
-        Admitted(self)
+        Admitted { admission: self, _part: part }
     }
 
-    /// Admits a request; nothing when it has waited for too long: its client asks again.
-    pub(super) async fn enter_as(&self, priority: Priority) -> Option<Admitted<'_>> {
+    /// Admits a request; nothing when it has waited for too long: its client asks again. One that was
+    /// not promised takes a permit of `part`, its segment's part of the places.
+    pub(super) async fn enter_as(
+        &self,
+        priority: Priority,
+        part: Option<Arc<Semaphore>>,
+    ) -> Option<Admitted<'_>> {
         if priority != Priority::Background {
             self.promised.set(Some(self.env.now()));
             self.ahead.set(self.ahead.get().saturating_add(1));
             if self.ahead.get() >= PROMISED_PER_FREE {
                 self.ended.notify_one();
             }
-            return Some(self.enter());
+            return Some(self.enter(None));
         }
-        if self.turn.try_lock().is_ok() && self.may_enter() {
-            return Some(self.enter_free());
-        }
-        self.env.mark("block: request gives way");
         let wait = async {
+            // Before the common turn: a segment that stands still does not hold that up.
+            let part = match part {
+                Some(part) => Some(part.acquire_owned().await.expect("never closed")),
+                None => None,
+            };
+            if self.turn.try_lock().is_ok() && self.may_enter() {
+                return self.enter_free(part);
+            }
+            self.env.mark("block: request gives way");
             let _turn = self.turn.lock().await;
             loop {
                 let ended = self.ended.notified();
                 if self.may_enter() {
-                    return self.enter_free();
+                    return self.enter_free(part);
                 }
                 ended.await;
             }

@@ -38,13 +38,14 @@ use block_proto::{BlockAnswer, BlockError, BlockIo, SERVICE, SessionRef, encode_
 use block_volume::contract::{Answer, Owned};
 use block_volume::ids::{SegmentId, VolumeId};
 use location_leases::{LocationLease, LocationLeases};
-use runtime::sync::{Budget, Mutex};
+use runtime::sync::{Budget, Mutex, Semaphore};
 use runtime::{Class, Env, Instant};
 use session::Session;
 use transport::{Handler, Incoming, Response};
 
 use crate::limits::{
-    SEGMENT_SESSIONS_MAX, SERVER_READ_BYTES_MAX, SERVER_WRITE_BYTES_MAX, VERIFIED_MAX,
+    SEGMENT_FREE_MAX, SEGMENT_SESSIONS_MAX, SERVER_READ_BYTES_MAX, SERVER_WRITE_BYTES_MAX,
+    VERIFIED_MAX,
 };
 
 /// The right to answer for a segment, as it was opened. Asked as a request is answered
@@ -117,6 +118,8 @@ pub(crate) struct OpenSegment {
     /// One session is admitted at a time.
     admission: Mutex<()>,
     location_leases: LocationLeases,
+    /// Places for its requests without a promise.
+    free: Arc<Semaphore>,
     /// Its service has ended.
     released: Cell<bool>,
 }
@@ -151,11 +154,19 @@ impl SlotUse {
         }
         let leased = server.location_leases.borrow_mut().remove(&segment);
         let (sessions, admission, released) = Default::default();
+        let free = Arc::new(Semaphore::new(SEGMENT_FREE_MAX));
         let location_leases =
             LocationLeases::new(epoch, location_leases_end, leased.unwrap_or_default());
-        let hosted =
-            OpenSegment { since, device, lease, sessions, admission, location_leases, released };
-        let hosted = Rc::new(hosted);
+        let hosted = Rc::new(OpenSegment {
+            since,
+            device,
+            lease,
+            sessions,
+            admission,
+            location_leases,
+            free,
+            released,
+        });
         self.slot.hosted.replace(Some(hosted.clone()));
         Ok(hosted)
     }

@@ -17,6 +17,9 @@ pub const SERVER_READ_BYTES_MAX: usize = 64 * MIB as usize;
 /// Requests under way on a block server up to which one begins that was not promised (B12): twice
 /// what one client has, so that its appends are packed as well as without.
 pub const FREE_REQUESTS_MAX: usize = 64;
+/// Of these, requests to one segment: as many as one client has. A segment that stands still leaves
+/// the other half to others.
+pub const SEGMENT_FREE_MAX: usize = FREE_REQUESTS_MAX / 2;
 /// The same while some come that were promised: they find a quarter of the queue before them.
 pub const FREE_REQUESTS_YIELDING: usize = 16;
 /// Promised requests after which one that was not promised begins, however many are under way: a

@@ -11,6 +11,8 @@ use super::{VOLUME, World, buf, on, segment, shape, world};
 
 const BLOCK: u64 = 4096;
 const SECOND: Duration = Duration::from_secs(1);
+/// A client repeats its requests after this long.
+const SHORT: Duration = Duration::from_millis(200);
 
 /// Offsets of the blocks of a segment.
 fn blocks_of(index: u32) -> impl Iterator<Item = u64> {
@@ -31,14 +33,17 @@ async fn reads_within_a_second((env, volume): &(Env, Volume), index: u32) -> boo
 }
 
 /// Another client's read of another segment while requests of one client stand still at segment 0.
-fn beside_stuck_requests(work: impl Fn(&(Env, Volume), u64) -> JoinHandle<()>) {
+fn beside_stuck_requests(
+    (count, call_timeout): (usize, Duration),
+    work: impl Fn(&(Env, Volume), u64) -> JoinHandle<()>,
+) {
     world(30, async |world: World| {
-        let short = Limits { call_timeout: Duration::from_millis(200), ..Limits::default() };
-        let stuck = world.volume(world.manager.attach(VOLUME, false), short);
+        let limits = Limits { call_timeout, ..Limits::default() };
+        let stuck = world.volume(world.manager.attach(VOLUME, false), limits);
         let other = world.volume(world.manager.attach(VOLUME, false), Limits::default());
         assert!(reads_within_a_second(&stuck, 0).await && reads_within_a_second(&other, 1).await);
         world.gates.device(segment(0)).shut();
-        blocks_of(0).take(8).for_each(|offset| drop(work(&stuck, offset)));
+        blocks_of(0).take(count).for_each(|offset| drop(work(&stuck, offset)));
         world.sim.sleep(4 * SECOND).await;
         assert!(reads_within_a_second(&other, 1).await, "held up by another segment's requests");
     });
@@ -46,7 +51,7 @@ fn beside_stuck_requests(work: impl Fn(&(Env, Volume), u64) -> JoinHandle<()>) {
 
 #[test]
 fn writes_that_stand_still_hold_up_no_other_segment() {
-    beside_stuck_requests(|(env, volume), offset| {
+    beside_stuck_requests((8, SHORT), |(env, volume), offset| {
         let (volume, data) = (volume.clone(), buf(env, &[1; BLOCK as usize]));
         env.spawn(Class::Foreground, "write", async move {
             volume.write(offset, data).await.expect_err("it stands still");
@@ -54,14 +59,21 @@ fn writes_that_stand_still_hold_up_no_other_segment() {
     });
 }
 
+fn read_without_an_answer((env, volume): &(Env, Volume), offset: u64) -> JoinHandle<()> {
+    let volume = volume.clone();
+    env.spawn(Class::Foreground, "read", async move {
+        volume.read(block(offset)).await.expect_err("it stands still");
+    })
+}
+
 #[test]
 fn reads_that_stand_still_hold_up_no_other_segment() {
-    beside_stuck_requests(|(env, volume), offset| {
-        let volume = volume.clone();
-        env.spawn(Class::Foreground, "read", async move {
-            volume.read(block(offset)).await.expect_err("it stands still");
-        })
-    });
+    beside_stuck_requests((8, SHORT), read_without_an_answer);
+}
+
+#[test]
+fn many_reads_that_stand_still_hold_up_no_other_segment() {
+    beside_stuck_requests((120, Limits::default().call_timeout), read_without_an_answer);
 }
 
 #[test]
@@ -71,7 +83,7 @@ fn openings_that_stand_still_leave_the_link_to_other_segments() {
         let limits = transport::Limits { requests_inflight_max: 8, ..Default::default() };
         world.boot_with(0, limits).await;
         world.gates.shut_opening(segment(0));
-        let short = Limits { open_timeout: Duration::from_millis(200), ..Limits::default() };
+        let short = Limits { open_timeout: SHORT, ..Limits::default() };
         let (env, volume) = world.volume(world.manager.attach(VOLUME, true), short);
         let stuck = volume.clone();
         env.spawn(Class::Foreground, "read", async move {
@@ -89,7 +101,7 @@ fn openings_that_stand_still_leave_the_link_to_other_segments() {
 fn opening_goes_on_when_its_request_is_given_up() {
     world(33, async |world: World| {
         world.gates.shut_opening(segment(0));
-        let short = Limits { open_timeout: Duration::from_millis(200), ..Limits::default() };
+        let short = Limits { open_timeout: SHORT, ..Limits::default() };
         let client = world.volume(world.manager.attach(VOLUME, true), short);
         assert!(!reads_within_a_second(&client, 0).await);
         world.gates.end_opening(segment(0));
