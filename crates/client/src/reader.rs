@@ -297,18 +297,18 @@ impl Reader {
         loop {
             let view = fresh.as_deref().unwrap_or(chunk);
             let round = self.ask_replicas(view, offset, want, fresh.is_some()).await;
-            let damaged = match round {
+            let (any_damaged, all_damaged) = match round {
                 Round::ReadPart(piece) => return Ok(piece),
-                Round::None { damaged } => damaged,
+                Round::None { any_damaged, all_damaged } => (any_damaged, all_damaged),
             };
-            if damaged && fresh.is_some() && want > 1 {
-                // Each replica is damaged within the range, and perhaps at another place: less of
-                // it at a time, one sector in the end.
+            if any_damaged && fresh.is_some() && want > 1 {
+                // The replicas that answer are damaged within the range, and perhaps at different
+                // places: less of it at a time, one sector in the end.
                 self.client().env().mark("reader: less at a time");
                 want = if want as usize > SECTOR_DATA_MAX { want / 2 } else { 1 };
                 continue;
             }
-            if damaged && fresh.is_some() {
+            if all_damaged && fresh.is_some() {
                 let path = self.file.path().to_owned();
                 return Err(Error::Corrupt { path, offset: chunk.base + u64::from(offset) });
             }
@@ -351,7 +351,7 @@ impl Reader {
                 }
                 Answer::Stale(fault) => sure.then_some(fault),
                 Answer::Bad(fault) => {
-                    damaged += u32::from(fault == ReplicaFault::Corrupt);
+                    damaged += usize::from(fault == ReplicaFault::Corrupt);
                     Some(fault)
                 }
                 Answer::Later => None,
@@ -363,7 +363,10 @@ impl Reader {
         }
         match ended {
             Some(ended) => Round::ReadPart(ReadPart::End(ended)),
-            None => Round::None { damaged: damaged as usize == replicas.len() && damaged > 0 },
+            None => Round::None {
+                any_damaged: damaged > 0,
+                all_damaged: damaged > 0 && damaged == replicas.len(),
+            },
         }
     }
 
@@ -425,9 +428,12 @@ impl Reader {
 
 enum Round {
     ReadPart(ReadPart),
-    /// No replica served; `damaged` when every one of them has damaged sectors.
+    /// No replica served.
     None {
-        damaged: bool,
+        /// One of them has damaged sectors.
+        any_damaged: bool,
+        /// Every one of them has.
+        all_damaged: bool,
     },
 }
 

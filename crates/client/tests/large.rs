@@ -9,7 +9,7 @@ use runtime::{Duration, Instant};
 use wire::control::{Policy, WriterGrant};
 
 use crate::cluster::{bytes, run};
-use crate::fake::{Chunk, Fake, Stream};
+use crate::fake::{Chunk, Fake, Health, Stream};
 use crate::idle::chunk;
 
 /// A file of `count` sealed chunks of the largest size, of which no replica is there.
@@ -188,5 +188,33 @@ fn range_of_which_every_replica_lacks_another_sector_is_read() {
             Err(Error::Corrupt { offset, .. }) => assert_eq!(offset, lost as u64),
             other => panic!("{:?}", other.map(|bytes| bytes.len())),
         }
+    });
+}
+
+/// Two latent errors at two places, and a third server that is down.
+#[test]
+fn range_that_two_damaged_replicas_have_together_is_read_while_the_third_is_down() {
+    let fake = Fake::new(1, 3);
+    run(24, &fake.clone(), Config::default(), |client| async move {
+        let file = client.create("/file", Policy::rep(3), 0o644, true).await.unwrap();
+        let appender = file.append_handle().await.unwrap();
+        let data = bytes(5, 1 << 20);
+        appender.append(&data).await.unwrap();
+        appender.close().await.unwrap();
+        let damage = |replica: usize, sector: usize| {
+            fake.with(|state| {
+                state.replicas.values_mut().nth(replica).unwrap().sectors[sector].1[17] ^= 1;
+            });
+        };
+        (0..2).for_each(|replica| damage(replica, 3 + 70 * replica));
+        fake.with(|state| state.health[2] = Health::Dead);
+        let reader = file.reader();
+        assert!(reader.read_at(0, 1 << 20).await.unwrap() == data);
+        // A sector that neither has may be on the third: it is waited for.
+        (0..2).for_each(|replica| damage(replica, 200));
+        let error = reader.read_at(0, 1 << 20).await.unwrap_err();
+        assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+        fake.with(|state| state.health[2] = Health::Good);
+        assert!(reader.read_at(0, 1 << 20).await.unwrap() == data);
     });
 }
