@@ -8,7 +8,7 @@ use base::{ChunkId, DiskId, Kind};
 use chunkstore::{Append, ChunkStore, StoreError};
 use metrics::{Outcome, Span};
 use runtime::{Buf, Env};
-use transport::{Endpoint, PeerInfo, Priority, Request, Response, Service, Token};
+use transport::{Endpoint, Priority, Request, Response, Service, Token};
 use wire::control::{
     ChunkserverReply, ChunkserverRequest, ControlError, ControlReply, ControlRequest, ReplicaPlace,
     TraceReply, WireError,
@@ -22,6 +22,7 @@ use wire::sector::{AppendAt, parse_footer, verify_append};
 use crate::limits::{BUSY_PAUSE, BUSY_WAIT_MAX, COPY_READ_TIMEOUT, READ_LEN_MAX, REPLICATIONS_MAX};
 use crate::scrub::read_through;
 use crate::server::Chunkserver;
+use crate::shard::Origin;
 
 /// Sources and length of a copy; see [`ChunkserverRequest::Replicate`].
 struct CopySource {
@@ -39,23 +40,24 @@ impl<S: ChunkStore> Chunkserver<S> {
     pub(crate) async fn answer_control(
         &self,
         request: Request,
-        peer: &PeerInfo,
+        origin: Origin<'_>,
     ) -> (Response, Span) {
         let asked = ControlRequest::decode(&request.body);
         let name = asked.as_ref().map_or("control request", ControlRequest::name);
         let trace = request.trace;
-        self.traced((trace, name, peer.addr), self.answer_asked(asked, request, peer)).await
+        self.traced((trace, name, origin.peer.addr), self.answer_asked(asked, request, origin))
+            .await
     }
 
     async fn answer_asked(
         &self,
         asked: Result<ControlRequest, WireError>,
         request: Request,
-        peer: &PeerInfo,
+        origin: Origin<'_>,
     ) -> (Response, Outcome) {
         let answer = match asked {
             Ok(ControlRequest::Chunkserver(asked)) => {
-                match self.forward(asked.disk(), &request, peer).await {
+                match self.forward(asked.disk(), &request, origin).await {
                     Some(Ok(answered)) => return answered,
                     Some(Err(kind)) => {
                         Err(ControlError::new(kind, "this disk's executor does not take more now"))

@@ -5,7 +5,7 @@ use base::{ChunkId, Epoch};
 use chunkstore::{Append, ChunkStore};
 use metrics::{Fact, Outcome, Span, Step};
 use runtime::Buf;
-use transport::{PeerInfo, Request, Response};
+use transport::{Request, Response};
 use wire::data::{
     AppendRequest, ChunkRef, CommitRequest, DataError, DataReply, DataRequest, ReadRequest,
     ReplicaStat, ReplicaState,
@@ -16,29 +16,35 @@ use wire::token::Token;
 
 use crate::limits::READ_LEN_MAX;
 use crate::server::Chunkserver;
+use crate::shard::Origin;
 
 impl<S: ChunkStore> Chunkserver<S> {
-    pub(crate) async fn answer_data(&self, request: Request, peer: &PeerInfo) -> (Response, Span) {
+    pub(crate) async fn answer_data(
+        &self,
+        request: Request,
+        origin: Origin<'_>,
+    ) -> (Response, Span) {
         let asked = DataRequest::decode(request.op, &request.body);
         let name = asked.as_ref().map_or("data request", operation_name);
         let trace = request.trace;
-        self.traced((trace, name, peer.addr), self.answer_decoded(asked, request, peer)).await
+        self.traced((trace, name, origin.peer.addr), self.answer_decoded(asked, request, origin))
+            .await
     }
 
     async fn answer_decoded(
         &self,
         asked: Result<DataRequest, DecodeError>,
         mut request: Request,
-        peer: &PeerInfo,
+        origin: Origin<'_>,
     ) -> (Response, Outcome) {
         let answer = match asked {
-            Ok(asked) => match self.forward(asked.at().disk, &request, peer).await {
+            Ok(asked) => match self.forward(asked.at().disk, &request, origin).await {
                 Some(Ok(answered)) => return answered,
                 Some(Err(_)) => Err(DataError::Busy),
                 None => self.serve(asked, request.token, request.payload.take()).await,
             },
             Err(error) => {
-                tracing::warn!(peer = peer.name, %error, "data request not of its form");
+                tracing::warn!(peer = origin.peer.name, %error, "data request not of its form");
                 Err(DataError::Invalid)
             }
         };

@@ -10,9 +10,7 @@ use chunkstore::{ChunkStore, StoreError};
 use metrics::{Fact, Outcome, Span, Step};
 use runtime::sync::{Budget, mpsc, oneshot};
 use runtime::{Class, Env, Instant};
-use transport::{
-    Endpoint, Handler, Incoming, PeerInfo, Request, Response, Service, TransportError,
-};
+use transport::{Endpoint, Handler, Incoming, Request, Response, Service, TransportError};
 use wire::control::{ControlError, DiskReport};
 use wire::data::{ChunkRef, DataError, ReplicaState};
 use wire::token::{TokenKey, TokenVerifier};
@@ -22,7 +20,7 @@ use crate::limits::{
     APPEND_BYTES_INFLIGHT_MAX, DISK_WATCH_PAUSE, JUDGE_PAUSE, READ_BYTES_INFLIGHT_MAX,
 };
 use crate::owner::{DiskOwner, Home};
-use crate::shard::{Forwarded, ShardDirectory, ShardReport};
+use crate::shard::{Forwarded, Origin, ShardDirectory, ShardReport};
 
 /// Counters since the start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -227,26 +225,28 @@ impl<S: ChunkStore> Chunkserver<S> {
                 _ => Class::Background,
             };
             self.0.env.spawn(class, "forwarded request", async move {
-                let (response, _) = server.answer(request, &peer).await;
+                let origin = Origin { peer: &peer, forwarded: true };
+                let (response, _) = server.answer(request, origin).await;
                 let _ = reply.send(response); // The shard may be gone.
             });
         }
     }
 
-    /// Has the shard with this disk answer, if it is not this one. `None`: no other has it.
+    /// Has the shard with this disk answer, if it is not this one. `None`: no other has it, or
+    /// another one has handed the request over.
     pub(crate) async fn forward(
         &self,
         disk: DiskId,
         request: &Request,
-        peer: &PeerInfo,
+        origin: Origin<'_>,
     ) -> Option<Result<(Response, Outcome), Kind>> {
-        if self.0.disks.borrow().contains_key(&disk) {
+        if origin.forwarded || self.0.disks.borrow().contains_key(&disk) {
             return None;
         }
         let inbox = self.0.directory.shard_of(disk, self.addr())?;
         self.count(|stats| stats.forwarded += 1);
         let (reply, answer) = oneshot::channel();
-        let forwarded = Forwarded { request: request.clone(), peer: peer.clone(), reply };
+        let forwarded = Forwarded { request: request.clone(), peer: origin.peer.clone(), reply };
         if inbox.try_send(forwarded).is_err() {
             return Some(Err(Kind::Retry));
         }
@@ -258,17 +258,17 @@ impl<S: ChunkStore> Chunkserver<S> {
         }))
     }
 
-    pub(crate) async fn answer(&self, request: Request, peer: &PeerInfo) -> (Response, Span) {
+    pub(crate) async fn answer(&self, request: Request, origin: Origin<'_>) -> (Response, Span) {
         match request.service {
-            Service::DATA => self.answer_data(request, peer).await,
-            Service::CONTROL => self.answer_control(request, peer).await,
+            Service::DATA => self.answer_data(request, origin).await,
+            Service::CONTROL => self.answer_control(request, origin).await,
             _ => {
                 let error = ControlError::new(
                     Kind::Invalid,
                     "this is a chunkserver, it holds no Raft group and no volume: ask another",
                 );
                 let work = async { (Response::error(&error), Outcome::Failed(Kind::Invalid)) };
-                self.traced((request.trace, "raft", peer.addr), work).await
+                self.traced((request.trace, "raft", origin.peer.addr), work).await
             }
         }
     }
@@ -471,7 +471,8 @@ impl<S: ChunkStore> Handler for Chunkserver<S> {
         let server = self.clone();
         // One task a request: it runs to completion on this executor (C10).
         self.0.env.spawn(class, name, async move {
-            let (answer, span) = server.answer(incoming.request, &incoming.peer).await;
+            let origin = Origin { peer: &incoming.peer, forwarded: false };
+            let (answer, span) = server.answer(incoming.request, origin).await;
             let _entered = span.enter();
             incoming.reply.send(answer);
         });

@@ -26,6 +26,14 @@ pub(crate) struct Forwarded {
     pub(crate) reply: oneshot::Sender<Response>,
 }
 
+/// The way of a request to a shard.
+#[derive(Clone, Copy)]
+pub(crate) struct Origin<'a> {
+    pub(crate) peer: &'a PeerInfo,
+    /// Another shard has handed it over: it goes no further.
+    pub(crate) forwarded: bool,
+}
+
 /// A shard's last report to the others.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ShardReport {
@@ -97,12 +105,16 @@ impl ShardDirectory {
         shards.iter().filter(|shard| shard.addr != addr).map(|shard| shard.report.clone()).collect()
     }
 
-    /// The way to the shard that has a disk, other than the one at `addr`.
+    /// The way to the shard that has a disk, other than the one at `addr`. Reports of disks that
+    /// are not served carry no ID: no shard has that one.
     pub(crate) fn shard_of(
         &self,
         disk: DiskId,
         addr: SocketAddr,
     ) -> Option<mpsc::Sender<Forwarded>> {
+        if disk == DiskId::default() {
+            return None;
+        }
         let shards = lock(&self.0.shards);
         let has = |shard: &&Shard| shard.report.disks.iter().any(|report| report.disk == disk);
         let shard = shards.iter().filter(|shard| shard.addr != addr).find(has)?;

@@ -89,6 +89,7 @@ impl Bed {
             let mut config = Config::new("cs0", addr, Vec::new());
             config.token_key = Some(key.clone());
             config.shards = 2;
+            config.left_out = vec![("/absent".to_owned(), "it is absent".to_owned())];
             let disks = vec![("/disk".to_owned(), store)];
             let shard =
                 Chunkserver::shard(&env, endpoint, config, disks, &directory).await.unwrap();
@@ -521,6 +522,23 @@ fn request_at_a_shard_without_the_disk_is_handed_over() {
         let elsewhere = ChunkRef { chunk: CHUNK, disk: DiskId::new(999) };
         let asked = bed.data(0, DataRequest::Stat(elsewhere), None).await;
         assert_eq!(asked, Err(DataError::WrongDisk));
+    })
+    .unwrap();
+    sim.close();
+}
+
+#[test]
+fn request_for_no_disk_is_refused_by_shards_that_have_disks_left_out() {
+    let sim = Sim::new(1);
+    sim.run(async {
+        let bed = Bed::shards(&sim).await;
+        let nowhere = ChunkRef { chunk: CHUNK, disk: DiskId::default() };
+        for shard in 0..2 {
+            let asked = bed.data(shard, DataRequest::Stat(nowhere), None).await;
+            assert_eq!(asked, Err(DataError::WrongDisk));
+        }
+        bed.env.sleep(Duration::from_secs(1)).await;
+        assert_eq!(bed.servers[0].2.stats().forwarded, 0);
     })
     .unwrap();
     sim.close();
