@@ -47,25 +47,25 @@ impl<S: ChunkStore> Chunkserver<S> {
             seq += 1;
             let heartbeat = self.heartbeat(known, boot, seq);
             let calls = masters.iter().map(|&master| {
-                let (this, heartbeat) = (self.clone(), heartbeat.clone());
-                env.spawn(Class::Control, "heartbeat", async move {
+                let (this, mut heartbeat) = (self.clone(), heartbeat.clone());
+                heartbeat.damaged = self.0.directory.damaged(master, DAMAGED_PER_HEARTBEAT_MAX);
+                let damaged = heartbeat.damaged.clone();
+                let call = env.spawn(Class::Control, "heartbeat", async move {
                     this.ask(master, ClusterRequest::Heartbeat(heartbeat)).await
-                })
+                });
+                (master, damaged, call)
             });
-            let mut delivered = false;
-            for call in calls.collect::<Vec<_>>() {
+            for (master, damaged, call) in calls.collect::<Vec<_>>() {
                 let Ok(Ok(ClusterReply::Beat { masters: now, known })) = call.await else {
                     continue;
                 };
-                delivered = true;
-                if !known {
-                    server = None;
+                match known {
+                    true => self.0.directory.note_taken(master, &damaged, env.now()),
+                    false => server = None,
                 }
                 masters.extend(now.iter().map(|master| master.addr));
             }
-            if delivered {
-                self.drop_reported(&heartbeat);
-            }
+            self.0.directory.drop_taken(&masters, env.now());
             while masters.len() > MASTERS_MAX {
                 masters.pop_first();
             }
@@ -121,6 +121,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         }
     }
 
+    /// A heartbeat, but for the damaged replicas: those depend on the master.
     fn heartbeat(&self, server: ServerId, boot: u64, seq: u64) -> Heartbeat {
         let mut report = self.report();
         for shard in self.0.directory.others(self.addr()) {
@@ -133,16 +134,10 @@ impl<S: ChunkStore> Chunkserver<S> {
             boot,
             seq,
             disks: report.disks,
-            damaged: self.0.directory.damaged(DAMAGED_PER_HEARTBEAT_MAX),
+            damaged: Vec::new(),
             load: report.load,
             quiet: self.0.directory.take_quiet(QUIET_PER_HEARTBEAT_MAX),
         }
-    }
-
-    /// Forgets damage that a master has acknowledged. Scrub and reads report again what is still
-    /// there later.
-    fn drop_reported(&self, heartbeat: &Heartbeat) {
-        self.0.directory.drop_damaged(heartbeat.damaged.len());
     }
 
     pub(crate) async fn ask(

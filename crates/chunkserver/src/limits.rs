@@ -23,6 +23,9 @@ pub const REPLICATIONS_MAX: usize = 8;
 pub const DAMAGED_PER_HEARTBEAT_MAX: usize = 256;
 /// Damaged replicas remembered between heartbeats at most; scrub finds the rest again.
 pub const DAMAGED_MAX: usize = 4096;
+/// A report of a damaged replica is kept for masters that do not answer, this long after the first
+/// one has taken it. Several elections: the master that leads next has it by then.
+pub const DAMAGED_KEPT: Duration = Duration::from_secs(60);
 /// Quiet replicas reported in one heartbeat at most, and remembered until then; the watch finds the
 /// rest again.
 pub const QUIET_PER_HEARTBEAT_MAX: usize = 256;

@@ -6,16 +6,17 @@
 //! shard without its disk (an address learned before a restart, or the server's own) is handed to
 //! the shard that has it: never wrong, only slower.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::{ChunkId, DiskId};
+use runtime::Instant;
 use runtime::sync::{Notify, mpsc, oneshot};
 use transport::{PeerInfo, Request, Response};
 use wire::control::DiskReport;
 
-use crate::limits::{DAMAGED_MAX, FORWARDED_MAX, QUIET_MAX};
+use crate::limits::{DAMAGED_KEPT, DAMAGED_MAX, FORWARDED_MAX, QUIET_MAX};
 use crate::owner::Home;
 use crate::server::Stats;
 
@@ -44,6 +45,15 @@ pub(crate) struct ShardReport {
     pub(crate) judged: Option<Home>,
 }
 
+/// A damaged replica that masters are to know.
+struct DamageReport {
+    replica: (DiskId, ChunkId),
+    /// Masters that have it.
+    taken_by: BTreeSet<SocketAddr>,
+    /// When the first of them took it.
+    taken: Option<Instant>,
+}
+
 struct Shard {
     addr: SocketAddr,
     inbox: mpsc::Sender<Forwarded>,
@@ -57,7 +67,7 @@ pub struct ShardDirectory(Arc<Shared>);
 #[derive(Default)]
 struct Shared {
     shards: Mutex<Vec<Shard>>,
-    damaged: Mutex<VecDeque<(DiskId, ChunkId)>>,
+    damaged: Mutex<VecDeque<DamageReport>>,
     quiet: Mutex<VecDeque<(DiskId, ChunkId)>>,
     /// The cluster that the server has joined, and its masters.
     home: Mutex<Option<(Home, Vec<SocketAddr>)>>,
@@ -138,25 +148,54 @@ impl ShardDirectory {
     }
 
     /// Adds a damaged replica for the next heartbeat; false when it is known, or there are too
-    /// many: scrub and reads find it again.
+    /// many: scrub and reads find it again. One that is known is reported to all masters again.
     pub(crate) fn add_damaged(&self, disk: DiskId, chunk: ChunkId) -> bool {
         let damaged = &mut *lock(&self.0.damaged);
-        let add = damaged.len() < DAMAGED_MAX && !damaged.contains(&(disk, chunk));
+        let replica = (disk, chunk);
+        if let Some(report) = damaged.iter_mut().find(|report| report.replica == replica) {
+            report.taken_by.clear();
+            return false;
+        }
+        let add = damaged.len() < DAMAGED_MAX;
         if add {
-            damaged.push_back((disk, chunk));
+            let taken_by = BTreeSet::new();
+            damaged.push_back(DamageReport { replica, taken_by, taken: None });
         }
         add
     }
 
-    /// The first damaged replicas, `limit` at most.
-    pub(crate) fn damaged(&self, limit: usize) -> Vec<(DiskId, ChunkId)> {
-        lock(&self.0.damaged).iter().take(limit).copied().collect()
+    /// The first damaged replicas that a master has not taken, `limit` at most.
+    pub(crate) fn damaged(&self, master: SocketAddr, limit: usize) -> Vec<(DiskId, ChunkId)> {
+        let damaged = lock(&self.0.damaged);
+        let open = damaged.iter().filter(|report| !report.taken_by.contains(&master));
+        open.take(limit).map(|report| report.replica).collect()
     }
 
-    /// Forgets the first `count` damaged replicas: a master knows.
-    pub(crate) fn drop_damaged(&self, count: usize) {
-        let damaged = &mut *lock(&self.0.damaged);
-        damaged.drain(..count.min(damaged.len()));
+    /// A master has taken a heartbeat with these damaged replicas.
+    pub(crate) fn note_taken(
+        &self,
+        master: SocketAddr,
+        replicas: &[(DiskId, ChunkId)],
+        now: Instant,
+    ) {
+        if replicas.is_empty() {
+            return;
+        }
+        for report in lock(&self.0.damaged).iter_mut() {
+            if replicas.contains(&report.replica) {
+                report.taken_by.insert(master);
+                report.taken.get_or_insert(now);
+            }
+        }
+    }
+
+    /// Forgets damaged replicas that all of `masters` have taken, and those that the first took
+    /// [`DAMAGED_KEPT`] ago.
+    pub(crate) fn drop_taken(&self, masters: &BTreeSet<SocketAddr>, now: Instant) {
+        lock(&self.0.damaged).retain(|report| {
+            let Some(taken) = report.taken else { return true };
+            now.since(taken) < DAMAGED_KEPT && !masters.is_subset(&report.taken_by)
+        });
     }
 
     /// The next heartbeat does not wait for its time.

@@ -1,5 +1,6 @@
 //! Chunkservers over the simulated network, on model stores.
 
+mod beats;
 mod latent;
 
 use std::net::SocketAddr;

@@ -1,0 +1,205 @@
+//! Heartbeats to masters that answer, refuse or are silent.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::{ClusterId, DiskId, FormationId, Kind, ServerId, TraceId};
+use chunkserver::{Chunkserver, Config, ShardDirectory};
+use chunkstore::{Append, ChunkStore};
+use runtime::Env;
+use runtime::sim::Sim;
+use testing::chunks::ModelDisk;
+use transport::{ClusterKey, Endpoint, Incoming, Limits, Priority, Request, Response, Service};
+use wire::control::{
+    ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest, Heartbeat, MasterInfo,
+};
+use wire::data::{ChunkRef, DataError, DataReply, DataRequest, FenceRequest, Purpose, ReadRequest};
+use wire::data_codec::decode_answer;
+use wire::sector::{AppendAt, format_append};
+use wire::token::{Rights, TokenKey};
+
+use crate::latent::Latent;
+use crate::{CHUNK, EPOCH, PORT, identity};
+
+const FORMATION: FormationId = FormationId::new(2);
+
+/// Reaction of a stub master to a heartbeat.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reaction {
+    Answer,
+    Refuse,
+    Silence,
+}
+
+/// A master that registers every server, and keeps the heartbeats that it answers.
+struct StubMaster {
+    addr: SocketAddr,
+    /// The heartbeats that came, and the reaction to each.
+    beats: Rc<RefCell<Vec<(Heartbeat, Reaction)>>>,
+    /// The masters that its answers name.
+    named: Rc<RefCell<Vec<SocketAddr>>>,
+    _endpoint: Endpoint,
+}
+
+impl StubMaster {
+    async fn start(
+        sim: &Sim,
+        index: u16,
+        react: impl Fn(&Heartbeat) -> Reaction + 'static,
+    ) -> StubMaster {
+        let host = sim.add_host(&format!("m{index}"));
+        let (env, addr) = (sim.boot(host), sim.addr(host, PORT));
+        let endpoint = Endpoint::new(&env, identity("master"), Limits::default());
+        let (beats, named) = <(Rc<RefCell<Vec<_>>>, Rc<RefCell<Vec<_>>>)>::default();
+        let (noted, names) = (beats.clone(), named.clone());
+        let held = RefCell::new(Vec::new());
+        let handler = move |incoming: Incoming| {
+            let asked = ControlRequest::decode(&incoming.request.body).unwrap();
+            let ControlRequest::Cluster(asked) = asked else { panic!("{asked:?}") };
+            let reaction = match &asked {
+                ClusterRequest::Heartbeat(beat) => {
+                    let reaction = react(beat);
+                    noted.borrow_mut().push((beat.clone(), reaction));
+                    reaction
+                }
+                ClusterRequest::Register(_) => Reaction::Answer,
+                _ => Reaction::Refuse,
+            };
+            let reply = match asked {
+                ClusterRequest::Register(_) => ClusterReply::Registered {
+                    server: ServerId::new(1),
+                    cluster: ClusterId::new(5),
+                    formation: Some(FORMATION),
+                },
+                _ => {
+                    let masters = names.borrow();
+                    let masters = (1..).zip(masters.iter()).map(|(id, &addr): (_, &SocketAddr)| {
+                        MasterInfo { id, name: format!("m{id}"), addr }
+                    });
+                    ClusterReply::Beat { masters: masters.collect(), known: true }
+                }
+            };
+            match reaction {
+                Reaction::Answer => {
+                    let body = ControlReply::Cluster(reply).encode();
+                    incoming.reply.send(Response::ok(body));
+                }
+                Reaction::Refuse => {
+                    let error = ControlError::new(Kind::Retry, "not now");
+                    incoming.reply.send(Response::error(&error));
+                }
+                Reaction::Silence => held.borrow_mut().push(incoming),
+            }
+        };
+        endpoint.listen(addr, Rc::new(handler)).await.unwrap();
+        StubMaster { addr, beats, named, _endpoint: endpoint }
+    }
+
+    fn count(&self) -> usize {
+        self.beats.borrow().len()
+    }
+
+    fn answered(&self, has: impl Fn(&Heartbeat) -> bool) -> usize {
+        let beats = self.beats.borrow();
+        beats.iter().filter(|(beat, reaction)| *reaction == Reaction::Answer && has(beat)).count()
+    }
+}
+
+/// One server of `count` shards, with a disk each.
+async fn server(
+    sim: &Sim,
+    count: u16,
+    masters: &[SocketAddr],
+) -> (Env, Vec<Chunkserver<Latent>>, Vec<Latent>) {
+    let (directory, mut shards, mut stores) = (ShardDirectory::default(), Vec::new(), Vec::new());
+    let host = sim.add_host("cs0");
+    let env = sim.boot(host);
+    for index in 0..count {
+        let endpoint = Endpoint::new(&env, identity("chunkserver"), Limits::default());
+        let disk = DiskId::new(100 + u128::from(index));
+        let store = Latent::new(ModelDisk::new(disk).open(Some(env.clone())));
+        stores.push(store.clone());
+        let mut config = Config::new("cs0", sim.addr(host, PORT + index), masters.to_vec());
+        config.token_key = Some(TokenKey::derive(&ClusterKey::new([7; 32])));
+        config.shards = u32::from(count);
+        config.scrub_rate = 0;
+        let disks = vec![("/disk".to_owned(), store)];
+        shards.push(Chunkserver::shard(&env, endpoint, config, disks, &directory).await.unwrap());
+    }
+    shards[0].speak();
+    (env, shards, stores)
+}
+
+/// The answer to a request of another host.
+async fn ask(sim: &Sim, addr: SocketAddr, asked: DataRequest) -> Result<DataReply, DataError> {
+    let env = sim.boot(sim.add_host("caller"));
+    let endpoint = Endpoint::new(&env, identity("caller"), Limits::default());
+    let key = TokenKey::derive(&ClusterKey::new([7; 32]));
+    let request = Request {
+        service: Service::DATA,
+        op: asked.op(),
+        priority: Priority::Foreground,
+        flow: 0,
+        trace: TraceId::new(1),
+        token: key.issue(CHUNK, Rights::ALL, EPOCH, u64::MAX),
+        body: asked.encode(),
+        payload: None,
+    };
+    let answer = endpoint.call(addr, request, Duration::from_secs(1)).await.expect("an answer");
+    decode_answer(answer.status, &answer.body).expect("of its form")
+}
+
+/// A sealed replica of a few bytes.
+async fn fill(env: &Env, store: &Latent) {
+    let at = AppendAt { chunk: CHUNK, epoch: EPOCH, base: 0, offset: 0 };
+    let mut sectors = env.pool().alloc(4096).unwrap();
+    format_append(at, &[1; 100], &mut sectors);
+    let append = Append {
+        chunk: CHUNK,
+        epoch: EPOCH,
+        base: 0,
+        offset: 0,
+        sectors: sectors.freeze(),
+        create: true,
+        repair: false,
+        purpose: Purpose::Data,
+    };
+    store.append(append).await.unwrap();
+    store.fence(CHUNK, EPOCH.next()).await.unwrap();
+    store.seal(CHUNK, 100).await.unwrap();
+}
+
+fn check(test: impl AsyncFnOnce(&Sim)) {
+    let sim = Sim::new(1);
+    sim.run(async { test(&sim).await }).unwrap();
+    sim.close();
+}
+
+#[test]
+fn damage_report_that_one_master_refuses_reaches_it_later() {
+    check(async |sim| {
+        let refused = std::cell::Cell::new(false);
+        let a = StubMaster::start(sim, 1, |_| Reaction::Answer).await;
+        let b = StubMaster::start(sim, 2, move |beat| {
+            match beat.damaged.is_empty() || refused.replace(true) {
+                true => Reaction::Answer,
+                false => Reaction::Refuse,
+            }
+        })
+        .await;
+        let (env, shards, stores) = server(sim, 1, &[a.addr, b.addr]).await;
+        env.sleep(Duration::from_secs(2)).await;
+        fill(&env, &stores[0]).await;
+        stores[0].spoil(10);
+        let at = ChunkRef { chunk: CHUNK, disk: DiskId::new(100) };
+        let read = DataRequest::Read(ReadRequest { at, offset: 0, len: 100, uncommitted: true });
+        let answer = ask(sim, shards[0].addr(), read).await;
+        assert!(matches!(answer, Err(DataError::Corrupt { .. })), "{answer:?}");
+        env.sleep(Duration::from_secs(4)).await;
+        let has = |beat: &Heartbeat| beat.damaged.contains(&(at.disk, CHUNK));
+        assert_eq!(a.answered(has), 1, "a master that has it gets it once");
+        assert_eq!(b.answered(has), 1, "a master that refused the report gets it again");
+    });
+}
