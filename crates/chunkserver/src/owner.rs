@@ -25,6 +25,8 @@ pub(crate) struct Home {
 pub(crate) enum DiskOwner {
     /// The server has not joined yet. The disk is served and not yet reported.
     Unjudged,
+    /// It was added after the server had joined, and is served once it is judged.
+    Added,
     /// The disk is of the cluster that the server has joined.
     Own(Home),
     /// No master has confirmed that it knows the disk, as of the last question.
@@ -38,6 +40,7 @@ impl DiskOwner {
     pub(crate) fn reason(&self) -> Option<&str> {
         match self {
             DiskOwner::Unjudged | DiskOwner::Own(_) => None,
+            DiskOwner::Added => Some("the store's cluster is checked before the disk is served"),
             DiskOwner::Waits(_, why, _) | DiskOwner::Foreign(_, why) => Some(why),
         }
     }
@@ -45,7 +48,7 @@ impl DiskOwner {
     /// True when there is nothing to ask or to do now.
     fn holds(&self, home: Home, now: Instant) -> bool {
         match self {
-            DiskOwner::Unjudged => false,
+            DiskOwner::Unjudged | DiskOwner::Added => false,
             DiskOwner::Own(of) | DiskOwner::Foreign(of, _) => *of == home,
             DiskOwner::Waits(of, _, asked) => *of == home && now.since(*asked) < IDENTIFY_PAUSE,
         }
@@ -90,8 +93,8 @@ impl<S: ChunkStore> Chunkserver<S> {
     /// Judges the disks of this shard that are not judged yet for the cluster that was joined;
     /// asks `masters` about those that do not say whose they are.
     pub(crate) async fn judge_disks(&self, home: Home, masters: &[SocketAddr]) {
-        let disks = self.disks();
-        for disk in disks {
+        let mut added = false;
+        for disk in self.disks() {
             if disk.owner.borrow().holds(home, self.0.env.now()) {
                 continue;
             }
@@ -114,6 +117,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                 }
             };
             let before = disk.owner.replace(owner.clone());
+            added |= before == DiskOwner::Added;
             if let Some(why) = owner.reason()
                 && before.reason() != Some(why)
             {
@@ -123,6 +127,9 @@ impl<S: ChunkStore> Chunkserver<S> {
         }
         self.0.judged.set(Some(home));
         self.0.directory.post(self.addr(), self.report());
+        if added {
+            self.0.directory.heartbeat_soon();
+        }
     }
 
     async fn join(&self, disk: &Disk<S>, home: Home, formation: FormationId) -> DiskOwner {

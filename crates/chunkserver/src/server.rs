@@ -339,7 +339,8 @@ impl<S: ChunkStore> Chunkserver<S> {
         disks.values().map(report).chain(absent.iter().map(left_out)).collect()
     }
 
-    /// Serves another disk, which may have been left out before. Returns it when the server has
+    /// Serves another disk, which may have been left out before; of a server that has joined a
+    /// cluster once it is known that the disk is of that one. Returns it when the server has
     /// stopped.
     pub fn add_disk(&self, path: String, store: S) -> Result<(), S> {
         if self.has_stopped() {
@@ -347,7 +348,11 @@ impl<S: ChunkStore> Chunkserver<S> {
         }
         self.0.left_out.borrow_mut().remove(&path);
         let id = store.info().disk;
-        let (failed, owner) = (Cell::new(false), RefCell::new(DiskOwner::Unjudged));
+        let owner = match self.0.directory.home() {
+            Some(_) => DiskOwner::Added,
+            None => DiskOwner::Unjudged,
+        };
+        let (failed, owner) = (Cell::new(false), RefCell::new(owner));
         let disk = Rc::new(Disk { id, path, store, failed, owner });
         self.0.disks.borrow_mut().insert(id, disk);
         self.0.env.mark("chunkserver: absent disk is back");

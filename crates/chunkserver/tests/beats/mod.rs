@@ -203,3 +203,47 @@ fn damage_report_that_one_master_refuses_reaches_it_later() {
         assert_eq!(b.answered(has), 1, "a master that refused the report gets it again");
     });
 }
+
+#[test]
+fn disk_of_another_formation_that_comes_back_is_never_reported_nor_served() {
+    for shard in 0..2 {
+        check(async |sim| {
+            let master = StubMaster::start(sim, 1, |_| Reaction::Answer).await;
+            let (env, shards, _) = server(sim, 2, &[master.addr]).await;
+            env.sleep(Duration::from_secs(2)).await;
+            assert!(master.count() > 0);
+            let disk = DiskId::new(200);
+            let store = Latent::new(ModelDisk::new(disk).open(Some(env.clone())));
+            store.adopt(ClusterId::new(5), FormationId::new(1)).await.unwrap();
+            assert!(shards[shard].add_disk("/back".to_owned(), store).is_ok());
+            let at = ChunkRef { chunk: CHUNK, disk };
+            let fence = DataRequest::Fence(FenceRequest { at, epoch: EPOCH });
+            let answer = ask(sim, shards[shard].addr(), fence).await;
+            env.sleep(Duration::from_secs(2)).await;
+            let beats = master.beats.borrow();
+            let with = beats.iter().filter(|(beat, _)| beat.disks.iter().any(|it| it.disk == disk));
+            assert_eq!(with.count(), 0, "heartbeats with a disk of another formation");
+            assert_eq!(answer, Err(DataError::WrongDisk));
+            let last = &beats.last().unwrap().0;
+            let report = last.disks.iter().find(|report| report.path == "/back").unwrap();
+            assert!(report.reason.contains("formation"), "{}", report.reason);
+        });
+    }
+}
+
+#[test]
+fn disk_of_this_formation_that_comes_back_is_reported_within_a_heartbeat_or_two() {
+    check(async |sim| {
+        let master = StubMaster::start(sim, 1, |_| Reaction::Answer).await;
+        let (env, shards, _) = server(sim, 2, &[master.addr]).await;
+        env.sleep(Duration::from_secs(2)).await;
+        let disk = DiskId::new(200);
+        let store = Latent::new(ModelDisk::new(disk).open(Some(env.clone())));
+        store.adopt(ClusterId::new(5), FORMATION).await.unwrap();
+        assert!(shards[1].add_disk("/back".to_owned(), store).is_ok());
+        env.sleep(Duration::from_millis(500)).await;
+        let beats = master.beats.borrow();
+        let report = beats.last().unwrap().0.disks.iter().find(|it| it.disk == disk);
+        assert!(report.is_some_and(|report| !report.failed), "{report:?}");
+    });
+}
