@@ -9,7 +9,7 @@ use base::{FileId, Map};
 use wire::control::{ChunkPlace, StreamView};
 
 struct FileEntry {
-    /// By base. Empty sealed chunks hold no bytes and are not kept.
+    /// By base, one at least. Empty sealed chunks hold no bytes and are not kept.
     chunks: BTreeMap<u64, Rc<ChunkPlace>>,
     used: u64,
 }
@@ -49,6 +49,10 @@ impl Cache {
 
     /// Takes over an answer of the stream service.
     pub(crate) fn insert(&mut self, view: &StreamView) {
+        let mut chunks = view.chunks.iter().filter(|chunk| chunk.sealed != Some(0)).peekable();
+        if chunks.peek().is_none() {
+            return;
+        }
         self.clock += 1;
         let clock = self.clock;
         let entry = self
@@ -59,7 +63,7 @@ impl Cache {
         entry.used = clock;
         self.order.insert(clock, view.file);
         let before = entry.chunks.len();
-        for chunk in view.chunks.iter().filter(|chunk| chunk.sealed != Some(0)) {
+        for chunk in chunks {
             entry.chunks.insert(chunk.base, Rc::new(chunk.clone()));
         }
         self.count = self.count + entry.chunks.len() - before;
@@ -80,12 +84,15 @@ impl Cache {
         }
     }
 
-    /// Drops one chunk's entry.
+    /// Drops one chunk's entry, and the file's with its last one.
     pub(crate) fn forget_chunk(&mut self, file: FileId, base: u64) {
-        if let Some(entry) = self.files.get_mut(&file)
-            && entry.chunks.remove(&base).is_some()
-        {
+        let Some(entry) = self.files.get_mut(&file) else { return };
+        if entry.chunks.remove(&base).is_some() {
             self.count -= 1;
+        }
+        if entry.chunks.is_empty() {
+            self.order.remove(&entry.used);
+            self.files.remove(&file);
         }
     }
 
@@ -151,5 +158,21 @@ mod tests {
         cache.insert(&view(6, 0..20, Some(10)));
         assert_eq!(cache.len(), 8);
         assert!(cache.get(FileId::new(6), 199).is_some());
+    }
+
+    #[test]
+    fn files_without_chunks_take_no_entry() {
+        let mut cache = Cache::new(8);
+        for file in 0..10_000 {
+            cache.insert(&view(file, 0..0, Some(10)));
+            cache.insert(&view(file, 0..1, Some(0)));
+        }
+        assert_eq!((cache.files.len(), cache.order.len()), (0, 0));
+        for file in 0..10_000 {
+            cache.insert(&view(file, 0..2, Some(10)));
+            cache.forget_chunk(FileId::new(file), 0);
+            cache.forget_chunk(FileId::new(file), 10);
+        }
+        assert_eq!((cache.files.len(), cache.order.len(), cache.len()), (0, 0, 0));
     }
 }
