@@ -36,6 +36,9 @@ pub const QUIET_MAX: usize = 1024;
 pub const QUIET_PAGE_PAUSE: Duration = Duration::from_millis(1);
 /// Masters that a chunkserver sends heartbeats to, at most.
 pub const MASTERS_MAX: usize = 15;
+/// A master that is not configured, and that no answer has named for this long, gets no more
+/// heartbeats. Masters' lists differ for a moment while one joins or leaves.
+pub const MASTER_KEPT: Duration = Duration::from_secs(10);
 
 /// Pause between two checks of a disk's superblock: a failed medium is noticed after it. One read
 /// of 4 KiB each time.

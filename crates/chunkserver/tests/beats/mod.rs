@@ -247,3 +247,39 @@ fn disk_of_this_formation_that_comes_back_is_reported_within_a_heartbeat_or_two(
         assert!(report.is_some_and(|report| !report.failed), "{report:?}");
     });
 }
+
+#[test]
+fn silent_master_delays_no_heartbeat_to_others() {
+    check(async |sim| {
+        let a = StubMaster::start(sim, 1, |_| Reaction::Answer).await;
+        let b = StubMaster::start(sim, 2, |_| Reaction::Silence).await;
+        let (env, _, _) = server(sim, 1, &[a.addr, b.addr]).await;
+        env.sleep(Duration::from_secs(1)).await;
+        let before = a.count();
+        env.sleep(Duration::from_secs(4)).await;
+        let count = a.count() - before;
+        assert!((10..=30).contains(&count), "{count} heartbeats in 4 s");
+        assert!(b.count() > 1, "a silent master is asked again");
+    });
+}
+
+#[test]
+fn master_that_is_removed_gets_no_more_heartbeats() {
+    check(async |sim| {
+        let a = StubMaster::start(sim, 1, |_| Reaction::Answer).await;
+        let b = StubMaster::start(sim, 2, |_| Reaction::Silence).await;
+        let c = StubMaster::start(sim, 3, |_| Reaction::Answer).await;
+        *a.named.borrow_mut() = vec![a.addr, b.addr, c.addr];
+        *c.named.borrow_mut() = vec![a.addr, b.addr, c.addr];
+        let (env, _, _) = server(sim, 1, &[a.addr]).await;
+        env.sleep(Duration::from_secs(2)).await;
+        assert!(b.count() > 0 && c.count() > 0, "masters are learned from answers");
+        *a.named.borrow_mut() = vec![a.addr, c.addr];
+        *c.named.borrow_mut() = vec![a.addr, c.addr];
+        env.sleep(Duration::from_secs(20)).await;
+        let (gone, kept) = (b.count(), c.count());
+        env.sleep(Duration::from_secs(4)).await;
+        assert_eq!(b.count(), gone, "a removed master is asked");
+        assert!(c.count() > kept + 5);
+    });
+}
