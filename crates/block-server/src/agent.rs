@@ -17,7 +17,7 @@ use block_proto::{
     Reply, Request, SegmentLoad,
 };
 use block_volume::contract::{Answer, Owned};
-use block_volume::figures::{SegmentCheck, SegmentScrub, SegmentUsage};
+use block_volume::figures::{SegmentScrub, SegmentUsage};
 use block_volume::geometry::Extent;
 use block_volume::ids::SegmentId;
 use client::leader::AskError;
@@ -25,74 +25,17 @@ use futures_util::future::LocalBoxFuture;
 use runtime::sync::{Notify, Semaphore};
 use runtime::{Class, Duration, Env, Instant, JoinHandle};
 use transport::{Handler, Incoming, Response, Service};
-use wire::control::{ControlError, ControlReply, ControlRequest, Policy, TraceReply};
+use wire::control::{ControlError, ControlReply, ControlRequest, TraceReply};
 
-use super::counted::Counted;
 use super::limits::{LEAVE_MAX, LOADS, OPEN_PAUSE, OPENS_MAX};
 use super::ownership::{Action, LeaseState, OwnedSegment, OwnershipLease};
+use super::served::Counted;
+pub use super::served::ServedSegment;
 
 /// Bytes of a segment that are checked in one step: heartbeats go on in between.
 const STEP: u64 = 16 << 20;
 /// Pieces of a segment that are checked in one step.
 const PIECES: usize = 1024;
-
-/// A segment that this process has open.
-pub trait ServedSegment: Owned {
-    /// Returns `Ok` when it can be asked: it may be opened only now. Called before each use of it
-    /// by a new user.
-    fn ready(&self) -> Answer<'_, ()> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    /// Ends when it takes no changes any more; it can be opened again, under the same epoch too.
-    fn stopped(&self) -> LocalBoxFuture<'static, Fault>;
-
-    /// Ends it, so that the next opening is quick.
-    fn close(&self) -> LocalBoxFuture<'static, ()>;
-
-    /// A piece of the check of stored data ([`block_segment::Segment::check`]).
-    fn check(&self, _: u64) -> Answer<'_, SegmentCheck> {
-        let fault = Fault::new(Kind::Invalid, "nothing is stored of it that could be checked");
-        Box::pin(std::future::ready(Err(fault)))
-    }
-
-    /// Progress of its scrub (B14).
-    fn scrub(&self) -> SegmentScrub {
-        SegmentScrub::default()
-    }
-
-    /// Its space, as far as it is known; the caller fills in its number.
-    fn usage(&self) -> SegmentUsage {
-        SegmentUsage::default()
-    }
-
-    /// Fixes a cut and holds answers back, `most` at most (B10).
-    fn cut(&self, cut: u64, most: Duration) -> Answer<'_, ()> {
-        let _ = (cut, most);
-        Box::pin(std::future::ready(Err(uncut())))
-    }
-
-    /// Ends the hold of a cut; returns its duration.
-    fn release_cut(&self, cut: u64, keep: bool) -> Result<Duration, Fault> {
-        let _ = (cut, keep);
-        Err(uncut())
-    }
-
-    /// Makes another segment with the content of a cut that was released (B11).
-    fn link(&self, cut: u64, to: SegmentId, policy: Policy) -> Answer<'_, ()> {
-        let _ = (cut, to, policy);
-        Box::pin(std::future::ready(Err(uncut())))
-    }
-
-    /// Begins to copy what is shared with other volumes; returns the number of such blocks.
-    fn flatten(&self) -> Answer<'_, u64> {
-        Box::pin(std::future::ready(Ok(0)))
-    }
-}
-
-fn uncut() -> Fault {
-    Fault::new(Kind::Invalid, "segments that are not in the core cannot be cut")
-}
 
 /// Opens the devices of segments.
 pub trait Devices {

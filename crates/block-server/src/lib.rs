@@ -12,13 +12,13 @@
 
 mod admission;
 pub mod agent;
-mod counted;
 pub mod host;
 mod lazy;
 pub mod limits;
 mod location_leases;
 pub mod ownership;
 mod requests;
+mod served;
 mod session;
 
 pub use agent::{BlockServerAgent, Devices, ServedSegment};

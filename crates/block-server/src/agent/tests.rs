@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use futures_util::future::ready;
 use runtime::Buf;
 use runtime::sim::Sim;
-use wire::control::{ClusterInfo, ClusterReply, ClusterRequest};
+use wire::control::{ClusterInfo, ClusterReply, ClusterRequest, Policy};
 use wire::data::{DataError, DataRequest};
 
 use block_volume::contract::{AllocationExtent, BlockLocations, Clear, Device};
