@@ -174,11 +174,17 @@ impl Driver for RealDriver {
 
     fn park(&self, until: Option<u64>) -> bool {
         let started = now_nanos();
-        let left = until.map(|until| until.saturating_sub(started));
-        if left == Some(0) {
+        let is_due = |now| until.is_some_and(|until| until <= now);
+        if is_due(started) {
             self.ring.turn();
         } else if !self.spin(started, until) {
-            self.sleep(started, left);
+            // The spin may have lasted until the timer's time.
+            let now = now_nanos();
+            if is_due(now) {
+                self.ring.turn();
+            } else {
+                self.sleep(now, until.map(|until| until - now));
+            }
         }
         true
     }

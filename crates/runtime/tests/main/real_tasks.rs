@@ -36,6 +36,23 @@ fn timers_fire_in_order_and_not_early() {
     }
 }
 
+/// A spin that ends at the timer's time is followed by no sleep.
+#[test]
+fn timers_of_an_executor_that_never_sleeps_fire_in_time() {
+    let runtime = runtime_with(PollPolicy::Always);
+    let env = runtime.env().clone();
+    // The machine may take the core away for a while, not each time.
+    let took = (0..3).map(|_| {
+        runtime.block_on(async {
+            let started = env.now();
+            env.sleep(Duration::from_millis(200)).await;
+            env.now() - started
+        })
+    });
+    let took = took.min().expect("three times");
+    assert!(took < Duration::from_millis(300), "200 ms took {took:?}");
+}
+
 /// An executor that has nothing to do wakes for its timers and for nothing else. The cost of a wake
 /// depends on the machine, the number of wakes does not.
 #[test]
