@@ -78,7 +78,8 @@ impl Shared {
     fn push(self: &Arc<Self>, job: Job) {
         let more = {
             let state = &mut *self.state.lock().expect("no panic inside");
-            let more = state.idle == 0 && state.threads < self.threads_max;
+            // Each job in the queue is for one of the idle helpers.
+            let more = state.queue.len() >= state.idle && state.threads < self.threads_max;
             if more {
                 state.threads += 1;
             }

@@ -172,6 +172,21 @@ fn helpers_run_many_and_report_panics() {
 }
 
 #[test]
+fn two_jobs_for_one_idle_helper_run_at_once() {
+    let runtime = runtime();
+    let env = runtime.env().clone();
+    runtime.block_on(async {
+        env.blocking("first", || {}).await;
+        env.sleep(Duration::from_millis(100)).await; // Its thread is idle.
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let long = env.blocking("long", move || ended.recv_timeout(Duration::from_secs(2)).is_ok());
+        let short = env.blocking("short", move || end.send(()).is_ok());
+        let (long, _) = futures_util::join!(long, short);
+        assert!(long, "the short job waits for the end of the long one");
+    });
+}
+
+#[test]
 fn a_task_over_its_slice_is_named() {
     let runtime = runtime();
     let env = runtime.env().clone();
