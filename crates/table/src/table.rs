@@ -3,7 +3,7 @@
 use std::fmt;
 use std::rc::Rc;
 
-use runtime::Env;
+use runtime::{Class, Env};
 
 use crate::batch::Batch;
 use crate::cache::Cache;
@@ -166,10 +166,28 @@ impl Table {
         engine.flush_now().await
     }
 
-    /// Merges all sorted runs into one.
+    /// Merges all sorted runs into one. When the caller stops waiting, a merge that has begun goes
+    /// on to its end.
     pub async fn compact(&self) -> Result<(), Error> {
-        while self.0.0.merge_step(true).await? {}
-        Ok(())
+        loop {
+            // A task of its own: its edit of the manifest is committed, or the instance has ended.
+            let engine = self.0.0.clone();
+            let merge = async move { engine.merge_step(true).await };
+            let merge = self.0.0.env.spawn(Class::Background, "table compact", merge);
+            match merge.await {
+                Ok(merged) => {
+                    if !merged? {
+                        return Ok(());
+                    }
+                }
+                Err(_) => {
+                    return Err(Error::Unknown {
+                        what: format!("merge of {}", self.0.0.name()),
+                        cause: "the instance was dropped".to_owned(),
+                    });
+                }
+            }
+        }
     }
 
     /// Its present state.

@@ -1,8 +1,12 @@
 //! An owner crashes at every step of its calls; the next one finds all that was acknowledged.
 
+use std::future::poll_fn;
+use std::task::Poll;
+
 use futures_util::future::{Either, select};
 use runtime::sim::CrashMode;
 use runtime::{Duration, Rng};
+use table::{Cache, Options, Table};
 use testing::tables::{Oracle, own};
 
 use crate::support::{World, on, small};
@@ -74,5 +78,50 @@ fn nothing_acknowledged_is_lost_when_answers_are_lost() {
     let points = life(2, None, 8);
     for point in (1..=points).step_by(3) {
         life(2, Some(point), 8);
+    }
+}
+
+/// A merge ends with an edit of the manifest. An edit of which only the beginning was done must not
+/// be followed by another with its number.
+#[test]
+fn table_opens_after_a_compaction_whose_caller_gave_up() {
+    for polls in 1.. {
+        let world = World::new(5);
+        let ended = world.run(async {
+            let (_, env) = world.boot();
+            let (at, disk) = (env.clone(), world.disk.clone());
+            let work = on(&env, async move {
+                let options = Options { auto_compact: false, ..small() };
+                let cache = Cache::new(16 << 10);
+                let open = || Table::open(&at, disk.store(&at), &cache, options.clone());
+                let table = open().await.expect("it is new");
+                for key in 0..2u8 {
+                    table.put(&[key], &[key]).await.expect("it is stored");
+                    table.flush().await.expect("it is flushed");
+                }
+                let mut compaction = Box::pin(table.compact());
+                let mut left = polls;
+                let ended = poll_fn(|cx| {
+                    let ended = compaction.as_mut().poll(cx).is_ready();
+                    left -= 1;
+                    if ended || left == 0 { Poll::Ready(ended) } else { Poll::Pending }
+                });
+                let ended = ended.await;
+                drop(compaction);
+                table.put(&[2], &[2]).await.expect("it is stored");
+                table.flush().await.expect("it is flushed");
+                drop(table);
+                let table = open().await.unwrap_or_else(|error| panic!("{polls} polls: {error}"));
+                for key in 0..3u8 {
+                    assert_eq!(table.get(&[key]).await, Ok(Some(vec![key])), "{polls} polls");
+                }
+                ended
+            });
+            work.await.expect("no crash")
+        });
+        if ended {
+            assert!(polls > 1, "it was never left in the middle");
+            return;
+        }
     }
 }
