@@ -14,6 +14,7 @@
 
 #define BLOCK 4096
 #define COUNT 64
+#define MANY 1000
 #define LARGE ((size_t)3 << 20)
 
 static void fail(const char *what, int64_t result)
@@ -150,6 +151,22 @@ int main(int argc, char **argv)
     for (size_t at = 0; at < COUNT * 3 * BLOCK; at++)
         if (at / BLOCK % 3 == 0)
             check("what was discarded reads as zeroes", again[at] == 0);
+
+    /* Calls that overlap take effect in the order of their start, whatever they do. */
+    pending.left = MANY + 1;
+    for (index = 0; index < MANY; index++) {
+        result = craton_write_async(volume, blocks[index % COUNT], BLOCK, (uint64_t)index * BLOCK,
+                                    done, &pending);
+        if (result < 0)
+            fail("write_async", result);
+    }
+    check("discard_async", craton_discard_async(volume, (uint64_t)(MANY - 1) * BLOCK, BLOCK,
+                                                discarded, &pending) == 0);
+    wait_for_all(&pending);
+    check("read", craton_read(volume, again, BLOCK, (uint64_t)(MANY - 1) * BLOCK) == BLOCK);
+    for (int at = 0; at < BLOCK; at++)
+        check("a discard after a write leaves zeroes", again[at] == 0);
+
     check("no completion", craton_flush_async(volume, NULL, NULL) == -EINVAL);
     check("flush_async", craton_flush_async(volume, nested, &told) == 0);
     while (__atomic_load_n(&told, __ATOMIC_ACQUIRE) == 0)

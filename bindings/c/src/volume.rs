@@ -1,9 +1,11 @@
 //! An open volume, for any thread.
 
 use std::cell::RefCell;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 
 use base::Fault;
 use block_client::{Limits, VolumeExports};
@@ -13,9 +15,10 @@ use block_volume::export::Exports;
 use block_volume::geometry::Extent;
 use block_volume::limits::IO_MAX;
 use client::{Client, Connection};
-use futures_util::StreamExt;
+use futures_util::future::{Either, LocalBoxFuture, select};
 use futures_util::stream::FuturesUnordered;
-use runtime::sync::Semaphore;
+use futures_util::{FutureExt, StreamExt, poll};
+use runtime::sync::{Mutex, Semaphore, SemaphorePermit};
 use runtime::{Cores, Duration, Env, Refused, RuntimeConfig};
 use transport::{Endpoint, Identity};
 
@@ -57,6 +60,8 @@ struct Attached {
     holder: String,
     name: String,
     device: Rc<dyn Device>,
+    /// Turns of calls, in the order of their start: the device orders requests by their first poll.
+    order: Mutex<()>,
     parts: Semaphore,
 }
 
@@ -186,8 +191,8 @@ async fn attach(env: Env, connection: Connection, name: String) -> Result<Attach
         let error = Error::from(fault);
         Error { errno: if busy { errno::EBUSY } else { error.errno }, ..error }
     })?;
-    let parts = Semaphore::new(PARTS_MAX);
-    Ok(Attached { env, managers, exports, holder, name, device, parts })
+    let (order, parts) = (Mutex::new(()), Semaphore::new(PARTS_MAX));
+    Ok(Attached { env, managers, exports, holder, name, device, order, parts })
 }
 
 async fn detach(open: Attached) {
@@ -209,29 +214,59 @@ async fn perform(call: Call, offset: u64) -> Result<i64, Error> {
     let open = OPEN.with(|open| open.borrow().clone());
     let open = open.ok_or_else(|| Error::new(errno::EINVAL, "the volume is closed"))?;
     match call {
-        Call::Read(memory) | Call::Write(memory) => {
-            let mut parts = FuturesUnordered::new();
-            let (mut at, len) = (0, memory.len());
-            while at < len {
-                let place = offset + at as u64;
-                let part = (IO_MAX - (place % IO_MAX as u64) as usize).min(len - at);
-                parts.push(move_part(&open, call, Part { at, place, len: part }));
-                at += part;
-            }
-            // All ends are waited for: nothing touches the memory when an error is reported.
-            let mut result = Ok(());
-            while let Some(done) = parts.next().await {
-                result = result.and(done);
-            }
-            result.map(|()| len as i64)
-        }
+        Call::Read(memory) | Call::Write(memory) => move_all(&open, call, memory, offset).await,
         // What has returned is durable (`protocols.md` 6.3).
         Call::Discard(0) | Call::Flush => Ok(0),
         Call::Discard(len) => {
-            open.device.clear(Extent { offset, len }, Clear::Trim).await?;
+            let turn = open.order.lock().await;
+            let mut cleared = pin!(open.device.clear(Extent { offset, len }, Clear::Trim));
+            let begun = poll!(&mut cleared);
+            drop(turn);
+            match begun {
+                Poll::Ready(done) => done?,
+                Poll::Pending => cleared.await?,
+            }
             Ok(0)
         }
     }
+}
+
+/// Reads or writes. The call's turn ends when the device has all its parts: a later call that
+/// overlaps takes effect after it.
+async fn move_all(open: &Attached, call: Call, memory: Memory, offset: u64) -> Result<i64, Error> {
+    let turn = open.order.lock().await;
+    let mut under_way: FuturesUnordered<LocalBoxFuture<'_, Result<(), Error>>> =
+        FuturesUnordered::new();
+    let mut result = Ok(());
+    let (mut at, len) = (0, memory.len());
+    while at < len {
+        let place = offset + at as u64;
+        let part = (IO_MAX - (place % IO_MAX as u64) as usize).min(len - at);
+        let permit = loop {
+            if under_way.is_empty() {
+                break open.parts.acquire().await;
+            }
+            // Parts of this call end here too: its next parts may wait for their permits.
+            match select(pin!(open.parts.acquire()), under_way.next()).await {
+                Either::Left((permit, _)) => break permit,
+                Either::Right((done, _)) => result = result.and(done.unwrap_or(Ok(()))),
+            }
+        };
+        let permit = permit.expect("never closed");
+        let part_of = Part { at, place, len: part };
+        let mut moved = move_part(open, call, part_of, permit).boxed_local();
+        match poll!(&mut moved) {
+            Poll::Ready(done) => result = result.and(done),
+            Poll::Pending => under_way.push(moved),
+        }
+        at += part;
+    }
+    drop(turn);
+    // All ends are waited for: nothing touches the memory when an error is reported.
+    while let Some(done) = under_way.next().await {
+        result = result.and(done);
+    }
+    result.map(|()| len as i64)
 }
 
 /// A part of a call: where in the memory, where in the volume, how much.
@@ -241,8 +276,13 @@ struct Part {
     len: usize,
 }
 
-async fn move_part(open: &Attached, call: Call, part: Part) -> Result<(), Error> {
-    let _turn = open.parts.acquire().await.expect("never closed");
+/// The device has the part after the first poll.
+async fn move_part(
+    open: &Attached,
+    call: Call,
+    part: Part,
+    _permit: SemaphorePermit<'_>,
+) -> Result<(), Error> {
     let Part { at, place, len } = part;
     match call {
         Call::Read(memory) => {
