@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use base::DirId;
-use client::{Client, Error, child_path};
+use client::{Client, Error, FlatLogFile, child_path};
 use futures_util::StreamExt;
 use wire::control::limits::TARGET_MAX;
 use wire::control::{Attributes, NameKey, Node, Policy};
@@ -423,20 +423,19 @@ async fn write_file(
     attributes: Attributes,
     hooks: Hooks<'_>,
 ) -> Done {
-    let fresh = if replace { temporary(path)? } else { path.to_owned() };
-    let file = match client.create(&fresh, policy, attributes.mode, true).await {
-        Err(Error::Exists { .. }) if replace => {
-            // An interrupted run has left it.
-            client.unlink(&fresh).await?;
-            client.create(&fresh, policy, attributes.mode, true).await?
-        }
-        made => made?,
+    let fresh = match replace {
+        true => temporary(path, client.env().random_u64())?,
+        false => path.to_owned(),
     };
+    let file = client.create(&fresh, policy, attributes.mode, true).await?;
     let written = async {
         // An empty file needs no stream. A file of length 0 may still have content (/proc), so the
         // first read decides.
         let first = source.next(client.env(), 0).await?;
         if first.is_empty() {
+            if !names(client, &fresh, &file).await? {
+                return Err(Failure::failed(format!("{path} was replaced by another command")));
+            }
             client.set_attributes(&fresh, attributes).await?;
         } else {
             let writer = file.append_handle().await?;
@@ -451,15 +450,25 @@ async fn write_file(
     };
     let written: Done = written.await;
     if written.is_err() {
-        // If possible: the next run does without.
-        let _ = client.unlink(&fresh).await;
+        // If possible: the next run does without. Another command may have replaced the file; its
+        // file stays, unless it takes the name between these two requests.
+        if names(client, &fresh, &file).await.unwrap_or(false) {
+            let _ = client.unlink(&fresh).await;
+        }
     }
     written
 }
 
-/// A name beside `path` for its replacement: the same in the next run.
-fn temporary(path: &str) -> Result<String, Failure> {
+/// True when the path still names the file.
+async fn names(client: &Client, path: &str, file: &FlatLogFile) -> Result<bool, Failure> {
+    let found = client.lookup(path).await?;
+    Ok(matches!(found.node, Node::File { file: id, .. } if id == file.id()))
+}
+
+/// A name beside `path` for its replacement, of this run alone. A killed run leaves it: it is listed
+/// beside the file, and `fs rm` removes it. No run removes another's, which may be under way.
+fn temporary(path: &str, run: u64) -> Result<String, Failure> {
     let name = base_name(path).ok_or_else(|| Failure::usage("'/' is no name for a file"))?;
     let dir = path.trim_end_matches('/').strip_suffix(name).unwrap_or("/");
-    Ok(format!("{dir}.craton-put-{:016x}", base::FixedState.hash_one(name)))
+    Ok(format!("{dir}.craton-put-{:016x}-{run:016x}", base::FixedState.hash_one(name)))
 }
