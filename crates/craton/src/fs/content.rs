@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::Path;
 
-use client::{Appender, Client, Error, FlatLogFile};
+use client::{Appender, Client, Error, FlatLogFile, Found};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
 use runtime::{Env, File, OpenOptions};
@@ -32,6 +32,13 @@ pub async fn cat(client: &Client, path: &str, offset: u64, length: Option<u64>) 
         }
     }
     Ok(())
+}
+
+/// True when a file is known to have `len` bytes. The namespace has the length of the last clean
+/// close: a writer that was killed may have appended more.
+pub async fn has_len(client: &Client, path: &str, found: &Found, len: u64) -> bool {
+    let Ok(file) = client.file_of(path, found.clone()) else { return false };
+    file.len().await.is_ok_and(|now| now == len)
 }
 
 /// Passes the bytes of a file from `offset` to `end`, or to its end, to `take`, in order, with

@@ -10,7 +10,7 @@ use futures_util::StreamExt;
 use wire::control::{Attributes, NameKey, Node};
 
 use super::beneath::{Beneath, set_mode};
-use super::content::{cat, read_pieces};
+use super::content::{cat, has_len, read_pieces};
 use super::names::base_name;
 use super::progress::Progress;
 use crate::args::CopyArgs;
@@ -209,7 +209,9 @@ async fn get_one(client: &Client, to: &Beneath, item: &Item, progress: &Progress
         }
         Node::File { len, .. } => {
             let wanted = (*len, i128::from(item.attributes().mtime));
-            if to.file_facts(&item.rel) == Some(wanted) {
+            if to.file_facts(&item.rel) == Some(wanted)
+                && has_len(client, &item.remote, &item.found, *len).await
+            {
                 progress.unchanged(*len);
                 return Ok(());
             }

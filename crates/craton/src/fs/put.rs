@@ -6,12 +6,12 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use base::DirId;
-use client::{Client, Error, FlatLogFile, child_path};
+use client::{Client, Error, FlatLogFile, Found, child_path};
 use futures_util::StreamExt;
 use wire::control::limits::TARGET_MAX;
 use wire::control::{Attributes, NameKey, Node, Policy};
 
-use super::content::{Source, copy_in};
+use super::content::{Source, copy_in, has_len};
 use super::names::{DIR_MODE, FILE_MODE, base_name, destination};
 use super::policy;
 use super::progress::Progress;
@@ -329,13 +329,15 @@ async fn put_one(
         Kind::Dir => Ok(()),
         Kind::Link { target } => put_link(client, item, target, found).await,
         Kind::File { len } => {
-            if let Some(Node::File { len: there, attributes, .. }) = &found
+            if let Some(known) = &found
+                && let Node::File { len: there, attributes, .. } = &known.node
                 && (there, attributes.mtime) == (len, item.attributes.mtime)
+                && has_len(client, &item.remote, known, *len).await
             {
                 progress.unchanged(*len);
                 return Ok(());
             }
-            if let Some(Node::Dir { .. }) = found {
+            if let Some(Found { node: Node::Dir { .. }, .. }) = found {
                 return Err(Failure::failed(format!(
                     "{}: is a directory; remove it first",
                     item.remote
@@ -378,7 +380,7 @@ async fn lookup(
     client: &Client,
     item: &Item,
     dirs: &BTreeMap<&str, Made>,
-) -> Result<Option<Node>, Failure> {
+) -> Result<Option<Found>, Failure> {
     let found = match item.remote.rsplit_once('/').and_then(|(dir, name)| {
         let made = dirs.get(dir)?;
         Some((*made, NameKey { parent: made.id, name: name.to_owned() }))
@@ -388,14 +390,14 @@ async fn lookup(
         None => client.lookup(&item.remote).await,
     };
     match found {
-        Ok(found) => Ok(Some(found.node)),
+        Ok(found) => Ok(Some(found)),
         Err(Error::NotFound { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-async fn put_link(client: &Client, item: &Item, target: &str, found: Option<Node>) -> Done {
-    match found {
+async fn put_link(client: &Client, item: &Item, target: &str, found: Option<Found>) -> Done {
+    match found.map(|found| found.node) {
         Some(Node::Symlink { target: there, .. }) if there == target => {}
         Some(Node::Dir { .. }) => {
             return Err(Failure::failed(format!(

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use crate::harness::{Scratch, command, craton, good, text, wait};
+use crate::harness::{Scratch, command, content, craton, good, text, wait};
 
 fn up(dir: &Path, masters: &str) {
     let flags = ["--masters", masters, "--chunkservers", "1"];
@@ -69,4 +69,41 @@ fn two_replacements_of_one_file_both_succeed() {
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
     assert_eq!(on(&["cat", "/x"]), "last");
     assert_eq!(on(&["ls", "/"]), "x\n");
+}
+
+#[test]
+fn bytes_of_a_killed_append_are_copied() {
+    let mut scratch = Scratch::new("sealed");
+    let dir = scratch.cluster("cluster");
+    let (local, back) = (scratch.path("local"), scratch.path("back"));
+    let first = content(1000, 1);
+    fs::write(&local, &first).expect("a file");
+    up(&dir, "1");
+    let on = |args: &[&str]| craton(&[&["fs"], args, &["--cluster", text(&dir)]].concat());
+    let done = |args: &[&str]| {
+        let output = on(args);
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    };
+    done(&["put", text(&local), "/log"]);
+    done(&["get", "/log", text(&back)]);
+    let more = content(2 << 20, 2);
+    let whole = [&first[..], &more].concat();
+    let mut append = fed(&["fs", "append", "-", "/log", "--cluster", text(&dir)]);
+    append.stdin.as_mut().expect("a pipe").write_all(&more).expect("it reads");
+    wait("the bytes are acknowledged", Duration::from_secs(20), || {
+        on(&["cat", "/log"]).stdout.len() == whole.len()
+    });
+    append.kill().expect("it can be killed");
+    append.wait().expect("it ends");
+    // As long as it is not sealed, and after.
+    done(&["get", "/log", text(&back)]);
+    assert_eq!(fs::read(&back).expect("a copy").len(), whole.len());
+    done(&["seal", "/log"]);
+    fs::copy(&local, &back).expect("a copy");
+    done(&["get", "/log", text(&back)]);
+    assert!(fs::read(&back).expect("a copy") == whole, "the copy is not the file");
+    // The local file has not changed since the first put: the one in the cluster has.
+    done(&["put", text(&local), "/log"]);
+    assert_eq!(done(&["cat", "/log"]).len(), first.len());
 }
