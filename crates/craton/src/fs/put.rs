@@ -364,8 +364,8 @@ struct Hooks<'a> {
 /// A file that changed while it was read gives a copy of no single state.
 fn is_unchanged(local: &Path, len: u64, time: u64) -> Done {
     let facts = std::fs::metadata(local).map_err(|error| io("read", local, &error))?;
-    // Files of /proc have no length, and the time of the access.
-    if len == 0 || (facts.len(), mtime(&facts)) == (len, time) {
+    // Files of /proc have no length, before and after, and the time of the access.
+    if (len, facts.len()) == (0, 0) || (facts.len(), mtime(&facts)) == (len, time) {
         return Ok(());
     }
     Err(Failure::failed(format!(
@@ -435,6 +435,7 @@ async fn write_file(
         // first read decides.
         let first = source.next(client.env(), 0).await?;
         if first.is_empty() {
+            (hooks.check)()?;
             if !names(client, &fresh, &file).await? {
                 return Err(Failure::failed(format!("{path} was replaced by another command")));
             }
@@ -473,4 +474,24 @@ fn temporary(path: &str, run: u64) -> Result<String, Failure> {
     let name = base_name(path).ok_or_else(|| Failure::usage("'/' is no name for a file"))?;
     let dir = path.trim_end_matches('/').strip_suffix(name).unwrap_or("/");
     Ok(format!("{dir}.craton-put-{:016x}-{run:016x}", base::FixedState.hash_one(name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_was_empty_at_the_walk_and_is_not_at_the_end_has_changed() {
+        let dir = crate::output::test_dir("put-changed");
+        let path = dir.join("file");
+        std::fs::write(&path, "").expect("a file");
+        let time = mtime(&std::fs::metadata(&path).expect("it is there"));
+        is_unchanged(&path, 0, time).expect("it is as it was");
+        // As files of /proc: no length, another time.
+        is_unchanged(&path, 0, time + 1).expect("it has no length still");
+        std::fs::write(&path, "more").expect("it is written");
+        let error = is_unchanged(&path, 0, time).expect_err("it has a length now");
+        assert!(error.message.contains("was changed while it was read"), "{error}");
+        std::fs::remove_dir_all(dir).expect("it goes");
+    }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::harness::{Scratch, command, content, craton, good, text, wait};
@@ -16,6 +16,11 @@ fn up(dir: &Path, masters: &str) {
 /// A command that reads its standard input from the test.
 fn fed(args: &[&str]) -> Child {
     command(args).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+}
+
+fn signal(child: &Child, signal: &str) {
+    let sent = Command::new("kill").args([signal, &child.id().to_string()]).status();
+    assert!(sent.expect("kill").success());
 }
 
 fn small(scratch: &Scratch) -> PathBuf {
@@ -106,4 +111,36 @@ fn bytes_of_a_killed_append_are_copied() {
     // The local file has not changed since the first put: the one in the cluster has.
     done(&["put", text(&local), "/log"]);
     assert_eq!(done(&["cat", "/log"]).len(), first.len());
+}
+
+#[test]
+fn a_file_that_is_emptied_after_the_walk_replaces_nothing() {
+    let mut scratch = Scratch::new("emptied");
+    let dir = scratch.cluster("cluster");
+    let src = scratch.path("src");
+    fs::create_dir(&src).expect("a directory");
+    let files = [src.join("a"), src.join("b")];
+    files.iter().for_each(|file| fs::write(file, "good").expect("a file"));
+    up(&dir, "1");
+    let cluster = ["--cluster", text(&dir)];
+    good(&[&["fs", "put", "-r", text(&src), "/"][..], &cluster].concat());
+    for file in &files {
+        let file = fs::File::options().write(true).open(file).expect("it is there");
+        file.set_len(128 << 20).expect("a hole");
+    }
+    let args = ["fs", "put", "-r", text(&src), "/", "--parallel", "1", "--cluster", text(&dir)];
+    let put = command(&args).stderr(Stdio::piped()).spawn().expect("it starts");
+    wait("the first part", Duration::from_secs(20), || {
+        good(&[&["fs", "ls", "/src"][..], &cluster].concat()).contains(".craton-put-")
+    });
+    signal(&put, "-STOP");
+    files.iter().for_each(|file| fs::write(file, "").expect("it is emptied"));
+    signal(&put, "-CONT");
+    let ended = put.wait_with_output().expect("it ends");
+    let error = String::from_utf8_lossy(&ended.stderr).into_owned();
+    for name in ["/src/a", "/src/b"] {
+        assert_eq!(good(&[&["fs", "cat", name][..], &cluster].concat()), "good", "{error}");
+    }
+    assert_eq!(ended.status.code(), Some(1), "{error}");
+    assert!(error.contains("was changed while it was read"), "{error}");
 }
