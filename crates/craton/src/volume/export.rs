@@ -53,7 +53,7 @@ pub async fn run(site: &Site<'_>, name: &str, path: &Path, args: &ImageArgs, for
 }
 
 async fn to_file(copy: &RawExport<'_>, path: &Path, parallel: usize) -> Done {
-    let fresh = Fresh::instead_of(path);
+    let fresh = Fresh::instead_of(path)?;
     let under = fresh.as_ref().map_or(path, Fresh::under);
     let failed = |error| io("write", under, &error);
     let options = OpenOptions { write: true, create: true, ..OpenOptions::READ };
@@ -187,7 +187,7 @@ async fn converted(
     format: Format,
     args: &ImageArgs,
 ) -> Done {
-    let fresh = Fresh::instead_of(path);
+    let fresh = Fresh::instead_of(path)?;
     let Some(path) = fresh.as_ref().map_or(path, Fresh::under).to_str() else {
         return Err(Failure::usage("the image's path is no text in UTF-8"));
     };

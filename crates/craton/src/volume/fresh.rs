@@ -5,30 +5,45 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::exit::{Done, io};
+use crate::cluster::lock;
+use crate::exit::{Done, Failure, io as failed};
 
 /// A file on its way, under another name in the same directory. It is removed when it is dropped.
+/// It is locked: another export to the same path is refused.
 pub struct Fresh {
     path: PathBuf,
     under: PathBuf,
+    /// Ends the lock last, when the other name is gone.
+    lock: File,
 }
 
 impl Fresh {
     /// For `path`, or behind it when it is a link; nothing when it is no file, but a device or a
-    /// pipe: those are written in place.
-    pub fn instead_of(path: &Path) -> Option<Fresh> {
+    /// pipe: those are written in place. Fails when another export has it under way.
+    pub fn instead_of(path: &Path) -> Result<Option<Fresh>, Failure> {
         if path.metadata().is_ok_and(|facts| !facts.is_file()) {
-            return None;
+            return Ok(None);
         }
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let mut under = OsString::from(path.file_name()?);
+        let Some(name) = path.file_name() else { return Ok(None) };
+        let mut under = OsString::from(name);
         under.push(".craton-part");
-        Some(Fresh { under: path.with_file_name(under), path })
+        let under = path.with_file_name(under);
+        let held = format!("another export writes {}: wait for its end", path.display());
+        loop {
+            let lock = lock(&under, &held)?;
+            // Its last owner may have renamed or removed it before the lock was free.
+            if is_at(&lock, &under).map_err(|error| failed("open", &under, &error))? {
+                return Ok(Some(Fresh { path, under, lock }));
+            }
+        }
     }
 
-    /// Path to write to until it is complete. A killed run may have left a file there.
+    /// Path to write to until it is complete. A killed run may have left content there.
     pub fn under(&self) -> &Path {
         &self.under
     }
@@ -38,12 +53,51 @@ impl Fresh {
         let dir = self.path.parent().filter(|dir| !dir.as_os_str().is_empty());
         fs::rename(&self.under, &self.path)
             .and_then(|()| File::open(dir.unwrap_or(Path::new(".")))?.sync_all())
-            .map_err(|error| io("write", &self.path, &error))
+            .map_err(|error| failed("write", &self.path, &error))
+    }
+}
+
+/// True when `path` names the open file.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let facts = file.metadata()?;
+    match fs::metadata(path) {
+        Ok(there) => Ok((there.dev(), there.ino()) == (facts.dev(), facts.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
 impl Drop for Fresh {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.under); // It is not there any more when it was kept.
+        // It is not there any more when it was kept, or is the next export's.
+        if is_at(&self.lock, &self.under).unwrap_or(false) {
+            let _ = fs::remove_file(&self.under);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_with_an_owner_is_refused_to_a_second_export() {
+        let dir = crate::output::test_dir("fresh");
+        let path = dir.join("image");
+        let open = || Fresh::instead_of(&path).map(|fresh| fresh.expect("it is a file"));
+        let first = open().expect("it is free");
+        fs::write(first.under(), "first").expect("it is written");
+        let error = open().err().expect("it has an owner");
+        assert!(error.message.contains("another export writes"), "{error}");
+        assert_eq!(fs::read(first.under()).expect("it is there"), b"first");
+        first.keep().expect("it takes its name");
+        assert_eq!(fs::read(&path).expect("it is there"), b"first");
+        let second = open().expect("it is free");
+        fs::write(second.under(), "second").expect("it is written");
+        let under = second.under().to_owned();
+        drop(second);
+        assert!(!under.exists());
+        assert_eq!(fs::read(&path).expect("it is there"), b"first");
+        fs::remove_dir_all(dir).expect("it goes");
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::harness::{Scratch, command, content, craton, good, text, wait};
+use crate::harness::{Scratch, bad, command, content, craton, good, text, wait};
 
 fn up(dir: &Path, masters: &str) {
     let flags = ["--masters", masters, "--chunkservers", "1"];
@@ -143,4 +143,26 @@ fn a_file_that_is_emptied_after_the_walk_replaces_nothing() {
     }
     assert_eq!(ended.status.code(), Some(1), "{error}");
     assert!(error.contains("was changed while it was read"), "{error}");
+}
+
+#[test]
+fn a_second_export_to_a_path_is_refused() {
+    let mut scratch = Scratch::new("exports");
+    let dir = scratch.cluster("cluster");
+    let (out, part) = (scratch.path("out"), scratch.path("out.craton-part"));
+    let flags = ["--masters", "1", "--chunkservers", "1", "--block-servers", "1"];
+    good(&[&["cluster", "up", "--dir", text(&dir)][..], &flags].concat());
+    good(&["volume", "create", "v", "--size", "1GiB", "--cluster", text(&dir)]);
+    // As an export that is under way has it.
+    fs::write(&part, "part").expect("a file");
+    let held = fs::File::open(&part).expect("it is there");
+    held.lock().expect("it is free");
+    let export = ["volume", "export", "v", text(&out), "--cluster", text(&dir)];
+    bad(&export, 4, "another export writes");
+    assert_eq!(fs::read(&part).expect("it is there"), b"part");
+    // What a killed export has left is replaced.
+    drop(held);
+    good(&export);
+    assert_eq!(fs::metadata(&out).expect("the image").len(), 1 << 30);
+    assert!(!part.exists());
 }

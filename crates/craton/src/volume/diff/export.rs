@@ -49,7 +49,7 @@ pub async fn export(
         let path = path.display();
         return Err(Failure::failed(format!("{path} is there: --force replaces it")));
     }
-    let fresh = if to_stdout { None } else { Fresh::instead_of(path) };
+    let fresh = if to_stdout { None } else { Fresh::instead_of(path)? };
     let under = fresh.as_ref().map_or(path, Fresh::under);
     let failed = |error| io("write", under, &error);
     let (out, file): (Box<dyn Write + Send>, _) = match to_stdout {
