@@ -1,6 +1,7 @@
 //! `craton fs put`: local files and trees into the cluster.
 
 use std::collections::BTreeMap;
+use std::fs::{FileType, Metadata};
 use std::hash::BuildHasher;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -44,7 +45,14 @@ pub async fn run(
     if src == Path::new("-") {
         return put_stdin(client, dst, policy).await;
     }
-    let facts = std::fs::symlink_metadata(src).map_err(|error| io("read", src, &error))?;
+    // As cp does: a link that is named is followed unless a tree is copied.
+    let facts = facts_of(src, !args.recursive).map_err(|error| io("read", src, &error))?;
+    if let Some(what) = special(facts.file_type()) {
+        return Err(Failure::usage(format!(
+            "{} is {what}: name a file, or '-' for standard input",
+            src.display()
+        )));
+    }
     if facts.is_dir() && !args.recursive {
         return Err(Failure::usage(format!(
             "{} is a directory: copy it with all that is in it by put -r",
@@ -59,7 +67,7 @@ pub async fn run(
     };
     let mark = (facts.is_dir() && root == dst).then_some(source);
     let mut left = LeftOut::default();
-    let items = walk(src, root, &mut left)?;
+    let items = walk(src, root, !args.recursive, &mut left)?;
     let total = items.iter().map(Item::len).sum();
     let progress = Progress::new(client.env(), total, args.quiet);
     left.special.iter().for_each(|why| progress.warn(why));
@@ -162,12 +170,27 @@ struct LeftOut {
     unreadable: Vec<String>,
 }
 
-/// Lists the items to copy.
-fn walk(src: &Path, root: String, left: &mut LeftOut) -> Result<Vec<Item>, Failure> {
+/// Facts of a path, or of what it leads to.
+fn facts_of(path: &Path, follow: bool) -> std::io::Result<Metadata> {
+    if follow { std::fs::metadata(path) } else { std::fs::symlink_metadata(path) }
+}
+
+/// The kind of a file that cannot be stored.
+fn special(kind: FileType) -> Option<&'static str> {
+    match kind {
+        kind if kind.is_dir() || kind.is_file() || kind.is_symlink() => None,
+        kind if kind.is_socket() => Some("a socket"),
+        kind if kind.is_fifo() => Some("a pipe"),
+        _ => Some("a device"),
+    }
+}
+
+/// Lists the items to copy. With `follow`, `src` stands for what it leads to.
+fn walk(src: &Path, root: String, follow: bool, left: &mut LeftOut) -> Result<Vec<Item>, Failure> {
     let mut items: Vec<Item> = Vec::new();
     let mut todo = vec![(src.to_owned(), root)];
     while let Some((local, remote)) = todo.pop() {
-        let facts = match std::fs::symlink_metadata(&local) {
+        let facts = match facts_of(&local, follow && local == src) {
             Ok(facts) => facts,
             Err(error) => {
                 left.unreadable.push(format!("{}: {error}: skipped", local.display()));
@@ -198,11 +221,7 @@ fn walk(src: &Path, root: String, left: &mut LeftOut) -> Result<Vec<Item>, Failu
                 }
             }
         } else {
-            let what = match kind {
-                kind if kind.is_socket() => "a socket",
-                kind if kind.is_fifo() => "a pipe",
-                _ => "a device",
-            };
+            let what = special(kind).unwrap_or("a device");
             left.special.push(format!("{} is {what}: skipped", local.display()));
             continue;
         };

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::harness::{Scratch, bad, command, content, craton, good, text, wait};
+use crate::harness::{Scratch, bad, command, content, craton, good, json, text, wait};
 
 fn up(dir: &Path, masters: &str) {
     let flags = ["--masters", masters, "--chunkservers", "1"];
@@ -143,6 +143,26 @@ fn a_file_that_is_emptied_after_the_walk_replaces_nothing() {
     }
     assert_eq!(ended.status.code(), Some(1), "{error}");
     assert!(error.contains("was changed while it was read"), "{error}");
+}
+
+#[test]
+fn a_named_link_is_followed_and_a_named_pipe_refused() {
+    let mut scratch = Scratch::new("named");
+    let dir = scratch.cluster("cluster");
+    let (small, link, pipe) = (small(&scratch), scratch.path("link"), scratch.path("pipe"));
+    std::os::unix::fs::symlink(&small, &link).expect("a link");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
+    up(&dir, "1");
+    let cluster = ["--cluster", text(&dir)];
+    good(&[&["fs", "put", text(&link), "/l"][..], &cluster].concat());
+    let stat = json(&[&["fs", "stat", "--json", "/l"][..], &cluster].concat());
+    assert_eq!(stat["len"], 5, "{stat}");
+    assert_eq!(good(&[&["fs", "cat", "/l"][..], &cluster].concat()), "small");
+    // With -r a link is stored, as in a tree.
+    good(&[&["fs", "put", "-r", text(&link), "/r"][..], &cluster].concat());
+    assert!(good(&[&["fs", "ls", "-l", "/"][..], &cluster].concat()).contains("r -> "));
+    bad(&[&["fs", "put", text(&pipe), "/p"][..], &cluster].concat(), 2, "standard input");
+    bad(&[&["fs", "put", "/dev/null", "/p"][..], &cluster].concat(), 2, "/dev/null");
 }
 
 #[test]
