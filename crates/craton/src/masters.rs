@@ -1,12 +1,14 @@
 //! `craton masters`: the masters' membership.
 
+use std::path::Path;
+
 use base::DiskId;
 use client::Client;
 use serde::Serialize;
 use wire::control::{ClusterReply, ClusterRequest, MasterInfo, MemberChange};
 
 use crate::args::{Connection, MastersCommand};
-use crate::cluster;
+use crate::cluster::{self, Directory};
 use crate::connect::{self, with_client};
 use crate::exit::{Done, Failure};
 use crate::output::{print_json, print_line, print_table, table};
@@ -24,27 +26,47 @@ pub fn run(connection: &Connection, command: MastersCommand) -> Done {
             change(&client, MemberChange::Add(master)).await?;
             print_line(&format!("master {raft_id} is a member"))
         }
-        MastersCommand::Remove { raft_id } => {
-            let members = masters(&client).await?;
-            let Some(member) = members.iter().find(|master| master.id == raft_id) else {
+        MastersCommand::Remove { raft_id } => remove(&client, dir.as_deref(), raft_id).await,
+        MastersCommand::Condemn { disk } => condemn(&client, disk).await,
+    })
+}
+
+/// Removes a member, and its process when the cluster runs in `dir`.
+async fn remove(client: &Client, dir: Option<&Path>, raft_id: u64) -> Done {
+    // First of all: a directory that is busy must not be found so after the change.
+    let directory = dir.map(Directory::existing_locked).transpose()?;
+    let members = masters(client).await?;
+    let name = match members.iter().find(|master| master.id == raft_id) {
+        Some(member) => {
+            change(client, MemberChange::Remove { id: raft_id }).await?;
+            member.name.clone()
+        }
+        None => {
+            // A removal that did not come to its end has left the process.
+            let name = cluster::master_name(raft_id);
+            let is_left = match &directory {
+                // A member may have this name, with a number that was given by hand.
+                Some(directory) if members.iter().all(|master| master.name != name) => {
+                    cluster::has_master(directory, &name)?
+                }
+                _ => false,
+            };
+            if !is_left {
                 let known: Vec<_> = members.iter().map(|master| master.id.to_string()).collect();
                 return Err(Failure::failed(format!(
                     "the cluster has no master {raft_id}: it has {}",
                     known.join(", ")
                 )));
-            };
-            change(&client, MemberChange::Remove { id: raft_id }).await?;
-            let stopped = match &dir {
-                Some(dir) => {
-                    cluster::drop_master(client.env(), dir, (raft_id, &member.name)).await?
-                }
-                None => false,
-            };
-            let then = if stopped { "its process is stopped" } else { "stop its process" };
-            print_line(&format!("{} is no member any more: {then}", member.name))
+            }
+            name
         }
-        MastersCommand::Condemn { disk } => condemn(&client, disk).await,
-    })
+    };
+    let stopped = match &directory {
+        Some(directory) => cluster::drop_master(client.env(), directory, (raft_id, &name)).await?,
+        None => false,
+    };
+    let then = if stopped { "its process is stopped" } else { "stop its process" };
+    print_line(&format!("{name} is no member any more: {then}"))
 }
 
 async fn condemn(client: &Client, disk: DiskId) -> Done {

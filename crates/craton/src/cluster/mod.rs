@@ -109,14 +109,25 @@ async fn down(env: &runtime::Env, dir: &Path) -> Done {
     print_line(&format!("stopped {count} of {} processes", book.processes.len()))
 }
 
+/// The name of a master that a cluster's directory has made.
+pub fn master_name(number: u64) -> String {
+    format!("m{number}")
+}
+
+/// True when the list of processes has a master of this name.
+pub fn has_master(directory: &Directory, id: &str) -> Result<bool, Failure> {
+    let book = directory.read()?;
+    Ok(book.processes.iter().any(|one| one.id == id && one.role == RoleName::Master))
+}
+
 /// Ends the process of a master that is no member any more, and removes it from the list. Its
-/// number is not used again. True when the cluster runs in this directory and had it.
+/// number is not used again. True when the cluster runs in this directory, which is locked, and
+/// had it.
 pub async fn drop_master(
     env: &runtime::Env,
-    dir: &Path,
+    directory: &Directory,
     (number, id): (u64, &str),
 ) -> Result<bool, Failure> {
-    let directory = Directory::existing_locked(dir)?;
     let mut book = directory.read()?;
     let is_it = |one: &Process| one.id == id && one.role == RoleName::Master;
     let Some(process) = book.processes.iter().find(|one| is_it(one)) else { return Ok(false) };

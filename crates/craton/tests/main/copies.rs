@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::harness::{Scratch, bad, command, content, craton, good, json, text, wait};
+use crate::harness::{Scratch, bad, book, command, content, craton, good, json, text, wait};
 
 fn up(dir: &Path, masters: &str) {
     let flags = ["--masters", masters, "--chunkservers", "1"];
@@ -163,6 +163,25 @@ fn a_named_link_is_followed_and_a_named_pipe_refused() {
     assert!(good(&[&["fs", "ls", "-l", "/"][..], &cluster].concat()).contains("r -> "));
     bad(&[&["fs", "put", text(&pipe), "/p"][..], &cluster].concat(), 2, "standard input");
     bad(&[&["fs", "put", "/dev/null", "/p"][..], &cluster].concat(), 2, "/dev/null");
+}
+
+#[test]
+fn a_removal_of_a_master_that_found_the_directory_busy_is_repeated() {
+    let mut scratch = Scratch::new("busy");
+    let dir = scratch.cluster("cluster");
+    up(&dir, "3");
+    let remove = ["masters", "remove", "3", "--cluster", text(&dir)];
+    let members = || json(&["masters", "members", "--json", "--cluster", text(&dir)]);
+    let before = members();
+    let lock = fs::File::open(dir.join(".craton.lock")).expect("the lock's file");
+    lock.lock().expect("it is free");
+    bad(&remove, 4, "another craton command");
+    assert_eq!(members(), before, "nothing was changed");
+    drop(lock);
+    good(&remove);
+    let is_known = || book(&dir).to_string().contains("\"m3\"");
+    assert!(!is_known());
+    bad(&remove, 1, "it has 1, 2");
 }
 
 #[test]
