@@ -7,6 +7,7 @@ mod bench;
 mod cluster;
 mod connect;
 mod exit;
+mod file_lock;
 mod format;
 mod fs;
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! configuration, its data and its log. `cluster.key` is there when the cluster has a key. `nbd`
 //! has the front ends' Unix sockets. Other files of the directory are not touched.
 
-use std::fs::{File, Permissions, TryLockError};
+use std::fs::{File, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
@@ -15,6 +15,7 @@ use super::cluster_file::{ClusterFile, replace};
 use crate::args::RoleName;
 use crate::config::{self, Config};
 use crate::exit::{Failure, io};
+use crate::file_lock::lock;
 
 const BOOK: &str = "cluster.json";
 const KEY: &str = "cluster.key";
@@ -232,20 +233,6 @@ fn state(path: &Path) -> Result<DirectoryState, Failure> {
         }
     }
     Ok(DirectoryState::Free)
-}
-
-/// Locks a lock file for as long as the returned file lives.
-pub fn lock(path: &Path, held: &str) -> Result<File, Failure> {
-    let mut options = File::options();
-    let file = options.read(true).write(true).create(true).truncate(false).open(path);
-    let file = file.map_err(|error| io("open", path, &error))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => {
-            Err(Failure::setup(format!("{} is locked: {held}", path.display())))
-        }
-        Err(TryLockError::Error(error)) => Err(io("lock", path, &error)),
-    }
 }
 
 #[cfg(test)]

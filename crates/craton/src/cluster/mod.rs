@@ -18,7 +18,7 @@ use serde::Serialize;
 #[cfg(test)]
 pub use cluster_file::fuzz_book;
 pub use cluster_file::{ClusterFile, Endpoints, Process, uri_plain};
-pub use directory::{Directory, DirectoryState, config_path, lock};
+pub use directory::{Directory, DirectoryState, config_path};
 pub use plan::{block_roles as plan_block_roles, master as plan_master, nearby_of};
 pub use ports::Reserved;
 pub use process::{is_alive, role_word};
@@ -27,6 +27,7 @@ pub use up::refuse_other_key;
 
 use crate::args::{ClusterCommand, RoleName};
 use crate::exit::{Done, Failure};
+use crate::file_lock::lock;
 use crate::output::{print_json, print_line, print_table, table};
 
 /// The file by which `craton up` holds the directories of its roles.

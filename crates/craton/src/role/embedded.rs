@@ -14,10 +14,11 @@ use super::{BUILD, ended, executor, prepare_tracer, warn_unopened};
 use crate::args::{Nearby, RoleName, UpArgs};
 use crate::cluster::{
     ClusterFile, Directory, DirectoryState, EMBEDDED_LOCK, Process, Reserved, check_new_store,
-    config_path, format_new_stores, lock, refuse_other_key,
+    config_path, format_new_stores, refuse_other_key,
 };
 use crate::config::{self, Logging, Peer, Store};
 use crate::exit::{Done, Failure, io};
+use crate::file_lock::lock;
 use crate::output::{self, warn};
 
 /// MiB of buffers of the one process.

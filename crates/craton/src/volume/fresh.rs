@@ -9,8 +9,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::cluster::lock;
 use crate::exit::{Done, Failure, io as failed};
+use crate::file_lock::lock;
 
 /// A file on its way, under another name in the same directory. It is removed when it is dropped.
 /// It is locked: another export to the same path is refused.
