@@ -154,10 +154,10 @@ pub(super) async fn run(sim: Sim, harm: Harm) -> Result<(), String> {
     world.quiet();
     world.until_answered().await?;
     // What processes have in memory is good for every host and block, too: restarts heal it.
-    world.look_everywhere(1).await?;
+    world.look_everywhere(world.turn()).await?;
     world.cut_power().await;
     watch.abort();
-    world.look_everywhere(2).await?;
+    world.look_everywhere(world.turn() + 1).await?;
     world.stack.verdict()?;
     let taken = keeper.await.map_err(|_| "the keeper of snapshots has crashed")??;
     sim.note(taken);
@@ -560,9 +560,9 @@ impl World {
         (0..HOSTS).for_each(|host| self.boot(host));
     }
 
-    /// All blocks are read, written, and read again, on every host, while nothing fails.
-    async fn look_everywhere(self: &Rc<Self>, time: u64) -> Result<(), String> {
-        let number = self.turn() + time;
+    /// All blocks are read, written, and read again, on every host, while nothing fails: by the client
+    /// of this number where the volume is exclusive.
+    async fn look_everywhere(self: &Rc<Self>, number: u64) -> Result<(), String> {
         let holder = self.stances.borrow().iter().position(|one| matches!(one, Stance::Holds(_)));
         let holder = holder.expect("some host has it");
         for (host, volume) in [(0, SHARED), (1, SHARED), (holder, OWN)] {
