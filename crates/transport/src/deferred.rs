@@ -32,19 +32,15 @@ impl DeferredRequests {
         self.requests.len()
     }
 
-    /// Adds one. Gives it back when all would then have more than `bytes_max` bytes.
-    pub(crate) fn push(
-        &mut self,
-        request: DeferredRequest,
-        bytes_max: usize,
-    ) -> Result<(), DeferredRequest> {
+    /// Adds one. False, and it is dropped, when all would then have more than `bytes_max` bytes.
+    pub(crate) fn push(&mut self, request: DeferredRequest, bytes_max: usize) -> bool {
         let bytes = self.bytes + request.bytes();
         if bytes > bytes_max {
-            return Err(request);
+            return false;
         }
         self.bytes = bytes;
         self.requests.push_back(request);
-        Ok(())
+        true
     }
 
     pub(crate) fn pop(&mut self) -> Option<DeferredRequest> {

@@ -416,7 +416,7 @@ impl Link {
         }
         self.env.mark("transport: request deferred");
         let kept = self.deferred.borrow_mut().push(request, self.limits.queue_bytes_max);
-        if kept.is_err() {
+        if !kept {
             self.refuse_busy(&header);
         }
     }

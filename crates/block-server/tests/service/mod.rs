@@ -336,7 +336,15 @@ fn death_of_a_server_is_a_pause() {
 
 #[test]
 fn a_planned_move_loses_nothing() {
-    let sim = world(17, |world| async move {
+    // An acknowledgement is held back in one seed of twelve.
+    let held_back =
+        |seed| planned_moves(seed).marks().contains_key("block: acknowledgement held back");
+    assert!((0..60).any(held_back));
+}
+
+/// Segments move under load, 20 times, and nothing is lost.
+fn planned_moves(seed: u64) -> Sim {
+    world(seed, |world| async move {
         let attachment = world.manager.attach(VOLUME, true);
         let (env, volume) = world.volume(attachment, Limits::default());
         let load = env.spawn(Class::Foreground, "load", churn(env.clone(), volume, 4, 2000));
@@ -359,8 +367,7 @@ fn a_planned_move_loses_nothing() {
             }
         }
         load.await.expect("no error was seen");
-    });
-    assert!(sim.marks().contains_key("block: acknowledgement held back"));
+    })
 }
 
 #[test]

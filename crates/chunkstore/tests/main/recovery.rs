@@ -404,7 +404,7 @@ fn close_with_queued_appends() {
 #[test]
 fn close_of_a_store_with_appends_that_need_more_units_ends() {
     // Tasks that wake each other for ever let no simulated time pass.
-    let (ended, end) = std::sync::mpsc::channel();
+    let (ended, end) = std::sync::mpsc::sync_channel(1);
     let work = move || {
         close_with_queued_appends();
         ended.send(()).unwrap();

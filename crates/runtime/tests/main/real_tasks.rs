@@ -178,7 +178,7 @@ fn two_jobs_for_one_idle_helper_run_at_once() {
     runtime.block_on(async {
         env.blocking("first", || {}).await;
         env.sleep(Duration::from_millis(100)).await; // Its thread is idle.
-        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let (end, ended) = std::sync::mpsc::sync_channel::<()>(1);
         let long = env.blocking("long", move || ended.recv_timeout(Duration::from_secs(2)).is_ok());
         let short = env.blocking("short", move || end.send(()).is_ok());
         let (long, _) = futures_util::join!(long, short);
