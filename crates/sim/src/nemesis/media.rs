@@ -166,7 +166,9 @@ impl Work {
         } else {
             let files = self.sim.files(host).into_iter();
             let files: Vec<_> = files.filter(|(file, _)| file.starts_with(MASTER_DIR)).collect();
-            for _ in 0..1 + self.draw(64) {
+            // One place alone is often where nothing is.
+            let places = if self.draw(3) == 0 { 1 } else { 1 + self.draw(64) };
+            for _ in 0..places {
                 let Some((path, len)) = files.get(self.draw(files.len().max(1))) else { continue };
                 let at = self.sim.with_rng(|rng| rng.below((*len).max(1)));
                 match kind {
