@@ -183,17 +183,21 @@ async fn copy(
             }
         })
         .await;
+    let set = |item: &Item| {
+        if let Err(error) = to.set_dir(&item.rel, item.attributes()) {
+            progress.fail(io("set the mode of", &item.local, &error));
+        }
+    };
+    let (root, below) = dirs.split_at(dirs.len().min(1));
+    // From the inside out, now that nothing changes them any more.
+    below.iter().rev().for_each(set);
+    // Nearly last: a run that is killed before this is continued by the next one.
     if let Some((mark, local)) = mark.filter(|_| !progress.has_failures())
         && let Err(error) = to.remove(&mark)
     {
         progress.fail(io("remove", &local, &error));
     }
-    // From the inside out, now that nothing changes them any more.
-    for item in dirs.iter().rev() {
-        if let Err(error) = to.set_dir(&item.rel, item.attributes()) {
-            progress.fail(io("set the mode of", &item.local, &error));
-        }
-    }
+    root.iter().for_each(set);
 }
 
 async fn get_one(client: &Client, to: &Beneath, item: &Item, progress: &Progress) -> Done {

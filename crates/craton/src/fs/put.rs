@@ -77,10 +77,11 @@ pub async fn run(
     }
     let parallel = usize::from(args.parallel);
     copy(client, &items, parallel, policy, &progress).await?;
+    set_times(client, &items, parallel, &progress).await;
+    // Last: a run that is killed before this is continued by the next one.
     if mark.is_some() && !progress.has_failures() {
         client.unlink(&child_path(dst, UNFINISHED)).await?;
     }
-    set_times(client, &items, parallel, &progress).await;
     progress.finish("stored")
 }
 
