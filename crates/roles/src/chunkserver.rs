@@ -19,7 +19,7 @@ use wire::token::TokenKey;
 use crate::error::Error;
 use crate::http::{self, Pages};
 use crate::seams::{Plain, Seams, Stores};
-use crate::stores::Unopened;
+use crate::stores::{Unopened, UnopenedState};
 use crate::{Build, check_ports, config, probe};
 
 /// Address of shard `index`: each has the next port.
@@ -40,7 +40,7 @@ pub struct Role<S = FlashStore> {
     /// The stores of the shards on this executor.
     pub stores: Vec<S>,
     /// Stores of all shards that did not open at the start, for the operator. Those that were
-    /// absent are served once they are there.
+    /// absent or in use are served once they open.
     pub unopened: Vec<Unopened>,
     /// The stores of all shards.
     pub disks: Disks,
@@ -62,8 +62,8 @@ pub struct Start {
     pub shards_here: usize,
 }
 
-/// Between two checks for a disk that was not there at the start. A check is one attempt to open a
-/// file.
+/// Between two attempts to open a disk that did not open at the start. Of a disk that is not there
+/// one is an attempt to open a file.
 const ABSENT_PAUSE: Duration = Duration::from_secs(1);
 
 impl<S: ChunkStore> Role<S> {
@@ -172,7 +172,8 @@ pub async fn start_with<S: Stores>(
     let (first, left_out) = setup.start_shard(env, 0).await?;
     failed.extend(left_out);
     stores.extend(first.stores);
-    let may_wait = how.without_disks && failed.iter().any(|unopened| unopened.is_absent);
+    let may_wait =
+        how.without_disks && failed.iter().any(|unopened| unopened.state == UnopenedState::Absent);
     if failed.len() == config.stores.len() && !may_wait {
         let causes: Vec<String> = failed.iter().map(|left| left.error.to_string()).collect();
         return Err(Error::Setup(causes.join("; ")));
@@ -218,7 +219,7 @@ impl<S: Stores, T: Fn(&mut chunkserver::Config) + Clone + 'static> Setup<S, T> {
     ) -> Result<(Shard<S::Store>, Vec<Unopened>), Error> {
         let config = &self.config;
         let (mut engines, mut opened) = (Vec::new(), Vec::new());
-        let (mut failed, mut left_out, mut absent) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut failed, mut left_out, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
         for store in config.stores.iter().skip(index).step_by(self.shards) {
             match self.stores.open(env, store).await {
                 Ok((engine, disk)) => {
@@ -229,7 +230,9 @@ impl<S: Stores, T: Fn(&mut chunkserver::Config) + Clone + 'static> Setup<S, T> {
                     tracing::error!(cause = %unopened.error, "a disk is left out");
                     let reason = unopened.error.to_string();
                     left_out.push((store.path.display().to_string(), reason));
-                    absent.extend(unopened.is_absent.then(|| store.clone()));
+                    if unopened.state != UnopenedState::Unusable {
+                        waiting.push(store.clone());
+                    }
                     failed.push(unopened);
                 }
             }
@@ -253,23 +256,23 @@ impl<S: Stores, T: Fn(&mut chunkserver::Config) + Clone + 'static> Setup<S, T> {
         let server =
             Chunkserver::shard(env, endpoint.clone(), settings, opened, &self.directory).await?;
         self.disks.leave_out(failed.len());
-        if !absent.is_empty() {
-            let waits = self.clone().wait_for(env.clone(), server.clone(), absent);
+        if !waiting.is_empty() {
+            let waits = self.clone().wait_for(env.clone(), server.clone(), waiting);
             env.spawn(Class::Background, "absent disks", waits);
         }
         Ok((Shard { server, stores, endpoint }, failed))
     }
 
-    /// Serves disks that were absent at the start, each once it is there.
+    /// Serves disks that did not open at the start, each once it does.
     async fn wait_for(
         self,
         env: Env,
         server: Chunkserver<S::Store>,
-        mut absent: Vec<config::Store>,
+        mut waiting: Vec<config::Store>,
     ) {
-        while !absent.is_empty() && !server.has_stopped() {
+        while !waiting.is_empty() && !server.has_stopped() {
             env.sleep(env.jitter(ABSENT_PAUSE)).await;
-            for store in std::mem::take(&mut absent) {
+            for store in std::mem::take(&mut waiting) {
                 let path = store.path.display().to_string();
                 match self.stores.open(&env, &store).await {
                     Ok((engine, disk)) => {
@@ -281,13 +284,13 @@ impl<S: Stores, T: Fn(&mut chunkserver::Config) + Clone + 'static> Setup<S, T> {
                         self.disks.follow(&env, vec![(path, engine)]);
                         self.disks.take_back();
                     }
-                    Err(Unopened { is_absent: true, error }) => {
-                        server.leave_out(&path, error.to_string());
-                        absent.push(store);
-                    }
-                    Err(Unopened { error, .. }) => {
+                    Err(Unopened { error, state: UnopenedState::Unusable }) => {
                         tracing::error!(cause = %error, "a disk stays left out");
                         server.leave_out(&path, error.to_string());
+                    }
+                    Err(Unopened { error, .. }) => {
+                        server.leave_out(&path, error.to_string());
+                        waiting.push(store);
                     }
                 }
             }

@@ -22,13 +22,28 @@ pub const UNFINISHED: &str = ".craton.formatting";
 pub struct Unopened {
     /// The cause and the remedy.
     pub error: Error,
+    /// Whether it may open later.
+    pub state: UnopenedState,
+}
+
+/// Prospects of a store that did not open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum UnopenedState {
     /// Nothing is at its path, as before its disk is mounted: it may be there later.
-    pub is_absent: bool,
+    Absent,
+    /// Another process has it, or the disk answers with errors: either may pass.
+    Busy,
+    /// It is damaged, or of a newer program: it opens only after an operator's work.
+    Unusable,
 }
 
 impl Unopened {
     fn absent(text: String) -> Unopened {
-        Unopened { error: Error::Setup(text), is_absent: true }
+        Unopened { error: Error::Setup(text), state: UnopenedState::Absent }
+    }
+
+    fn busy(error: Error) -> Unopened {
+        Unopened { error, state: UnopenedState::Busy }
     }
 
     fn missing(path: &Path) -> Unopened {
@@ -42,7 +57,7 @@ impl Unopened {
 
 impl From<Error> for Unopened {
     fn from(error: Error) -> Unopened {
-        Unopened { error, is_absent: false }
+        Unopened { error, state: UnopenedState::Unusable }
     }
 }
 
@@ -57,7 +72,7 @@ fn find(path: &Path) -> Result<PathBuf, Unopened> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Err(Unopened::missing(path));
         }
-        Err(error) => return Err(crate::error::io("open", path, &error).into()),
+        Err(error) => return Err(Unopened::busy(crate::error::io("open", path, &error))),
     };
     if kind.is_dir() {
         return Ok(path.join(FILE));
@@ -81,7 +96,7 @@ pub async fn open(env: &Env, store: &Store) -> Result<FlashStore, Unopened> {
         return open_in(env, &store.path, config).await;
     }
     let opened = flash::open_with(env, &path, config).await;
-    opened.map_err(|error| explain(&store.path, &error).into())
+    opened.map_err(|error| explain(&store.path, &error))
 }
 
 /// Opens the store in a directory, as [`open`] does.
@@ -89,12 +104,23 @@ pub async fn open_in(env: &Env, dir: &Path, config: flash::Config) -> Result<Fla
     match flash::open_with(env, &dir.join(FILE), config).await {
         Ok(opened) => Ok(opened),
         Err(MountError::NotAStore) => Err(look(env, dir).await),
-        Err(error) => Err(explain(dir, &error).into()),
+        Err(error) => Err(explain(dir, &error)),
     }
 }
 
-fn explain(path: &Path, error: &MountError) -> Error {
-    Error::Setup(format!("store {}: {error}", path.display()))
+fn explain(path: &Path, error: &MountError) -> Unopened {
+    let state = match error {
+        MountError::Locked { .. } | MountError::Io { .. } | MountError::Memory => {
+            UnopenedState::Busy
+        }
+        MountError::Exists { .. }
+        | MountError::NotAStore
+        | MountError::Version { .. }
+        | MountError::Damaged(_)
+        | MountError::Full
+        | MountError::Option(_) => UnopenedState::Unusable,
+    };
+    Unopened { error: Error::Setup(format!("store {}: {error}", path.display())), state }
 }
 
 /// The error for a directory in which no store can be opened.
@@ -104,7 +130,7 @@ async fn look(env: &Env, dir: &Path) -> Unopened {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Unopened::missing(dir);
         }
-        Err(error) => return crate::error::io("list", dir, &error).into(),
+        Err(error) => return Unopened::busy(crate::error::io("list", dir, &error)),
     };
     let has = |name: &str| entries.iter().any(|entry| entry.name == name);
     let shown = dir.display();
@@ -114,7 +140,7 @@ async fn look(env: &Env, dir: &Path) -> Unopened {
         ));
     }
     if has(FILE) {
-        return explain(dir, &MountError::NotAStore).into();
+        return explain(dir, &MountError::NotAStore);
     }
     match entries.iter().find(|entry| entry.name != "lost+found") {
         None => Unopened::absent(format!(

@@ -18,7 +18,7 @@ use master::{FirstNumbers, Master};
 use roles::chunkserver::{Role, Start};
 use roles::config::{self, Config};
 use roles::seams::{Seams, Stores};
-use roles::stores::{self, Unopened};
+use roles::stores::{self, Unopened, UnopenedState};
 use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Class, Env};
 use transport::{ClusterKey, Endpoint, Identity, Limits};
@@ -745,7 +745,7 @@ impl Stores for Disks {
         let path = store.path.as_path();
         if self.absent.contains(path) {
             let error = roles::Error::Setup(format!("{}: the disk is not there", path.display()));
-            return Err(Unopened { error, is_absent: true });
+            return Err(Unopened { error, state: UnopenedState::Absent });
         }
         let config = flash::Config { sync: self.sync, ..Store::config() };
         let engine = stores::open_in(env, path, config).await?;

@@ -84,7 +84,12 @@ fn a_role_from_its_file_formats_nothing() {
     // Beside a disk that is there, the others wait for theirs.
     let good_one = directory(&scratch, "good");
     good(&["store", "format", "--unit-kib", "16", text(&good_one)]);
-    let path = configuration(&scratch, &[&good_one, &empty, &broken]);
+    // One store is in use, as while it is checked.
+    let held = directory(&scratch, "held");
+    good(&["store", "format", "--unit-kib", "16", text(&held)]);
+    let user = fs::File::open(file_of(&held)).expect("a store");
+    user.lock().expect("its lock");
+    let path = configuration(&scratch, &[&good_one, &empty, &broken, &held]);
     let output = scratch.path("output");
     let file = fs::File::create(&output).expect("a file");
     let errors = file.try_clone().expect("a file");
@@ -96,10 +101,13 @@ fn a_role_from_its_file_formats_nothing() {
     let _role = Role(child.expect("it starts"));
     let said = || fs::read_to_string(&output).expect("text");
     wait("it serves", SOON, || said().contains("serves on"));
-    assert_eq!(said().matches("warning: cs1: a disk is left out").count(), 2, "{}", said());
-    // A store that an operator has formatted is served.
-    for store in [&empty, &broken] {
-        good(&["store", "format", "--unit-kib", "16", text(store)]);
+    assert_eq!(said().matches("warning: cs1: a disk is left out").count(), 3, "{}", said());
+    // A store that an operator has formatted is served, and one whose user has ended.
+    drop(user);
+    for store in [&empty, &broken, &held] {
+        if store != &held {
+            good(&["store", "format", "--unit-kib", "16", text(store)]);
+        }
         let served = format!("\"path\":\"{}\"", store.display());
         wait("it is served", SOON, || {
             let said = said();
