@@ -105,7 +105,6 @@ impl RowCopy {
     pub fn load<M: StateMachine>(&self, like: &M) -> Result<M, BadSnapshot> {
         let mut state = like.blank();
         self.0.iter().try_for_each(|(key, value)| state.load(key, value))?;
-        state.loaded()?;
         Ok(state)
     }
 
