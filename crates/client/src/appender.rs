@@ -383,8 +383,8 @@ impl Shared {
     }
 
     async fn note_len(&self, len: u64, attributes: Attributes) -> Result<(), Refusal> {
-        let place = self.file.0.place.clone();
-        self.file.0.client.set_attributes_at(place, attributes, Some(len)).await
+        let file = &self.file.0;
+        file.client.set_closed(file.place.clone(), file.file, len, attributes).await
     }
 
     /// Gives the protocol an event and does what it asks for.

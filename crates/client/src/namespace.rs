@@ -393,20 +393,34 @@ impl Client {
     pub async fn set_attributes(&self, path: &str, attributes: Attributes) -> Result<(), Error> {
         let work = async {
             let place = self.place_of(path).await?;
-            let done = self.set_attributes_at(place, attributes, None).await;
+            let parent = place.parent;
+            let change =
+                NamespaceChange::SetAttributes { place, attributes, len: None, file: None };
+            let done = self.attributes_changed(parent, change).await;
             done.map_err(|error| error.about("set attributes of", path))
         };
         self.operation("set attributes", work).await
     }
 
-    pub(crate) async fn set_attributes_at(
+    /// Sets the attributes and the closed length of a file, where `place` still names it.
+    pub(crate) async fn set_closed(
         &self,
         place: NameKey,
+        file: FileId,
+        len: u64,
         attributes: Attributes,
-        len: Option<u64>,
     ) -> Result<(), Refusal> {
         let parent = place.parent;
-        let change = NamespaceChange::SetAttributes { place, attributes, len };
+        let (len, file) = (Some(len), Some(file));
+        let change = NamespaceChange::SetAttributes { place, attributes, len, file };
+        self.attributes_changed(parent, change).await
+    }
+
+    async fn attributes_changed(
+        &self,
+        parent: DirId,
+        change: NamespaceChange,
+    ) -> Result<(), Refusal> {
         match self.change(parent, change).await? {
             NamespaceReply::Node { .. } | NamespaceReply::Done => Ok(()),
             NamespaceReply::List { .. } => Err(unexpected()),

@@ -284,6 +284,27 @@ fn a_second_writer_fences_the_first() {
     });
 }
 
+/// A writer notes the length of its file by the name, which may lead to another one by then.
+#[test]
+fn closing_a_file_changes_nothing_of_the_file_that_took_its_name() {
+    let fake = Fake::new(3, 4);
+    run(5, &fake.clone(), Config::default(), |client| async move {
+        let older = create(&client, "/name").await.append_handle().await.unwrap();
+        older.append(b"of the older file").await.unwrap();
+        client.rename("/name", "/aside", false).await.unwrap();
+        let newer = create(&client, "/name").await.append_handle().await.unwrap();
+        newer.append(b"new").await.unwrap();
+        let attributes = Attributes { mode: 0o600, mtime: 7 };
+        newer.close_as(attributes).await.unwrap();
+        assert_eq!(older.close().await.unwrap(), 17);
+        let Node::File { len, attributes: noted, .. } = client.lookup("/name").await.unwrap().node
+        else {
+            panic!("it is a file");
+        };
+        assert_eq!((len, noted), (3, attributes));
+    });
+}
+
 #[test]
 fn a_full_cluster_says_so() {
     let fake = Fake::new(1, 3);

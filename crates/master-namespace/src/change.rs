@@ -38,7 +38,7 @@ impl Namespace {
             }
             NamespaceChange::Rmdir { place } => self.rmdir(place),
             NamespaceChange::Rename { from, to, replace } => self.rename(from, to, *replace),
-            NamespaceChange::SetAttributes { place, attributes, len } => {
+            NamespaceChange::SetAttributes { place, attributes, len, .. } => {
                 self.set_attributes(place, *attributes, *len)
             }
         }
@@ -99,9 +99,13 @@ impl Namespace {
                 self.entry(from)?;
                 if self.is_home(to.parent) { self.check_writable(to) } else { Ok(()) }
             }
-            NamespaceChange::SetAttributes { place, .. } => {
+            NamespaceChange::SetAttributes { place, file, .. } => {
                 self.check_writable(place)?;
-                self.entry(place).map(|_| ())
+                let there = match self.entry(place)? {
+                    Entry::File(file) => Some(*file),
+                    Entry::Dir { .. } | Entry::Symlink { .. } => None,
+                };
+                if file.is_none() || *file == there { Ok(()) } else { Err(Refusal::NoFile) }
             }
         }
     }

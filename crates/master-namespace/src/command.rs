@@ -161,9 +161,12 @@ pub(super) fn put_change(to: &mut Writer, change: &NamespaceChange) {
         NamespaceChange::Rename { from, to: then, replace } => {
             to.u8(7).place(from).place(then).bool(*replace);
         }
-        NamespaceChange::SetAttributes { place, attributes, len } => {
-            put_attributes(to.u8(8).place(place), attributes);
+        NamespaceChange::SetAttributes { place, attributes, len, file } => {
+            put_attributes(to.u8(if file.is_some() { 9 } else { 8 }).place(place), attributes);
             to.bool(len.is_some()).u64(len.unwrap_or(0));
+            if let Some(file) = file {
+                to.file(*file);
+            }
         }
     }
 }
@@ -191,13 +194,15 @@ pub(super) fn take_change(from: &mut Reader<'_>) -> Result<NamespaceChange, Deco
             to: from.place()?,
             replace: from.bool()?,
         },
-        8 => NamespaceChange::SetAttributes {
+        // 9 names the file; before it was there, each change was an 8.
+        tag @ (8 | 9) => NamespaceChange::SetAttributes {
             place: from.place()?,
             attributes: take_attributes(from)?,
             len: {
                 let (present, len) = (from.bool()?, from.u64()?);
                 present.then_some(len)
             },
+            file: if tag == 9 { Some(from.file()?) } else { None },
         },
         _ => return Err(DecodeError),
     })

@@ -326,7 +326,7 @@ impl Namespace {
                 add(target, put);
                 add(self.partition, Action::Take { place: from.clone(), entry });
             }
-            NamespaceChange::SetAttributes { place, attributes, len } => {
+            NamespaceChange::SetAttributes { place, attributes, len, .. } => {
                 let Entry::File(file) = *self.entry(place)? else { return Ok(None) };
                 let (attributes, len) = (*attributes, *len);
                 add(self.partition, Action::Hold { place: place.clone() });

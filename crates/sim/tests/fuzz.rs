@@ -151,7 +151,12 @@ fn made_seeds() -> Vec<(String, Vec<u8>)> {
         NamespaceChange::Create { place: place.clone(), policy, attributes, exclusive },
         NamespaceChange::Rename { from: place.clone(), to: place.clone(), replace },
         NamespaceChange::Link { links: vec![(FileId::new(1), place.clone())] },
-        NamespaceChange::SetAttributes { place: place.clone(), attributes, len: Some(5) },
+        NamespaceChange::SetAttributes {
+            place: place.clone(),
+            attributes,
+            len: Some(5),
+            file: Some(FileId::new(1)),
+        },
         NamespaceChange::Unlink { place: place.clone() },
     ];
     let mut names = namespace::Namespace::new(0, 1);

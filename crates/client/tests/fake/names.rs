@@ -131,8 +131,20 @@ impl FakeState {
                 self.names.insert(to, node);
                 Ok(NamespaceReply::Done)
             }
-            NamespaceChange::SetAttributes { place, attributes: new, len: length } => {
+            NamespaceChange::SetAttributes {
+                place,
+                attributes: new,
+                len: length,
+                file: wanted,
+            } => {
                 let node = self.names.get_mut(&place).ok_or_else(not_found)?;
+                let there = match node {
+                    Node::File { file, .. } => Some(*file),
+                    Node::Dir { .. } | Node::Symlink { .. } => None,
+                };
+                if wanted.is_some() && there != wanted {
+                    return Err(not_found());
+                }
                 match node {
                     Node::File { attributes, len, .. } => {
                         *attributes = new;

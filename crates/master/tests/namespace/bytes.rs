@@ -27,7 +27,18 @@ fn samples() -> Vec<Vec<u8>> {
         }),
         change(NamespaceChange::Rename { from: place.clone(), to: place.clone(), replace: true }),
         change(NamespaceChange::Link { links: vec![(base::FileId::new(1), place.clone())] }),
-        change(NamespaceChange::SetAttributes { place: place.clone(), attributes, len: Some(5) }),
+        change(NamespaceChange::SetAttributes {
+            place: place.clone(),
+            attributes,
+            len: Some(5),
+            file: None,
+        }),
+        change(NamespaceChange::SetAttributes {
+            place: place.clone(),
+            attributes,
+            len: None,
+            file: Some(base::FileId::new(1)),
+        }),
         Command::Prepare {
             intent: IntentId { partition: 1, index: 5 },
             floor: 2,

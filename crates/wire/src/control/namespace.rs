@@ -159,6 +159,8 @@ pub enum NamespaceChange {
         attributes: Attributes,
         /// Closed length of the file.
         len: Option<u64>,
+        /// The file that the name must lead to: a writer's file may have been replaced meanwhile.
+        file: Option<FileId>,
     },
 }
 

@@ -223,9 +223,11 @@ fn namespace_change() -> impl Strategy<Value = NamespaceChange> {
         made!((from, place()), (to, place()), (replace, any::<bool>()) => {
             NamespaceChange::Rename { from, to, replace }
         }),
-        made!((place, place()), (attributes, attributes()), (len, option::of(any::<u64>())) => {
-            NamespaceChange::SetAttributes { place, attributes, len }
-        }),
+        (place(), attributes(), option::of(any::<u64>()), option::of(file())).prop_map(
+            |(place, attributes, len, file)| {
+                NamespaceChange::SetAttributes { place, attributes, len, file }
+            },
+        ),
     ]
 }
 

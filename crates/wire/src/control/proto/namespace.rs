@@ -163,11 +163,12 @@ impl Proto for NamespaceChange {
                 to: Some(to.to_pb()),
                 replace: *replace,
             }),
-            NamespaceChange::SetAttributes { place, attributes, len } => {
+            NamespaceChange::SetAttributes { place, attributes, len, file } => {
                 Change::SetAttributes(SetAttributes {
                     place: Some(place.to_pb()),
                     attributes: Some(attributes.to_pb()),
                     len: *len,
+                    file: file.map(FileId::get),
                 })
             }
         };
@@ -210,6 +211,7 @@ impl Proto for NamespaceChange {
                 place: need(pb.place, "NamespaceChange.SetAttributes.place")?,
                 attributes: need(pb.attributes, "NamespaceChange.SetAttributes.attributes")?,
                 len: pb.len,
+                file: pb.file.map(FileId::new),
             },
         })
     }
