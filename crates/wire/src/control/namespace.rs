@@ -159,7 +159,7 @@ pub enum NamespaceChange {
         attributes: Attributes,
         /// Closed length of the file.
         len: Option<u64>,
-        /// The file that the name must lead to: a writer's file may have been replaced meanwhile.
+        /// The file that the name must lead to: it may name another one since a writer opened it.
         file: Option<FileId>,
     },
 }
