@@ -1,10 +1,13 @@
 //! Every decoder of bytes from a disk or the network, as a function over bytes (`docs/fuzzing.md`),
 //! with a mutator that needs no instrumentation.
 
+use std::hash::BuildHasher;
+use std::panic::catch_unwind;
 use std::path::Path;
 use std::rc::Rc;
+use std::time::Instant;
 
-use base::ClusterId;
+use base::{ClusterId, FixedState};
 use runtime::sim::Sim;
 use runtime::{Class, Duration, Env, Rng, Stream};
 use transport::{Endpoint, Identity, Incoming, Limits, Response};
@@ -23,7 +26,8 @@ pub struct Target {
     pub corpus: &'static str,
 }
 
-const fn target(name: &'static str, run: fn(&[u8]), corpus: &'static str) -> Target {
+/// A target by its name, function and corpus.
+pub const fn target(name: &'static str, run: fn(&[u8]), corpus: &'static str) -> Target {
     Target { name, run, corpus }
 }
 
@@ -156,7 +160,7 @@ pub const TARGETS: &[Target] = &[
 ];
 
 /// The corpus of a target: the files whose paths start with `corpus` below `root`.
-pub fn seeds(root: &Path, corpus: &str) -> std::io::Result<Vec<Vec<u8>>> {
+fn seeds(root: &Path, corpus: &str) -> std::io::Result<Vec<Vec<u8>>> {
     let (folder, start) = corpus.rsplit_once('/').unwrap_or(("", corpus));
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(root.join(folder))? {
@@ -168,6 +172,51 @@ pub fn seeds(root: &Path, corpus: &str) -> std::io::Result<Vec<Vec<u8>>> {
     }
     paths.sort();
     paths.into_iter().map(std::fs::read).collect()
+}
+
+/// Runs `targets` over their corpora and over changed copies of them. `CRATON_FUZZ_S` gives each so
+/// many seconds (`cargo xtask fuzz`), `CRATON_FUZZ_TARGET` picks one, `CRATON_FUZZ_SEED` changes the
+/// copies; without them it is a replay, the same each time. Panics at the first failure, whose input
+/// is left behind as a file. False when none of them is the one that was picked.
+#[expect(clippy::disallowed_methods, reason = "a budget of real time")]
+pub fn run(targets: &[Target]) -> bool {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let budget = number("CRATON_FUZZ_S").map(std::time::Duration::from_secs);
+    let only = std::env::var("CRATON_FUZZ_TARGET").ok();
+    let mut rng = Rng::new(number("CRATON_FUZZ_SEED").unwrap_or(1));
+    let mut found = false;
+    for target in targets.iter().filter(|one| only.as_deref().is_none_or(|name| name == one.name)) {
+        found = true;
+        let seeds = seeds(&root, target.corpus).expect("the corpus is committed");
+        assert!(!seeds.is_empty(), "{} has no corpus in {}", target.name, target.corpus);
+        seeds.iter().for_each(|seed| target.check(&root, seed));
+        target.check(&root, &[]);
+        let (started, mut count) = (Instant::now(), 0);
+        // A world of its own takes longer than a decoder.
+        let replay = if target.name == "stream" { 20 } else { 300 };
+        while budget.map_or(count < replay, |budget| started.elapsed() < budget) {
+            target.check(&root, &mutate(&mut rng, &seeds));
+            count += 1;
+        }
+        println!("{:<20} {:>3} seeds, {count} changed copies", target.name, seeds.len());
+    }
+    found
+}
+
+impl Target {
+    fn check(&self, root: &Path, input: &[u8]) {
+        if catch_unwind(|| (self.run)(input)).is_ok() {
+            return;
+        }
+        let folder = root.join("target/fuzz-failures");
+        let hash = FixedState.hash_one(input);
+        let path = folder.join(format!("{}-{hash:016x}", self.name));
+        let kept = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&path, input));
+        let kept = kept.map_or_else(|error| error.to_string(), |()| path.display().to_string());
+        let (name, corpus) = (self.name, self.corpus);
+        panic!("{name} fails on {} bytes: {kept}; add them to {corpus}", input.len());
+    }
 }
 
 /// Bytes of a mutated input at most.

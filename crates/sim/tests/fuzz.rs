@@ -1,62 +1,18 @@
-//! Every decoder over its corpus and over changed copies of it. `CRATON_FUZZ_S` gives each target
-//! so many seconds (`cargo xtask fuzz`), `CRATON_FUZZ_TARGET` picks one; without them it is a
-//! replay.
+//! Every decoder over its corpus and over changed copies of it.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use runtime::Rng;
-use sim::fuzz::{TARGETS, Target, mutate, seeds};
+use sim::fuzz::{TARGETS, Target, mutate};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Runs one input; a failure leaves it behind as a file.
-fn check(target: &Target, input: &[u8]) {
-    let run = || (target.run)(input);
-    if catch_unwind(AssertUnwindSafe(run)).is_err() {
-        let folder = root().join("target/fuzz-failures");
-        let hash = input.iter().fold(7u64, |hash, &byte| {
-            hash.wrapping_mul(0x100_0000_01b3).wrapping_add(u64::from(byte) + 1)
-        });
-        let path = folder.join(format!("{}-{hash:016x}", target.name));
-        let kept = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&path, input));
-        let kept = kept.map_or_else(|error| error.to_string(), |()| path.display().to_string());
-        panic!(
-            "{} fails on {} bytes: {kept}; add them to {}",
-            target.name,
-            input.len(),
-            target.corpus
-        );
-    }
-}
-
 #[test]
-#[expect(clippy::disallowed_methods, reason = "a budget of real time")]
 fn decoders_stand_their_corpus_and_changed_copies_of_it() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let budget = number("CRATON_FUZZ_S").map(Duration::from_secs);
-    let only = std::env::var("CRATON_FUZZ_TARGET").ok();
-    let mut rng = Rng::new(number("CRATON_FUZZ_SEED").unwrap_or(1));
-    let wanted = |target: &&Target| only.as_deref().is_none_or(|name| name == target.name);
-    let mut found = 0;
-    for target in TARGETS.iter().filter(wanted) {
-        found += 1;
-        let seeds = seeds(&root(), target.corpus).expect("the corpus is committed");
-        assert!(!seeds.is_empty(), "{} has no corpus in {}", target.name, target.corpus);
-        seeds.iter().for_each(|seed| check(target, seed));
-        check(target, &[]);
-        let (started, mut count) = (Instant::now(), 0);
-        let replay = if target.name == "stream" { 20 } else { 300 };
-        while budget.map_or(count < replay, |budget| started.elapsed() < budget) {
-            check(target, &mutate(&mut rng, &seeds));
-            count += 1;
-        }
-        println!("{:<20} {:>3} seeds, {count} changed copies", target.name, seeds.len());
-    }
-    assert!(found > 0, "there is no such target: {only:?}");
+    assert!(sim::fuzz::run(TARGETS), "there is no such target");
 }
 
 /// A canary: the loop finds what it should.

@@ -18,32 +18,6 @@ use wire::token::{Rights, TokenError, TokenKey, TokenVerifier};
 
 use crate::harness::{OP_ECHO, Raw, key, millis, request, start};
 
-fn target(name: &str) -> fn(&[u8]) {
-    match name.split('-').next() {
-        Some("header") => fuzz_header,
-        Some("hello") => fuzz_hello,
-        Some("request") => fuzz_request,
-        Some("answer") => fuzz_answer,
-        _ => panic!("no fuzz target for the corpus file {name}"),
-    }
-}
-
-#[test]
-fn the_corpus_passes() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus");
-    let mut names: Vec<_> =
-        std::fs::read_dir(folder).expect("a corpus").map(|entry| entry.expect("listed")).collect();
-    names.sort_by_key(|entry| entry.file_name());
-    assert!(names.len() >= 12, "{} files", names.len());
-    for entry in names {
-        let bytes = std::fs::read(entry.path()).expect("readable");
-        target(&entry.file_name().to_string_lossy())(&bytes);
-        for end in 0..bytes.len() {
-            target(&entry.file_name().to_string_lossy())(&bytes[..end]);
-        }
-    }
-}
-
 /// `CRATON_WRITE_CORPUS=1` writes the corpus again.
 #[test]
 fn the_corpus_is_written_on_request() {

@@ -239,14 +239,6 @@ mod tests {
         std::fs::remove_dir_all(dir).expect("it goes");
     }
 
-    #[test]
-    fn corpus_is_answered() {
-        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/cluster_json");
-        for entry in std::fs::read_dir(dir).expect("the corpus is committed") {
-            fuzz_book(&std::fs::read(entry.expect("an entry").path()).expect("a file"));
-        }
-    }
-
     proptest! {
         #[test]
         fn texts_decode_from_uris(text in "\\PC{0,20}") {

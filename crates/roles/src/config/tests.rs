@@ -108,14 +108,6 @@ fn roles_of_the_block_service_are_checked() {
     refused::<Frontend>(&text.replace("[\"127.0.0.1:7001\"]", "[]"), "masters is empty");
 }
 
-#[test]
-fn corpus_is_answered() {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/config");
-    for entry in std::fs::read_dir(dir).expect("the corpus is committed") {
-        fuzz_config(&std::fs::read(entry.expect("an entry").path()).expect("a file"));
-    }
-}
-
 proptest! {
     #[test]
     fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
