@@ -59,6 +59,8 @@ pub(crate) struct Repairs {
     quiet: RefCell<BTreeMap<(ChunkId, ReplicaLocation), Instant>>,
     /// Locations that are not healthy, and since when.
     absent: RefCell<BTreeMap<PlaceIndex, Instant>>,
+    /// Replicas that have not been sealed with their chunk, and since when.
+    unsealed: RefCell<BTreeMap<(ChunkId, PlaceIndex), Instant>>,
     /// Streams in recovery, and since when.
     recovering: RefCell<BTreeMap<FileId, Instant>>,
     /// Chunks whose replicas are being sealed, or are to be sealed later.
@@ -119,6 +121,7 @@ impl Repairs {
             setbacks: RefCell::default(),
             quiet: RefCell::default(),
             absent: RefCell::default(),
+            unsealed: RefCell::default(),
             recovering: RefCell::default(),
             sealing: RefCell::default(),
             seal_permits: Arc::new(Semaphore::new(SEALS_MAX)),
@@ -143,6 +146,7 @@ impl Repairs {
         self.setbacks.borrow_mut().clear();
         self.quiet.borrow_mut().clear();
         self.absent.borrow_mut().clear();
+        self.unsealed.borrow_mut().clear();
         self.recovering.borrow_mut().clear();
         self.sealing.borrow_mut().retain(|_, retry| retry.at.is_none());
         self.sealed.borrow_mut().clear();
@@ -160,6 +164,13 @@ impl Repairs {
         self.verified.borrow_mut().remove(&(chunk, place));
         if bad.len() < REPORTS_MAX || bad.contains_key(&(chunk, place)) {
             bad.entry((chunk, place)).or_insert((defect, now)).0 = defect;
+        }
+    }
+
+    fn note_unsealed(&self, chunk: ChunkId, place: PlaceIndex, now: Instant) {
+        let mut unsealed = self.unsealed.borrow_mut();
+        if unsealed.len() < REPORTS_MAX {
+            unsealed.entry((chunk, place)).or_insert(now);
         }
     }
 

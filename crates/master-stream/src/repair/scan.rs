@@ -31,13 +31,16 @@ pub(super) struct Judged {
     pub worth: Worth,
     /// Its fault, when it was checked and is not whole.
     pub bad: Option<Defect>,
+    /// It has not been sealed for as long as a silent server is hoped for: its server may send
+    /// heartbeats and answer no call.
+    pub late: bool,
 }
 
 impl Judged {
     /// Redundancy that is there now, or is about to be: sealed or being sealed.
     pub fn counts(&self) -> bool {
         let there = matches!(self.worth, Worth::Good | Worth::Hoped);
-        !self.slot.target && self.bad.is_none() && there
+        !self.slot.target && self.bad.is_none() && !self.late && there
     }
 
     pub fn serves(&self) -> bool {
@@ -120,6 +123,8 @@ impl<L: Log> Service<L> {
             self.repairs.bad.borrow_mut().retain(|key, _| known(key));
             let fresh = |at: Instant| now.since(at) < QUIET_FRESH;
             self.repairs.quiet.borrow_mut().retain(|key, at| known(key) && fresh(*at));
+            let mut unsealed = self.repairs.unsealed.borrow_mut();
+            unsealed.retain(|&(chunk, _), _| state.is_partly_sealed(chunk));
         });
     }
 
@@ -136,17 +141,20 @@ impl<L: Log> Service<L> {
         state: &StreamMachine,
         chunk: &Chunk,
     ) -> Vec<Judged> {
-        let bad = self.repairs.bad.borrow();
+        let (bad, unsealed) = (self.repairs.bad.borrow(), self.repairs.unsealed.borrow());
+        let (now, grace) = (self.env.now(), self.config.dead_grace);
         let judge = |slot: Slot| {
             let place = state.place(slot.place);
             let worth = match view.state(place) {
                 PlaceState::Good(_) => Worth::Good,
                 PlaceState::Failed => Worth::Dead,
-                _ if self.absent_for(slot.place) < self.config.dead_grace => Worth::Hoped,
+                _ if self.absent_for(slot.place) < grace => Worth::Hoped,
                 PlaceState::Silent | PlaceState::Absent => Worth::Dead,
             };
             let bad = bad.get(&(chunk.id, place)).map(|&(defect, _)| defect);
-            Judged { slot, place, worth, bad }
+            let since = unsealed.get(&(chunk.id, slot.place)).filter(|_| !slot.sealed);
+            let late = since.is_some_and(|&since| now.since(since) >= grace);
+            Judged { slot, place, worth, bad, late }
         };
         chunk.slots().map(judge).collect()
     }
@@ -212,6 +220,9 @@ impl<L: Log> Service<L> {
                 tally.abandoned.insert(file, (stream.epoch, chunk.id));
             }
             return;
+        }
+        for replica in replicas.iter().filter(|it| !it.slot.sealed && !it.slot.target) {
+            self.repairs.note_unsealed(chunk.id, replica.slot.place, self.env.now());
         }
         let moving = self.repairs.moving.get() == Some(chunk.id);
         if !moving && !is_complete(stream.policy.copies, &replicas) {

@@ -66,6 +66,8 @@ pub struct Model {
     pub servers: RefCell<BTreeMap<ServerId, Server>>,
     /// One call in so many is lost before, or after, it took effect; 0 is none.
     pub loss_one_in: Cell<u64>,
+    /// Servers that send heartbeats and answer no call of the masters.
+    pub grey: RefCell<BTreeSet<ServerId>>,
     /// Servers whose disks take no new replicas, of which the masters know nothing yet.
     pub full: RefCell<BTreeSet<ServerId>>,
     /// Replicas whose holes were met by a read, for a test to report.
@@ -97,6 +99,7 @@ impl Model {
             world: world.clone(),
             servers: RefCell::default(),
             loss_one_in: Cell::new(0),
+            grey: RefCell::default(),
             full: RefCell::default(),
             met: RefCell::default(),
             deletions: RefCell::default(),
@@ -276,7 +279,7 @@ impl Model {
             return Err(CallError::Unreachable);
         }
         let up = self.servers.borrow()[&place.server].up;
-        if !up {
+        if !up || self.grey.borrow().contains(&place.server) {
             self.pause(5_000).await;
             return Err(CallError::Unreachable);
         }

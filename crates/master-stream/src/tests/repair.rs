@@ -261,6 +261,33 @@ fn with_as_many_servers_as_copies_a_damaged_replica_gives_way_in_the_end() {
     assert!(sim.marks().contains_key("damaged replica gives way"));
 }
 
+/// The third server sends heartbeats, and none of the masters' calls reaches it: its replica is short
+/// of the seal for good, and does not count as a copy.
+#[test]
+fn replica_that_cannot_be_sealed_is_replaced_although_its_server_beats() {
+    let sim = Sim::new(13);
+    let cluster = Cluster::new(&sim, Policy::rep(3), 4);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        cluster.services.iter().for_each(|service| service.start_background());
+        let mut writer = Writer::open(Client::new(&cluster), FILE).await.unwrap();
+        writer.append(&[1; 100]).await.unwrap();
+        let held = servers(&cluster.locate(FILE, 0).await.unwrap());
+        cluster.model.grey.borrow_mut().insert(held[2]);
+        assert_eq!(writer.close(false).await, Ok(100));
+        cluster.sim.sleep(Duration::from_secs(20)).await;
+        let now = servers(&cluster.locate(FILE, 0).await.unwrap());
+        assert!(!now.contains(&held[2]), "{now:?}");
+        until_whole(&cluster, Duration::ZERO).await;
+        let status = cluster.services[0].status();
+        assert_eq!((status.under_replicated, status.repair.pending), (0, 0));
+        // It comes back: what it has is no part of the file, and goes once no right to it is alive.
+        cluster.model.grey.borrow_mut().clear();
+        cluster.sim.sleep(Duration::from_secs(90)).await;
+        let left = cluster.model.servers.borrow()[&held[2]].replicas.len();
+        assert_eq!(left, 0, "its replica is deleted");
+    });
+}
+
 /// A recovery's fence leaves a tombstone where the first append has not arrived. Nothing is damaged:
 /// no other replica is read through before that place is given up.
 #[test]
