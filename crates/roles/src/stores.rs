@@ -31,7 +31,7 @@ pub struct Unopened {
 pub enum UnopenedState {
     /// Nothing is at its path, as before its disk is mounted: it may be there later.
     Absent,
-    /// Another process has it, or the disk answers with errors: either may pass.
+    /// Another process has it, or the disk answers with errors or has no room: each may pass.
     Busy,
     /// It is damaged, or of a newer program: it opens only after an operator's work.
     Unusable,
@@ -110,14 +110,14 @@ pub async fn open_in(env: &Env, dir: &Path, config: flash::Config) -> Result<Fla
 
 fn explain(path: &Path, error: &MountError) -> Unopened {
     let state = match error {
-        MountError::Locked { .. } | MountError::Io { .. } | MountError::Memory => {
-            UnopenedState::Busy
-        }
+        MountError::Locked { .. }
+        | MountError::Io { .. }
+        | MountError::Memory
+        | MountError::Full => UnopenedState::Busy,
         MountError::Exists { .. }
         | MountError::NotAStore
         | MountError::Version { .. }
         | MountError::Damaged(_)
-        | MountError::Full
         | MountError::Option(_) => UnopenedState::Unusable,
     };
     Unopened { error: Error::Setup(format!("store {}: {error}", path.display())), state }
