@@ -176,6 +176,8 @@ pub trait Hosted {
     fn voters(&self) -> BTreeSet<u64>;
     /// Cause of this member's failure.
     fn failure(&self) -> Option<String>;
+    /// The last entry that this member has applied.
+    fn applied_index(&self) -> Option<u64>;
     /// Commits a command whose clock is 0, here.
     fn propose_here(&self, command: Vec<u8>) -> LocalFuture<'_, Result<Vec<u8>, ControlError>>;
     /// Answers a question, here.
@@ -210,6 +212,10 @@ impl<M: Hostable> Hosted for Host<M> {
             LogError::BadCommand { .. } => error.to_string(),
             _ => format!("{error}: start the master again; if it repeats, replace its disk"),
         })
+    }
+
+    fn applied_index(&self) -> Option<u64> {
+        self.0.group.applied_index()
     }
 
     fn propose_here(&self, command: Vec<u8>) -> LocalFuture<'_, Result<Vec<u8>, ControlError>> {

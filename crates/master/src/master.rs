@@ -249,6 +249,12 @@ impl Master {
         hosts.map(|host| (host.name(), host.leadership().term)).collect()
     }
 
+    /// The last entry of each group that this master has applied.
+    pub fn applied(&self) -> Vec<(GroupName, Option<u64>)> {
+        let hosts = self.0.router.hosts().into_iter();
+        hosts.map(|host| (host.name(), host.applied_index())).collect()
+    }
+
     /// The cluster group on this master.
     pub fn cluster(&self) -> &ClusterService {
         &self.0.cluster

@@ -1,11 +1,15 @@
 //! A simulated cluster: the real masters, chunkservers and clients on simulated hosts.
 
+mod harm;
+mod settle;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base::{ClusterId, DiskId, Kind, MIB};
@@ -19,11 +23,12 @@ use roles::chunkserver::{Role, Start};
 use roles::config::{self, Config};
 use roles::seams::{Seams, Stores};
 use roles::stores::{self, Unopened, UnopenedState};
-use runtime::sim::{CrashMode, HostId, Sim};
+use runtime::sim::{CrashMode, DiskFaults, HostId, Sim};
 use runtime::{Class, Env};
 use transport::{ClusterKey, Endpoint, Identity, Limits};
 use wire::control::{ClusterRequest, MasterInfo, MemberChange};
 
+use self::harm::Harms;
 use crate::numbers::{first_epochs, first_numbers};
 use crate::planted::{Store, exports_of, peers_of};
 use crate::tuning::Tuning;
@@ -110,10 +115,10 @@ struct ClusterInner {
     violations: RefCell<Vec<String>>,
     clients: Cell<u32>,
     client_hosts: RefCell<Vec<HostId>>,
-    /// Hosts whose disks have met errors: processes that fail there are started again.
-    tainted: RefCell<BTreeSet<HostId>>,
-    /// Disks that are not there when their server starts.
-    absent: RefCell<BTreeSet<(usize, usize)>>,
+    /// Faults of media: processes that fail by one are started again.
+    harms: Harms,
+    /// Disks of each server that are not there.
+    absent: Vec<Absent>,
     /// Disks that an operator formats before their server starts: new ones, and those whose
     /// formatting was broken off.
     formatting: RefCell<BTreeSet<(usize, usize)>>,
@@ -123,8 +128,6 @@ struct ClusterInner {
 
 /// Time for which a cluster is without a master that is being replaced, at most, in milliseconds.
 const REPLACE_PAUSE_MS_MAX: u64 = 2_000;
-/// Masters count under-replicated chunks in scans, 500 ms apart and a quarter more at most.
-const SCANNED: Duration = Duration::from_millis(700);
 /// Pause before a process that has ended because of its disk starts again.
 const RESTART_PAUSE: Duration = Duration::from_millis(500);
 
@@ -167,8 +170,8 @@ impl Cluster {
             violations: RefCell::default(),
             clients: Cell::new(0),
             client_hosts: RefCell::default(),
-            tainted: RefCell::default(),
-            absent: RefCell::default(),
+            harms: Harms::default(),
+            absent: (0..shape.servers).map(|_| Absent::default()).collect(),
             empty: RefCell::default(),
         }));
         cluster.boot_all();
@@ -250,7 +253,7 @@ impl Cluster {
                 Err(error) => {
                     let failure = format!("master {} did not start: {error}", index + 1);
                     this.0.master_errors.borrow_mut()[index].push(failure.clone());
-                    this.restart_tainted(host, failure, move |cluster| {
+                    this.restart_harmed(host, failure, move |cluster| {
                         cluster.crash_master(index, CrashMode::Process);
                         move |cluster: &Cluster| cluster.boot_master(index)
                     });
@@ -320,6 +323,7 @@ impl Cluster {
         self.0.members.borrow_mut().remove(&index);
         self.crash_master(index, CrashMode::Process);
         self.0.sim.wipe(self.0.masters[index], MASTER_DIR.as_ref());
+        self.0.harms.replace(self.0.masters[index]);
         self.0.master_errors.borrow_mut()[index].clear();
         Ok(())
     }
@@ -353,14 +357,14 @@ impl Cluster {
     }
 
     /// Ends a process that its disk has failed, and starts it again later, as an operator's
-    /// service manager does. On a disk without errors such a failure is a violation.
-    fn restart_tainted<B: FnOnce(&Cluster) + 'static>(
+    /// service manager does. A failure that no fault of its disk explains is a violation.
+    fn restart_harmed<B: FnOnce(&Cluster) + 'static>(
         &self,
         host: HostId,
         failure: String,
         end: impl FnOnce(&Cluster) -> B + 'static,
     ) {
-        if !self.0.tainted.borrow().contains(&host) {
+        if !self.is_harmed(host) {
             return self.violation(failure);
         }
         let this = self.clone();
@@ -383,34 +387,43 @@ impl Cluster {
             self.0.running_masters.borrow_mut()[index] = None;
             let failure = format!("master {} has failed: {failure}", index + 1);
             self.0.master_errors.borrow_mut()[index].push(failure.clone());
-            self.restart_tainted(self.0.masters[index], failure, move |cluster| {
+            self.restart_harmed(self.0.masters[index], failure, move |cluster| {
                 cluster.crash_master(index, CrashMode::Process);
                 move |cluster: &Cluster| cluster.boot_master(index)
             });
         }
     }
 
-    /// From now on a failure on this host may be its disk's.
-    pub fn taint(&self, host: HostId) {
-        self.0.tainted.borrow_mut().insert(host);
+    /// Operations on a host's disks fail from now on: a process may end by it.
+    pub(crate) fn media_fail(&self, host: HostId) {
+        self.0.harms.begin(host);
+    }
+
+    /// The operations that fail are over.
+    pub(crate) fn media_work(&self, host: HostId) {
+        self.0.sim.with_disk_faults(host, |disk| *disk = DiskFaults::default());
+        self.0.harms.end(host, self.0.sim.elapsed());
+    }
+
+    /// What is stored on a host is damaged or gone, until its process is replaced.
+    pub(crate) fn damage_media(&self, host: HostId) {
+        self.0.harms.damage(host);
+    }
+
+    /// Whether a process that ends now on this host may do so by a fault of its disks.
+    fn is_harmed(&self, host: HostId) -> bool {
+        self.0.harms.explains(host, self.0.sim.elapsed())
     }
 
     /// Takes a disk away from the next start of its server on, or puts it back.
     pub fn set_absent(&self, server: usize, disk: usize, absent: bool) {
-        if absent {
-            self.taint(self.0.servers[server]);
-            self.0.absent.borrow_mut().insert((server, disk));
-        } else {
-            self.0.absent.borrow_mut().remove(&(server, disk));
-        }
+        self.0.absent[server].set(Cluster::disk_dir(disk), absent);
     }
 
-    /// Servers that lack a disk: it was left out at their start, or has failed since.
-    pub fn crippled(&self) -> Vec<usize> {
-        let failed = |index: usize| self.stores(index).iter().any(|(_, store)| store.info().failed);
-        let running = self.0.running.borrow();
-        let lacks = |index: usize| running[index].as_ref().is_some_and(|role| role.left_out() > 0);
-        (0..running.len()).filter(|&index| lacks(index) || failed(index)).collect()
+    /// Servers with a store that has failed: it stays so until the process starts again.
+    pub(crate) fn with_failed_stores(&self) -> Vec<usize> {
+        let failed = |index: &usize| self.stores(*index).iter().any(|(_, it)| it.info().failed);
+        (0..self.0.servers.len()).filter(failed).collect()
     }
 
     /// Replaces the disks of a server that is down by empty ones. An operator formats them before
@@ -543,7 +556,7 @@ impl Cluster {
                 Err(_) if env.is_closed() => {}
                 Err(error) => {
                     let failure = format!("chunkserver {} did not start: {error}", index + 1);
-                    this.restart_tainted(host, failure, move |cluster| {
+                    this.restart_harmed(host, failure, move |cluster| {
                         cluster.crash_server(index, CrashMode::Process);
                         move |cluster: &Cluster| cluster.boot_server(index)
                     });
@@ -562,12 +575,6 @@ impl Cluster {
         Cluster::disk_dir(disk).join(stores::FILE)
     }
 
-    fn absent_dirs(&self, index: usize) -> BTreeSet<PathBuf> {
-        let absent = self.0.absent.borrow();
-        let own = absent.iter().filter(|(server, _)| *server == index);
-        own.map(|(_, disk)| Cluster::disk_dir(*disk)).collect()
-    }
-
     async fn start_server(&self, env: &Env, index: usize) -> Result<Role<Store>, String> {
         let mut text = self.config_text(&format!("cs{}", index + 1), &self.masters_text());
         let listen = self.0.sim.addr(self.0.servers[index], SERVER_PORT);
@@ -584,7 +591,7 @@ impl Cluster {
             settings.writer_quiet = tuning.writer_quiet;
         };
         self.format_new(env, index).await?;
-        let disks = Disks { sync: self.0.shape.sync, absent: self.absent_dirs(index) };
+        let disks = Disks { sync: self.0.shape.sync, absent: self.0.absent[index].clone() };
         let (config, seams) = (parse(&text), self.seams());
         // All its disks were there before.
         let how =
@@ -597,8 +604,10 @@ impl Cluster {
         for unopened in &role.unopened {
             eprintln!("craton: warning: {}: a disk is left out: {}", config.id, unopened.error);
         }
-        let tainted = self.0.tainted.borrow().contains(&self.0.servers[index]);
-        if role.left_out() > 0 && !tainted && !self.0.empty.borrow().contains(&index) {
+        let explained = self.is_harmed(self.0.servers[index])
+            || self.0.absent[index].has_any()
+            || self.0.empty.borrow().contains(&index);
+        if role.left_out() > 0 && !explained {
             return Err(format!("{} disks are left out", role.left_out()));
         }
         Ok(role)
@@ -656,69 +665,6 @@ impl Cluster {
         let connected = env.spawn(Class::Foreground, "connect", connecting).await;
         Ok((host, connected.unwrap_or_else(|_| Err(closed("connect")))?))
     }
-
-    /// Ends all faults and waits until the cluster is whole again (the liveness phase).
-    pub async fn settle(&self, deadline: Duration) -> Result<(), String> {
-        self.0.sim.heal_network();
-        for &host in self.0.servers.iter().chain(&self.0.masters) {
-            self.0.sim.set_clock_drift(host, 0);
-            self.0.sim.set_wall_skew(host, 0);
-            self.0.sim.with_disk_faults(host, |faults| *faults = Default::default());
-        }
-        self.0.absent.borrow_mut().clear();
-        for index in self.crippled() {
-            self.crash_server(index, CrashMode::Process);
-        }
-        self.tend_masters();
-        self.boot_all();
-        self.until_whole(deadline).await
-    }
-
-    /// Waits until every chunk has its copies and nothing waits for repair, by figures that were
-    /// counted after that.
-    pub async fn until_whole(&self, deadline: Duration) -> Result<(), String> {
-        let (host, client) = self.client(None).await.map_err(|error| error.to_string())?;
-        let started = self.0.sim.elapsed();
-        let mut last = String::from("no status");
-        let mut whole_since = None;
-        loop {
-            if self.0.sim.elapsed() - started > deadline {
-                return Err(format!("not whole after {deadline:?} without faults: {last}"));
-            }
-            self.0.sim.sleep(Duration::from_millis(500)).await;
-            self.tend_masters();
-            let statuses = match client.status().await {
-                Ok(statuses) => statuses,
-                Err(error) => {
-                    last = error.to_string();
-                    whole_since = None;
-                    continue;
-                }
-            };
-            let streams = statuses.iter().flat_map(|(_, status)| &status.leads);
-            let streams = streams.filter(|g| matches!(g, wire::control::Group::Stream(_))).count();
-            let sum = |count: fn(&wire::control::ClusterStatus) -> u64| {
-                statuses.iter().map(|(_, status)| count(status)).sum::<u64>()
-            };
-            let lost = sum(|status| status.lost);
-            let (bad, pending) =
-                (sum(|status| status.under_replicated), sum(|status| status.repair.pending));
-            last = format!(
-                "{} chunks, {bad} under-replicated, {lost} lost, {pending} repairs pending, {streams} stream leaders",
-                sum(|status| status.chunks)
-            );
-            if streams == usize::from(self.0.shape.stream_partitions) && bad + lost + pending == 0 {
-                // The figures are those of the last scan: others have run since.
-                let since = *whole_since.get_or_insert(self.0.sim.elapsed());
-                if self.0.sim.elapsed() - since >= SCANNED {
-                    self.0.sim.crash(host, CrashMode::Process);
-                    return self.violations().first().map_or(Ok(()), |first| Err(first.clone()));
-                }
-            } else {
-                whole_since = None;
-            }
-        }
-    }
 }
 
 /// Reads a configuration as a process does.
@@ -730,8 +676,39 @@ pub(crate) fn parse<T: Config>(text: &str) -> T {
 #[derive(Clone)]
 struct Disks {
     sync: SyncMode,
-    /// Those that are not there now.
-    absent: BTreeSet<PathBuf>,
+    absent: Absent,
+}
+
+/// Disks of a server that are not there now. Clones share it; a server's shards may be on several
+/// threads.
+#[derive(Clone, Default)]
+struct Absent(Arc<Mutex<BTreeSet<PathBuf>>>);
+
+impl Absent {
+    fn set(&self, dir: PathBuf, absent: bool) {
+        let mut dirs = self.lock();
+        if absent {
+            dirs.insert(dir)
+        } else {
+            dirs.remove(&dir)
+        };
+    }
+
+    fn has(&self, dir: &Path) -> bool {
+        self.lock().contains(dir)
+    }
+
+    fn has_any(&self) -> bool {
+        !self.lock().is_empty()
+    }
+
+    fn clear(&self) {
+        self.lock().clear();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Stores for Disks {
@@ -743,7 +720,7 @@ impl Stores for Disks {
         store: &config::Store,
     ) -> Result<(FlashStore, Store), Unopened> {
         let path = store.path.as_path();
-        if self.absent.contains(path) {
+        if self.absent.has(path) {
             let error = roles::Error::Setup(format!("{}: the disk is not there", path.display()));
             return Err(Unopened { error, state: UnopenedState::Absent });
         }

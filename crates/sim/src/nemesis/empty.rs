@@ -72,10 +72,10 @@ impl Work {
     }
 
     /// Waits until the server serves all its disks.
-    async fn served(&self, index: usize) -> Result<(), String> {
+    pub(super) async fn served(&self, index: usize) -> Result<(), String> {
         let count = self.cluster.shape().disks;
         let served = self.within(async || self.cluster.stores(index).len() == count);
-        served.await.map_err(|()| "its formatted disk is not served".to_owned())
+        served.await.map_err(|()| "a disk that is there is not served".to_owned())
     }
 
     async fn within(&self, is_done: impl AsyncFn() -> bool) -> Result<(), ()> {

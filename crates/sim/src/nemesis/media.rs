@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use runtime::sim::{CrashMode, DiskError, DiskFaults, HostId};
+use runtime::sim::{CrashMode, DiskError, HostId};
 
 use super::{WIPE_TIMEOUT, Work};
 use crate::cluster::{Cluster, DISK_ROOT, MASTER_DIR};
@@ -23,7 +23,7 @@ const REFUSAL_TIMEOUT: Duration = Duration::from_secs(30);
 impl Work {
     /// Has operations of a disk fail for a moment: all of one kind, or a few.
     async fn fail_operations(&self, host: HostId, within: Option<PathBuf>) {
-        self.cluster.taint(host);
+        self.cluster.media_fail(host);
         let error = self.sim.with_rng(|rng| {
             *rng.pick(&[DiskError::Io, DiskError::Io, DiskError::Space, DiskError::Memory])
         });
@@ -49,7 +49,7 @@ impl Work {
         // Half of them are over before the second attempt of any operation.
         let (low, high) = if self.draw(2) == 0 { (1, 30) } else { (30, 1_500) };
         self.pause(low, high).await;
-        self.sim.with_disk_faults(host, |disk| *disk = DiskFaults::default());
+        self.cluster.media_work(host);
     }
 
     /// Errors on a disk of a chunkserver. One whose store has failed is started again: it is
@@ -67,18 +67,22 @@ impl Work {
             self.fail_operations(self.cluster.servers()[index], path).await;
         }
         self.pause(10, 2_000).await;
-        if self.cluster.crippled().contains(&index) {
+        if self.cluster.with_failed_stores().contains(&index) {
             self.sim.mark("nemesis: a store has failed");
             self.cluster.crash_server(index, self.mode());
             self.pause(10, 1_000).await;
             self.cluster.boot_server(index);
+        }
+        // Until it is back no other server fails.
+        if let Err(what) = self.served(index).await {
+            self.cluster.violation(format!("chunkserver {}: {what}", index + 1));
         }
     }
 
     /// Starts a process while files of its disk cannot be opened, made, renamed, or their names
     /// made durable: always, or now and then. It does most of that when it starts.
     async fn fail_names(&self, host: HostId, within: Option<PathBuf>, boot: impl FnOnce()) {
-        self.cluster.taint(host);
+        self.cluster.media_fail(host);
         let one_in = self.sim.with_rng(|rng| *rng.pick(&[1, 2, 4]));
         let error = self.sim.with_rng(|rng| *rng.pick(&[DiskError::Io, DiskError::Space]));
         self.sim.with_disk_faults(host, |disk| {
@@ -89,7 +93,7 @@ impl Work {
         self.pause(10, 500).await;
         boot();
         self.pause(50, 3_000).await;
-        self.sim.with_disk_faults(host, |disk| *disk = DiskFaults::default());
+        self.cluster.media_work(host);
     }
 
     /// Errors on a master's disk, or no room on it. A master that fails is started again.
@@ -97,12 +101,12 @@ impl Work {
         let index = self.draw(self.cluster.masters().len());
         let host = self.cluster.masters()[index];
         if self.draw(3) == 0 {
-            self.cluster.taint(host);
+            self.cluster.media_fail(host);
             let used: u64 = self.sim.files(host).iter().map(|(_, len)| len).sum();
             let room = self.sim.with_rng(|rng| rng.below(256 << 10));
             self.sim.with_disk_faults(host, |disk| disk.capacity = used + room);
             self.pause(300, 3_000).await;
-            self.sim.with_disk_faults(host, |disk| *disk = DiskFaults::default());
+            self.cluster.media_work(host);
         } else if self.draw(4) == 0 {
             let cluster = self.cluster.clone();
             cluster.crash_master(index, self.mode());
@@ -124,7 +128,7 @@ impl Work {
         if self.draw(3) == 0 {
             return self.replace_master(index, "nemesis: a healthy master is replaced").await;
         }
-        self.cluster.taint(host);
+        self.cluster.damage_media(host);
         self.cluster.crash_master(index, CrashMode::Power);
         self.sim.wipe(host, MASTER_DIR.as_ref());
         self.pause(10, 2_000).await;
@@ -159,7 +163,7 @@ impl Work {
         let index = self.rotten_master.get().unwrap_or_else(|| self.draw(masters.len()));
         let host = masters[index];
         self.rotten_master.set(Some(index));
-        self.cluster.taint(host);
+        self.cluster.damage_media(host);
         let kind = self.draw(3);
         if kind == 2 {
             self.sim.with_disk_faults(host, |disk| disk.lost_one_in = 20);
@@ -206,7 +210,7 @@ impl Work {
         false
     }
 
-    /// A server starts without one of its disks, and with it the next time.
+    /// A server starts without one of its disks, which is back while it runs, or at its next start.
     pub(super) async fn absent_disk(&self) {
         let index = self.draw(self.cluster.servers().len());
         let disk = self.draw(self.cluster.shape().disks);
@@ -215,10 +219,17 @@ impl Work {
         self.pause(10, 500).await;
         self.cluster.boot_server(index);
         self.pause(ABSENT_MS.0, ABSENT_MS.1).await;
-        self.sim.mark("nemesis: a disk is back");
         self.cluster.set_absent(index, disk, false);
-        self.cluster.crash_server(index, self.mode());
-        self.cluster.boot_server(index);
+        if self.draw(2) == 0 {
+            self.sim.mark("nemesis: a disk is back at a start");
+            self.cluster.crash_server(index, self.mode());
+            self.cluster.boot_server(index);
+        } else {
+            self.sim.mark("nemesis: a disk is back while its server runs");
+        }
+        if let Err(what) = self.served(index).await {
+            self.cluster.violation(format!("chunkserver {}: {what}", index + 1));
+        }
         let _ = self.cluster.until_whole(WIPE_TIMEOUT).await;
     }
 

@@ -360,7 +360,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "append-absent",
-        about: "a disk is not there at one start of its server and back at the next",
+        about: "a disk is not there at one start of its server, and back later or at the next",
         run: |sim| {
             let faults = Faults { absent_disks: true, ..NONE };
             let load = Duration::from_secs(40);
@@ -368,7 +368,11 @@ pub const SCENARIOS: &[Scenario] = &[
             let plan = Plan { shape: TWO_DISKS(), faults, load, think, ..Plan::default() };
             Box::pin(append::run(sim, plan))
         },
-        marks: &["nemesis: a disk is back", "chunk repaired"],
+        marks: &[
+            "nemesis: a disk is back at a start",
+            "nemesis: a disk is back while its server runs",
+            "chunk repaired",
+        ],
     },
     Scenario {
         name: "append-latent",
