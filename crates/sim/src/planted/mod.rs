@@ -1,7 +1,7 @@
 //! Bugs on purpose, each of which a checker must find. They are in wrappers around the product that
 //! only the simulator puts in: in the place of a chunkserver's store, of a client's network, of a
-//! block server's requests and segments, and how these are cut, and of a front end's volumes. The
-//! product has no switch for them.
+//! block server's requests and segments, and how these are cut, of the files of tables and segments,
+//! and of a front end's volumes. The product has no switch for them.
 //!
 //! A bug acts each time that it could, or, in its rare form, one time in so many: tests miss rare
 //! faults. A rare bug draws only where its act can matter, e.g. at a change that comes twice, and
@@ -11,11 +11,13 @@ mod frontend;
 mod peers;
 mod sight;
 mod store;
+mod tables;
 mod volumes;
 
 pub(crate) use frontend::exports_of;
 pub(crate) use peers::peers_of;
 pub use store::Store;
+pub(crate) use tables::files_of;
 pub(crate) use volumes::{handler_of, opener_of};
 
 use std::cell::RefCell;
@@ -81,11 +83,13 @@ pub enum Planted {
     OldPlaces,
     /// Front ends answer writes before they are done.
     EarlyAnswer,
+    /// Owners of tables answer a seal and leave the file to its writer.
+    LeakySeal,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 25] = [
+    pub const ALL: [Planted; 26] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -111,6 +115,7 @@ impl Planted {
         Planted::NoCutHold,
         Planted::OldPlaces,
         Planted::EarlyAnswer,
+        Planted::LeakySeal,
     ];
 }
 

@@ -18,6 +18,7 @@ use wire::control::Policy;
 
 use crate::contenders::{self, Resource};
 use crate::nemesis::Faults;
+use crate::planted::files_of;
 
 /// Options of a scenario of segments.
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +80,7 @@ impl Loaded {
         let store = store.map_err(|error| Fault::new(error.kind(), error.to_string()))?;
         let (env, shared) = (client.env(), Shared::new(Cache::new(64 << 10), 16 << 10));
         let what = (self.identity, BYTES, epoch);
-        let segment = Segment::open(env, Rc::new(store), &shared, what, options()).await?;
+        let segment = Segment::open(env, files_of(store), &shared, what, options()).await?;
         Ok((segment, self.oracle.owned_by(epoch)))
     }
 }

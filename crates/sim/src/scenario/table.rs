@@ -14,6 +14,7 @@ use wire::control::Policy;
 
 use crate::contenders::{self, Resource};
 use crate::nemesis::Faults;
+use crate::planted::files_of;
 
 /// Options of a table scenario.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +61,7 @@ impl Loaded {
             let what = format!("open {}", self.path);
             table::Error::Unavailable { what, cause: error.to_string() }
         })?;
-        Table::open(client.env(), Rc::new(store), cache, options()).await
+        Table::open(client.env(), files_of(store), cache, options()).await
     }
 }
 
