@@ -1,11 +1,14 @@
 //! Linearizability of names, judged from outside (invariant 8): is there one order of all
-//! operations, within their times, that a map from a few names could have gone through?
+//! operations, within their times, that a tree of a few names could have gone through?
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Target of each name: a file, known by the number that its maker gave it.
+/// Target of each name: a file or directory, known by the number that its maker gave it.
 pub type Names = Vec<Option<u64>>;
+
+/// Numbers from here on are of directories.
+pub const DIR: u64 = 1 << 32;
 
 /// Operation of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,12 +20,24 @@ pub enum Did {
         /// The file's number.
         value: u64,
     },
-    /// Removed a name.
+    /// Made a directory where none was to be.
+    Mkdir {
+        /// Index of the name.
+        name: usize,
+        /// The directory's number.
+        value: u64,
+    },
+    /// Removed a name of a file.
     Unlink {
         /// Index of the name.
         name: usize,
     },
-    /// Moved a name, replacing what was there.
+    /// Removed an empty directory.
+    Rmdir {
+        /// Index of the name.
+        name: usize,
+    },
+    /// Moved a name, replacing a file or an empty directory that was there.
     Rename {
         /// Index of the name moved.
         from: usize,
@@ -50,8 +65,10 @@ pub enum OperationEnd {
     Done,
     /// The name is taken.
     Exists,
-    /// Nothing has the name; of a link: the file is gone.
+    /// Nothing has the name, or its directory is gone; of a link: the file is gone.
     NotFound,
+    /// A directory has names, or would be moved into itself, or the other kind of target is there.
+    Refused,
     /// Result of a look-up.
     Saw(Option<u64>),
     /// The client does not know whether it happened.
@@ -71,41 +88,86 @@ pub struct Operation {
     pub end: Duration,
 }
 
+/// The directory of each name, where it is one that operations make.
+type Parents = [Option<u64>];
+
+fn is_dir(target: Option<u64>) -> bool {
+    target.is_some_and(|value| value >= DIR)
+}
+
+/// Whether the directory of a name is not there.
+fn is_gone(names: &Names, parents: &Parents, name: usize) -> bool {
+    parents[name].is_some_and(|dir| !names.contains(&Some(dir)))
+}
+
+fn is_empty(names: &Names, parents: &Parents, dir: Option<u64>) -> bool {
+    !(0..names.len()).any(|name| parents[name] == dir && names[name].is_some())
+}
+
+/// Whether a name is in a directory, or in one below it.
+fn is_within(names: &Names, parents: &Parents, name: usize, dir: Option<u64>) -> bool {
+    let mut parent = parents[name];
+    while parent.is_some() && parent != dir {
+        let above = names.iter().position(|target| *target == parent);
+        parent = above.and_then(|above| parents[above]);
+    }
+    parent.is_some()
+}
+
 /// The names after `did`, and the answer that it should have had.
-fn execute(names: &Names, did: Did) -> (Names, OperationEnd) {
+fn execute(names: &Names, parents: &Parents, did: Did) -> (Names, OperationEnd) {
     let mut after = names.clone();
     let ended = match did {
-        Did::Create { name, .. } | Did::Link { name, .. } if names[name].is_some() => {
-            OperationEnd::Exists
+        Did::Create { name, value } | Did::Link { name, value } | Did::Mkdir { name, value } => {
+            if is_gone(names, parents, name) {
+                OperationEnd::NotFound
+            } else if names[name].is_some() {
+                OperationEnd::Exists
+            } else {
+                after[name] = Some(value);
+                OperationEnd::Done
+            }
         }
-        Did::Create { name, value } | Did::Link { name, value } => {
-            after[name] = Some(value);
-            OperationEnd::Done
+        Did::Unlink { name } | Did::Rmdir { name } if names[name].is_none() => {
+            OperationEnd::NotFound
         }
-        Did::Unlink { name } if names[name].is_none() => OperationEnd::NotFound,
-        Did::Unlink { name } => {
+        Did::Unlink { name } if is_dir(names[name]) => OperationEnd::Refused,
+        Did::Rmdir { name } if !is_dir(names[name]) || !is_empty(names, parents, names[name]) => {
+            OperationEnd::Refused
+        }
+        Did::Unlink { name } | Did::Rmdir { name } => {
             after[name] = None;
             OperationEnd::Done
         }
-        Did::Rename { from, .. } if names[from].is_none() => OperationEnd::NotFound,
-        Did::Rename { from, to } if names[from] == names[to] => OperationEnd::Done,
-        Did::Rename { from, to } => {
-            after[to] = after[from].take();
-            OperationEnd::Done
-        }
+        Did::Rename { from, to } => match (names[from], names[to]) {
+            (None, _) => OperationEnd::NotFound,
+            (moved, there) if moved == there => OperationEnd::Done,
+            _ if is_gone(names, parents, to) => OperationEnd::NotFound,
+            (moved, Some(there)) if is_dir(moved) != is_dir(Some(there)) => OperationEnd::Refused,
+            (_, there) if is_dir(there) && !is_empty(names, parents, there) => {
+                OperationEnd::Refused
+            }
+            (moved, _) if is_dir(moved) && is_within(names, parents, to, moved) => {
+                OperationEnd::Refused
+            }
+            _ => {
+                after[to] = after[from].take();
+                OperationEnd::Done
+            }
+        },
         Did::Lookup { name } => OperationEnd::Saw(names[name]),
     };
     (after, ended)
 }
 
 /// Names after `names` when the operation happens now.
-fn next(names: &Names, operation: &Operation) -> Option<Names> {
-    let (after, ended) = execute(names, operation.did);
+fn next(names: &Names, parents: &Parents, operation: &Operation) -> Option<Names> {
+    let (after, ended) = execute(names, parents, operation.did);
     match (operation.did, operation.ended) {
         (_, OperationEnd::Unknown) => Some(after),
         // The file of a link may be gone: its names are.
-        (Did::Link { value, .. }, OperationEnd::NotFound) => {
-            (!names.contains(&Some(value))).then(|| names.clone())
+        (Did::Link { value, .. }, OperationEnd::NotFound) if !names.contains(&Some(value)) => {
+            Some(names.clone())
         }
         (_, known) if known == ended => Some(after),
         _ => None,
@@ -129,9 +191,16 @@ impl Node {
     }
 }
 
-/// An error unless the history of `names` names, all free at first, is linearizable: Wing and
-/// Gong's search, with a memory of what was tried.
-pub fn check(mut history: Vec<Operation>, names: usize) -> Result<(), String> {
+/// An error unless the history of `names` names, all free at first, in directories that stay, is
+/// linearizable.
+pub fn check(history: Vec<Operation>, names: usize) -> Result<(), String> {
+    check_tree(history, &vec![None; names])
+}
+
+/// The same of names of which some are in directories that operations make: the number of each
+/// one's. Wing and Gong's search, with a memory of what was tried.
+pub fn check_tree(mut history: Vec<Operation>, parents: &[Option<u64>]) -> Result<(), String> {
+    let names = parents.len();
     history.sort_by_key(|operation| operation.start);
     let known = |operation: &Operation| operation.ended != OperationEnd::Unknown;
     let answered = history.iter().filter(|operation| known(operation)).count();
@@ -153,7 +222,7 @@ pub fn check(mut history: Vec<Operation>, names: usize) -> Result<(), String> {
         // The last one pushed is tried first: what is known before what is not, in order of time.
         candidates.sort_by_key(|(index, it)| (known(it), std::cmp::Reverse((it.end, *index))));
         for (index, operation) in candidates {
-            let Some(after) = next(&node.names, operation) else { continue };
+            let Some(after) = next(&node.names, parents, operation) else { continue };
             if !known(operation) && after == node.names {
                 continue; // As if it never happened.
             }
@@ -213,5 +282,31 @@ mod tests {
         assert_eq!(check(history(None), 1), Ok(()));
         assert_eq!(check(history(Some(3)), 1), Ok(()));
         assert!(check(history(Some(4)), 1).is_err());
+    }
+
+    #[test]
+    fn a_directory_goes_only_when_it_is_empty_and_takes_its_names_along() {
+        let parents = [None, None, Some(DIR), Some(DIR + 1)];
+        let (mkdir, create) =
+            (Did::Mkdir { name: 0, value: DIR }, Did::Create { name: 2, value: 5 });
+        let history = |did, ended, seen| {
+            vec![
+                at(0, 1, mkdir, OperationEnd::Done),
+                at(2, 3, create, OperationEnd::Done),
+                at(4, 5, did, ended),
+                at(6, 7, Did::Lookup { name: 2 }, OperationEnd::Saw(seen)),
+            ]
+        };
+        let (rmdir, rename) = (Did::Rmdir { name: 0 }, Did::Rename { from: 0, to: 1 });
+        let check = |history| check_tree(history, &parents);
+        assert_eq!(check(history(rmdir, OperationEnd::Refused, Some(5))), Ok(()));
+        assert!(check(history(rmdir, OperationEnd::Done, None)).is_err());
+        assert_eq!(check(history(rename, OperationEnd::Done, Some(5))), Ok(()));
+        assert!(check(history(rename, OperationEnd::Done, None)).is_err());
+        let into_itself = Did::Rename { from: 0, to: 2 };
+        assert!(check(history(into_itself, OperationEnd::Done, None)).is_err());
+        let elsewhere = Did::Create { name: 3, value: 6 };
+        assert_eq!(check(history(elsewhere, OperationEnd::NotFound, Some(5))), Ok(()));
+        assert!(check(history(elsewhere, OperationEnd::Done, Some(5))).is_err());
     }
 }

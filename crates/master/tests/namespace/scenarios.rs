@@ -212,7 +212,9 @@ impl Play {
             Did::Link { name, value } => {
                 NamespaceChange::Link { links: vec![(self.files.borrow()[&value], place(name))] }
             }
-            Did::Lookup { .. } => unreachable!("no change"),
+            Did::Lookup { .. } | Did::Mkdir { .. } | Did::Rmdir { .. } => {
+                unreachable!("no such change is drawn")
+            }
         }
     }
 
@@ -398,6 +400,7 @@ fn ended_code(ended: OperationEnd) -> u64 {
         OperationEnd::Exists => 2,
         OperationEnd::NotFound => 3,
         OperationEnd::Unknown => 4,
+        OperationEnd::Refused => u64::MAX,
         OperationEnd::Saw(value) => 5 + value.unwrap_or(0),
     }
 }

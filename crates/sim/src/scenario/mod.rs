@@ -504,6 +504,8 @@ pub const SCENARIOS: &[Scenario] = &[
         marks: &[
             "net: connection reset",
             "namespace: a change waits for an intent",
+            "names: a directory is removed",
+            "names: a directory with a name stays",
             "cut: a client reaches no master",
             "cut: answers of masters are lost",
             "cut: clients from a leading master that peers reach",
