@@ -128,6 +128,10 @@ struct ClusterInner {
 
 /// Time for which a cluster is without a master that is being replaced, at most, in milliseconds.
 const REPLACE_PAUSE_MS_MAX: u64 = 2_000;
+/// Time in which a process stops that is asked to: its host may be paused for three seconds.
+const STOPPED_WITHIN: Duration = Duration::from_secs(10);
+/// Pause between two checks whether it has.
+const STOP_PAUSE: Duration = Duration::from_millis(5);
 /// Pause before a process that has ended because of its disk starts again.
 const RESTART_PAUSE: Duration = Duration::from_millis(500);
 
@@ -623,6 +627,41 @@ impl Cluster {
     pub fn crash_master(&self, index: usize, mode: CrashMode) {
         self.0.running_masters.borrow_mut()[index] = None;
         self.0.sim.crash(self.0.masters[index], mode);
+    }
+
+    /// Stops a chunkserver as SIGTERM does, and ends its process; of one that has not started,
+    /// only that.
+    pub(crate) async fn stop_server(&self, index: usize) {
+        let role = self.0.running.borrow_mut()[index].take();
+        if let Some(role) = role {
+            let stop = async move { role.stop().await };
+            self.stop_role(self.0.servers[index], stop).await;
+        }
+        self.crash_server(index, CrashMode::Process);
+    }
+
+    /// The same of a master.
+    pub(crate) async fn stop_master(&self, index: usize) {
+        let master = self.0.running_masters.borrow_mut()[index].take();
+        if let Some(master) = master {
+            let stop = async move { master.shutdown().await };
+            self.stop_role(self.0.masters[index], stop).await;
+        }
+        self.crash_master(index, CrashMode::Process);
+    }
+
+    /// Waits until the process on a host has stopped; one that does not in time is a violation.
+    pub(crate) async fn stop_role(&self, host: HostId, stop: impl Future<Output = ()> + 'static) {
+        let Some(env) = self.0.sim.env(host) else { return };
+        let stopping = env.spawn(Class::Control, "stop", stop);
+        let end = self.0.sim.elapsed() + STOPPED_WITHIN;
+        while !stopping.is_finished() {
+            if self.0.sim.elapsed() > end {
+                let name = env.name();
+                return self.violation(format!("{name} has not stopped after {STOPPED_WITHIN:?}"));
+            }
+            self.0.sim.sleep(STOP_PAUSE).await;
+        }
     }
 
     /// The chunkserver that runs at `index`.

@@ -4,6 +4,7 @@ mod clients;
 mod empty;
 mod media;
 mod members;
+mod restarts;
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -20,9 +21,9 @@ const WIPE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Faults that happen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Faults {
-    /// Chunkservers crash, one at a time, and come back.
+    /// Chunkservers crash or are stopped, one at a time, and come back.
     pub server_crashes: bool,
-    /// Masters crash, a minority at a time, and come back.
+    /// Masters crash or are stopped, a minority at a time, and come back.
     pub master_crashes: bool,
     /// Frames are lost, late, doubled and overtaken; connections are reset.
     pub bad_network: bool,
@@ -164,8 +165,8 @@ impl Work {
                 continue;
             }
             match self.sim.with_rng(|rng| *rng.pick(&choices)) {
-                0 => self.crash_server().await,
-                1 => self.crash_master().await,
+                0 => self.restart_server().await,
+                1 => self.restart_master().await,
                 2 => self.partition().await,
                 3 => self.slow_down().await,
                 4 => self.wipe().await,
@@ -204,20 +205,6 @@ impl Work {
 
     fn mode(&self) -> CrashMode {
         if self.sim.with_rng(|rng| rng.one_in(2)) { CrashMode::Power } else { CrashMode::Process }
-    }
-
-    async fn crash_server(&self) {
-        let index = self.draw(self.cluster.servers().len());
-        self.cluster.crash_server(index, self.mode());
-        self.pause(10, 4000).await;
-        self.cluster.boot_server(index);
-    }
-
-    async fn crash_master(&self) {
-        let index = self.draw(self.cluster.masters().len());
-        self.cluster.crash_master(index, self.mode());
-        self.pause(10, 3000).await;
-        self.cluster.boot_master(index);
     }
 
     async fn partition(&self) {

@@ -388,6 +388,30 @@ impl World {
         }
     }
 
+    /// Stops a process as SIGTERM does, and ends it.
+    async fn stop_role(&self, manager: bool, index: usize) {
+        let sim = self.cluster.sim();
+        if manager {
+            let role = self.leading.borrow_mut()[index].take();
+            let Some(role) = role else { return self.crash(manager, index) };
+            let stop = async move { role.stop().await };
+            self.cluster.stop_role(self.managers[index], stop).await;
+            sim.mark("block-managers: a manager is stopped");
+        } else {
+            // It owns its segments until it has left.
+            let running = self.running.borrow()[index].clone();
+            let Some(Running { agent, .. }) = running else { return self.crash(manager, index) };
+            let stop = async move {
+                agent.leave().await;
+                agent.stop();
+                agent.close_all().await;
+            };
+            self.cluster.stop_role(self.servers[index], stop).await;
+            sim.mark("block-managers: a block server is stopped");
+        }
+        self.crash(manager, index);
+    }
+
     /// Compares the beliefs of all servers.
     fn look(&self) {
         let ownership_views = {
@@ -546,7 +570,7 @@ async fn judge(world: Rc<World>) {
     }
 }
 
-/// Crashes, pauses and cuts off managers and block servers, one at a time.
+/// Crashes, stops, pauses and cuts off managers and block servers, one at a time.
 async fn harass(world: Rc<World>) {
     let sim = world.cluster.sim().clone();
     let draw = |bound: usize| sim.with_rng(|rng| rng.below(bound as u64)) as usize;
@@ -559,7 +583,11 @@ async fn harass(world: Rc<World>) {
         let host = if manager { world.managers[index] } else { world.servers[index] };
         match draw(5) {
             0 | 1 => {
-                world.crash(manager, index);
+                if draw(3) == 0 {
+                    world.stop_role(manager, index).await;
+                } else {
+                    world.crash(manager, index);
+                }
                 pause(1, 1500).await;
                 if manager { world.boot_manager(index) } else { world.boot_server(index) }
             }

@@ -121,7 +121,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "append-servers",
-        about: "chunkservers crash and lose power, one at a time",
+        about: "chunkservers crash, lose power and are stopped, one at a time",
         run: |sim| {
             let faults = Faults { server_crashes: true, ..NONE };
             Box::pin(append::run(sim, Plan { faults, client_crashes: true, ..Plan::default() }))
@@ -132,6 +132,8 @@ pub const SCENARIOS: &[Scenario] = &[
             "recovery without all votes",
             "chunkstore: fenced replica extended",
             "place fenced before its first byte",
+            "nemesis: a chunkserver is stopped",
+            "nemesis: a chunkserver crashes while it recovers",
             "chunk repaired",
             "chunk moved for balance",
         ],
@@ -155,12 +157,17 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "append-masters",
-        about: "masters crash and lose power, a minority at a time",
+        about: "masters crash, lose power and are stopped, a minority at a time",
         run: |sim| {
             let faults = Faults { master_crashes: true, ..NONE };
             Box::pin(append::run(sim, Plan { faults, client_crashes: true, ..Plan::default() }))
         },
-        marks: &["stream recovered", "transport: silent peer"],
+        marks: &[
+            "stream recovered",
+            "transport: silent peer",
+            "nemesis: a master is stopped",
+            "nemesis: a master crashes while it recovers",
+        ],
     },
     Scenario {
         name: "append-network",
@@ -541,6 +548,8 @@ pub const SCENARIOS: &[Scenario] = &[
             "block manager: leads",
             "block server: segment open",
             "block: a new owner waits for a lease",
+            "block-managers: a manager is stopped",
+            "block-managers: a block server is stopped",
             "net: connection reset",
             "numbers: a fencing token above 2^32",
             "numbers: a segment's epoch above 2^32",
