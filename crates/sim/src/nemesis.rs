@@ -10,6 +10,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use base::Kind;
 use runtime::sim::{CrashMode, HostId, Sim};
 
 use crate::cluster::Cluster;
@@ -68,6 +69,23 @@ pub struct Faults {
 }
 
 impl Faults {
+    /// Whether a client's operation may end with an error of this kind by these faults. No fault
+    /// makes bytes corrupt, requests invalid, or names come and go.
+    pub fn explain(self, kind: Kind) -> bool {
+        match kind {
+            Kind::Retry | Kind::Unknown => self != Faults::default(),
+            Kind::Full => self.bad_disks || self.io_errors,
+            // A writer that is cut off for as long as two cuts may last counts as gone.
+            Kind::Fenced => self.client_cuts,
+            Kind::Refresh
+            | Kind::Reroute
+            | Kind::Corrupt
+            | Kind::NotFound
+            | Kind::Exists
+            | Kind::Invalid => false,
+        }
+    }
+
     /// Whether every replica stays what its writer and its masters have made it: chunkservers are
     /// up, reached and never paused, and their disks do what they are asked.
     pub fn spare_replicas(self) -> bool {

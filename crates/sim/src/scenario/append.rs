@@ -76,6 +76,21 @@ struct Load {
     removed: Rc<RefCell<BTreeMap<String, u32>>>,
 }
 
+impl Load {
+    /// The answer to a writer's operation; none for an error that the faults explain.
+    fn judge<T>(
+        &self,
+        (what, path): (&str, &str),
+        answer: Result<T, Error>,
+    ) -> Result<Option<T>, String> {
+        match answer {
+            Ok(answer) => Ok(Some(answer)),
+            Err(error) if self.plan.faults.explain(error.kind()) => Ok(None),
+            Err(error) => Err(format!("{path}: no fault explains the end of {what}: {error}")),
+        }
+    }
+}
+
 pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     let tuning = Tuning::draw(&sim);
     let cluster = Cluster::start(&sim, plan.shape, tuning);
@@ -89,6 +104,7 @@ pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
         oracle: oracle.clone(),
         verdict: verdict.clone(),
         writers_live: !plan.client_crashes && !plan.abandon,
+        faults: plan.faults,
     };
     let readers = Readers::start(&cluster, shared, READERS).await?;
     let nemesis = Nemesis::start(&cluster, plan.faults);
@@ -232,7 +248,11 @@ async fn write_files(load: Rc<Load>, client: Client, number: usize, round: u64, 
             if load.plan.remove {
                 // The name is not used again, with or without an error.
                 load.oracle.removed(&path);
-                let _ = client.unlink(&path).await;
+                if let Err(violation) = load.judge(("a removal", &path), client.unlink(&path).await)
+                {
+                    load.verdict.borrow_mut().get_or_insert(violation);
+                    return;
+                }
                 *load.removed.borrow_mut().entry(format!("/w{number}-{index}")).or_insert(0) += 1;
                 continue;
             }
@@ -252,14 +272,13 @@ async fn write_files(load: Rc<Load>, client: Client, number: usize, round: u64, 
 async fn write_file(load: &Load, client: &Client, path: &str, rng: &mut Rng) -> Result<(), String> {
     let env = client.env();
     let (copies, acks) = *rng.pick(load.plan.policies);
-    let file = match client.create(path, Policy { copies, acks }, 0o644, false).await {
-        Ok(file) => file,
-        Err(_) => {
-            env.sleep(Duration::from_millis(100)).await;
-            return Ok(());
-        }
+    let policy = Policy { copies, acks };
+    let made = load.judge(("a creation", path), client.create(path, policy, 0o644, false).await)?;
+    let Some(file) = made else {
+        env.sleep(Duration::from_millis(100)).await;
+        return Ok(());
     };
-    let Ok(appender) = file.append_handle().await else {
+    let Some(appender) = load.judge(("an opening", path), file.append_handle().await)? else {
         env.sleep(Duration::from_millis(100)).await;
         return Ok(());
     };
@@ -274,14 +293,14 @@ async fn write_file(load: &Load, client: &Client, path: &str, rng: &mut Rng) -> 
         for _ in 0..rng.between(1, 8) {
             let len = 1 + rng.below(*rng.clone().pick(&[100, 5000, APPEND_MAX])) as usize;
             let data = load.oracle.next(path, epoch, len);
-            match appender.submit(&data).await {
-                Ok(append) => pending.push((append, len as u64)),
-                Err(_) => break,
+            match load.judge(("an append", path), appender.submit(&data).await)? {
+                Some(append) => pending.push((append, len as u64)),
+                None => break,
             }
         }
         for (append, len) in pending {
             let end = append.offset() + len;
-            if append.await.is_err() {
+            if load.judge(("an append", path), append.await)?.is_none() {
                 // Its outcome is unknown; a new writer learns it.
                 return Ok(());
             }
@@ -292,7 +311,8 @@ async fn write_file(load: &Load, client: &Client, path: &str, rng: &mut Rng) -> 
             let reading = load.oracle.begin_read(path);
             let offset = rng.below(load.oracle.acked_len(path).max(1));
             let want = 1 + rng.below(60_000) as usize;
-            if let Ok(bytes) = reader.read_at(offset, want).await {
+            let read = reader.read_at(offset, want).await;
+            if let Some(bytes) = load.judge(("a read", path), read)? {
                 load.oracle.read_ended(&reading, offset, want, &bytes)?;
             }
         }
@@ -302,8 +322,8 @@ async fn write_file(load: &Load, client: &Client, path: &str, rng: &mut Rng) -> 
         drop(appender); // Leaves the tail open: the next opening recovers it.
     } else {
         let expected = load.oracle.acked_len(path);
-        match appender.close().await {
-            Ok(len) if len != expected => {
+        match load.judge(("a close", path), appender.close().await)? {
+            Some(len) if len != expected => {
                 return Err(format!("{path}: closed at {len}, {expected} bytes acknowledged"));
             }
             _ => {}

@@ -13,6 +13,7 @@ use runtime::sim::{CrashMode, HostId};
 use runtime::{Class, Env, JoinHandle, Rng};
 
 use crate::cluster::Cluster;
+use crate::nemesis::Faults;
 use crate::oracle::Oracle;
 
 /// Longest pause of a reader between two questions, in milliseconds.
@@ -27,6 +28,8 @@ pub(super) struct Shared {
     pub(super) verdict: Rc<RefCell<Option<String>>>,
     /// Every writer lives: the end of each file must be known.
     pub(super) writers_live: bool,
+    /// Faults that explain errors.
+    pub(super) faults: Faults,
 }
 
 struct ReadersState {
@@ -121,26 +124,49 @@ async fn keep_reading(state: Rc<ReadersState>, client: Client, mut rng: Rng) -> 
             continue;
         }
         let path = rng.pick(&paths).clone();
-        if !hands.contains_key(&path) {
-            let Ok(file) = client.open(&path).await else { continue };
-            hands.insert(path.clone(), file.reader());
-        }
-        let answered = ask(&state, client.env(), (&path, &hands[&path]), &mut rng).await;
-        match answered {
-            Ok(Ok(())) => state.answers.set(state.answers.get() + 1),
+        let floor = state.shared.oracle.begin_read(&path).floor();
+        let error = match read(&state, &client, &path, &mut hands, &mut rng).await {
+            Ok(Ok(())) => {
+                state.answers.set(state.answers.get() + 1);
+                continue;
+            }
             Ok(Err(violation)) => {
                 verdict.borrow_mut().get_or_insert(violation);
+                continue;
             }
-            Err(Error::NotFound { .. }) => {
+            Err(error) => error,
+        };
+        client.env().mark("readers: no answer");
+        let is_legal = match &error {
+            // Its name is not known yet, or was removed.
+            Error::NotFound { .. } => {
                 hands.remove(&path);
+                floor == 0 || state.shared.oracle.acked_len(&path) == 0
             }
-            Err(error @ Error::OpenEnd { .. }) if state.shared.writers_live => {
-                verdict.borrow_mut().get_or_insert(format!("its writer lives, and {error}"));
-            }
-            Err(_) => client.env().mark("readers: no answer"),
+            Error::OpenEnd { .. } => !state.shared.writers_live,
+            error => state.shared.faults.explain(error.kind()),
+        };
+        if !is_legal {
+            let what = format!("{path}: no fault explains the end of a read: {error}");
+            verdict.borrow_mut().get_or_insert(what);
         }
     }
     hands
+}
+
+/// Asks a question about a file, which is opened when it was not before; the judgement of the answer,
+/// if there is one.
+async fn read(
+    state: &ReadersState,
+    client: &Client,
+    path: &str,
+    hands: &mut Hands,
+    rng: &mut Rng,
+) -> Result<Result<(), String>, Error> {
+    if !hands.contains_key(path) {
+        hands.insert(path.to_owned(), client.open(path).await?.reader());
+    }
+    ask(state, client.env(), (path, &hands[path]), rng).await
 }
 
 /// Asks one question about a file; the judgement of the answer, if there is one.

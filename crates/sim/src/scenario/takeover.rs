@@ -55,7 +55,7 @@ pub(super) async fn run(sim: Sim, faults: Faults) -> Result<(), String> {
         hosts.push(host);
     }
     let (oracle, verdict) = (load.oracle.clone(), load.verdict.clone());
-    let shared = Shared { oracle, verdict, writers_live: false };
+    let shared = Shared { oracle, verdict, writers_live: false, faults };
     let readers = Readers::start(&cluster, shared, READERS).await?;
     let nemesis = Nemesis::start(&cluster, faults);
     let end = sim.elapsed() + LOAD;
