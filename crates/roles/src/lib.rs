@@ -6,6 +6,7 @@
 //! Invariant: it knows no command line, no signal and no scenario, and starts no executor.
 
 pub mod block;
+pub mod check;
 pub mod chunkserver;
 pub mod config;
 mod error;

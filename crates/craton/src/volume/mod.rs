@@ -55,7 +55,10 @@ pub fn run(connection: &Connection, command: VolumeCommand) -> Done {
             VolumeCommand::Info { name, json } => {
                 show::info(&managers, &name, nbd.as_deref(), json).await
             }
-            VolumeCommand::Check { name, json } => check::check(&managers, &name, json).await,
+            VolumeCommand::Check { name, json } => {
+                let site = open::Site::new(&managers, &target, endpoints);
+                check::check(&site, &name, json).await
+            }
             VolumeCommand::Set { name, limits, shared, json } => {
                 change::set(&managers, &name, &limits, shared, json).await
             }

@@ -7,6 +7,7 @@ use block_client::{Limits, VolumeExports};
 use block_proto::{Managers, VolumeInfo};
 use block_volume::contract::Device;
 use block_volume::export::Exports;
+use roles::check::{VolumeCheck, check};
 use runtime::{Duration, Env};
 
 use crate::cluster::Endpoints;
@@ -68,6 +69,13 @@ impl<'a> Site<'a> {
     /// is then open nowhere else.
     pub async fn look(&self, name: &str) -> Result<Rc<dyn Device>, Failure> {
         self.exports.open(name).await.map_err(|fault| failure(name, &fault))
+    }
+
+    /// Compares the map of a volume or snapshot with its stored data.
+    pub async fn check(&self, name: &str) -> Result<VolumeCheck, Failure> {
+        let info = self.managers.volume(name).await?;
+        let found = check(self.managers, &self.exports, &info).await;
+        found.map_err(|fault| failure(name, &fault))
     }
 
     /// Ends what [`Site::open`] or [`Site::look`] began.

@@ -87,6 +87,10 @@ fn a_snapshot_under_load_is_a_consistent_cut() {
     }
     stop.store(true, Ordering::Relaxed);
     writer.join().expect("the writer ends well");
+    // A snapshot that no client has opened yet is checked like any volume.
+    let checked = shown(&["check", "data@s3"]);
+    assert_eq!(checked["segments"], shown(&["check", "data"])["segments"], "{checked}");
+    assert!(checked["blocks"].as_u64() > Some(0), "{checked}");
     for (name, before, after) in &cuts {
         let mut nbd = Nbd::open(&at(&format!("data@{name}")));
         assert_eq!(nbd.bytes, 1 << 30);

@@ -16,6 +16,7 @@ use runtime::{Class, Env, JoinHandle};
 use transport::Endpoint;
 
 use super::record::{Record, extent};
+use super::stored::check_all;
 
 /// Between the end of a snapshot's use and the next, at most.
 const PAUSE_MS: u64 = 1500;
@@ -36,7 +37,7 @@ pub(super) struct Keeper {
 
 impl Keeper {
     /// Begins to take snapshots of `volumes`, until `is_over` is true; the task ends with their
-    /// number, or with the violation.
+    /// number, or with the violation. The last one stays, with its clone.
     pub(super) fn start(
         client: &Client,
         endpoint: &Endpoint,
@@ -44,23 +45,35 @@ impl Keeper {
         blocks: &[u64],
         volumes: Vec<VolumeId>,
         is_over: impl Fn() -> bool + 'static,
-    ) -> JoinHandle<Result<u64, String>> {
+    ) -> (Rc<Keeper>, JoinHandle<Result<u64, String>>) {
         let (env, managers) = (client.env().clone(), Managers::with_budget(client, TIMEOUT));
         let limits = Limits { deadline: TIMEOUT, ..Limits::default() };
         let exports = VolumeExports::new(&managers, endpoint, env.name(), limits);
         let (record, blocks) = (record.clone(), blocks.to_vec());
-        let keeper = Keeper { env: env.clone(), managers, exports, record, blocks };
-        env.spawn(Class::Foreground, "keeper of snapshots", async move {
-            let mut taken = 0;
+        let keeper = Rc::new(Keeper { env: env.clone(), managers, exports, record, blocks });
+        let this = keeper.clone();
+        let task = env.spawn(Class::Foreground, "keeper of snapshots", async move {
+            let (mut taken, mut last) = (0, Vec::new());
             while !is_over() {
-                let pause = Duration::from_millis(keeper.env.random_below(PAUSE_MS));
-                keeper.env.sleep(pause).await;
-                let volume = volumes[keeper.env.random_below(volumes.len() as u64) as usize];
-                keeper.take(volume, taken).await?;
+                let pause = Duration::from_millis(this.env.random_below(PAUSE_MS));
+                this.env.sleep(pause).await;
+                let volume = volumes[this.env.random_below(volumes.len() as u64) as usize];
+                for volume in std::mem::replace(&mut last, this.take(volume, taken).await?) {
+                    this.ask(BlockRequest::Remove { volume, force: true }).await?;
+                }
                 taken += 1;
             }
             Ok(taken)
-        })
+        });
+        (keeper, task)
+    }
+
+    /// Checks all that is stored of volumes, snapshots and clones.
+    pub(super) async fn check_all(self: Rc<Self>) -> Result<(), String> {
+        let env = self.env.clone();
+        let check = async move { check_all(&self.managers, &self.exports, &[]).await };
+        let checked = env.spawn(Class::Foreground, "check", check).await;
+        checked.map_err(|_| "the keeper of snapshots has crashed".to_owned())?
     }
 
     async fn ask(&self, request: BlockRequest) -> Result<BlockReply, String> {
@@ -75,8 +88,8 @@ impl Keeper {
         }
     }
 
-    /// Takes a snapshot, checks it or a clone, and removes it.
-    async fn take(&self, volume: VolumeId, number: u64) -> Result<(), String> {
+    /// Takes a snapshot, and compares it or a clone with the record. Answers what is to be removed.
+    async fn take(&self, volume: VolumeId, number: u64) -> Result<Vec<VolumeId>, String> {
         let asked = self.record.now();
         let (nonce, name) = (self.env.random_u64(), format!("s{number}"));
         let snapshot = self.made(BlockRequest::Snapshot { nonce, volume, name }).await?;
@@ -97,11 +110,7 @@ impl Keeper {
             let data = data.map_err(|fault| format!("read {name}: {fault}"))?;
             self.record.cut((volume, block), (asked, there), &data)?;
         }
-        drop(device);
-        for volume in gone {
-            self.ask(BlockRequest::Remove { volume, force: true }).await?;
-        }
-        Ok(())
+        Ok(gone)
     }
 
     async fn open(&self, name: &str) -> Result<Rc<dyn Device>, String> {

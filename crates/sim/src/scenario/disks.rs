@@ -130,7 +130,8 @@ pub(super) async fn run(sim: Sim, harm: Harm) -> Result<(), String> {
     let (record, endpoint) = (&world.record, cluster.endpoint(client.env()));
     let over = world.clone();
     let is_over = move || over.is_over();
-    let keeper = Keeper::start(&client, &endpoint, record, &BLOCKS, volumes.to_vec(), is_over);
+    let (keeper, snapshots) =
+        Keeper::start(&client, &endpoint, record, &BLOCKS, volumes.to_vec(), is_over);
     let core = if harm == Harm::Cuts { NONE } else { faults(&sim) };
     let nemesis = Nemesis::start(&cluster, core);
     let injector = match harm {
@@ -159,8 +160,9 @@ pub(super) async fn run(sim: Sim, harm: Harm) -> Result<(), String> {
     watch.abort();
     world.look_everywhere(world.turn() + 1).await?;
     world.stack.verdict()?;
-    let taken = keeper.await.map_err(|_| "the keeper of snapshots has crashed")??;
+    let taken = snapshots.await.map_err(|_| "the keeper of snapshots has crashed")??;
     sim.note(taken);
+    keeper.check_all().await?;
     if let Some(violation) = cluster.violations().first() {
         return Err(violation.clone());
     }

@@ -19,6 +19,7 @@ mod segments;
 mod slow;
 mod snapshots;
 mod stack;
+mod stored;
 mod table;
 mod takeover;
 mod volumes;
@@ -596,6 +597,8 @@ pub const SCENARIOS: &[Scenario] = &[
             "segment: DataFile collected",
             "block: direct read of written blocks",
             "snapshots: a deleted clone came back",
+            "stored: a snapshot is whole",
+            "stored: a volume is whole",
             "cluster: several partitions",
             "namespace: a change waits for an intent",
             "numbers: a segment's epoch above 2^32",
@@ -616,6 +619,8 @@ pub const SCENARIOS: &[Scenario] = &[
             "block: attachment lost",
             "disks: power is cut amid changes",
             "cuts: a snapshot amid faults",
+            "stored: a snapshot is whole",
+            "stored: a volume is whole",
             "block: request waits for its volume's bound",
         ],
     },
@@ -664,6 +669,8 @@ pub const SCENARIOS: &[Scenario] = &[
             "block: attachment lost",
             "disks: power is cut amid changes",
             "cuts: a snapshot amid faults",
+            "stored: a snapshot is whole",
+            "stored: a volume is whole",
         ],
     },
     Scenario {

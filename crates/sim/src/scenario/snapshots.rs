@@ -1,6 +1,5 @@
 //! Snapshots of a volume of several segments, on the whole stack: chunkservers, masters, block
 //! managers and block servers, of which the last two crash in every phase, under writers that do
-//! managers and block servers, of which the last two crash in every phase, under writers that do
 //! not pause. Of each snapshot: all that was answered before it was asked for is in it, all that
 //! began after it was there is not. It is a consistent cut: if a write is in it, so is every write,
 //! to any segment, that was answered before that one began (`protocols.md` 6.6). Clones, writes to
@@ -25,6 +24,7 @@ use runtime::{Class, Env, Rng};
 use wire::control::Policy;
 
 use super::stack::Stack;
+use super::stored::check_all;
 use crate::cluster::{Cluster, Shape};
 use crate::tuning::Tuning;
 
@@ -457,6 +457,8 @@ impl User {
             return Err(format!("a rollback to {name} brought other content"));
         }
         drop(rolled);
+        // The clone that is to be used late is left alone.
+        check_all(&self.managers, &self.exports, &["late"]).await?;
         for snapshot in &made {
             let name = snapshot.name.clone();
             let info = self.volume(BlockRequest::Find { name }).await?;
@@ -468,6 +470,7 @@ impl User {
             return Err("a clone that was used late lost its content".to_owned());
         }
         drop(unused);
+        check_all(&self.managers, &self.exports, &[]).await?;
         self.ask(remove(late.volume, true)).await?;
         // The flattened clone needs none of them.
         last[3] = u64::MAX;
