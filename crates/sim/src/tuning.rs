@@ -4,11 +4,14 @@
 use std::time::Duration;
 
 use base::MIB;
+use base::limits::SECTOR;
 use client::limits::{APPENDS_INFLIGHT_DEFAULT, CHUNK_LEN_DEFAULT, CHUNK_LEN_MIN};
 use client::limits::{PREFETCH_DEFAULT, WINDOW_BYTES_DEFAULT, WINDOW_BYTES_MIN};
 use master::{FirstNumbers, MasterTiming};
 use runtime::Rng;
 use runtime::sim::Sim;
+use transport::Limits;
+use wire::frame::{BODY_MAX, HEADER, PAYLOAD_MAX};
 
 /// Configuration of the processes of a cluster.
 #[derive(Clone, Debug)]
@@ -41,6 +44,29 @@ impl Default for Tuning {
             first: None,
         }
     }
+}
+
+/// Limits of endpoints, of which some are as small as they may be: windows of one part, links that
+/// have their queues full with two messages, few requests at a time.
+pub(crate) fn transport_limits(sim: &Sim) -> Limits {
+    sim.with_rng(|rng| {
+        let default = Limits::default();
+        let staging_bytes = *rng.pick(&[8 << 10, default.staging_bytes]);
+        let requests_inflight_max = *rng.pick(&[4, 64, default.requests_inflight_max]);
+        let queue_bytes_least = 2 * (BODY_MAX + PAYLOAD_MAX + HEADER);
+        Limits {
+            queue_bytes_max: *rng.pick(&[queue_bytes_least, default.queue_bytes_max]),
+            queue_frames_max: *rng.pick(&[requests_inflight_max + 4, default.queue_frames_max]),
+            requests_inflight_max,
+            staging_bytes,
+            staged_tail_max: *rng.pick(&[0, staging_bytes / 4]),
+            part_bytes: *rng.pick(&[SECTOR, 64 << 10, default.part_bytes]),
+            parts_inflight_max: *rng.pick(&[1, default.parts_inflight_max]),
+            batch_bytes: *rng.pick(&[4 << 10, default.batch_bytes]),
+            batch_frames: *rng.pick(&[1, default.batch_frames]),
+            ..default
+        }
+    })
 }
 
 fn millis(rng: &mut Rng, choices: &[u64]) -> Duration {

@@ -680,6 +680,7 @@ pub const SCENARIOS: &[Scenario] = &[
         marks: &[
             "block: change came again",
             "volumes: answers are lost while a segment moves",
+            "volumes: a burst of large reads",
             "block: change came late",
             "block: no such session",
             "block: attachment fenced",

@@ -10,19 +10,22 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::ClusterId;
-use block_client::{Limits, Shape, Volume};
+use block_client::{Shape, Volume};
 use block_server::BlockServer;
 use block_testing::model::Manager;
 use block_volume::contract::{Clear, Device};
-use block_volume::geometry::Geometry;
+use block_volume::geometry::{Extent, Geometry};
 use block_volume::ids::{SegmentId, VolumeId};
+use block_volume::limits::IO_MAX;
+use futures_util::future::join_all;
 use runtime::sim::{CrashMode, HostId, NetFaults, Sim};
 use runtime::{Class, Env, JoinHandle, Rng};
-use transport::{ClusterKey, Endpoint, Identity};
+use transport::{ClusterKey, Endpoint, Identity, Limits};
 
 use super::record::{By, Pending, Record, content, extent};
 use crate::planted;
 use crate::register::Did;
+use crate::tuning::transport_limits;
 
 const SERVERS: usize = 3;
 const SEGMENTS: u32 = 4;
@@ -35,6 +38,9 @@ const LEASE: Duration = Duration::from_millis(150);
 const PORT: u16 = 7000;
 /// Milliseconds between the requests of a worker, at most.
 const THINK_MS: u64 = 40;
+/// One request of so many is a burst of large reads, this many at a time: windows of links are full.
+const BURST_ONE_IN: u64 = 400;
+const BURST: usize = 4;
 /// The same of some clients that others share their volume with: longer than leases live, and
 /// segments move in that time.
 const IDLE_MS: u64 = 1500;
@@ -99,6 +105,7 @@ struct World {
     down: Cell<bool>,
     /// Hosts that have a shared volume open.
     sharing: RefCell<Vec<(VolumeId, HostId)>>,
+    transport: Limits,
     record: Rc<Record>,
     violation: RefCell<Option<String>>,
 }
@@ -130,6 +137,7 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
         stop: Cell::new(false),
         down: Cell::new(false),
         sharing: RefCell::default(),
+        transport: transport_limits(&sim),
         record: Record::new(&sim),
         violation: RefCell::default(),
     });
@@ -205,7 +213,7 @@ impl World {
         let addr = self.addr(index);
         let opener = planted::opener_of(self.manager.opener(&env, addr));
         let server = BlockServer::new(&env, opener);
-        let endpoint = Endpoint::new(&env, identity("block server"), Default::default());
+        let endpoint = Endpoint::new(&env, identity("block server"), self.transport.clone());
         let handler = planted::handler_of(server.clone());
         let listen = async move { endpoint.listen(addr, handler).await.map(|_| endpoint) };
         let listening = env.spawn(Class::Control, "listen", listen).await;
@@ -337,7 +345,7 @@ impl World {
     fn client(&self) -> (HostId, Env, Endpoint) {
         let host = self.sim.add_host("client");
         let env = self.sim.boot(host);
-        let endpoint = Endpoint::new(&env, identity("block client"), Default::default());
+        let endpoint = Endpoint::new(&env, identity("block client"), self.transport.clone());
         (host, env, endpoint)
     }
 
@@ -346,8 +354,14 @@ impl World {
         let (_, env, endpoint) = self.client();
         let attachment = self.manager.attach(volume, true);
         let route = self.manager.route();
-        let device =
-            Volume::new(&env, endpoint, route, shape(volume), attachment, Limits::default());
+        let device = Volume::new(
+            &env,
+            endpoint,
+            route,
+            shape(volume),
+            attachment,
+            block_client::Limits::default(),
+        );
         let session = Rc::new(Session {
             world: self.clone(),
             env: env.clone(),
@@ -392,12 +406,12 @@ async fn attend(world: Rc<World>, volume: VolumeId, habit: Habit) {
             world.sharing.borrow_mut().push((volume, host));
         }
         let attachment = world.manager.attach(volume, !kind.is_shared());
-        let limits = Limits {
+        let limits = block_client::Limits {
             call_timeout: Duration::from_millis(300),
             open_timeout: Duration::from_millis(600),
             // Now and then one that gives up.
             deadline: Duration::from_millis(if world.draw(4) == 0 { 200 } else { 20_000 }),
-            ..Limits::default()
+            ..block_client::Limits::default()
         };
         let route = world.manager.route();
         let device = Volume::new(&env, endpoint, route, shape(volume), attachment, limits);
@@ -471,6 +485,7 @@ impl Session {
             let count = if BLOCKS.contains(&(block + 1)) && rng.one_in(3) { 2 } else { 1 };
             let blocks = block..block + count;
             let alive = match rng.one_in(self.changes_one_in) {
+                _ if rng.one_in(BURST_ONE_IN) => self.read_much().await,
                 true if rng.one_in(7) => self.clear(blocks).await,
                 true => self.write(blocks).await,
                 false => self.read(blocks).await,
@@ -507,6 +522,29 @@ impl Session {
             pending.done();
         }
         !self.device.is_over()
+    }
+
+    /// Several reads at once, as large as they may be.
+    async fn read_much(&self) -> bool {
+        self.env.mark("volumes: a burst of large reads");
+        let reads = (0..BURST).map(|_| self.read_large());
+        join_all(reads).await.into_iter().all(|alive| alive)
+    }
+
+    /// The first bytes of the volume, of which only the blocks in use are judged.
+    async fn read_large(&self) -> bool {
+        let all = Extent { offset: 0, len: IO_MAX as u64 };
+        let judged = BLOCKS.into_iter().map(|block| block..block + 1);
+        let judged = judged.filter(|blocks| extent(blocks).offset < all.len);
+        let judged: Vec<_> =
+            judged.map(|blocks| (extent(&blocks), self.begin(&blocks, Did::Read(0)))).collect();
+        let Ok(data) = self.device.read(all).await else { return !self.device.is_over() };
+        for (Extent { offset, len }, pending) in judged {
+            if let Err(what) = pending.saw(&data[offset as usize..(offset + len) as usize]) {
+                self.world.violate(what);
+            }
+        }
+        true
     }
 
     async fn read(&self, blocks: Range<u64>) -> bool {
