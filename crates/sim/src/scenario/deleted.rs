@@ -11,7 +11,9 @@ use base::{Kind, MIB};
 use block_client::{Limits, VolumeExports};
 use block_manager::limits::{EXPIRY, FREE_PERCENT};
 use block_proto::paths::segment_path;
-use block_proto::{BlockReply, BlockRequest, Managers, VolumeGeometry, VolumeSpec};
+use block_proto::{
+    BlockReply, BlockRequest, DeletedVolume, Managers, VolumeGeometry, VolumeInfo, VolumeSpec,
+};
 use block_volume::contract::Device;
 use block_volume::export::Exports;
 use block_volume::geometry::Extent;
@@ -23,19 +25,26 @@ use runtime::{Class, Env};
 use wire::control::{ClusterReply, ClusterRequest, Policy};
 
 use super::stack::{Role, Stack};
+use super::stored::check_all;
 use crate::cluster::{Cluster, Shape};
 use crate::tuning::Tuning;
 
 pub(super) const MANAGERS: usize = 2;
 /// Time for which the data of deleted volumes is kept.
-const KEPT: Duration = Duration::from_secs(40);
+pub(super) const KEPT: Duration = Duration::from_secs(40);
 /// A leader stores the time left at this interval: each takeover may add this.
 const STEP: Duration = EXPIRY.saturating_add(EXPIRY);
 /// Takeovers, removals and checks take no longer without faults.
 const SLACK: Duration = Duration::from_secs(30);
+/// Time limit of a request: then it is given up.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// An answer or an error comes within so long: a request that has neither hangs.
+pub(super) const BOUND: Duration = DEADLINE.saturating_add(Duration::from_secs(5));
 const DAY_MS: i64 = 24 * 3600 * 1000;
 const FILE_BYTES: u64 = 256 << 10;
-const SECTOR: u64 = 64 << 10;
+pub(super) const SECTOR: u64 = 64 << 10;
+/// Segments of a volume that is not larger than a group.
+pub(super) const SEGMENTS: u64 = 4;
 /// Bytes of a store, and of the volume that is to make room.
 const DISK: u64 = 96 * MIB;
 const LARGE: u64 = 12 * MIB;
@@ -51,19 +60,20 @@ pub(super) struct World {
     pub(super) stack: Rc<Stack>,
     pub(super) env: Env,
     client: Client,
-    managers: Managers,
+    pub(super) managers: Managers,
     exports: VolumeExports,
 }
 
 pub(super) async fn run(sim: Sim) -> Result<(), String> {
     let world = Rc::new(World::start(&sim).await?);
     let env = world.env.clone();
-    for phase in 0..3 {
+    for phase in 0..4 {
         let world = world.clone();
         let work = env.spawn(Class::Foreground, "user", async move {
             match phase {
                 0 => world.kept_and_brought_back().await,
-                1 => world.gone_in_its_time().await,
+                1 => world.refusals_change_nothing().await,
+                2 => world.gone_in_its_time().await,
                 _ => world.gone_early().await,
             }
         });
@@ -81,8 +91,8 @@ impl World {
         let stack = Stack::start_keeping(&cluster, (MANAGERS, 2), FILE_BYTES, KEPT);
         let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
         let (env, endpoint) = (client.env().clone(), cluster.endpoint(client.env()));
-        let managers = Managers::with_budget(&client, Duration::from_secs(60));
-        let limits = Limits { deadline: Duration::from_secs(60), ..Limits::default() };
+        let managers = Managers::with_budget(&client, DEADLINE);
+        let limits = Limits { deadline: DEADLINE, ..Limits::default() };
         let exports = VolumeExports::new(&managers, &endpoint, "user", limits);
         Ok(World { stack, env, client, managers, exports })
     }
@@ -93,29 +103,62 @@ impl World {
 
     pub(super) async fn ask(&self, request: BlockRequest) -> Result<BlockReply, String> {
         let name = request.name();
-        self.managers.ask(request).await.map_err(|error| format!("{name}: {error}"))
+        let answer = self.bounded(name, self.managers.ask(request)).await?;
+        answer.map_err(|error| format!("{name}: {error}"))
     }
 
-    pub(super) async fn create(&self, name: &str, bytes: u64) -> Result<VolumeId, String> {
-        let geometry =
-            VolumeGeometry { group_bytes: 16 * MIB, segments_per_group: 4, data_sector: SECTOR };
-        let spec = VolumeSpec {
+    /// Does something that ends with an answer or an error, in time.
+    pub(super) async fn bounded<T>(
+        &self,
+        what: &str,
+        work: impl Future<Output = T>,
+    ) -> Result<T, String> {
+        let done = self.env.timeout(BOUND, work).await;
+        done.map_err(|_| format!("{what}: neither an answer nor an error in {BOUND:?}"))
+    }
+
+    /// A request that is answered with a volume.
+    pub(super) async fn volume(&self, request: BlockRequest) -> Result<VolumeInfo, String> {
+        match self.ask(request).await? {
+            BlockReply::Volume(info) => Ok(info),
+            other => Err(format!("no volume: {other:?}")),
+        }
+    }
+
+    pub(super) async fn find(&self, name: &str) -> Result<VolumeId, String> {
+        let found = self.volume(BlockRequest::Find { name: name.to_owned() }).await?;
+        Ok(found.volume)
+    }
+
+    pub(super) fn spec(&self, name: &str, bytes: u64) -> VolumeSpec {
+        let geometry = VolumeGeometry {
+            group_bytes: 16 * MIB,
+            segments_per_group: SEGMENTS as u32,
+            data_sector: SECTOR,
+        };
+        VolumeSpec {
             name: name.to_owned(),
             bytes,
             geometry,
             policy: Policy::rep(3),
             limits: VolumeLimits::default(),
             shared: false,
-        };
-        match self.ask(BlockRequest::Create { nonce: self.env.random_u64(), spec }).await? {
-            BlockReply::Volume(info) => Ok(info.volume),
-            other => Err(format!("{name} was not made: {other:?}")),
         }
+    }
+
+    pub(super) async fn create(&self, name: &str, bytes: u64) -> Result<VolumeId, String> {
+        let (nonce, spec) = (self.env.random_u64(), self.spec(name, bytes));
+        Ok(self.volume(BlockRequest::Create { nonce, spec }).await?.volume)
+    }
+
+    pub(super) async fn snapshot(&self, volume: VolumeId, name: &str) -> Result<VolumeId, String> {
+        let (nonce, name) = (self.env.random_u64(), name.to_owned());
+        Ok(self.volume(BlockRequest::Snapshot { nonce, volume, name }).await?.volume)
     }
 
     pub(super) async fn open(&self, name: &str) -> Result<Rc<dyn Device>, String> {
         for _ in 0..100 {
-            match self.exports.open(name).await {
+            match self.bounded("open", self.exports.open(name)).await? {
                 Ok(device) => return Ok(device),
                 Err(fault) if matches!(fault.kind, Kind::Retry | Kind::Invalid) => {
                     self.env.sleep(Duration::from_millis(100)).await;
@@ -132,7 +175,8 @@ impl World {
         for offset in (0..bytes).step_by(PART as usize) {
             let data = vec![byte_at(offset); PART as usize];
             let data = self.env.pool().copy_of(&data).map_err(|error| error.to_string())?;
-            device.write(offset, data).await.map_err(|fault| format!("write {name}: {fault}"))?;
+            let written = self.bounded("write", device.write(offset, data)).await?;
+            written.map_err(|fault| format!("write {name}: {fault}"))?;
         }
         Ok(())
     }
@@ -140,7 +184,8 @@ impl World {
     pub(super) async fn check(&self, name: &str, bytes: u64) -> Result<(), String> {
         let device = self.open(name).await?;
         for offset in (0..bytes).step_by(PART as usize) {
-            let read = device.read(Extent { offset, len: PART }).await;
+            let read = device.read(Extent { offset, len: PART });
+            let read = self.bounded("read", read).await?;
             let read = read.map_err(|fault| format!("read {name}: {fault}"))?;
             if read.iter().any(|&byte| byte != byte_at(offset)) {
                 return Err(format!("{name} came back with other content at {offset}"));
@@ -150,23 +195,27 @@ impl World {
     }
 
     /// Deletes a volume; answers the time of the request.
-    async fn delete(&self, volume: VolumeId) -> Result<Duration, String> {
+    pub(super) async fn delete(&self, volume: VolumeId) -> Result<Duration, String> {
         let asked = self.sim().elapsed();
         let request = BlockRequest::Delete { volume, force: true, snapshots: true };
         self.ask(request).await.map(|_| asked)
     }
 
-    async fn deleted(&self) -> Result<Vec<VolumeId>, String> {
+    /// Deleted volumes, and their snapshots.
+    pub(super) async fn list_deleted(&self) -> Result<Vec<DeletedVolume>, String> {
         match self.ask(BlockRequest::ListDeleted { after: None, limit: 100 }).await? {
-            BlockReply::Deleted { volumes, .. } => {
-                Ok(volumes.into_iter().map(|one| one.info.volume).collect())
-            }
+            BlockReply::Deleted { volumes, .. } => Ok(volumes),
             other => Err(format!("no list: {other:?}")),
         }
     }
 
+    async fn deleted(&self) -> Result<Vec<VolumeId>, String> {
+        let deleted = self.list_deleted().await?;
+        Ok(deleted.into_iter().map(|one| one.info.volume).collect())
+    }
+
     /// Crashes managers and sets their calendars by days, one or the other time.
-    async fn disturb(&self) -> bool {
+    pub(super) async fn disturb(&self) -> bool {
         let sim = self.sim();
         let draw = |bound: u64| sim.with_rng(|rng| rng.below(bound));
         let index = draw(MANAGERS as u64) as usize;
@@ -185,9 +234,7 @@ impl World {
     async fn kept_and_brought_back(&self) -> Result<(), String> {
         let volume = self.create("a", 4 * MIB).await?;
         self.write("a", MIB).await?;
-        let nonce = self.env.random_u64();
-        let snapshot = BlockRequest::Snapshot { nonce, volume, name: "s".to_owned() };
-        self.ask(snapshot).await?;
+        self.snapshot(volume, "s").await?;
         let since = self.delete(volume).await?;
         let ends = since + KEPT - Duration::from_secs(2);
         while self.sim().elapsed() < ends {
@@ -202,13 +249,12 @@ impl World {
         self.ask(BlockRequest::Undelete { volume, name: None }).await?;
         self.env.mark("deleted: a volume came back");
         self.check("a", MIB).await?;
-        self.check("a@s", MIB).await
+        self.check("a@s", MIB).await?;
+        check_all(&self.managers, &self.exports, &[]).await
     }
 
     async fn gone_in_its_time(&self) -> Result<(), String> {
-        let volume = self.ask(BlockRequest::Find { name: "a".to_owned() }).await?;
-        let BlockReply::Volume(info) = volume else { return Err("'a' is gone".to_owned()) };
-        let volume = info.volume;
+        let volume = self.find("a").await?;
         let since = self.delete(volume).await?;
         let mut takeovers = 0;
         while self.deleted().await?.contains(&volume) {
@@ -232,7 +278,8 @@ impl World {
             }
             self.env.sleep(Duration::from_millis(500)).await;
         }
-        Ok(())
+        // The clone of its snapshot keeps what it shared.
+        self.check("k", MIB).await
     }
 
     /// Percent of the room for users' bytes that are free.
@@ -281,10 +328,16 @@ impl World {
         }
         // It counts as free at once, so that the other one is kept until its time is over.
         self.env.sleep(EXPIRY + Duration::from_secs(1)).await;
+        let is_there = self.deleted().await?.contains(&later);
         let after = self.sim().elapsed() - since;
-        match self.deleted().await?.contains(&later) || after >= KEPT {
-            true => Ok(()),
-            false => Err(format!("{after:?}: more volumes went early than was needed")),
+        if !is_there && after < KEPT {
+            return Err(format!("{after:?}: more volumes went early than was needed"));
         }
+        if is_there && after + Duration::from_secs(2) < KEPT {
+            self.ask(BlockRequest::Undelete { volume: later, name: None }).await?;
+            self.check("c", MIB).await?;
+            self.env.mark("deleted: a volume came back on a cluster with little room");
+        }
+        check_all(&self.managers, &self.exports, &[]).await
     }
 }

@@ -14,6 +14,7 @@ mod nbd;
 mod ownership_views;
 mod readers;
 mod record;
+mod refused;
 mod repair;
 mod segments;
 mod slow;
@@ -631,7 +632,11 @@ pub const SCENARIOS: &[Scenario] = &[
         marks: &[
             "deleted: a manager's calendar is set",
             "deleted: a volume came back",
+            "deleted: refusals change nothing",
+            "deleted: a volume came back on a cluster with little room",
             "deleted: the time of a volume was over",
+            "stored: a snapshot is whole",
+            "stored: a volume is whole",
             "block manager: deleted volume goes early",
         ],
     },
