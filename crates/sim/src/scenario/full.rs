@@ -5,14 +5,16 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{Kind, MIB};
-use block_proto::{BlockReply, BlockRequest};
+use block_proto::BlockRequest;
 use block_volume::contract::{Clear, Device};
 use block_volume::geometry::Extent;
-use block_volume::ids::VolumeId;
-use runtime::Class;
+use block_volume::ids::{SegmentId, VolumeId};
+use block_volume::limits::BLOCK;
 use runtime::sim::{CrashMode, Sim};
+use runtime::{Class, Env};
 
-use super::deleted::{MANAGERS, PART, World, byte_at};
+use super::deleted::{MANAGERS, PART, SECTOR, SEGMENTS, World, byte_at};
+use super::slow::Gate;
 use super::stack::Role;
 
 /// Time limit of the actions that make room, a takeover included.
@@ -25,6 +27,11 @@ const RESERVE_BACK: Duration = Duration::from_secs(45);
 const ROOM: Duration = Duration::from_secs(180);
 /// Bytes that are written before the cluster is full.
 const KEPT: u64 = 4 * MIB;
+/// Requests to a segment that stands still, at most: twice what a block server lets one segment
+/// hold (`block_server::limits::SEGMENT_FREE_MAX`).
+const HELD_MAX: u64 = 64;
+/// Time limit of a request to any other segment meanwhile, while nothing else fails.
+const OTHERS: Duration = Duration::from_secs(2);
 const LARGE: u64 = 256 * MIB;
 
 pub(super) async fn run(sim: Sim) -> Result<(), String> {
@@ -49,17 +56,14 @@ impl World {
         }
         let kept = self.create("kept", 16 * MIB).await?;
         self.write("kept", KEPT).await?;
-        let nonce = self.env.random_u64();
-        let request = BlockRequest::Snapshot { nonce, volume: kept, name: "s".to_owned() };
-        let BlockReply::Volume(snapshot) = self.ask(request).await? else {
-            return Err("no snapshot was made".to_owned());
-        };
+        self.others_go_on(kept).await?;
+        let snapshot = self.snapshot(kept, "s").await?;
         let large = self.create("large", LARGE).await?;
         let device = self.open("large").await?;
         let end = self.write_until_full(&device).await?;
         self.env.mark("full: a write is refused");
         for _ in 0..2 + draw(30) {
-            match self.write_part(&device, end).await {
+            match self.soon("a write", self.write_part(&device, end)).await? {
                 Err(fault) if fault.kind == Kind::Full => {}
                 answer => return Err(format!("a write to a full cluster: {answer:?}")),
             }
@@ -82,12 +86,12 @@ impl World {
         }
         drop(device);
         let remove = |volume: VolumeId| BlockRequest::Remove { volume, force: true };
-        self.soon("removal of a snapshot", self.ask(remove(snapshot.volume))).await??;
+        self.soon("removal of a snapshot", self.ask(remove(snapshot))).await??;
         self.soon("removal of a volume", self.ask(remove(large))).await??;
         self.env.mark("full: volumes are removed");
         self.check("kept", KEPT).await?;
         let (until, device) = (self.sim().elapsed() + ROOM, self.open("kept").await?);
-        while let Err(fault) = self.write_part(&device, KEPT).await {
+        while let Err(fault) = self.bounded("a write", self.write_part(&device, KEPT)).await? {
             if self.sim().elapsed() > until {
                 return Err(format!("no write {ROOM:?} after room was made: {fault}"));
             }
@@ -125,15 +129,66 @@ impl World {
         self.stack.boot(role);
     }
 
+    /// One segment of a volume stands still under many requests; requests to its other segments are
+    /// done, and soon. When the segment goes on, so do the requests that it has held up.
+    async fn others_go_on(&self, volume: VolumeId) -> Result<(), String> {
+        let draw = |bound: u64| self.sim().with_rng(|rng| rng.below(bound));
+        let device = self.open("kept").await?;
+        let index = draw(SEGMENTS);
+        let gate = Gate::close(SegmentId { volume, index: index as u32 });
+        let held: Vec<_> = (0..1 + draw(HELD_MAX))
+            .map(|number| {
+                let (device, env, reads) = (device.clone(), self.env.clone(), draw(2) == 0);
+                let offset = index * SECTOR + number / 16 * SECTOR * SEGMENTS + number % 16 * BLOCK;
+                self.env.spawn(Class::Foreground, "held", request(env, device, offset, reads))
+            })
+            .collect();
+        let end = self.sim().elapsed() + Duration::from_millis(500 + draw(5000));
+        while self.sim().elapsed() < end {
+            let other = (index + 1 + draw(SEGMENTS - 1)) % SEGMENTS;
+            let offset = (draw(KEPT / SECTOR / SEGMENTS) * SEGMENTS + other) * SECTOR;
+            let request = request(self.env.clone(), device.clone(), offset, draw(2) == 0);
+            let done = self.env.timeout(OTHERS, request).await;
+            let done = done.map_err(|_| {
+                format!("no answer of segment {other} in {OTHERS:?}: segment {index} stands still")
+            })?;
+            done.map_err(|fault| format!("segment {other} beside one that stands still: {fault}"))?;
+            self.env.sleep(Duration::from_millis(draw(100))).await;
+        }
+        drop(gate);
+        for request in held {
+            let done = self.bounded("a request that was held up", request).await?;
+            let done = done.map_err(|_| "the user's host has crashed".to_owned())?;
+            done.map_err(|fault| format!("a request that was held up: {fault}"))?;
+        }
+        self.env.mark("full: one segment stood still alone");
+        Ok(())
+    }
+
     /// Runs an operation that has to be answered soon.
     async fn soon<T>(&self, what: &str, work: impl Future<Output = T>) -> Result<T, String> {
         let empty = || self.sim().marks().get("chunkstore: the reserve is used up").copied();
         let (began, before) = (self.sim().elapsed(), empty());
-        let answer = work.await;
+        let answer = self.bounded(what, work).await?;
         let most = if empty() == before { SOON } else { SOON + RESERVE_BACK };
         match self.sim().elapsed() - began {
             took if took <= most => Ok(answer),
             took => Err(format!("{what} on a full cluster takes {took:?}")),
         }
     }
+}
+
+/// Reads or writes a block, with the content that [`World::check`] expects there.
+async fn request(
+    env: Env,
+    device: Rc<dyn Device>,
+    offset: u64,
+    reads: bool,
+) -> Result<(), base::Fault> {
+    if reads {
+        return device.read(Extent { offset, len: BLOCK }).await.map(drop);
+    }
+    let data = env.pool().copy_of(&[byte_at(offset); BLOCK as usize]);
+    let data = data.map_err(|error| base::Fault::new(Kind::Retry, error.to_string()))?;
+    device.write(offset, data).await
 }

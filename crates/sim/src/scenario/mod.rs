@@ -646,6 +646,8 @@ pub const SCENARIOS: &[Scenario] = &[
         run: |sim| Box::pin(full::run(sim)),
         marks: &[
             "full: media have less room than stores",
+            "full: one segment stood still alone",
+            "slow: a request stands at a gate",
             "full: a write is refused",
             "full: blocks are trimmed",
             "full: volumes are removed",

@@ -35,6 +35,31 @@ const STOP_AFTER: (Duration, Duration) = (Duration::from_millis(500), Duration::
 /// One link of so many fails: the snapshot is given up, whatever its other segments have done.
 const LINKS_FAIL: u64 = 16;
 
+/// Interval at which a request looks whether its segment's gate is open again.
+const GATE_INTERVAL: Duration = Duration::from_millis(5);
+
+thread_local! {
+    /// The segment whose gate is closed.
+    static GATED: Cell<Option<SegmentId>> = const { Cell::new(None) };
+}
+
+/// A closed gate: requests to its segment stand still until it is dropped.
+pub(super) struct Gate(());
+
+impl Gate {
+    /// Closes the gate of a segment.
+    pub(super) fn close(segment: SegmentId) -> Gate {
+        GATED.set(Some(segment));
+        Gate(())
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        GATED.set(None);
+    }
+}
+
 /// The devices, which begin cuts at different times.
 pub(super) fn slow(env: &Env, devices: Rc<dyn Devices>) -> Rc<dyn Devices> {
     let stops = env.random_below(STOPS_ONE_IN) == 0;
@@ -54,7 +79,8 @@ impl Devices for Slow {
             let hosted = self.devices.open(segment, held).await?;
             let env = self.env.clone();
             let (stops, has_stopped) = (self.stops, Rc::default());
-            Ok(Rc::new(SlowSegment { env, hosted, stops, has_stopped }) as Rc<dyn ServedSegment>)
+            let slow = SlowSegment { env, segment, hosted, stops, has_stopped };
+            Ok(Rc::new(slow) as Rc<dyn ServedSegment>)
         }
         .boxed_local()
     }
@@ -62,12 +88,21 @@ impl Devices for Slow {
 
 struct SlowSegment {
     env: Env,
+    segment: SegmentId,
     hosted: Rc<dyn ServedSegment>,
     stops: bool,
     has_stopped: Rc<Cell<bool>>,
 }
 
 impl SlowSegment {
+    /// Waits until the segment's gate is open.
+    async fn pass_gate(&self) {
+        while GATED.get() == Some(self.segment) {
+            self.env.mark("slow: a request stands at a gate");
+            self.env.sleep(GATE_INTERVAL).await;
+        }
+    }
+
     /// A segment that has stopped takes no changes.
     fn takes_changes(&self) -> Result<(), Fault> {
         match self.has_stopped.get() {
@@ -87,7 +122,11 @@ impl Device for SlowSegment {
     }
 
     fn read(&self, extent: Extent) -> Answer<'_, Buf> {
-        self.hosted.read(extent)
+        async move {
+            self.pass_gate().await;
+            self.hosted.read(extent).await
+        }
+        .boxed_local()
     }
 
     fn write(&self, offset: u64, data: Buf) -> Answer<'_, ()> {
@@ -107,6 +146,7 @@ impl Owned for SlowSegment {
     fn write_dedup(&self, request: RequestId, offset: u64, data: Buf) -> Answer<'_, ()> {
         // When it is polled: a change that the session knows as done never is.
         async move {
+            self.pass_gate().await;
             self.takes_changes()?;
             match acts(Planted::ForgetChanges) {
                 true => self.hosted.write(offset, data).await,
@@ -118,6 +158,7 @@ impl Owned for SlowSegment {
 
     fn clear_dedup(&self, request: RequestId, extent: Extent, how: Clear) -> Answer<'_, ()> {
         async move {
+            self.pass_gate().await;
             self.takes_changes()?;
             match acts(Planted::ForgetChanges) {
                 true => self.hosted.clear(extent, how).await,
@@ -140,7 +181,11 @@ impl Owned for SlowSegment {
     }
 
     fn locate(&self, extent: Extent, around: bool) -> Answer<'_, Option<BlockLocations>> {
-        self.hosted.locate(extent, around)
+        async move {
+            self.pass_gate().await;
+            self.hosted.locate(extent, around).await
+        }
+        .boxed_local()
     }
 
     fn confirm(&self) -> Answer<'_, ()> {
