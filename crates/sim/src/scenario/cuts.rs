@@ -1,16 +1,19 @@
-//! Snapshots of volumes that other clients write to, under faults. A snapshot, or a clone of it,
-//! has of a block what a read would have seen between the asking for the snapshot and its answer
-//! (`protocols.md` 6.6).
+//! Snapshots of volumes that other clients write to, under faults, in turn with an operator's
+//! changes. A snapshot, or a clone of it, has of a block what a read would have seen between the
+//! asking for the snapshot and its answer (`protocols.md` 6.6).
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use base::Kind;
 use block_client::{Limits, VolumeExports};
-use block_proto::{BlockReply, BlockRequest, Managers, VolumeInfo};
+use block_proto::{BlockReply, BlockRequest, Managers, VolumeInfo, VolumeSpec};
 use block_volume::contract::Device;
 use block_volume::export::Exports;
 use block_volume::ids::VolumeId;
+use block_volume::limits::BLOCK;
 use client::Client;
 use runtime::{Class, Env, JoinHandle};
 use transport::Endpoint;
@@ -21,36 +24,47 @@ use super::stored::check_all;
 /// Between the end of a snapshot's use and the next, at most.
 const PAUSE_MS: u64 = 1500;
 /// Time limit of a request, faults and all.
-const TIMEOUT: Duration = Duration::from_secs(90);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(90);
 /// Pause between two attempts to open a volume that is not there yet.
-const AGAIN: Duration = Duration::from_millis(100);
+pub(super) const AGAIN: Duration = Duration::from_millis(100);
 
 /// Takes snapshots, on a host that does not crash.
 pub(super) struct Keeper {
-    env: Env,
-    managers: Managers,
+    pub(super) env: Env,
+    pub(super) managers: Managers,
     exports: VolumeExports,
-    record: Rc<Record>,
+    pub(super) record: Rc<Record>,
     /// Blocks in use.
-    blocks: Vec<u64>,
+    pub(super) blocks: Vec<u64>,
+    /// The volumes, as answered requests have made them.
+    pub(super) known: RefCell<BTreeMap<VolumeId, VolumeSpec>>,
 }
 
 impl Keeper {
-    /// Begins to take snapshots of `volumes`, until `is_over` is true; the task ends with their
-    /// number, or with the violation. The last one stays, with its clone.
+    /// Begins to take snapshots of `volumes` and to change these, until `is_over` is true; the task
+    /// ends with the number of snapshots, or with the violation. The last one stays, with its clone.
     pub(super) fn start(
         client: &Client,
         endpoint: &Endpoint,
         record: &Rc<Record>,
         blocks: &[u64],
-        volumes: Vec<VolumeId>,
+        volumes: &[VolumeInfo],
         is_over: impl Fn() -> bool + 'static,
     ) -> (Rc<Keeper>, JoinHandle<Result<u64, String>>) {
         let (env, managers) = (client.env().clone(), Managers::with_budget(client, TIMEOUT));
         let limits = Limits { deadline: TIMEOUT, ..Limits::default() };
         let exports = VolumeExports::new(&managers, endpoint, env.name(), limits);
         let (record, blocks) = (record.clone(), blocks.to_vec());
-        let keeper = Rc::new(Keeper { env: env.clone(), managers, exports, record, blocks });
+        let known = volumes.iter().map(|info| (info.volume, info.spec.clone())).collect();
+        let keeper = Rc::new(Keeper {
+            env: env.clone(),
+            managers,
+            exports,
+            record,
+            blocks,
+            known: RefCell::new(known),
+        });
+        let volumes: Vec<VolumeId> = volumes.iter().map(|info| info.volume).collect();
         let this = keeper.clone();
         let task = env.spawn(Class::Foreground, "keeper of snapshots", async move {
             let (mut taken, mut last) = (0, Vec::new());
@@ -62,7 +76,9 @@ impl Keeper {
                     this.ask(BlockRequest::Remove { volume, force: true }).await?;
                 }
                 taken += 1;
+                this.change(volume).await?;
             }
+            this.grow_again().await?;
             Ok(taken)
         });
         (keeper, task)
@@ -105,7 +121,11 @@ impl Keeper {
             gone.insert(0, self.made(clone).await?.volume);
         }
         let device = self.open(&name).await?;
-        for &block in &self.blocks {
+        let bytes = self.known.borrow()[&volume].bytes;
+        if device.bytes() != bytes {
+            return Err(format!("{name} has {} bytes, of {bytes}", device.bytes()));
+        }
+        for &block in self.blocks.iter().filter(|&&block| block * BLOCK < bytes) {
             let data = device.read(extent(&(block..block + 1))).await;
             let data = data.map_err(|fault| format!("read {name}: {fault}"))?;
             self.record.cut((volume, block), (asked, there), &data)?;

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use block_client::Limits;
 use block_nbd::protocol::{Command, request_flags};
-use block_proto::{BlockReply, BlockRequest, Managers, VolumeGeometry, VolumeSpec};
+use block_proto::{BlockReply, BlockRequest, Managers, VolumeGeometry, VolumeInfo, VolumeSpec};
 use block_volume::geometry::Geometry;
 use block_volume::ids::VolumeId;
 use block_volume::qos::VolumeLimits;
@@ -44,13 +44,16 @@ const HOSTS: usize = 2;
 /// NBD connections of a host to a volume; each has one request at a time.
 const WORKERS: usize = 2;
 const PORT: u16 = 10_809;
-/// Bytes of a volume: two segments in turn, a sector each.
-const BYTES: u64 = 1 << 20;
+/// Bytes of a volume's first group: two segments in turn, a sector each.
+pub(super) const BYTES: u64 = 1 << 20;
+/// Bytes of a volume, of two groups, while it is not cut.
+pub(super) const BYTES_MAX: u64 = 2 * BYTES;
 const SECTOR: u64 = 64 << 10;
 /// Bytes of a DataFile: 15 blocks, so that many end and are collected.
 const FILE_BYTES: u64 = 64 << 10;
-/// Blocks in use: few, so that requests meet; two at the border of two segments.
-const BLOCKS: [u64; 5] = [3, 4, 15, 16, 40];
+/// Blocks in use: few, so that requests meet; two at the border of two segments, one in the second
+/// group.
+const BLOCKS: [u64; 6] = [3, 4, 15, 16, 40, 259];
 const LOAD: Duration = Duration::from_secs(10);
 /// The same where hosts are cut off: a cut may last 12 s.
 const CUTS_LOAD: Duration = Duration::from_secs(24);
@@ -111,7 +114,8 @@ pub(super) async fn run(sim: Sim, harm: Harm) -> Result<(), String> {
     let stack = Stack::start(&cluster, (MANAGERS, SERVERS), FILE_BYTES);
     let (host, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
     let making = client.env().spawn(Class::Foreground, "make", make(client.clone()));
-    let volumes = making.await.map_err(|_| "the maker of volumes has crashed")??;
+    let made = making.await.map_err(|_| "the maker of volumes has crashed")??;
+    let volumes = [SHARED, OWN].map(|index| made[index].volume);
     sim.crash(host, CrashMode::Process);
     let world = Rc::new(World {
         sim: sim.clone(),
@@ -130,8 +134,7 @@ pub(super) async fn run(sim: Sim, harm: Harm) -> Result<(), String> {
     let (record, endpoint) = (&world.record, cluster.endpoint(client.env()));
     let over = world.clone();
     let is_over = move || over.is_over();
-    let (keeper, snapshots) =
-        Keeper::start(&client, &endpoint, record, &BLOCKS, volumes.to_vec(), is_over);
+    let (keeper, snapshots) = Keeper::start(&client, &endpoint, record, &BLOCKS, &made, is_over);
     let core = if harm == Harm::Cuts { NONE } else { faults(&sim) };
     let nemesis = Nemesis::start(&cluster, core);
     let injector = match harm {
@@ -153,6 +156,8 @@ pub(super) async fn run(sim: Sim, harm: Harm) -> Result<(), String> {
     let _ = (injector.await, handover.await); // They end with the load.
     nemesis.stop().await;
     world.quiet();
+    let taken = snapshots.await.map_err(|_| "the keeper of snapshots has crashed")??;
+    sim.note(taken);
     world.until_answered().await?;
     // What processes have in memory is good for every host and block, too: restarts heal it.
     world.look_everywhere(world.turn()).await?;
@@ -160,8 +165,6 @@ pub(super) async fn run(sim: Sim, harm: Harm) -> Result<(), String> {
     watch.abort();
     world.look_everywhere(world.turn() + 1).await?;
     world.stack.verdict()?;
-    let taken = snapshots.await.map_err(|_| "the keeper of snapshots has crashed")??;
-    sim.note(taken);
     keeper.check_all().await?;
     if let Some(violation) = cluster.violations().first() {
         return Err(violation.clone());
@@ -191,7 +194,7 @@ fn faults(sim: &Sim) -> Faults {
 
 /// Promises and bounds of a volume, or none: workers ask for 100 requests a second when nothing
 /// holds them back, of 4 to 8 KiB.
-fn limits(env: &Env) -> VolumeLimits {
+pub(super) fn limits(env: &Env) -> VolumeLimits {
     let draw = |low: u64, high: u64| low + env.random_below(high - low);
     let bounds = env.random_below(3);
     if bounds == 0 {
@@ -207,25 +210,25 @@ fn limits(env: &Env) -> VolumeLimits {
 }
 
 /// Makes the volumes.
-async fn make(client: Client) -> Result<[VolumeId; 2], String> {
+async fn make(client: Client) -> Result<Vec<VolumeInfo>, String> {
     let managers = Managers::with_budget(&client, TIMEOUT);
-    let mut made = [VolumeId::new(0); 2];
+    let mut made = Vec::new();
     for (index, name) in NAMES.iter().enumerate() {
         let geometry =
             VolumeGeometry { group_bytes: BYTES, segments_per_group: 2, data_sector: SECTOR };
         let spec = VolumeSpec {
             name: (*name).to_owned(),
-            bytes: BYTES,
+            bytes: BYTES_MAX,
             geometry,
             policy: Policy::rep(3),
             limits: limits(client.env()),
             shared: index == SHARED,
         };
         let create = BlockRequest::Create { nonce: client.env().random_u64(), spec };
-        made[index] = match managers.ask(create).await {
-            Ok(BlockReply::Volume(info)) => info.volume,
+        match managers.ask(create).await {
+            Ok(BlockReply::Volume(info)) => made.push(info),
             other => return Err(format!("{name} was not made: {other:?}")),
-        };
+        }
     }
     Ok(made)
 }

@@ -11,6 +11,7 @@ mod idle;
 mod locks;
 mod names;
 mod nbd;
+mod operator;
 mod ownership_views;
 mod readers;
 mod record;
@@ -620,6 +621,10 @@ pub const SCENARIOS: &[Scenario] = &[
             "block: attachment lost",
             "disks: power is cut amid changes",
             "cuts: a snapshot amid faults",
+            "operator: limits are set",
+            "operator: a volume grows",
+            "operator: a volume is cut",
+            "operator: a deleted volume came back",
             "stored: a snapshot is whole",
             "stored: a volume is whole",
             "block: request waits for its volume's bound",
@@ -676,6 +681,11 @@ pub const SCENARIOS: &[Scenario] = &[
             "block: attachment lost",
             "disks: power is cut amid changes",
             "cuts: a snapshot amid faults",
+            "operator: limits are set",
+            "operator: a volume grows",
+            "operator: a volume is cut",
+            "operator: an open volume is not cut",
+            "operator: a deleted volume came back",
             "stored: a snapshot is whole",
             "stored: a volume is whole",
         ],

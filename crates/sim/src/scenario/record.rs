@@ -42,7 +42,13 @@ pub(super) struct Record {
     values: Cell<u64>,
     /// Changes that have begun and not ended.
     changing: Cell<usize>,
+    /// Lengths of volumes that no request changes now, and since when.
+    lengths: RefCell<BTreeMap<VolumeId, (u64, Duration)>>,
+    violation: RefCell<Option<String>>,
 }
+
+/// Leases on what was cut off are over so long after the answer.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// Blocks under a byte range.
 pub(super) fn extent(blocks: &Range<u64>) -> Extent {
@@ -70,6 +76,8 @@ impl Record {
             acted: RefCell::default(),
             values: Cell::new(0),
             changing: Cell::new(0),
+            lengths: RefCell::default(),
+            violation: RefCell::default(),
         })
     }
 
@@ -104,6 +112,32 @@ impl Record {
         Ok(())
     }
 
+    /// A volume has this length from now on; its length is not known while a request changes it.
+    pub(super) fn set_length(&self, volume: VolumeId, bytes: Option<u64>) {
+        let mut lengths = self.lengths.borrow_mut();
+        match bytes {
+            Some(bytes) => lengths.insert(volume, (bytes, self.now())),
+            None => lengths.remove(&volume),
+        };
+    }
+
+    /// A block was cut off by a request that was asked for at `start`, and is answered now.
+    pub(super) fn cleared(&self, (volume, block): (VolumeId, u64), start: Duration) {
+        let (did, sure, end) = (Did::Write(0), Sure::Happened, self.now());
+        self.note(volume, block, Operation { did, sure, start, end });
+    }
+
+    /// A request on a block was answered: the volume had it at some time since `start`.
+    fn had(&self, volume: VolumeId, block: u64, start: Duration) {
+        if let Some(&(bytes, since)) = self.lengths.borrow().get(&volume)
+            && start > since + GRACE
+            && block * BLOCK >= bytes
+        {
+            let text = format!("{volume} has {bytes} bytes since {since:?}, block {block} answers");
+            self.violation.borrow_mut().get_or_insert(text);
+        }
+    }
+
     /// Changes that are under way.
     pub(super) fn changing(&self) -> usize {
         self.changing.get()
@@ -121,6 +155,9 @@ impl Record {
 
     /// An error unless all of it is allowed. Of volumes that are `shared`, several attachments act.
     pub(super) fn judge(&self, shared: impl Fn(VolumeId) -> bool) -> Result<(), String> {
+        if let Some(violation) = self.violation.take() {
+            return Err(violation);
+        }
         let acted = self.acted.borrow();
         self.sim.note(acted.len() as u64);
         for newer in acted.iter().filter(|acted| !shared(acted.volume)) {
@@ -162,6 +199,7 @@ impl Pending {
         self.ended.set(true);
         let (start, end, record) = (self.start, self.record.sim.elapsed(), &self.record);
         let By { volume, geometry, epoch } = self.by;
+        record.had(volume, block, start);
         record.note(volume, block, Operation { did, sure: Sure::Happened, start, end });
         let segment = geometry.locate(block * BLOCK).0.get();
         let change = did.changes();
