@@ -85,11 +85,17 @@ pub enum Planted {
     EarlyAnswer,
     /// Owners of tables answer a seal and leave the file to its writer.
     LeakySeal,
+    /// Clients ask block managers by force for what they were to ask for without.
+    AlwaysForced,
+    /// Block managers keep the data of deleted volumes for half of the time.
+    HalfKept,
+    /// Segments never answer a change that a full cluster refuses.
+    SilentWhenFull,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 26] = [
+    pub const ALL: [Planted; 29] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -116,6 +122,9 @@ impl Planted {
         Planted::OldPlaces,
         Planted::EarlyAnswer,
         Planted::LeakySeal,
+        Planted::AlwaysForced,
+        Planted::HalfKept,
+        Planted::SilentWhenFull,
     ];
 }
 

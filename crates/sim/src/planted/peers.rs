@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use base::{ChunkId, ClientId, DiskId, Kind};
-use block_proto::{BlockReply, OwnershipGrant, Reply};
+use block_proto::{BlockReply, BlockRequest, OwnershipGrant, Reply, Request};
 use client::{DataAnswer, Network, PeerError, Peers};
 use futures_util::future::{FutureExt, LocalBoxFuture};
 use runtime::{Buf, Class, Duration, Env, Instant};
@@ -22,6 +22,23 @@ use crate::numbers::far_peers;
 
 /// A client that no master has answered for so long is cut from all of them.
 const CUT_AFTER: Duration = Duration::from_secs(1);
+
+/// A request to block managers, by force where it could be.
+fn forced(asked: ControlRequest) -> ControlRequest {
+    let Ok(Request::Block(mut request)) = Request::try_from(asked.clone()) else { return asked };
+    match &mut request {
+        BlockRequest::Delete { force, snapshots, .. }
+            if !(*force && *snapshots) && acts(Planted::AlwaysForced) =>
+        {
+            (*force, *snapshots) = (true, true);
+        }
+        BlockRequest::Remove { force, .. } if !*force && acts(Planted::AlwaysForced) => {
+            *force = true;
+        }
+        _ => {}
+    }
+    Request::Block(request).into()
+}
 
 type ControlAnswer = Result<ControlReply, PeerError<ControlError>>;
 
@@ -229,6 +246,7 @@ impl Peers for Buggy {
             (Planted::LostRename, request) => self.lose_rename(to, request, timeout),
             (Planted::NoHold | Planted::LongLease, request) => self.grant(to, request, timeout),
             (Planted::ForgedLock, request) => self.forge_lock(to, request, timeout),
+            (Planted::AlwaysForced, request) => self.network.control(to, forced(request), timeout),
             (_, request) => self.network.control(to, request, timeout),
         }
     }

@@ -30,7 +30,7 @@ const KEPT: u64 = 4 * MIB;
 /// Requests to a segment that stands still, at most: twice what a block server lets one segment
 /// hold (`block_server::limits::SEGMENT_FREE_MAX`).
 const HELD_MAX: u64 = 64;
-/// Time limit of a request to any other segment meanwhile, while nothing else fails.
+/// Time limit of a request to any other segment at the same time, while nothing else fails.
 const OTHERS: Duration = Duration::from_secs(2);
 const LARGE: u64 = 256 * MIB;
 

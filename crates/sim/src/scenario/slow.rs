@@ -35,7 +35,7 @@ const STOP_AFTER: (Duration, Duration) = (Duration::from_millis(500), Duration::
 /// One link of so many fails: the snapshot is given up, whatever its other segments have done.
 const LINKS_FAIL: u64 = 16;
 
-/// Interval at which a request looks whether its segment's gate is open again.
+/// Interval at which a request checks whether its segment's gate is open again.
 const GATE_INTERVAL: Duration = Duration::from_millis(5);
 
 thread_local! {
@@ -95,6 +95,15 @@ struct SlowSegment {
 }
 
 impl SlowSegment {
+    /// The answer of a change; with the bug that is planted, none when the cluster is full.
+    async fn answer(&self, done: Result<(), Fault>) -> Result<(), Fault> {
+        let is_full = done.as_ref().is_err_and(|fault| fault.kind == Kind::Full);
+        if is_full && acts(Planted::SilentWhenFull) {
+            std::future::pending::<()>().await;
+        }
+        done
+    }
+
     /// Waits until the segment's gate is open.
     async fn pass_gate(&self) {
         while GATED.get() == Some(self.segment) {
@@ -148,10 +157,11 @@ impl Owned for SlowSegment {
         async move {
             self.pass_gate().await;
             self.takes_changes()?;
-            match acts(Planted::ForgetChanges) {
+            let done = match acts(Planted::ForgetChanges) {
                 true => self.hosted.write(offset, data).await,
                 false => self.hosted.write_dedup(request, offset, data).await,
-            }
+            };
+            self.answer(done).await
         }
         .boxed_local()
     }

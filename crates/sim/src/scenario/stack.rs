@@ -16,6 +16,7 @@ use runtime::{Class, Env};
 
 use super::slow;
 use crate::cluster::{Cluster, parse};
+use crate::planted::{Planted, acts};
 
 const PORT: u16 = 7401;
 
@@ -191,7 +192,12 @@ impl Stack {
         let own = format!("lock_ms = 600\nvolume_mib_min = 1\nvolume_undelete_s = {kept}\n");
         let config = parse(&(text + &own));
         let first = self.cluster.first_epochs();
-        let tune = |settings: &mut ManagerConfig| settings.first = first;
+        let tune = |settings: &mut ManagerConfig| {
+            settings.first = first;
+            if acts(Planted::HalfKept) {
+                settings.undelete /= 2;
+            }
+        };
         let seams = self.cluster.seams();
         let started = roles::block::start_manager_with(env, &config, &seams, tune).await;
         if let Err(error) = started {

@@ -3,7 +3,7 @@
 use sim::{Planted, find, run_planted, run_seed};
 
 /// Each bug with scenarios and the seeds that find it first there, and what is said then.
-const FOUND: [(Planted, &str, u64, &str); 28] = [
+const FOUND: [(Planted, &str, u64, &str); 31] = [
     // Oracle: acknowledged bytes are there.
     (Planted::AckEarly, "append-blackout", 0, "were acknowledged"),
     (Planted::AckUnsent, "append-writers", 0, "were there before"),
@@ -41,6 +41,11 @@ const FOUND: [(Planted, &str, u64, &str); 28] = [
     (Planted::EarlyAnswer, "disks", 0, "not linearizable"),
     // One owner of a segment, with real segments.
     (Planted::LongLease, "disks", 0, "believe"),
+    // A refused request changes nothing; deleted volumes are kept for as long as was promised.
+    (Planted::AlwaysForced, "deleted", 0, "was not refused"),
+    (Planted::HalfKept, "deleted", 0, "was removed"),
+    // Writes on a full cluster are refused, and that soon.
+    (Planted::SilentWhenFull, "full", 0, "on a full cluster takes"),
     // Snapshots are consistent cuts over segments.
     (Planted::NoCutHold, "snapshots", 0, "no consistent cut"),
     // Exclusion of attachments.
