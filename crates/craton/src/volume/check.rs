@@ -9,14 +9,12 @@ use client::Client;
 use roles::check::{VolumeCheck, ask};
 use serde_json::json;
 
-use super::open::Site;
 use crate::exit::{Code, Done, Failure};
 use crate::output::{print_json, print_line};
 
-/// Runs the command; fails with the damage code when something is wrong.
-pub async fn check(site: &Site<'_>, name: &str, json: bool) -> Done {
-    let VolumeCheck { segments, files, blocks, findings, findings_count } =
-        site.check(name).await?;
+/// Shows the result; fails with the damage code when something is wrong.
+pub fn show(name: &str, found: VolumeCheck, json: bool) -> Done {
+    let VolumeCheck { segments, files, blocks, findings, findings_count } = found;
     if json {
         print_json(&json!({
             "name": name,

@@ -57,7 +57,7 @@ pub fn run(connection: &Connection, command: VolumeCommand) -> Done {
             }
             VolumeCommand::Check { name, json } => {
                 let site = open::Site::new(&managers, &target, endpoints);
-                check::check(&site, &name, json).await
+                check::show(&name, site.check(&name).await?, json)
             }
             VolumeCommand::Set { name, limits, shared, json } => {
                 change::set(&managers, &name, &limits, shared, json).await
