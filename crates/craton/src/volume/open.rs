@@ -75,12 +75,19 @@ impl<'a> Site<'a> {
     pub async fn check(&self, name: &str) -> Result<VolumeCheck, Failure> {
         let info = self.managers.volume(name).await?;
         let found = check(self.managers, &self.exports, &info).await;
+        if info.parent.is_some() {
+            self.wait_detached(name).await; // It was open for the check.
+        }
         found.map_err(|fault| failure(name, &fault))
     }
 
     /// Ends what [`Site::open`] or [`Site::look`] began.
     pub async fn close(&self, name: &str, device: Rc<dyn Device>) {
         drop(device); // Begins to detach.
+        self.wait_detached(name).await;
+    }
+
+    async fn wait_detached(&self, name: &str) {
         let gone = async {
             while let Ok(info) = self.managers.volume(name).await
                 && info.attachments.iter().any(|one| one.holder == self.holder)

@@ -166,6 +166,7 @@ pub(super) async fn run(sim: Sim, harm: Harm) -> Result<(), String> {
     world.look_everywhere(world.turn() + 1).await?;
     world.stack.verdict()?;
     keeper.check_all().await?;
+    cluster.settle(Duration::from_secs(60)).await?;
     if let Some(violation) = cluster.violations().first() {
         return Err(violation.clone());
     }

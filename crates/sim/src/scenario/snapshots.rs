@@ -135,7 +135,7 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
     sim.note(made.len() as u64);
     user.on(user.clone().judge(made, volume)).await??;
     user.on(user.clone().until_gone()).await??;
-    Ok(())
+    cluster.settle(Duration::from_secs(60)).await
 }
 
 impl World {
