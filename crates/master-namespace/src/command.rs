@@ -198,9 +198,10 @@ pub(super) fn take_change(from: &mut Reader<'_>) -> Result<NamespaceChange, Deco
         tag @ (8 | 9) => NamespaceChange::SetAttributes {
             place: from.place()?,
             attributes: take_attributes(from)?,
-            len: {
-                let (present, len) = (from.bool()?, from.u64()?);
-                present.then_some(len)
+            len: match (from.bool()?, from.u64()?) {
+                (true, len) => Some(len),
+                (false, 0) => None,
+                (false, _) => return Err(DecodeError),
             },
             file: if tag == 9 { Some(from.file()?) } else { None },
         },
