@@ -64,7 +64,7 @@ pub async fn run(env: &Env, dir: &Path, role: RoleName, json: bool) -> Done {
         }
     };
     drop(ports);
-    made.pid = process::start(role, &made.dir, false)?;
+    made.pid = process::start(env, role, &made.dir, false).await?;
     book.processes.push(made.clone());
     book.refresh_endpoints();
     directory.write(&book)?;

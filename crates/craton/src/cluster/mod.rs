@@ -204,7 +204,7 @@ pub async fn start_again(
     let process = find(&mut book, role, id)?;
     let fault_injection = process::has_fault_injection(process);
     process::stop(env, process).await?;
-    process.pid = process::start(role, &process.dir, fault_injection)?;
+    process.pid = process::start(env, role, &process.dir, fault_injection).await?;
     let process = process.clone();
     directory.write(&book)?;
     ready::wait_listening(env, &process).await?;

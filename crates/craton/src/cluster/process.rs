@@ -20,6 +20,8 @@ use crate::output::WARNING;
 const STOP_WAIT: Duration = Duration::from_secs(15);
 /// See [`crate::args::RoleArgs`].
 const FAULT_INJECTION: &str = "--allow-fault-injection";
+/// Interval of checks of a process whose program is being loaded.
+const EXEC_PAUSE: Duration = Duration::from_millis(1);
 /// Interval of checks of a process that should end.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
@@ -34,9 +36,14 @@ pub fn role_word(role: RoleName) -> &'static str {
     }
 }
 
-/// Starts a role in the background; returns its process ID. Its output goes to `output.txt` in its
-/// log directory.
-pub fn start(role: RoleName, dir: &Path, fault_injection: bool) -> Result<u32, Failure> {
+/// Starts a role in the background; returns its process ID once [`is_alive`] recognises the process,
+/// or it has ended. Its output goes to `output.txt` in its log directory.
+pub async fn start(
+    env: &Env,
+    role: RoleName,
+    dir: &Path,
+    fault_injection: bool,
+) -> Result<u32, Failure> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::setup(format!("cannot find this program's file: {error}")))?;
     let output = output_path(dir);
@@ -52,9 +59,18 @@ pub fn start(role: RoleName, dir: &Path, fault_injection: bool) -> Result<u32, F
     command.stdin(Stdio::null()).stdout(file).stderr(both).current_dir("/");
     // A group of its own: Ctrl-C in this terminal is not meant for it.
     command.process_group(0).env_remove("CRATON_CLUSTER");
-    let child = command.spawn().map_err(|error| {
+    let failure = |error: std::io::Error| {
         Failure::setup(format!("cannot start a {} process: {error}", role_word(role)))
-    })?;
+    };
+    let mut child = command.spawn().map_err(failure)?;
+    // The kernel returns to the parent before the new program has its arguments. Without them the
+    // process would not be recognised, and be reported as one that has ended.
+    let arguments = PathBuf::from(format!("/proc/{}/cmdline", child.id()));
+    while std::fs::read(&arguments).is_ok_and(|line| line.is_empty())
+        && child.try_wait().map_err(failure)?.is_none()
+    {
+        env.sleep(EXEC_PAUSE).await;
+    }
     Ok(child.id())
 }
 
@@ -153,5 +169,29 @@ fn send(handle: &OwnedFd, process: &Process, signal: Signal) -> Result<(), Failu
             "cannot stop {} (process {}): {error}",
             process.id, process.pid
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::test_dir;
+
+    /// The program is this test's own, which knows no role and ends at once.
+    #[test]
+    fn started_process_is_recognised_until_it_ends() {
+        let dir = test_dir("recognised");
+        let runtime = crate::connect::runtime().expect("a runtime");
+        let env = runtime.env();
+        for round in 0..100 {
+            let role = RoleName::Chunkserver;
+            let started = runtime.block_on(start(env, role, &dir, false)).expect("it starts");
+            let addr = "127.0.0.1:1".parse().expect("an address");
+            let process = Process { role, id: "cs1".into(), pid: started, addr, dir: dir.clone() };
+            // A process that ends has no program any more.
+            let program = PathBuf::from(format!("/proc/{started}/exe"));
+            assert!(is_alive(&process) || program.read_link().is_err(), "round {round}");
+        }
+        std::fs::remove_dir_all(dir).expect("it is removed");
     }
 }

@@ -79,10 +79,10 @@ async fn start_fresh(
     deadline: runtime::Instant,
 ) -> Done {
     let is_core = |role| matches!(role, RoleName::Master | RoleName::Chunkserver);
-    let core = start_missing(directory, book, faults, is_core)?;
+    let core = start_missing(env, directory, book, faults, is_core).await?;
     wait_listening(env, book, &core, true).await?;
     wait_writable(env, directory, book, deadline).await?;
-    let block = start_missing(directory, book, faults, |role| !is_core(role))?;
+    let block = start_missing(env, directory, book, faults, |role| !is_core(role)).await?;
     wait_listening(env, book, &block, true).await?;
     wait_block(env, directory, book, deadline).await
 }
@@ -96,7 +96,7 @@ async fn start(
     faults: bool,
     deadline: runtime::Instant,
 ) -> Done {
-    let started = start_missing(directory, book, faults, |_| true)?;
+    let started = start_missing(env, directory, book, faults, |_| true).await?;
     wait_listening(env, book, &started, false).await?;
     wait_writable(env, directory, book, deadline).await?;
     wait_block(env, directory, book, deadline).await
@@ -141,7 +141,8 @@ async fn wait_block(
 }
 
 /// Starts processes of some roles that do not run; returns their IDs.
-fn start_missing(
+async fn start_missing(
+    env: &Env,
     directory: &Directory,
     book: &mut ClusterFile,
     fault_injection: bool,
@@ -153,7 +154,7 @@ fn start_missing(
         if is_alive(process) || !is_asked(process.role) {
             continue;
         }
-        process.pid = process::start(process.role, &process.dir, fault_injection)?;
+        process.pid = process::start(env, process.role, &process.dir, fault_injection).await?;
         started.push(process.id.clone());
         directory.write(book)?;
     }
