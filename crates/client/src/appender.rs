@@ -1,16 +1,18 @@
 //! [`Appender`]: drives the writer's protocol.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use base::limits::{APPEND_DATA_MAX, SECTOR};
-use base::{Epoch, Kind};
+use base::{ChunkId, Epoch, Kind};
+use futures_util::future::{Either, select};
 use metrics::{Fact, Outcome, Span, Step};
 use runtime::sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use runtime::{Class, Duration, Env, Instant};
@@ -50,6 +52,8 @@ struct Shared {
     queue: RefCell<Queue>,
     /// Actions that wait for memory, and all behind them.
     held: RefCell<VecDeque<Action>>,
+    /// Signals for the calls to a replica of a chunk, that it was left.
+    calls: RefCell<BTreeMap<(ChunkId, u8), Rc<Notify>>>,
     /// Due time of the timer, and the signal that it has changed.
     armed: Cell<Option<Instant>>,
     rearm: Notify,
@@ -78,10 +82,12 @@ struct Queue {
 }
 
 struct Pending {
-    staged: Staged,
+    /// Until no replica needs it.
+    staged: Option<Staged>,
     len: u32,
     span: Span,
-    _room: [OwnedSemaphorePermit; 2],
+    /// Its part of the window, until it is acknowledged: a late replica holds up no append.
+    room: Option<[OwnedSemaphorePermit; 2]>,
 }
 
 /// An append under way. Ends, with its offset in the file, when it is durable on as many
@@ -124,7 +130,7 @@ impl Appender {
         let (env, config) = (client.env().clone(), client.config());
         let (end, life) = (grant.len, rights_life(&env, &grant));
         let writer = WriterConfig { copies: file.policy().copies, ..config.writer.clone() };
-        let mut core = Writer::new(writer, grant, env.now())
+        let mut core = Writer::new(writer, client.0.chase.clone(), grant, env.now())
             .map_err(|error| describe(file.path(), error, &config.writer.stall_budget))?;
         core.set_purpose(purpose);
         // A writer that has not begun may have to leave its chunk.
@@ -138,6 +144,7 @@ impl Appender {
             turn: Mutex::new(()),
             queue: RefCell::new(Queue { end, ..Queue::default() }),
             held: RefCell::default(),
+            calls: RefCell::default(),
             armed: Cell::new(armed),
             rearm: Notify::new(),
             over: RefCell::default(),
@@ -296,7 +303,8 @@ impl Shared {
             let queue = &mut *self.queue.borrow_mut();
             queue.end += len as u64;
             let len = len as u32;
-            queue.appends.push_back(Pending { staged, len, span, _room: [count, bytes] });
+            let (staged, room) = (Some(staged), Some([count, bytes]));
+            queue.appends.push_back(Pending { staged, len, span, room });
         }
         self.process(Event::Append { len: len as u32 });
         Ok(())
@@ -414,7 +422,8 @@ impl Shared {
             }
             Action::Op(op) => self.start_op(op),
             Action::Acked { below, .. } => self.acknowledge(below),
-            Action::Released { below } => self.release(below),
+            Action::Released { from, below } => self.release(from..below),
+            Action::Left { chunk, replica } => self.cancel_calls(chunk, replica),
             Action::Report { chunk, server, fault } => {
                 let file = &self.file.0;
                 add(&file.client.0.counters.chunks_failed, 1);
@@ -438,16 +447,18 @@ impl Shared {
             Action::Place { seq, at } => {
                 let append = index(*seq).and_then(|index| queue.appends.get_mut(index));
                 append.is_none_or(|append| {
-                    let placed = append.staged.place(self.env.pool(), *at).is_ok();
+                    let Some(staged) = &mut append.staged else { return true };
+                    let placed = staged.place(self.env.pool(), *at).is_ok();
                     let now = self.env.now().as_nanos();
                     append.span.note(Step::Formatted, now, Fact::Chunk(at.chunk));
                     placed
                 })
             }
             Action::Send { id, to, token, request } => {
-                // The request was released: every living replica has it, or its chunk has ended.
+                // Nothing when it was released, or its replica was left, while this waited.
                 let append = index(id.seq).and_then(|index| queue.appends.get(index));
-                let sectors = append.and_then(|append| append.staged.sectors());
+                let staged = append.and_then(|append| append.staged.as_ref());
+                let sectors = staged.and_then(Staged::sectors);
                 if let (Some(append), Some(sectors)) = (append, sectors) {
                     self.send(*id, *to, *token, (*request, sectors), &append.span);
                 }
@@ -500,8 +511,12 @@ impl Shared {
             client.peers.data(to, request, token, Some(sectors), timeout)
         };
         let (shared, span) = (self.clone(), span.clone());
+        let until = self.until_left(id);
         self.env.spawn(Class::Foreground, "append", async move {
-            let result = sent_result(span.follow(call).await);
+            let left = std::pin::pin!(until.notified());
+            let call = std::pin::pin!(span.follow(call));
+            let Either::Left((answer, _)) = select(call, left).await else { return };
+            let result = sent_result(answer);
             shared.process_unless_abandoned(Event::Sent { id, result });
         });
     }
@@ -584,7 +599,8 @@ impl Shared {
         let counters = &self.file.0.client.0.counters;
         let fresh = (queue.acked - queue.first) as usize..(below - queue.first) as usize;
         let now = self.env.now().as_nanos();
-        for append in queue.appends.range(fresh.clone()) {
+        for append in queue.appends.range_mut(fresh.clone()) {
+            append.room = None;
             append.span.note(Step::Acknowledged, now, Fact::None);
             self.env.end(&append.span, Outcome::Done);
         }
@@ -598,11 +614,35 @@ impl Shared {
         }
     }
 
-    fn release(&self, below: u64) {
+    fn release(&self, appends: Range<u64>) {
         let queue = &mut *self.queue.borrow_mut();
-        let count = (below - queue.first) as usize;
-        queue.appends.drain(..count);
-        queue.first = below;
+        let released = (appends.start - queue.first) as usize..(appends.end - queue.first) as usize;
+        queue.appends.range_mut(released).for_each(|append| append.staged = None);
+        while queue.appends.front().is_some_and(|append| append.staged.is_none()) {
+            queue.appends.pop_front();
+            queue.first += 1;
+        }
+    }
+
+    /// Gives up what is on its way to a replica that was left: its buffers are free.
+    fn cancel_calls(&self, chunk: ChunkId, replica: u8) {
+        self.env.mark("writer: replica left");
+        if let Some(calls) = self.calls.borrow_mut().remove(&(chunk, replica)) {
+            calls.notify_waiters();
+        }
+    }
+
+    /// Something that ends when this replica is left. Only a chunk with fewer acknowledgements than
+    /// replicas goes on without one.
+    fn until_left(&self, id: SendId) -> Rc<Notify> {
+        let calls = &mut *self.calls.borrow_mut();
+        let key = (id.chunk, id.replica);
+        if let Some(call) = calls.get(&key) {
+            return call.clone();
+        }
+        let core = self.core.borrow();
+        calls.retain(|(chunk, _), _| core.is_owed_or_written(*chunk));
+        calls.entry(key).or_default().clone()
     }
 
     fn end(&self, over: Over) {
@@ -643,7 +683,7 @@ impl Shared {
                 continue;
             };
             let sleep = self.env.sleep_until(due);
-            futures_util::future::select(std::pin::pin!(changed), sleep).await;
+            select(std::pin::pin!(changed), sleep).await;
             let due = self.armed.get();
             if due.is_some_and(|due| due <= self.env.now()) {
                 self.armed.set(None);

@@ -23,6 +23,7 @@ use crate::locate::Locator;
 use crate::network::Network;
 use crate::peers::{PeerError, Peers};
 use crate::session::{Question, Refusal, Session, unexpected_reply};
+use crate::writer::ChaseBudget;
 
 /// A session with a cluster. Cheap to clone; clones share the session, its caches and counters.
 /// Stays on its thread: see [`crate::BlockingClient`] for one that does not.
@@ -35,6 +36,8 @@ pub(crate) struct ClientInner {
     pub(crate) config: Config,
     pub(crate) counters: Rc<Counters>,
     pub(crate) session: Rc<Session>,
+    /// What the writers of this client may owe to late replicas together (C14).
+    pub(crate) chase: Rc<ChaseBudget>,
     pub(crate) locator: Locator,
     /// Servers of replicas that did not serve, and until when they are asked last.
     pub(crate) penalties: RefCell<Vec<(SocketAddr, Instant)>>,
@@ -72,12 +75,14 @@ impl Client {
         session.connect().await.map_err(|error| error.about("reach masters", &names.join(",")))?;
         let session = Rc::new(session);
         let locator = Locator::new(env, session.clone(), counters.clone(), &config);
+        let chase = Rc::new(ChaseBudget::new(config.chase_bytes_max));
         Ok(Client(Rc::new(ClientInner {
             env: env.clone(),
             peers,
             config,
             counters,
             session,
+            chase,
             locator,
             penalties: RefCell::default(),
             reports: RefCell::default(),

@@ -3,9 +3,9 @@
 use runtime::Duration;
 
 use crate::limits::{
-    APPENDS_INFLIGHT_DEFAULT, APPENDS_INFLIGHT_MAX, CACHE_CHUNKS_DEFAULT, CHUNK_LEN_DEFAULT,
-    CHUNK_LEN_MIN, CONTROL_BUDGET_MAX, PREFETCH_DEFAULT, PREFETCH_MAX, SPARES_DEFAULT, SPARES_MAX,
-    WINDOW_BYTES_DEFAULT, WINDOW_BYTES_MIN,
+    APPENDS_INFLIGHT_DEFAULT, APPENDS_INFLIGHT_MAX, CACHE_CHUNKS_DEFAULT, CHASE_BYTES_ALL_DEFAULT,
+    CHASE_BYTES_DEFAULT, CHUNK_LEN_DEFAULT, CHUNK_LEN_MIN, CONTROL_BUDGET_MAX, PREFETCH_DEFAULT,
+    PREFETCH_MAX, SPARES_DEFAULT, SPARES_MAX, WINDOW_BYTES_DEFAULT, WINDOW_BYTES_MIN,
 };
 use crate::writer::WriterConfig;
 
@@ -37,6 +37,8 @@ pub struct Config {
     pub cache_chunks: usize,
     /// Chunks that one look-up brings (C8), 1 to 256.
     pub prefetch: u32,
+    /// Bytes that all writers of this client may owe to late replicas together (C14).
+    pub chase_bytes_max: u64,
     /// A name in the root directory that paths may not go through, however they come there, and that
     /// listings do not show.
     pub hidden: Option<&'static str>,
@@ -59,6 +61,7 @@ impl Default for Config {
             read_penalty: Duration::from_secs(5),
             cache_chunks: CACHE_CHUNKS_DEFAULT,
             prefetch: PREFETCH_DEFAULT,
+            chase_bytes_max: CHASE_BYTES_ALL_DEFAULT,
             hidden: None,
             record_len: true,
         }
@@ -96,6 +99,12 @@ impl Default for WriterConfig {
             idle_timeout: Duration::from_secs(10),
             whole_pause: Duration::from_secs(5),
             whole_pause_max: Duration::from_secs(300),
+            chase_bytes: CHASE_BYTES_DEFAULT,
+            chase_for: Duration::from_millis(500),
+            slow_after: Duration::from_millis(50),
+            debt_kept: Duration::from_secs(10),
+            thin_pause: Duration::from_millis(200),
+            close_chase: Duration::from_millis(20),
             stall_budget: Duration::from_secs(30),
             avoid_for: Duration::from_secs(30),
             extend_pause: Duration::from_secs(1),

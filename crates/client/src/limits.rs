@@ -23,6 +23,18 @@ pub const WINDOW_BYTES_MIN: u32 = (APPEND_SECTORS_MAX * SECTOR) as u32;
 pub const CONTROL_BUDGET_MAX: Duration = Duration::from_secs(150);
 const _: () = assert!(2 * CONTROL_BUDGET_MAX.as_secs() <= SESSION_IDLE.as_secs());
 
+/// Bytes of sectors that one writer may owe to late replicas (C14, k), unless configured: as much as
+/// its window, so that a replica which is one window late is chased.
+pub const CHASE_BYTES_DEFAULT: u32 = WINDOW_BYTES_DEFAULT;
+/// Bytes of sectors that the writers of a client may owe together, unless configured: an eighth of
+/// the buffer pool of 512 MiB.
+pub const CHASE_BYTES_ALL_DEFAULT: u64 = 64 << 20;
+/// Ended chunks that one writer owes bytes of. More, and the oldest is left to the masters.
+pub const DEBTS_MAX: usize = 4;
+/// Thin chunks that the writers of a client end in a second: each end is a command of the masters,
+/// and a server that fails makes the chunks of all of them thin at once.
+pub const THIN_ENDS_PER_S_MAX: u32 = 200;
+
 /// Length at which a writer ends a chunk, unless configured. The p95 of the paper's block
 /// store (C5); one chunk is repaired in a second at 64 MB/s, the switch between chunks drains
 /// the window once per 64 MiB (about 1 % of the time at 1 GB/s), and 10 TB are 160,000 chunks.

@@ -1,8 +1,12 @@
 //! A writer without appends: it sends its replicas the committed length, and leaves a chunk whose
 //! replica does not answer.
 
+use std::rc::Rc;
+
 use base::{ChunkId, DiskId, Epoch, ServerId};
-use client::writer::{Action, Event, OpError, SendError, StreamOp, Writer, WriterConfig};
+use client::writer::{
+    Action, ChaseBudget, Event, OpError, SendError, StreamOp, Writer, WriterConfig,
+};
 use runtime::{Duration, Instant};
 use wire::control::{ChunkPlace, ReplicaPlace, WriterGrant};
 
@@ -25,13 +29,17 @@ pub fn chunk(id: u64, servers: [u32; 3]) -> ChunkPlace {
     }
 }
 
+pub fn chase() -> Rc<ChaseBudget> {
+    Rc::new(ChaseBudget::new(1 << 30))
+}
+
 /// Appends once, then idles for a minute; replica `mute` leaves commit messages without an
 /// answer. Returns the commit messages sent, and when the writer left the chunk at which length.
 fn idle(mute: Option<u8>) -> (u32, Option<(Duration, u32)>) {
     let start = Instant::from_nanos(1_000_000_000);
     let (current, spare) = (chunk(1, [1, 2, 3]), chunk(2, [4, 5, 6]));
     let grant = WriterGrant { epoch: EPOCH, len: 0, current: Some(current), spares: vec![spare] };
-    let mut writer = Writer::new(WriterConfig::default(), grant, start).unwrap();
+    let mut writer = Writer::new(WriterConfig::default(), chase(), grant, start).unwrap();
     let (mut now, mut sent, mut left) = (start, 0, None);
     let mut events = vec![Event::Append { len: 100 }];
     while now < start + Duration::from_secs(60) && left.is_none() {
@@ -96,7 +104,7 @@ fn an_idle_writer_leaves_a_chunk_that_is_short_of_copies_once_there_is_a_whole_o
     let (current, spare) = (partial(1, [1, 2, 3], 2), partial(2, [2, 1, 3], 2));
     let grant = WriterGrant { epoch: EPOCH, len: 0, current: Some(current), spares: vec![spare] };
     let config = WriterConfig { copies: 3, ..WriterConfig::default() };
-    let mut writer = Writer::new(config, grant, start).unwrap();
+    let mut writer = Writer::new(config, chase(), grant, start).unwrap();
     let (mut now, mut asked, mut left) = (start, Vec::new(), None);
     let mut events = vec![Event::Append { len: 100 }];
     // The third server is there after a while.

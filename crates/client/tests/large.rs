@@ -126,7 +126,7 @@ fn chunk_of_the_largest_size_ends_below_its_limit() {
         current: Some(current.clone()),
         spares: vec![spare],
     };
-    let mut writer = Writer::new(config, grant, start).unwrap();
+    let mut writer = Writer::new(config, crate::idle::chase(), grant, start).unwrap();
     let (mut events, mut advanced) = (Vec::new(), None);
     let fits = CHUNK_LEN_MAX / APPEND_DATA_MAX as u64;
     for _ in 0..=fits {

@@ -1,11 +1,13 @@
 //! The writer's protocol in random orders of events, against an oracle that knows what every
 //! replica holds and what the stream service has recorded.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use base::{ChunkId, DiskId, Epoch, ServerId};
 use client::writer::{
-    Action, Event, OpDone, OpError, SendError, SendId, StreamOp, Writer, WriterConfig, WriterError,
+    Action, ChaseBudget, Event, OpDone, OpError, SendError, SendId, StreamOp, Writer, WriterConfig,
+    WriterError,
 };
 use runtime::{Duration, Instant};
 use wire::control::{ChunkPlace, ReplicaPlace, WriterGrant};
@@ -73,7 +75,13 @@ struct Model {
     placed: BTreeMap<u64, AppendAt>,
     lens: Vec<u32>,
     acked: u64,
-    released: u64,
+    /// Appends whose bytes the writer has let go.
+    released: BTreeSet<u64>,
+    /// Replicas that get nothing more.
+    left: BTreeSet<(ChunkId, u8)>,
+    servers: BTreeMap<ChunkId, Vec<usize>>,
+    /// Replicas that were sent something.
+    followed: BTreeSet<(ChunkId, u8)>,
     /// Rare events that happened.
     switches: u32,
     drops: u32,
@@ -93,7 +101,7 @@ impl Model {
         let rng = Rng::new(seed);
         let now = Instant::from_nanos(1_000_000_000);
         let empty = WriterGrant { epoch: EPOCH, len: 0, current: None, spares: vec![] };
-        assert!(Writer::new(config(), empty, now).is_err());
+        assert!(Writer::new(config(), chase(), empty, now).is_err());
         let mut model = Model {
             rng,
             copies,
@@ -112,7 +120,10 @@ impl Model {
             placed: BTreeMap::new(),
             lens: vec![],
             acked: 0,
-            released: 0,
+            released: BTreeSet::new(),
+            left: BTreeSet::new(),
+            servers: BTreeMap::new(),
+            followed: BTreeSet::new(),
             switches: 0,
             drops: 0,
             stale: 0,
@@ -121,7 +132,7 @@ impl Model {
         model.stream.push(first);
         model.top_up(2, &[]);
         let grant = model.grant(true);
-        model.writer = Writer::new(config(), grant, now).unwrap();
+        model.writer = Writer::new(config(), chase(), grant, now).unwrap();
         model
     }
 
@@ -133,6 +144,7 @@ impl Model {
         servers.swap(0, self.rng.below(6) as usize);
         servers.sort_by_key(|&server| avoid.contains(&ServerId::new(server as u32)));
         servers.truncate(self.copies);
+        self.servers.insert(id, servers.clone());
         Chunk { id, base: 0, sealed: None, servers }
     }
 
@@ -192,8 +204,10 @@ impl Model {
                     (id.chunk, request.offset, request.base)
                 );
                 assert_eq!(request.len, self.lens[id.seq as usize]);
-                assert!(id.seq >= self.released);
+                assert!(!self.released.contains(&id.seq), "sent after its release");
+                assert!(!self.left.contains(&(id.chunk, id.replica)), "sent to a left replica");
                 assert!(u64::from(request.committed) <= self.acked_in(id.chunk));
+                self.followed.insert((id.chunk, id.replica));
                 let server = server_of(to);
                 self.messages.push(Message::Append { id, at, request, server });
             }
@@ -206,9 +220,9 @@ impl Model {
             }
             Action::Op(op) => self.messages.push(Message::Op(op)),
             Action::Acked { below, len } => self.on_acked(below, len),
-            Action::Released { below } => {
-                assert!(below <= self.acked);
-                self.released = below;
+            Action::Released { from, below } => self.on_released(from, below),
+            Action::Left { chunk, replica } => {
+                assert!(self.left.insert((chunk, replica)), "left twice");
             }
             Action::Report { .. } => {}
             Action::Closed { len } => {
@@ -216,6 +230,21 @@ impl Model {
                 self.closed = Some(len);
             }
             Action::Failed(error) => self.failed = Some(error),
+        }
+    }
+
+    /// Bytes are let go when each replica that was not left has them, MinCopy at least.
+    fn on_released(&mut self, from: u64, below: u64) {
+        assert!(from < below && below <= self.acked);
+        for seq in from..below {
+            assert!(self.released.insert(seq), "released twice");
+            let chunk = self.placed[&seq].chunk;
+            for (index, &server) in self.servers[&chunk].iter().enumerate() {
+                let replica = self.replicas.get(&(chunk, server));
+                let holds = replica.is_some_and(|it| it.records.iter().any(|it| it.seq == seq));
+                let left = self.left.contains(&(chunk, index as u8));
+                assert!(holds || left || !self.followed.contains(&(chunk, index as u8)));
+            }
         }
     }
 
@@ -545,6 +574,10 @@ impl Model {
     }
 }
 
+fn chase() -> Rc<ChaseBudget> {
+    Rc::new(ChaseBudget::new(1 << 30))
+}
+
 /// A writer to be replaced at once.
 fn dummy(now: Instant) -> Writer {
     let place = ChunkPlace {
@@ -561,7 +594,7 @@ fn dummy(now: Instant) -> Writer {
         token: [0; 16],
     };
     let grant = WriterGrant { epoch: EPOCH, len: 0, current: Some(place), spares: vec![] };
-    Writer::new(config(), grant, now).unwrap()
+    Writer::new(config(), chase(), grant, now).unwrap()
 }
 
 fn server_of(addr: std::net::SocketAddr) -> usize {

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use base::MIB;
 use base::limits::SECTOR;
-use client::limits::{APPENDS_INFLIGHT_DEFAULT, CHUNK_LEN_DEFAULT, CHUNK_LEN_MIN};
+use client::limits::{APPENDS_INFLIGHT_DEFAULT, CHASE_BYTES_ALL_DEFAULT, CHASE_BYTES_DEFAULT};
+use client::limits::{CHUNK_LEN_DEFAULT, CHUNK_LEN_MIN};
 use client::limits::{PREFETCH_DEFAULT, WINDOW_BYTES_DEFAULT, WINDOW_BYTES_MIN};
 use master::{FirstNumbers, MasterTiming};
 use runtime::Rng;
@@ -110,6 +111,13 @@ impl Tuning {
             writer.spares = *rng.pick(&[0, 1, 2, 4]);
             writer.resend_after = millis(rng, &[30, 150]);
             writer.idle_timeout = millis(rng, &[2_000, 10_000]);
+            // Of a generator of their own: what follows is drawn as before.
+            let own = &mut Rng::new(rng.clone().next_u64());
+            writer.chase_bytes = *own.pick(&[8 * SECTOR as u32, 64 << 10, CHASE_BYTES_DEFAULT]);
+            writer.chase_for = millis(own, &[30, 500]);
+            writer.thin_pause = millis(own, &[20, 200]);
+            writer.debt_kept = millis(own, &[1_000, 10_000]);
+            client.chase_bytes_max = *own.pick(&[16 * SECTOR as u64, CHASE_BYTES_ALL_DEFAULT]);
             tuning
         })
     }

@@ -1,10 +1,11 @@
 //! The chunk being written: its replicas, and the appends placed in it.
 
 use base::ChunkId;
-use base::limits::REPLICAS_MAX;
-use runtime::Instant;
+use base::limits::{REPLICAS_MAX, SECTOR};
+use runtime::{Duration, Instant};
 use wire::control::{ChunkPlace, ReplicaPlace};
 use wire::data::{ChunkRef, Purpose};
+use wire::sector::sectors_for;
 
 /// State of one append at one replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,15 +33,29 @@ pub(super) struct Progress {
 pub(super) struct Slot {
     pub(super) len: u32,
     pub(super) purpose: Purpose,
-    /// Offset in the current chunk, once placed.
+    /// Offset in its chunk, once placed.
     pub(super) offset: u32,
+    /// When it was placed there.
+    pub(super) placed_at: Instant,
+    /// No replica needs it any more; it is in the window until those before it are released too.
+    pub(super) released: bool,
     pub(super) copies: [Progress; REPLICAS_MAX],
 }
 
 impl Slot {
-    pub(super) fn new(len: u32, purpose: Purpose) -> Slot {
+    pub(super) fn new(len: u32, purpose: Purpose, now: Instant) -> Slot {
         let progress = Progress { state: SendState::Unsent, attempt: 0 };
-        Slot { len, purpose, offset: 0, copies: [progress; REPLICAS_MAX] }
+        let copies = [progress; REPLICAS_MAX];
+        Slot { len, purpose, offset: 0, placed_at: now, released: false, copies }
+    }
+
+    pub(super) fn is_blocked_at(&self, index: usize) -> bool {
+        self.copies[index].state == SendState::BlockedByGap
+    }
+
+    /// Bytes of its sectors: what it takes of the chase budget.
+    pub(super) fn bytes(&self) -> u64 {
+        (sectors_for(self.len as usize) * SECTOR) as u64
     }
 
     pub(super) fn end(&self) -> u32 {
@@ -48,11 +63,12 @@ impl Slot {
     }
 }
 
-/// A replica of the chunk being written.
+/// A replica of a chunk that is written, or that has ended and is still owed bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Replica {
     pub(super) place: ReplicaPlace,
-    pub(super) failed: bool,
+    /// Not followed: avoided when the chunk was opened, or left since. Its answers count no more.
+    pub(super) left: bool,
     /// All bytes below are durable there.
     pub(super) durable: u32,
     /// First append that is not durable there.
@@ -101,7 +117,32 @@ pub(super) struct OpenChunk {
     pub(super) end: u32,
     /// Takes no more appends; ends once all are acknowledged.
     pub(super) full: bool,
+    /// The first append placed in it.
+    pub(super) from: u64,
+    /// Appends from `from` to here are released.
+    pub(super) released: u64,
+    /// When a chunk with a replica that is not followed is to end, if it is one (C14).
+    pub(super) thin: Option<Thin>,
     pub(super) replicas: Vec<Replica>,
+}
+
+/// State of a thin chunk: one with a replica that is not followed. Only ended chunks are repaired,
+/// so that it ends soon; not at once, for masters may be away with the replica's server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Thin {
+    /// It ends then, or later.
+    pub(super) end_at: Instant,
+    /// The stream service has answered since it became thin.
+    pub(super) answered: bool,
+}
+
+/// An ended chunk of which followed replicas lack acknowledged bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Debt {
+    pub(super) chunk: OpenChunk,
+    /// Appends from here on are not of this chunk.
+    pub(super) below: u64,
+    pub(super) ended_at: Instant,
 }
 
 impl OpenChunk {
@@ -109,7 +150,7 @@ impl OpenChunk {
     pub(super) fn new(place: ChunkPlace, base: u64, seq: u64, now: Instant) -> OpenChunk {
         let replica = |&place: &ReplicaPlace| Replica {
             place,
-            failed: false,
+            left: false,
             durable: 0,
             next: seq,
             unsent: seq,
@@ -124,15 +165,29 @@ impl OpenChunk {
             mute_since: None,
         };
         let replicas = place.replicas.iter().map(replica).collect();
-        OpenChunk { place, base, acked: 0, end: 0, full: false, replicas }
+        let (acked, end, full, thin) = (0, 0, false, None);
+        OpenChunk { place, base, acked, end, full, from: seq, released: seq, thin, replicas }
     }
 
     pub(super) fn id(&self) -> ChunkId {
         self.place.chunk
     }
 
-    pub(super) fn alive(&self) -> impl Iterator<Item = &Replica> {
-        self.replicas.iter().filter(|replica| !replica.failed)
+    pub(super) fn followed(&self) -> impl Iterator<Item = &Replica> {
+        self.replicas.iter().filter(|replica| !replica.left)
+    }
+
+    /// True when enough replicas stay followed without this one.
+    pub(super) fn can_leave(&self, index: usize) -> bool {
+        let others = self.replicas.iter().enumerate().filter(|(at, it)| *at != index && !it.left);
+        others.count() >= self.acks()
+    }
+
+    /// `least` to five times as long, by the chunk's number: writers that became thin together do
+    /// not all end their chunks together.
+    pub(super) fn spread(&self, least: Duration) -> Duration {
+        let mixed = self.id().get().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 54;
+        least + least * 4 * mixed as u32 / 1024
     }
 
     pub(super) fn acks(&self) -> usize {
@@ -147,7 +202,7 @@ impl OpenChunk {
     pub(super) fn agreed(&self) -> u32 {
         let mut lengths = [0u32; REPLICAS_MAX];
         let mut count = 0;
-        for replica in self.alive() {
+        for replica in self.followed() {
             lengths[count] = replica.durable;
             count += 1;
         }

@@ -1,6 +1,7 @@
 //! The state, the window of appends, and what replicas answer.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use base::limits::APPEND_DATA_MAX;
 use base::{ChunkId, Epoch, ServerId};
@@ -9,7 +10,8 @@ use wire::control::{ChunkPlace, ReplicaFault, WriterGrant};
 use wire::data::{AppendRequest, DataError, Purpose};
 use wire::sector::AppendAt;
 
-use super::chunk::{EndedChunk, OpenChunk, Progress, SendState, Slot};
+use super::chase::ChaseBudget;
+use super::chunk::{Debt, EndedChunk, OpenChunk, Progress, Replica, SendState, Slot};
 use super::event::{Action, Event, SendError, SendId, WriterConfig, WriterError};
 use super::ops::OpState;
 use crate::limits::AVOID_MAX;
@@ -42,6 +44,22 @@ pub struct Writer {
     pub(super) ended: Option<EndedChunk>,
     /// The chunk being written.
     pub(super) current: Option<OpenChunk>,
+    /// Ended chunks of which followed replicas lack bytes, the oldest first.
+    pub(super) debts: VecDeque<Debt>,
+    /// Bytes of acknowledged appends that are not released.
+    pub(super) owed: u64,
+    /// The part of `owed` that is taken of `chase`.
+    pub(super) charged: u64,
+    /// What the writers of this process may owe together.
+    pub(super) chase: Rc<ChaseBudget>,
+    /// Thin chunks left in a row, each soon after the one before.
+    pub(super) thin_ends: u32,
+    /// When the last thin chunk was left.
+    pub(super) thin_ended: Option<Instant>,
+    /// No request for spares that let a thin chunk end before.
+    pub(super) thin_after: Instant,
+    /// When the caller asked to close, all being acknowledged.
+    pub(super) closing_since: Option<Instant>,
     /// Chunks recorded to follow, in order.
     pub(super) spares: VecDeque<ChunkPlace>,
     /// The youngest chunk that was ever written; spares up to it have been passed over.
@@ -71,7 +89,7 @@ pub struct Writer {
     pub(super) whole_after: Instant,
     /// See `whole_after`.
     pub(super) whole_pause: Duration,
-    /// When the writer last left a chunk for one with all copies.
+    /// When the writer left a chunk for one with all copies, in which no replica has failed yet.
     pub(super) whole_since: Option<Instant>,
     /// When the rights to its chunks are to be renewed, if that is known.
     pub(super) renew_at: Option<Instant>,
@@ -89,6 +107,7 @@ impl Writer {
     /// A writer as the stream service granted it.
     pub fn new(
         config: WriterConfig,
+        chase: Rc<ChaseBudget>,
         grant: WriterGrant,
         now: Instant,
     ) -> Result<Writer, WriterError> {
@@ -109,6 +128,14 @@ impl Writer {
             ended: None,
             youngest: current.chunk,
             current: Some(OpenChunk::new(current, base, 0, now)),
+            debts: VecDeque::new(),
+            owed: 0,
+            charged: 0,
+            chase,
+            thin_ends: 0,
+            thin_ended: None,
+            thin_after: now,
+            closing_since: None,
             spares: VecDeque::new(),
             tokens_stale: false,
             slots: VecDeque::new(),
@@ -130,7 +157,7 @@ impl Writer {
             progress_at: now,
             fault: String::new(),
         };
-        writer.adopt_spares(grant.spares, &[], &mut Vec::new())?;
+        writer.adopt_spares(now, grant.spares, &[], &mut Vec::new())?;
         Ok(writer)
     }
 
@@ -204,7 +231,7 @@ impl Writer {
         if self.acked == self.next_seq() {
             self.progress_at = now;
         }
-        self.slots.push_back(Slot::new(len, self.purpose));
+        self.slots.push_back(Slot::new(len, self.purpose, now));
     }
 
     /// Does all that has become possible.
@@ -218,33 +245,46 @@ impl Writer {
             self.transmit(now, out);
             self.acknowledge(now, out);
             self.release(out);
+            self.bound_chase(now, out);
+            self.end_thin(now);
             let full = self.current.as_ref().is_some_and(|current| current.full);
             if !(full && self.acked == self.placed) {
                 break;
             }
-            self.end_current(out);
+            self.end_current(now, out);
         }
         self.notify_committed(now, out);
         self.next_op(now, out);
     }
 
-    /// Starts the next chunk, when the last has ended and a spare is there.
+    /// Starts the next chunk, when the last has ended and a spare is there: the first spare without
+    /// a server that is avoided, else the first that enough others have. Those before it are passed
+    /// over: the stream service drops them when the next one follows.
     fn open_next(&mut self, now: Instant, out: &mut Vec<Action>) {
-        while self.current.is_none() && now >= self.open_after && self.may_open() {
-            let place = self.spares.pop_front().expect("checked");
-            let base = self.ended.as_ref().expect("the chunk before it has ended").end();
-            self.youngest = place.chunk;
-            let mut chunk = OpenChunk::new(place, base, self.placed, now);
-            for replica in &mut chunk.replicas {
-                let server = replica.place.server;
-                replica.failed = self.avoid.iter().any(|&(id, until)| id == server && until > now);
-            }
-            if chunk.alive().count() < chunk.acks() {
-                continue; // Passed over: the stream service drops it when the next one follows.
-            }
-            out.reserve(self.slots.len() * (1 + chunk.replicas.len()));
-            self.current = Some(chunk);
+        if self.current.is_some() || now < self.open_after || !self.may_open() {
+            return;
         }
+        let followed = |place: &ChunkPlace| {
+            place.replicas.iter().filter(|it| !self.avoids(it.server, now)).count()
+        };
+        let whole = self.spares.iter().position(|place| followed(place) == place.replicas.len());
+        let enough = || self.spares.iter().position(|it| followed(it) >= usize::from(it.acks));
+        let Some(at) = whole.or_else(enough) else { return self.spares.clear() };
+        let place = self.spares.drain(..=at).next_back().expect("a spare is there");
+        let base = self.ended.as_ref().expect("the chunk before it has ended").end();
+        self.youngest = place.chunk;
+        let mut chunk = OpenChunk::new(place, base, self.placed, now);
+        for replica in &mut chunk.replicas {
+            replica.left = self.avoids(replica.place.server, now);
+        }
+        out.reserve(self.slots.len() * (1 + chunk.replicas.len()));
+        self.current = Some(chunk);
+        self.note_thin(now);
+    }
+
+    /// True while a server that failed this writer is not wanted.
+    pub(super) fn avoids(&self, server: ServerId, now: Instant) -> bool {
+        self.avoid.iter().any(|&(id, until)| id == server && until > now)
     }
 
     /// True when a spare is there that may be opened.
@@ -262,7 +302,7 @@ impl Writer {
                 current.full = true;
                 break;
             }
-            slot.offset = current.end;
+            (slot.offset, slot.placed_at) = (current.end, now);
             current.end += slot.len;
             for replica in &mut current.replicas {
                 if replica.next == self.placed {
@@ -280,44 +320,79 @@ impl Writer {
         }
     }
 
+    /// The chunk that is written, or one that has ended and is owed bytes.
+    pub(super) fn chunk(&self, id: ChunkId) -> Option<&OpenChunk> {
+        let debts = self.debts.iter().map(|debt| &debt.chunk);
+        self.current.iter().chain(debts).find(|chunk| chunk.id() == id)
+    }
+
+    pub(super) fn chunk_mut(&mut self, id: ChunkId) -> Option<&mut OpenChunk> {
+        let debts = self.debts.iter_mut().map(|debt| &mut debt.chunk);
+        self.current.iter_mut().chain(debts).find(|chunk| chunk.id() == id)
+    }
+
+    /// True while calls to replicas of this chunk can be of use.
+    pub fn is_owed_or_written(&self, id: ChunkId) -> bool {
+        self.chunk(id).is_some()
+    }
+
+    /// The replica of a chunk that is known to be there.
+    fn replica(&mut self, chunk: ChunkId, index: usize) -> &mut Replica {
+        &mut self.chunk_mut(chunk).expect("the chunk is written or owed bytes").replicas[index]
+    }
+
+    /// The append, while it has its place in this chunk and some replica may need it.
+    fn slot_in(&mut self, chunk: ChunkId, seq: u64) -> Option<&mut Slot> {
+        let below = match &self.current {
+            Some(current) if current.id() == chunk => self.placed,
+            _ => self.debts.iter().find(|debt| debt.chunk.id() == chunk)?.below,
+        };
+        let index = seq.checked_sub(self.first)? as usize;
+        self.slots.get_mut(index).filter(|slot| seq < below && !slot.released)
+    }
+
     /// Sends what was never sent and what is due to be sent again, in order.
     fn transmit(&mut self, now: Instant, out: &mut Vec<Action>) {
-        let Some(current) = &self.current else { return };
-        for index in 0..current.replicas.len() {
+        let count = self.current.as_ref().map_or(0, |current| current.replicas.len());
+        for index in 0..count {
             self.transmit_new(index, out);
         }
         if self.resend_at.is_none_or(|at| at > now) {
             return;
         }
         self.resend_at = None;
-        let Some(current) = &self.current else { return };
-        for index in 0..current.replicas.len() {
-            self.resend_due(index, now, out);
+        let debts = self.debts.iter().map(|debt| debt.chunk.id());
+        let chunks: Vec<_> = self.current.iter().map(OpenChunk::id).chain(debts).collect();
+        for chunk in chunks {
+            for index in 0..self.chunk(chunk).map_or(0, |chunk| chunk.replicas.len()) {
+                self.resend_due(chunk, index, now, out);
+            }
         }
     }
 
     fn transmit_new(&mut self, index: usize, out: &mut Vec<Action>) {
         loop {
-            let replica = &self.current.as_ref().expect("checked").replicas[index];
+            let current = self.current.as_ref().expect("checked");
+            let (chunk, replica) = (current.id(), &current.replicas[index]);
             let seq = replica.unsent;
-            if replica.failed || seq >= self.placed {
+            if replica.left || seq >= self.placed {
                 return;
             }
-            self.send(seq, index, out);
-            self.current.as_mut().expect("checked").replicas[index].unsent = seq + 1;
+            self.send(chunk, seq, index, out);
+            self.replica(chunk, index).unsent = seq + 1;
         }
     }
 
-    fn resend_due(&mut self, index: usize, now: Instant, out: &mut Vec<Action>) {
-        let replica = &self.current.as_ref().expect("checked").replicas[index];
-        if replica.failed {
+    fn resend_due(&mut self, chunk: ChunkId, index: usize, now: Instant, out: &mut Vec<Action>) {
+        let replica = self.replica(chunk, index);
+        if replica.left {
             return;
         }
         for seq in replica.next..replica.unsent {
-            let progress = self.slots[(seq - self.first) as usize].copies[index];
-            if let SendState::RetryAt(until) = progress.state {
+            let slot = &self.slots[(seq - self.first) as usize];
+            if let SendState::RetryAt(until) = slot.copies[index].state {
                 if until <= now {
-                    self.send(seq, index, out);
+                    self.send(chunk, seq, index, out);
                 } else {
                     self.resend_at = Some(self.resend_at.map_or(until, |at| at.min(until)));
                 }
@@ -326,8 +401,10 @@ impl Writer {
     }
 
     /// Sends append `seq` to a replica; each sending but the first counts as another attempt.
-    pub(super) fn send(&mut self, seq: u64, index: usize, out: &mut Vec<Action>) {
-        let current = self.current.as_ref().expect("only appends of the current chunk are sent");
+    pub(super) fn send(&mut self, chunk: ChunkId, seq: u64, index: usize, out: &mut Vec<Action>) {
+        let debts = self.debts.iter().map(|debt| &debt.chunk);
+        let mut chunks = self.current.iter().chain(debts);
+        let current = chunks.find(|it| it.id() == chunk).expect("its replicas are followed");
         let slot = &mut self.slots[(seq - self.first) as usize];
         let progress = &mut slot.copies[index];
         if progress.state != SendState::Unsent {
@@ -364,20 +441,20 @@ impl Writer {
         result: Result<u32, SendError>,
         out: &mut Vec<Action>,
     ) {
-        let Some(current) = &mut self.current else { return };
         let index = usize::from(id.replica);
-        if current.id() != id.chunk || current.replicas[index].failed {
-            return; // The chunk has ended for this writer: nothing in it is acknowledged now.
-        }
+        let Some(chunk) = self.chunk_mut(id.chunk).filter(|it| !it.replicas[index].left) else {
+            return; // Nothing that this replica has counts any more.
+        };
         match result {
-            Ok(len) if len > current.end => {
-                let text = format!("a replica of {} has {len} bytes of {}", id.chunk, current.end);
-                self.fail_replica(now, index, Some(ReplicaFault::Corrupt), text, out);
+            Ok(len) if len > chunk.end => {
+                let text = format!("a replica of {} has {len} bytes of {}", id.chunk, chunk.end);
+                let failure = Failure::of(ReplicaFault::Corrupt, text);
+                self.fail_replica(now, id.chunk, index, failure, out);
             }
             Ok(len) => self.on_durable(now, id, len),
             Err(SendError::Data(error)) => self.on_refused(now, id, &error, out),
             Err(SendError::Unreachable) => {
-                current.replicas[index].unreachable_since.get_or_insert(now);
+                chunk.replicas[index].unreachable_since.get_or_insert(now);
                 self.wait(now, id, "no connection");
             }
             Err(SendError::Silent) => self.wait(now, id, "no answer"),
@@ -386,19 +463,21 @@ impl Writer {
 
     fn on_durable(&mut self, now: Instant, id: SendId, len: u32) {
         let index = usize::from(id.replica);
-        let replica = &mut self.current.as_mut().expect("checked").replicas[index];
+        let replica = self.replica(id.chunk, index);
         replica.notified = replica.notified.max(id.committed);
-        self.advance_replica(now, index, len);
+        self.advance_replica(now, id.chunk, index, len);
         // An answer that does not cover its own append is no success: ask again.
-        let replica = &self.current.as_ref().expect("checked").replicas[index];
-        if id.seq >= replica.next {
+        if id.seq >= self.replica(id.chunk, index).next {
             self.wait(now, id, "an answer short of the append");
         }
     }
 
     /// Notes that `len` bytes are durable at a replica.
-    fn advance_replica(&mut self, now: Instant, index: usize, len: u32) {
-        let replica = &mut self.current.as_mut().expect("checked").replicas[index];
+    fn advance_replica(&mut self, now: Instant, chunk: ChunkId, index: usize, len: u32) {
+        let debts = self.debts.iter_mut().map(|debt| &mut debt.chunk);
+        let mut chunks = self.current.iter_mut().chain(debts);
+        let chunk = chunks.find(|it| it.id() == chunk).expect("the caller has it");
+        let replica = &mut chunk.replicas[index];
         replica.heard_at = now;
         replica.unreachable_since = None;
         if len <= replica.durable {
@@ -431,40 +510,41 @@ impl Writer {
 
     /// Sends an append again after a pause, unless a later sending is under way already.
     fn wait(&mut self, now: Instant, id: SendId, fault: &str) {
-        if id.seq < self.first {
-            return;
-        }
         let index = usize::from(id.replica);
-        let progress = &mut self.slots[(id.seq - self.first) as usize].copies[index];
+        let until = now + self.config.retry_pause * (1 << id.attempt.min(6));
+        let Some(slot) = self.slot_in(id.chunk, id.seq) else { return };
+        let progress = &mut slot.copies[index];
         if progress.state != SendState::InFlight || progress.attempt != id.attempt {
             return;
         }
-        let until = now + self.config.retry_pause * (1 << id.attempt.min(6));
         progress.state = SendState::RetryAt(until);
         self.resend_at = Some(self.resend_at.map_or(until, |at| at.min(until)));
-        self.note_fault(index, fault);
+        self.note_fault(id.chunk, index, fault);
     }
 
-    fn note_fault(&mut self, index: usize, fault: &str) {
-        let current = self.current.as_ref().expect("checked");
-        self.fault.clear();
-        let place = &current.replicas[index].place;
-        self.fault.push_str(&format!("{} at {}: {fault}", place.server, place.addr));
+    pub(super) fn note_fault(&mut self, chunk: ChunkId, index: usize, fault: &str) {
+        let place = self.replica(chunk, index).place;
+        self.fault = format!("{} at {}: {fault}", place.server, place.addr);
     }
 
     fn on_refused(&mut self, now: Instant, id: SendId, error: &DataError, out: &mut Vec<Action>) {
         let index = usize::from(id.replica);
-        let replica = &mut self.current.as_mut().expect("checked").replicas[index];
+        let replica = self.replica(id.chunk, index);
         replica.heard_at = now;
         replica.unreachable_since = None;
-        let fault = match error {
+        let is_owed = self.current.as_ref().is_none_or(|current| current.id() != id.chunk);
+        let (fault, verdict) = match error {
+            // Masters have taken over an ended chunk: that says nothing of the writer.
+            DataError::Fenced { .. } | DataError::Sealed { .. } if is_owed => {
+                return self.leave(id.chunk, index, out);
+            }
             // Perhaps by our own close: its answer decides.
             DataError::Fenced { .. } | DataError::Sealed { .. } if self.is_closing_now() => return,
             DataError::Fenced { .. } | DataError::Sealed { .. } if self.ended.is_none() => {
                 return self.fail(WriterError::Fenced, out);
             }
             // A spare that the stream service dropped, or a newer writer: its answer decides.
-            DataError::Fenced { .. } | DataError::Sealed { .. } => None,
+            DataError::Fenced { .. } | DataError::Sealed { .. } => (None, Verdict::Rights),
             DataError::Gap { len } => return self.on_gap(now, id, *len, out),
             // The creation that goes before has not arrived yet.
             DataError::NotFound if id.known == 0 && !self.is_first(id) => {
@@ -477,84 +557,92 @@ impl Writer {
                 return self.wait(now, id, &error.to_string());
             }
             DataError::Denied => {
-                self.tokens_stale = true;
-                None
+                self.tokens_stale |= !is_owed;
+                (None, Verdict::Rights)
             }
-            DataError::NotFound | DataError::WrongDisk => Some(ReplicaFault::Missing),
-            DataError::DiskFailed => Some(ReplicaFault::DiskFailed),
-            DataError::Corrupt { .. } | DataError::Conflict => Some(ReplicaFault::Corrupt),
-            DataError::Full | DataError::BadSectors { .. } | DataError::Invalid => None,
+            DataError::NotFound | DataError::WrongDisk => {
+                (Some(ReplicaFault::Missing), Verdict::Lost)
+            }
+            DataError::DiskFailed => (Some(ReplicaFault::DiskFailed), Verdict::Lost),
+            DataError::Corrupt { .. } | DataError::Conflict => {
+                (Some(ReplicaFault::Corrupt), Verdict::Lost)
+            }
+            DataError::Full | DataError::BadSectors { .. } | DataError::Invalid => {
+                (None, Verdict::Lost)
+            }
         };
         let avoid = !matches!(error.kind(), base::Kind::Refresh | base::Kind::Fenced);
-        self.fail_replica_with(now, index, fault, error.to_string(), avoid, out);
+        let failure = Failure { fault, text: error.to_string(), avoid, verdict };
+        self.fail_replica(now, id.chunk, index, failure, out);
     }
 
     fn is_first(&self, id: SendId) -> bool {
-        id.seq >= self.first && self.slots[(id.seq - self.first) as usize].offset == 0
+        let chunk = self.chunk(id.chunk).expect("the caller has it");
+        id.seq == chunk.from
     }
 
     fn on_gap(&mut self, now: Instant, id: SendId, len: u32, out: &mut Vec<Action>) {
         let index = usize::from(id.replica);
-        let current = self.current.as_ref().expect("checked");
-        if len > current.end {
-            let text = format!("a replica of {} has {len} bytes of {}", id.chunk, current.end);
-            return self.fail_replica(now, index, Some(ReplicaFault::Corrupt), text, out);
+        let end = self.chunk(id.chunk).expect("the caller has it").end;
+        if len > end {
+            let text = format!("a replica of {} has {len} bytes of {end}", id.chunk);
+            let failure = Failure::of(ReplicaFault::Corrupt, text);
+            return self.fail_replica(now, id.chunk, index, failure, out);
         }
         if len < id.known {
             // It had acknowledged more before this was sent.
             let text = format!("has lost bytes {len} to {} of {}", id.known, id.chunk);
-            return self.fail_replica(now, index, Some(ReplicaFault::Missing), text, out);
+            let failure = Failure::of(ReplicaFault::Missing, text);
+            return self.fail_replica(now, id.chunk, index, failure, out);
         }
-        self.advance_replica(now, index, len);
-        let replica = &mut self.current.as_mut().expect("checked").replicas[index];
-        if id.seq < replica.next {
+        self.advance_replica(now, id.chunk, index, len);
+        let next = self.replica(id.chunk, index).next;
+        if id.seq < next {
             return;
         }
-        let lowest = id.seq == replica.next;
-        let progress = &mut self.slots[(id.seq - self.first) as usize].copies[index];
+        let Some(slot) = self.slot_in(id.chunk, id.seq) else { return };
+        let progress = &mut slot.copies[index];
         if progress.state != SendState::InFlight || progress.attempt != id.attempt {
             return;
         }
-        if lowest {
+        if id.seq == next {
             // The answer was overtaken by one that says that all below is there.
             progress.state = SendState::RetryAt(now);
             self.resend_at = Some(now);
         } else {
             progress.state = SendState::BlockedByGap;
-            replica.gapped += 1;
+            self.replica(id.chunk, index).gapped += 1;
         }
     }
 
+    /// A replica does not serve. The writer leaves it while enough others stay followed; else the
+    /// chunk ends here (C15).
     pub(super) fn fail_replica(
         &mut self,
         now: Instant,
+        chunk: ChunkId,
         index: usize,
-        fault: Option<ReplicaFault>,
-        text: String,
+        failure: Failure,
         out: &mut Vec<Action>,
     ) {
-        self.fail_replica_with(now, index, fault, text, true, out);
-    }
-
-    /// A replica does not serve: the chunk ends here (C15).
-    fn fail_replica_with(
-        &mut self,
-        now: Instant,
-        index: usize,
-        fault: Option<ReplicaFault>,
-        text: String,
-        avoid: bool,
-        out: &mut Vec<Action>,
-    ) {
-        self.note_fault(index, &text);
-        let current = self.current.as_mut().expect("checked");
-        current.replicas[index].failed = true;
-        let (chunk, server) = (current.id(), current.replicas[index].place.server);
-        if let Some(fault) = fault {
+        self.note_fault(chunk, index, &failure.text);
+        let server = self.replica(chunk, index).place.server;
+        if let Some(fault) = failure.fault {
             out.push(Action::Report { chunk, server, fault });
         }
-        if avoid {
+        if failure.avoid {
             self.avoid_server(server, now);
+        }
+        let current = self.current.as_ref().filter(|current| current.id() == chunk);
+        let Some(current) = current else { return self.leave(chunk, index, out) };
+        let leaves = failure.verdict != Verdict::Rights && current.can_leave(index);
+        self.note_whole_failed(now);
+        if leaves {
+            self.leave(chunk, index, out);
+            return self.note_thin(now);
+        }
+        if failure.verdict != Verdict::Late {
+            self.leave(chunk, index, out);
         }
         if current_is_empty(self.current.as_ref()) {
             self.failures += 1;
@@ -564,10 +652,10 @@ impl Writer {
             self.failures = 0;
             self.open_after = now;
         }
-        self.end_current(out);
+        self.end_current(now, out);
     }
 
-    fn avoid_server(&mut self, server: ServerId, now: Instant) {
+    pub(super) fn avoid_server(&mut self, server: ServerId, now: Instant) {
         self.avoid.retain(|&(id, until)| id != server && until > now);
         if self.avoid.len() == AVOID_MAX {
             self.avoid.pop_front();
@@ -575,31 +663,30 @@ impl Writer {
         self.avoid.push_back((server, now + self.config.avoid_for));
     }
 
-    /// Ends the current chunk at exactly its acknowledged length. The other appends are to be laid
-    /// out again.
-    fn end_current(&mut self, out: &mut Vec<Action>) {
+    /// Ends the current chunk at exactly its acknowledged length. What followed replicas lack of it
+    /// stays owed; the other appends are to be laid out again.
+    fn end_current(&mut self, now: Instant, out: &mut Vec<Action>) {
         let current = self.current.take().expect("a chunk is open");
         if self.ended.is_none() {
             let (chunk, base, len) = (current.id(), current.base, current.acked);
             self.ended = Some(EndedChunk { chunk, base, len });
         } else {
             // Either the stream service has the chunk before it, or its end is reported next.
-            // end.
             assert_eq!(current.acked, 0, "acknowledged before the switch");
         }
-        self.release_below(self.acked, out);
         self.placed = self.acked;
-        self.resend_at = None;
-        for slot in &mut self.slots {
+        self.resend_at = self.resend_at.filter(|_| !self.debts.is_empty());
+        for slot in self.slots.iter_mut().skip((self.acked - self.first) as usize) {
             slot.offset = 0;
             slot.copies.fill(Progress { state: SendState::Unsent, attempt: 0 });
         }
+        self.owe(now, current, out);
     }
 
     /// The stream service has dropped the chunk that is written: it goes on in the next.
-    pub(super) fn abandon_current(&mut self, out: &mut Vec<Action>) {
+    pub(super) fn abandon_current(&mut self, now: Instant, out: &mut Vec<Action>) {
         assert!(self.ended.is_some(), "only before the switch is known");
-        self.end_current(out);
+        self.end_current(now, out);
     }
 
     /// The acknowledgement rule: all below, `acks` replicas, and the chunk known to be current.
@@ -617,6 +704,7 @@ impl Writer {
             }
             current.acked = slot.end();
             self.acked += 1;
+            self.owed += slot.bytes();
         }
         if self.acked > before {
             self.progress_at = now;
@@ -626,26 +714,10 @@ impl Writer {
         }
     }
 
-    /// Lets appends go that every living replica has.
-    fn release(&mut self, out: &mut Vec<Action>) {
-        let Some(current) = &self.current else { return };
-        let held = current.alive().map(|replica| replica.next).min().unwrap_or(self.acked);
-        let below = held.min(self.acked);
-        self.release_below(below, out);
-    }
-
-    fn release_below(&mut self, below: u64, out: &mut Vec<Action>) {
-        if below <= self.first {
-            return;
-        }
-        self.slots.drain(..(below - self.first) as usize);
-        self.first = below;
-        out.push(Action::Released { below });
-    }
-
     /// Ends the writer.
     pub(super) fn fail(&mut self, error: WriterError, out: &mut Vec<Action>) {
         self.life = Life::Over;
+        self.forget_chase();
         out.push(Action::Failed(error));
     }
 
@@ -653,17 +725,51 @@ impl Writer {
     fn check(&self) {
         let end = self.next_seq();
         assert!(self.first <= self.acked && self.acked <= self.placed && self.placed <= end);
+        self.check_chase();
         let Some(current) = &self.current else {
             assert!(self.ended.is_some(), "a chunk is current at the stream service");
             return assert_eq!(self.placed, self.acked, "placed in no chunk");
         };
         assert!(current.acked <= current.end && current.id() <= self.youngest);
         assert!(self.ended.is_none() || current.acked == 0, "acknowledged before the switch");
-        for replica in current.alive() {
+        for replica in current.followed() {
             assert!(replica.durable <= current.end && replica.notified <= current.acked);
             assert!(replica.next <= replica.unsent && replica.unsent <= self.placed);
-            assert!(self.first <= replica.next);
+            assert!(current.released <= replica.next);
         }
+    }
+}
+
+/// A replica that does not serve.
+pub(super) struct Failure {
+    /// What masters are to hear of it.
+    pub(super) fault: Option<ReplicaFault>,
+    /// For operators.
+    pub(super) text: String,
+    /// Its server is not wanted for a while.
+    pub(super) avoid: bool,
+    /// Consequence for the replica.
+    pub(super) verdict: Verdict,
+}
+
+/// Consequence of a failure for the replica.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Verdict {
+    /// It does not answer: it may have all that was sent, or get it yet.
+    Late,
+    /// It will not have the bytes.
+    Lost,
+    /// None: the writer's rights are refused, and no other replica will take them.
+    Rights,
+}
+
+impl Failure {
+    pub(super) fn of(fault: ReplicaFault, text: String) -> Failure {
+        let verdict = match fault {
+            ReplicaFault::Unreachable => Verdict::Late,
+            _ => Verdict::Lost,
+        };
+        Failure { fault: Some(fault), text, avoid: true, verdict }
     }
 }
 

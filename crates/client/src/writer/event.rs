@@ -38,12 +38,30 @@ pub struct WriterConfig {
     /// on in another chunk, so that the old one is sealed and repaired.
     pub idle_timeout: Duration,
     /// A chunk that was opened with fewer copies, because servers were missing, is left for one
-    /// that has them all: pause between two questions whether there is one. Doubles each time a
-    /// writer has moved, up to [`WriterConfig::whole_pause_max`]: a server may be there for the
+    /// that has them all: pause between two questions whether there is one. Doubles when such a chunk
+    /// fails within two pauses, up to [`WriterConfig::whole_pause_max`]: a server may be there for the
     /// masters and not for this writer.
     pub whole_pause: Duration,
-    /// See [`WriterConfig::whole_pause`]. It is forgotten after a time as long as this.
+    /// See [`WriterConfig::whole_pause`].
     pub whole_pause_max: Duration,
+    /// Bytes of sectors that acknowledged appends may take while some followed replica lacks them
+    /// (C14, k). A replica that lacks more is left; no append waits for it.
+    pub chase_bytes: u32,
+    /// Time for which a followed replica may lack an acknowledged append (C14, t), before it is left.
+    pub chase_for: Duration,
+    /// Age of the oldest append that a replica lacks when it is left, from which on its server counts
+    /// as slow and is avoided.
+    pub slow_after: Duration,
+    /// Time for which the bytes of an ended chunk are kept for a replica when too few others have
+    /// them.
+    pub debt_kept: Duration,
+    /// Time after which a chunk with a replica that is not followed ends: from this to five times as
+    /// long. Doubles with each chunk that is left so and follows another within
+    /// [`WriterConfig::whole_pause`], up to [`WriterConfig::whole_pause_max`].
+    pub thin_pause: Duration,
+    /// Time for which the end of a writer waits for copies that are owed, so that small files are
+    /// not left to masters for completion.
+    pub close_chase: Duration,
     /// Time without any acknowledgement after which the writer gives up.
     pub stall_budget: Duration,
     /// Time for which a server that failed is not wanted for new chunks.
@@ -187,10 +205,20 @@ pub enum Action {
         /// Acknowledged length of the file.
         len: u64,
     },
-    /// Appends below `below` are not needed any more.
+    /// Appends `from..below`, all of one chunk, are not needed any more. Those of an earlier chunk
+    /// may be needed for longer.
     Released {
-        /// First append that is.
+        /// The first of them.
+        from: u64,
+        /// The first behind them.
         below: u64,
+    },
+    /// A replica gets nothing more: its calls under way are of no use.
+    Left {
+        /// The chunk.
+        chunk: ChunkId,
+        /// Index of the replica in the chunk.
+        replica: u8,
     },
     /// A replica failed the writer.
     Report {

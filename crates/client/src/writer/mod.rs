@@ -6,15 +6,19 @@
 //! until the stream service has recorded the switch. A chunk that is full ends when all in it is
 //! acknowledged, so the base offset of the next is known before a byte is sent to it.
 //!
+//! With fewer acknowledgements than copies, replicas that are late are chased (C14): see `chase`.
+//!
 //! Invariant: never acknowledges an append before all below it, and never without `acks`
 //! replicas that have it durable in a chunk that the stream service knows to be current.
 
+mod chase;
 mod chunk;
 mod core;
 mod event;
 mod ops;
 mod timers;
 
+pub use self::chase::ChaseBudget;
 pub use self::core::Writer;
 pub use event::{
     Action, Event, OpDone, OpError, SendError, SendId, StreamOp, WriterConfig, WriterError,

@@ -24,6 +24,8 @@ enum OpKind {
     Extend(bool),
     /// For a chunk with all copies, in place of one that is short of some.
     Whole,
+    /// For spares without the servers that a thin chunk is written without.
+    Thin,
     /// Rights, and nothing else.
     Renew,
     Close,
@@ -38,7 +40,10 @@ impl Writer {
         if let Life::Closing { finish } = self.life
             && self.acked == self.next_seq()
         {
-            return self.ask_close(finish, out);
+            let since = *self.closing_since.get_or_insert(now);
+            if self.owed == 0 || now >= since + self.config.close_chase {
+                return self.ask_close(finish, out);
+            }
         }
         let Some(ended) = self.ended else {
             return self.ask_ahead(now, out);
@@ -73,17 +78,14 @@ impl Writer {
     /// True when the chunk that is written was opened with fewer copies than the file asks for, or
     /// is written without a server that is avoided.
     pub(super) fn is_short(&self) -> bool {
-        let short = |current: &OpenChunk| current.alive().count() < usize::from(self.config.copies);
+        let short =
+            |current: &OpenChunk| current.followed().count() < usize::from(self.config.copies);
         self.life == Life::Open && self.ended.is_none() && self.current.as_ref().is_some_and(short)
     }
 
     /// Asks for a chunk with all copies. Servers that failed are allowed: the stream service places
     /// chunks on servers whose heartbeats reach it.
     fn ask_whole(&mut self, now: Instant, out: &mut Vec<Action>) {
-        let calm = |since: Instant| now.since(since) >= self.config.whole_pause_max;
-        if self.whole_since.is_some_and(calm) {
-            (self.whole_since, self.whole_pause) = (None, self.config.whole_pause);
-        }
         self.whole_after = now + self.whole_pause;
         self.op = Some(OpState { kind: OpKind::Whole, avoid: Vec::new() });
         let spares = self.config.spares.max(1);
@@ -102,10 +104,23 @@ impl Writer {
         self.avoid.retain(|(server, _)| !servers.contains(server));
         self.current.as_mut().expect("it is short").full = true;
         self.whole_since = Some(now);
-        self.whole_pause = (self.whole_pause * 2).min(self.config.whole_pause_max);
+    }
+
+    /// A replica of the current chunk has failed. When the writer moved to it for all copies, and soon
+    /// before, the next such move waits longer.
+    pub(super) fn note_whole_failed(&mut self, now: Instant) {
+        let Some(since) = self.whole_since.take() else { return };
+        self.whole_pause = match now.since(since) < self.whole_pause * 2 {
+            true => (self.whole_pause * 2).min(self.config.whole_pause_max),
+            false => self.config.whole_pause,
+        };
+        self.whole_after = self.whole_after.max(now + self.whole_pause);
     }
 
     fn ask_ahead(&mut self, now: Instant, out: &mut Vec<Action>) {
+        if self.thin_question().is_some_and(|at| now >= at) {
+            return self.ask_thin(now, out);
+        }
         if self.is_short() && now >= self.whole_after {
             return self.ask_whole(now, out);
         }
@@ -118,6 +133,21 @@ impl Writer {
             let (avoid, purpose) = (Vec::new(), self.purpose_of_need());
             out.push(Action::Op(StreamOp::Extend { avoid, spares: 0, purpose }));
         }
+    }
+
+    /// Asks for spares without the servers that the chunk is written without.
+    fn ask_thin(&mut self, now: Instant, out: &mut Vec<Action>) {
+        let mut avoid = self.avoided(now);
+        let current = self.current.as_ref().expect("it is thin");
+        for replica in current.replicas.iter().filter(|replica| replica.left) {
+            if !avoid.contains(&replica.place.server) {
+                avoid.push(replica.place.server);
+            }
+        }
+        self.thin_after = now + self.config.extend_pause;
+        self.op = Some(OpState { kind: OpKind::Thin, avoid: avoid.clone() });
+        let (spares, purpose) = (self.config.spares.max(1), self.purpose_of_need());
+        out.push(Action::Op(StreamOp::Extend { avoid, spares, purpose }));
     }
 
     /// When the stream service is to be asked for rights alone.
@@ -177,13 +207,20 @@ impl Writer {
             (OpKind::Extend(_) | OpKind::Renew, Ok(OpDone::Writer(grant))) => {
                 self.tokens_stale = false;
                 self.adopt_right(grant.current.as_ref());
-                self.adopt_spares(grant.spares, &op.avoid, out)
+                self.adopt_spares(now, grant.spares, &op.avoid, out)
             }
             (OpKind::Whole, Ok(OpDone::Writer(grant))) => {
                 self.tokens_stale = false;
                 self.adopt_right(grant.current.as_ref());
-                let taken = self.adopt_spares(grant.spares, &[], out);
+                let taken = self.adopt_spares(now, grant.spares, &[], out);
                 self.leave_short(now);
+                taken
+            }
+            (OpKind::Thin, Ok(OpDone::Writer(grant))) => {
+                self.tokens_stale = false;
+                self.adopt_right(grant.current.as_ref());
+                let taken = self.adopt_spares(now, grant.spares, &op.avoid, out);
+                self.note_thin_answer(now);
                 taken
             }
             (OpKind::Close, Ok(OpDone::Closed { len })) => {
@@ -197,13 +234,16 @@ impl Writer {
             // The chunk that was to follow is not recorded any more: see what is.
             (OpKind::Advance(next, _), Err(OpError::Stale)) => {
                 if self.current.as_ref().is_some_and(|current| current.id() == next) {
-                    self.abandon_current(out);
+                    self.abandon_current(now, out);
                 }
                 self.spares.clear();
                 Ok(())
             }
             // Nothing waits for it: ask again later.
-            (OpKind::Whole, Err(OpError::Full | OpError::Stale | OpError::Failed(_))) => Ok(()),
+            (
+                OpKind::Whole | OpKind::Thin,
+                Err(OpError::Full | OpError::Stale | OpError::Failed(_)),
+            ) => Ok(()),
             (OpKind::Extend(false), Err(_)) => {
                 self.extend_after = now + self.config.extend_pause;
                 Ok(())
@@ -250,7 +290,7 @@ impl Writer {
         }
         self.progress_at = now;
         self.adopt_right(grant.current.as_ref());
-        self.adopt_spares(grant.spares, avoided, out)
+        self.adopt_spares(now, grant.spares, avoided, out)
     }
 
     /// Takes over a fresh right to the chunk that is written.
@@ -266,6 +306,7 @@ impl Writer {
     /// written here are passed over.
     pub(super) fn adopt_spares(
         &mut self,
+        now: Instant,
         granted: Vec<ChunkPlace>,
         avoided: &[ServerId],
         out: &mut Vec<Action>,
@@ -275,7 +316,7 @@ impl Writer {
             && granted.iter().all(|place| place.chunk != current.id())
         {
             // Abandoned before the service was notified that it is written.
-            self.abandon_current(out);
+            self.abandon_current(now, out);
         }
         let known: Vec<_> = self.spares.iter().map(|place| place.chunk).collect();
         self.spares.clear();
@@ -305,6 +346,7 @@ impl Writer {
             return self.fail(WriterError::Protocol(text), out);
         }
         self.life = Life::Over;
+        self.forget_chase();
         out.push(Action::Closed { len });
     }
 }

@@ -6,7 +6,7 @@ use wire::control::ReplicaFault;
 use wire::data::{CommitRequest, DataError};
 
 use super::chunk::{Replica, SendState};
-use super::core::{Life, Writer};
+use super::core::{Failure, Life, Verdict, Writer};
 use super::event::{Action, SendError, WriterError};
 
 impl Writer {
@@ -30,6 +30,26 @@ impl Writer {
             add(self.whole_after);
         }
         if self.op.is_none()
+            && let Some(at) = self.thin_question()
+        {
+            add(at);
+        }
+        if let Some(at) = self.thin_end() {
+            add(at);
+        }
+        if self.op.is_none()
+            && self.owed > 0
+            && let Some(since) = self.closing_since
+        {
+            add(since + self.config.close_chase);
+        }
+        self.each_owing(|at, _, _| add(at));
+        for replica in self.debts.iter().flat_map(|debt| debt.chunk.followed()) {
+            if replica.owes() {
+                add(replica.silent_since().max(replica.resent_at) + self.config.resend_after);
+            }
+        }
+        if self.op.is_none()
             && let Some(at) = self.renewal_due()
         {
             add(at);
@@ -41,7 +61,7 @@ impl Writer {
             return due;
         };
         let config = &self.config;
-        for replica in current.alive().filter(|replica| replica.owes()) {
+        for replica in current.followed().filter(|replica| replica.owes()) {
             let silent = replica.silent_since();
             add(silent + config.replica_timeout);
             add(replica.progress_at + config.stuck_timeout);
@@ -53,7 +73,7 @@ impl Writer {
         if self.is_idle() {
             let wants = |replica: &&Replica| !replica.telling && current.acked > 0;
             let tell_at = |replica: &Replica| self.tell_at(replica, current.acked);
-            if let Some(at) = current.alive().filter(wants).map(tell_at).min() {
+            if let Some(at) = current.followed().filter(wants).map(tell_at).min() {
                 add(at.max(self.progress_at + config.commit_idle));
             }
         }
@@ -83,23 +103,28 @@ impl Writer {
             };
             return self.fail(WriterError::Stalled { cause }, out);
         }
+        self.check_chased(now, out);
         let count = self.current.as_ref().map_or(0, |current| current.replicas.len());
         for index in 0..count {
             if self.current.is_some() {
                 self.check_replica(now, index, out);
             }
         }
+        let debts = self.debts.iter().map(|debt| &debt.chunk);
+        let owing: Vec<_> = debts.map(|chunk| (chunk.id(), chunk.replicas.len())).collect();
+        for (chunk, count) in owing {
+            (0..count).for_each(|index| self.resend_oldest(now, chunk, index, out));
+        }
     }
 
     fn check_replica(&mut self, now: Instant, index: usize, out: &mut Vec<Action>) {
         let current = self.current.as_mut().expect("checked");
-        let replica = &mut current.replicas[index];
-        if replica.failed || !replica.owes() {
+        let (chunk, replica) = (current.id(), &mut current.replicas[index]);
+        if replica.left || !replica.owes() {
             return;
         }
         let config = &self.config;
-        let silent = replica.silent_since();
-        let failed = if now >= silent + config.replica_timeout {
+        let failed = if now >= replica.silent_since() + config.replica_timeout {
             Some("no answer")
         } else if now >= replica.progress_at + config.stuck_timeout {
             Some("no progress")
@@ -110,16 +135,25 @@ impl Writer {
             None
         };
         if let Some(text) = failed {
-            let fault = Some(ReplicaFault::Unreachable);
-            return self.fail_replica(now, index, fault, text.to_owned(), out);
+            let failure = Failure::of(ReplicaFault::Unreachable, text.to_owned());
+            return self.fail_replica(now, chunk, index, failure, out);
         }
-        if now >= silent.max(replica.resent_at) + config.resend_after {
-            replica.resent_at = now;
-            let seq = replica.next;
-            let slot = &self.slots[(seq - self.first) as usize];
-            if slot.copies[index].state == SendState::InFlight {
-                self.send(seq, index, out);
-            }
+        self.resend_oldest(now, chunk, index, out);
+    }
+
+    /// Sends the oldest append that a silent replica lacks again.
+    fn resend_oldest(&mut self, now: Instant, chunk: ChunkId, index: usize, out: &mut Vec<Action>) {
+        let pause = self.config.resend_after;
+        let Some(found) = self.chunk_mut(chunk) else { return };
+        let replica = &mut found.replicas[index];
+        let due = replica.silent_since().max(replica.resent_at) + pause;
+        if replica.left || !replica.owes() || now < due {
+            return;
+        }
+        replica.resent_at = now;
+        let seq = replica.next;
+        if self.slots[(seq - self.first) as usize].copies[index].state == SendState::InFlight {
+            self.send(chunk, seq, index, out);
         }
     }
 
@@ -137,7 +171,7 @@ impl Writer {
     fn tell_replica(&mut self, now: Instant, index: usize, out: &mut Vec<Action>) {
         let current = self.current.as_ref().expect("checked");
         let (committed, replica) = (current.acked, &current.replicas[index]);
-        if replica.failed || replica.telling || committed == 0 {
+        if replica.left || replica.telling || committed == 0 {
             return;
         }
         if now < self.tell_at(replica, committed) {
@@ -167,7 +201,7 @@ impl Writer {
         let index = usize::from(replica);
         let replica = &mut current.replicas[index];
         replica.telling = false;
-        if replica.failed || closing {
+        if replica.left || closing {
             return;
         }
         match result {
@@ -183,15 +217,18 @@ impl Writer {
                 if replica.durable > 0 =>
             {
                 let text = "has lost the chunk".to_owned();
-                self.fail_replica(now, index, Some(ReplicaFault::Missing), text, out);
+                let failure = Failure::of(ReplicaFault::Missing, text);
+                self.fail_replica(now, chunk, index, failure, out);
             }
             Err(SendError::Data(DataError::Corrupt { .. })) => {
                 let text = "holds a damaged replica".to_owned();
-                self.fail_replica(now, index, Some(ReplicaFault::Corrupt), text, out);
+                let failure = Failure::of(ReplicaFault::Corrupt, text);
+                self.fail_replica(now, chunk, index, failure, out);
             }
             Err(SendError::Data(DataError::DiskFailed)) => {
                 let text = "its disk has failed".to_owned();
-                self.fail_replica(now, index, Some(ReplicaFault::DiskFailed), text, out);
+                let failure = Failure::of(ReplicaFault::DiskFailed, text);
+                self.fail_replica(now, chunk, index, failure, out);
             }
             // The next append finds out; until then readers use the other replicas. Without a
             // next append the writer moves on, so that others can restore the redundancy.
@@ -200,7 +237,8 @@ impl Writer {
                 replica.tell_after = now + self.config.replica_timeout;
                 if now >= since.max(replica.heard_at) + self.config.idle_timeout {
                     let text = "does not answer an idle writer".to_owned();
-                    self.fail_replica(now, index, Some(ReplicaFault::Unreachable), text, out);
+                    let failure = Failure::of(ReplicaFault::Unreachable, text);
+                    self.fail_replica(now, chunk, index, failure, out);
                 }
             }
             // Its right has run out, by the replica's clock. When renewal does not help, it is
@@ -211,7 +249,9 @@ impl Writer {
                 self.renew_at = Some(now);
                 if now >= since.max(replica.heard_at) + self.config.idle_timeout {
                     let text = "refuses the right of an idle writer".to_owned();
-                    self.fail_replica(now, index, None, text, out);
+                    let failure =
+                        Failure { fault: None, text, avoid: true, verdict: Verdict::Rights };
+                    self.fail_replica(now, chunk, index, failure, out);
                 }
             }
             Err(_) => replica.tell_after = now + self.config.replica_timeout,

@@ -2,6 +2,7 @@
 
 mod append;
 mod block_managers;
+mod chase;
 mod cuts;
 mod deleted;
 mod disks;
@@ -157,6 +158,12 @@ pub const SCENARIOS: &[Scenario] = &[
             "short replica completed",
             "chunk repaired",
         ],
+    },
+    Scenario {
+        name: "chase-slow",
+        about: "one server at a time is slow or stands still beside writers that two copies suffice",
+        run: |sim| Box::pin(chase::run(sim)),
+        marks: &["writer: replica left", "writer: next chunk"],
     },
     Scenario {
         name: "append-masters",

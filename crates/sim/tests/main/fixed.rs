@@ -71,6 +71,7 @@ scenarios! {
     append_network "append-network",
     append_partitions "append-partitions",
     append_policies "append-policies",
+    chase_slow "chase-slow",
     append_rot "append-rot",
     append_servers "append-servers",
     append_storm "append-storm",

@@ -1,0 +1,317 @@
+//! Chasing (C14): acknowledgements at MinCopy of MaxCopy copies, and the rest soon after.
+//!
+//! An append is acknowledged when MinCopy followed replicas have it. What other followed replicas
+//! lack stays in memory and is owed to them, within a budget that never makes an append wait: a
+//! replica that owes too much, or for too long, is left. The chunk is thin then, and ends soon, for
+//! only ended chunks are repaired. What an ended chunk owes stays owed in the same way.
+//!
+//! Invariant: an acknowledged append is released when every followed replica of its chunk has it,
+//! so that MinCopy replicas have it at least.
+
+use std::cell::Cell;
+
+use base::ChunkId;
+use runtime::{Duration, Instant};
+
+use super::chunk::{Debt, OpenChunk, Thin};
+use super::core::{Life, Writer};
+use super::event::Action;
+use crate::limits::{DEBTS_MAX, THIN_ENDS_PER_S_MAX};
+
+/// Bound of what the writers of a process owe together, and of how often they end thin chunks.
+#[derive(Debug)]
+pub struct ChaseBudget {
+    bytes_max: u64,
+    bytes: Cell<u64>,
+    /// When the present second of thin ends began, and the ends in it.
+    ends: Cell<(Option<Instant>, u32)>,
+}
+
+impl ChaseBudget {
+    /// A budget of `bytes_max` bytes of sectors, of which none are taken.
+    pub fn new(bytes_max: u64) -> ChaseBudget {
+        ChaseBudget { bytes_max, bytes: Cell::new(0), ends: Cell::default() }
+    }
+
+    /// Bytes of sectors that are owed now.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.get()
+    }
+
+    /// Changes what one writer has taken from `from` to `to`. False, without a change, when there is
+    /// no room for it.
+    fn change(&self, from: u64, to: u64) -> bool {
+        let bytes = self.bytes.get() - from + to;
+        let fits = to <= from || bytes <= self.bytes_max;
+        if fits {
+            self.bytes.set(bytes);
+        }
+        fits
+    }
+
+    fn take_end(&self, now: Instant) -> bool {
+        let (began, ends) = self.ends.get();
+        let began = began.filter(|&at| now.since(at) < Duration::from_secs(1));
+        let ends = if began.is_some() { ends } else { 0 };
+        if ends >= THIN_ENDS_PER_S_MAX {
+            return false;
+        }
+        self.ends.set((began.or(Some(now)), ends + 1));
+        true
+    }
+}
+
+impl Writer {
+    /// Lets appends go that every followed replica of their chunk has.
+    pub(super) fn release(&mut self, out: &mut Vec<Action>) {
+        let acked = self.acked;
+        let current = self.current.iter_mut().map(|current| (current, acked));
+        let debts = self.debts.iter_mut().map(|debt| (&mut debt.chunk, debt.below));
+        for (chunk, below) in current.chain(debts) {
+            let held = chunk.followed().map(|replica| replica.next).min().unwrap_or(below);
+            let (from, below) = (chunk.released, held.min(below));
+            if from >= below {
+                continue;
+            }
+            chunk.released = below;
+            let range = (from - self.first) as usize..(below - self.first) as usize;
+            for slot in self.slots.range_mut(range) {
+                slot.released = true;
+                self.owed -= slot.bytes();
+            }
+            out.push(Action::Released { from, below });
+        }
+        self.debts.retain(|debt| debt.chunk.released < debt.below);
+        while self.slots.front().is_some_and(|slot| slot.released) {
+            self.slots.pop_front();
+            self.first += 1;
+        }
+    }
+
+    /// Keeps what is owed within the budgets: replicas that lack the oldest appends are left.
+    pub(super) fn bound_chase(&mut self, now: Instant, out: &mut Vec<Action>) {
+        loop {
+            let fits = self.owed <= u64::from(self.config.chase_bytes);
+            if fits && self.chase.change(self.charged, self.owed) {
+                self.charged = self.owed;
+                return;
+            }
+            let Some((chunk, index)) = self.hindmost() else {
+                // Those that are left would leave too few copies: it is bounded by time.
+                return;
+            };
+            self.leave_slow(now, chunk, index, out);
+            self.release(out);
+        }
+    }
+
+    /// The replica that lacks the oldest acknowledged append, of those that may be left.
+    fn hindmost(&self) -> Option<(ChunkId, usize)> {
+        let owing = |chunk: &OpenChunk, below: u64| {
+            let replicas = chunk.replicas.iter().enumerate();
+            let late = replicas.filter(|(_, replica)| !replica.left && replica.next < below);
+            let mut late: Vec<_> = late.map(|(index, replica)| (replica.next, index)).collect();
+            late.sort_unstable();
+            late
+        };
+        for debt in &self.debts {
+            let late = owing(&debt.chunk, debt.below);
+            if let Some((_, index)) = late.into_iter().find(|it| self.may_leave(debt, it.1)) {
+                return Some((debt.chunk.id(), index));
+            }
+        }
+        let current = self.current.as_ref()?;
+        let late = owing(current, self.acked);
+        let (_, index) = late.into_iter().find(|it| current.can_leave(it.1))?;
+        Some((current.id(), index))
+    }
+
+    /// True when what is owed to this replica of an ended chunk is held elsewhere as often as it was
+    /// acknowledged. If not, the bytes here may be the only other copy, and are kept.
+    fn may_leave(&self, debt: &Debt, index: usize) -> bool {
+        let chunk = &debt.chunk;
+        let failed = |server| self.avoid.iter().any(|&(id, _)| id == server);
+        let others = chunk.replicas.iter().enumerate().filter(|(at, other)| {
+            *at != index && other.durable >= chunk.acked && !failed(other.place.server)
+        });
+        others.count() >= chunk.acks()
+    }
+
+    /// A replica of this chunk gets nothing more, and its answers count no more.
+    pub(super) fn leave(&mut self, chunk: ChunkId, index: usize, out: &mut Vec<Action>) {
+        let left = self.chunk_mut(chunk).expect("the caller has it");
+        if !std::mem::replace(&mut left.replicas[index].left, true) {
+            out.push(Action::Left { chunk, replica: index as u8 });
+        }
+    }
+
+    fn leave_slow(&mut self, now: Instant, chunk: ChunkId, index: usize, out: &mut Vec<Action>) {
+        self.note_fault(chunk, index, "too slow");
+        let replica = &self.chunk(chunk).expect("the caller has it").replicas[index];
+        let (server, oldest) = (replica.place.server, self.placed_at(replica.next));
+        // One that is late for a moment only is welcome in the next chunk.
+        if now.since(oldest) >= self.config.slow_after {
+            self.avoid_server(server, now);
+        }
+        self.leave(chunk, index, out);
+        self.note_thin(now);
+    }
+
+    /// What followed replicas lack of a chunk that has ended stays owed.
+    pub(super) fn owe(&mut self, now: Instant, mut chunk: OpenChunk, out: &mut Vec<Action>) {
+        let below = self.acked;
+        for (index, replica) in chunk.replicas.iter_mut().enumerate() {
+            replica.next = replica.next.min(below);
+            replica.unsent = replica.unsent.min(below);
+            if replica.left {
+                continue;
+            }
+            let owed = (replica.next - self.first) as usize..(replica.unsent - self.first) as usize;
+            let gapped = self.slots.range(owed).filter(|slot| slot.is_blocked_at(index));
+            replica.gapped = gapped.count() as u32;
+        }
+        chunk.thin = None;
+        self.debts.push_back(Debt { chunk, below, ended_at: now });
+        self.release(out);
+        if self.debts.len() > DEBTS_MAX {
+            let oldest = &self.debts[0].chunk;
+            let (id, count) = (oldest.id(), oldest.replicas.len());
+            (0..count).for_each(|index| self.leave(id, index, out));
+            self.release(out);
+        }
+    }
+
+    /// Looks for replicas that owe an acknowledged append for too long.
+    pub(super) fn check_chased(&mut self, now: Instant, out: &mut Vec<Action>) {
+        while let Some((chunk, index)) = self.overdue(now) {
+            self.leave_slow(now, chunk, index, out);
+            self.release(out);
+        }
+    }
+
+    fn overdue(&self, now: Instant) -> Option<(ChunkId, usize)> {
+        let mut due = None;
+        self.each_owing(|at, chunk, index| {
+            if at <= now && due.is_none() {
+                due = Some((chunk, index));
+            }
+        });
+        due
+    }
+
+    /// Calls `each` with the moment at which a replica that owes something is to be left.
+    pub(super) fn each_owing(&self, mut each: impl FnMut(Instant, ChunkId, usize)) {
+        for debt in &self.debts {
+            for (index, replica) in debt.chunk.replicas.iter().enumerate() {
+                if replica.left || replica.next >= debt.below {
+                    continue;
+                }
+                let kept = debt.ended_at + self.config.debt_kept;
+                let at = self.placed_at(replica.next) + self.config.chase_for;
+                let may = self.may_leave(debt, index);
+                each(if may { at.min(kept) } else { kept }, debt.chunk.id(), index);
+            }
+        }
+        let Some(current) = &self.current else { return };
+        for (index, replica) in current.replicas.iter().enumerate() {
+            if !replica.left && replica.next < self.acked && current.can_leave(index) {
+                each(self.placed_at(replica.next) + self.config.chase_for, current.id(), index);
+            }
+        }
+    }
+
+    fn placed_at(&self, seq: u64) -> Instant {
+        self.slots[(seq - self.first) as usize].placed_at
+    }
+
+    /// Notes when the current chunk became thin, if it is.
+    pub(super) fn note_thin(&mut self, now: Instant) {
+        let calm = self.thin_ended.is_none_or(|at| now.since(at) >= self.config.whole_pause);
+        let Some(current) = &mut self.current else { return };
+        if current.thin.is_some() || current.replicas.iter().all(|replica| !replica.left) {
+            return;
+        }
+        if calm {
+            self.thin_ends = 0;
+        }
+        let pause = current.spread(self.config.thin_pause) * (1 << self.thin_ends.min(16));
+        let end_at = now + pause.min(self.config.whole_pause_max);
+        current.thin = Some(Thin { end_at, answered: false });
+        self.thin_after = now;
+    }
+
+    /// The thin chunk with bytes that is written, and that the stream service knows.
+    fn thin(&self) -> Option<&Thin> {
+        let current = self.current.as_ref().filter(|it| it.end > 0 && !it.full)?;
+        current.thin.as_ref().filter(|_| self.ended.is_none() && self.life == Life::Open)
+    }
+
+    /// When the stream service is to be asked for spares that let a thin chunk end.
+    pub(super) fn thin_question(&self) -> Option<Instant> {
+        self.thin().filter(|thin| !thin.answered).map(|_| self.thin_after)
+    }
+
+    /// When a thin chunk is to end.
+    pub(super) fn thin_end(&self) -> Option<Instant> {
+        self.thin().filter(|thin| thin.answered).map(|thin| thin.end_at)
+    }
+
+    /// The stream service has answered: masters live, and what they grant is known. The chunk can
+    /// end when a spare is there without a server that is avoided.
+    pub(super) fn note_thin_answer(&mut self, now: Instant) {
+        self.thin_after = now + self.config.extend_pause;
+        let there = self.fit_spare(now).is_some();
+        if let Some(thin) = self.current.as_mut().and_then(|current| current.thin.as_mut()) {
+            thin.answered = there;
+        }
+    }
+
+    fn fit_spare(&self, now: Instant) -> Option<usize> {
+        let avoids = |server| self.avoids(server, now);
+        self.spares.iter().position(|it| it.replicas.iter().all(|it| !avoids(it.server)))
+    }
+
+    /// Ends a thin chunk whose time has come. Appends under way are acknowledged first.
+    pub(super) fn end_thin(&mut self, now: Instant) {
+        if self.thin_end().is_none_or(|at| at > now) {
+            return;
+        }
+        let fit = self.fit_spare(now).filter(|_| !self.tokens_stale);
+        let may = fit.is_some() && self.chase.take_end(now);
+        let current = self.current.as_mut().expect("it is thin");
+        let thin = current.thin.as_mut().expect("it is thin");
+        let Some(at) = fit else { return thin.answered = false };
+        if !may {
+            thin.end_at = now + self.config.retry_pause * 5;
+            return;
+        }
+        self.spares.drain(..at);
+        current.full = true;
+        self.thin_ends += 1;
+        self.thin_ended = Some(now);
+    }
+
+    /// Gives back what it has taken of the budget.
+    pub(super) fn forget_chase(&mut self) {
+        self.chase.change(self.charged, 0);
+        self.charged = 0;
+    }
+
+    /// The invariants of chasing.
+    pub(super) fn check_chase(&self) {
+        assert!(self.debts.len() <= DEBTS_MAX && self.charged <= self.chase.bytes());
+        for Debt { chunk, below, .. } in &self.debts {
+            assert!(chunk.released < *below && *below <= self.acked);
+            for replica in chunk.followed() {
+                assert!(chunk.released <= replica.next && replica.next <= replica.unsent);
+                assert!(replica.unsent <= *below);
+            }
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.forget_chase();
+    }
+}

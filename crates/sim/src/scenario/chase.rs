@@ -1,0 +1,164 @@
+//! Writers of 3/2 beside one server at a time that is slow, or stands still (C14): no append waits
+//! for it, and the cluster is whole again soon after.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use client::{Appender, Client};
+use futures_util::future::join_all;
+use runtime::Class;
+use runtime::sim::Sim;
+use wire::control::Policy;
+
+use super::append::{check_content, seal_all};
+use crate::audit;
+use crate::cluster::{Cluster, Shape};
+use crate::oracle::Oracle;
+use crate::tuning::Tuning;
+
+const WRITERS: u64 = 3;
+const APPEND_MAX: u64 = 30_000;
+/// Longest wait for an acknowledgement. Simulated disks take 1 ms at most, and links half of it.
+const ACK_WITHIN: Duration = Duration::from_millis(100);
+/// Chunks have all copies so long after a fault, whether their writers append or not.
+const WHOLE_WITHIN: Duration = Duration::from_secs(20);
+/// Delay of every operation of a slow disk: fifty times the longest of a healthy one.
+const SLOW_BY: Duration = Duration::from_millis(50);
+/// A chunk that is written without one of its replicas has ended after this time.
+const THIN_FOR: Duration = Duration::from_secs(3);
+const FAULTS: u64 = 3;
+const TIMEOUT: Duration = Duration::from_secs(180);
+
+#[derive(Clone)]
+struct Load {
+    sim: Sim,
+    oracle: Oracle,
+    stop: Rc<Cell<bool>>,
+    violation: Rc<RefCell<Option<String>>>,
+}
+
+pub(super) async fn run(sim: Sim) -> Result<(), String> {
+    let mut tuning = Tuning::draw(&sim);
+    // Copies of what a dead server had take none of the bandwidth that is judged here.
+    tuning.scrub_pause = Duration::from_secs(60);
+    // As they are: with less a healthy replica is left too, and the slow one is needed.
+    let usual = client::Config::default();
+    tuning.client.chase_bytes_max = usual.chase_bytes_max;
+    tuning.client.writer.chase_bytes = usual.writer.chase_bytes;
+    let cluster = Cluster::start(&sim, Shape::default(), tuning);
+    cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
+    let load = Load {
+        sim: sim.clone(),
+        oracle: Oracle::new(),
+        stop: Rc::default(),
+        violation: Rc::default(),
+    };
+    let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
+    let writers = (0..WRITERS).map(|number| {
+        let keep = keep_writing(load.clone(), client.clone(), number);
+        client.env().spawn(Class::Foreground, "writer", keep)
+    });
+    let writers: Vec<_> = writers.collect();
+    for _ in 0..FAULTS {
+        load.harm(&cluster).await;
+        cluster.until_whole(WHOLE_WITHIN).await?;
+        sim.sleep(THIN_FOR).await;
+    }
+    load.stop.set(true);
+    join_all(writers).await;
+    if let Some(violation) = load.violation.take() {
+        return Err(violation);
+    }
+    seal_all(&cluster).await?;
+    cluster.settle(TIMEOUT).await?;
+    if let Some(violation) = cluster.violations().first() {
+        return Err(violation.clone());
+    }
+    check_content(&cluster, &load.oracle).await?;
+    audit::until_clean(&cluster, &load.oracle, TIMEOUT).await
+}
+
+impl Load {
+    fn draw(&self, low: u64, high: u64) -> u64 {
+        self.sim.with_rng(|rng| rng.between(low, high))
+    }
+
+    /// One server is slow, or stands still, for 50 ms to 6 s.
+    async fn harm(&self, cluster: &Cluster) {
+        let host = cluster.servers()[self.draw(0, cluster.servers().len() as u64 - 1) as usize];
+        let short = self.draw(0, 1) == 0;
+        let length =
+            Duration::from_millis(if short { self.draw(50, 600) } else { self.draw(600, 6_000) });
+        if self.draw(0, 1) == 0 {
+            self.sim.pause(host, length);
+            self.sim.sleep(length).await;
+        } else {
+            self.sim.with_disk_faults(host, |disk| {
+                (disk.stall_one_in, disk.stall) = (1, SLOW_BY);
+            });
+            self.sim.sleep(length).await;
+            self.sim.with_disk_faults(host, |disk| *disk = Default::default());
+        }
+    }
+
+    fn note(&self, outcome: Result<(), String>) {
+        if let Err(violation) = outcome {
+            self.violation.borrow_mut().get_or_insert(violation);
+            self.stop.set(true);
+        }
+    }
+}
+
+async fn keep_writing(load: Load, client: Client, number: u64) {
+    for round in 0.. {
+        if load.stop.get() {
+            return;
+        }
+        load.note(write_file(&load, &client, &format!("/w{number}-{round}")).await);
+    }
+}
+
+async fn write_file(load: &Load, client: &Client, path: &str) -> Result<(), String> {
+    let text = |error: client::Error| format!("{path}: {error}");
+    let policy = Policy { copies: 3, acks: 2 };
+    let file = client.create(path, policy, 0o644, false).await.map_err(text)?;
+    let appender = file.append_handle().await.map_err(text)?;
+    load.oracle.opened(path, appender.epoch(), appender.acked_len(), load.draw(1, u64::MAX))?;
+    for _ in 0..load.draw(20, 400) {
+        if load.stop.get() {
+            break;
+        }
+        append(load, &appender, path).await?;
+        // Some are idle for longer than a thin chunk may be open.
+        let pause = if load.draw(0, 99) == 0 { load.draw(0, 4_000) } else { load.draw(0, 20) };
+        client.env().sleep(Duration::from_millis(pause)).await;
+    }
+    let expected = load.oracle.acked_len(path);
+    match appender.close().await.map_err(text)? {
+        len if len == expected => Ok(()),
+        len => Err(format!("{path}: closed at {len}, {expected} bytes acknowledged")),
+    }
+}
+
+/// One append, or up to four at once, of which each is acknowledged in time.
+async fn append(load: &Load, appender: &Appender, path: &str) -> Result<(), String> {
+    let text = |error: client::Error| format!("{path}: {error}");
+    let began = load.sim.elapsed();
+    let mut pending = Vec::new();
+    for _ in 0..load.draw(1, 4) {
+        let len = load.draw(1, APPEND_MAX) as usize;
+        let data = load.oracle.next(path, appender.epoch(), len);
+        let append = appender.submit(&data).await.map_err(text)?;
+        pending.push((append.offset() + len as u64, append));
+    }
+    for (end, append) in pending {
+        append.await.map_err(text)?;
+        load.oracle.acked(path, appender.epoch(), end)?;
+    }
+    let waited = load.sim.elapsed() - began;
+    match waited <= ACK_WITHIN {
+        true => Ok(()),
+        false => Err(format!("{path}: an append waited {waited:?} for one server of three")),
+    }
+}
