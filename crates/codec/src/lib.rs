@@ -1,7 +1,10 @@
-//! CRC32C, erasure codes (C18) and numbers in bytes; later compression (C19) and offload (C24).
+//! CRC32C, erasure codes (C18), compression of blocks (C19) and numbers in bytes; later their
+//! offload (C24).
 //!
 //! Invariant: no I/O, no time, no knowledge of sectors, messages or files.
 
+pub mod block;
+mod copy;
 mod crc;
 pub mod cursor;
 pub mod ec;

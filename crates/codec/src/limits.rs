@@ -1,4 +1,4 @@
-//! Limits of erasure codes.
+//! Limits of erasure codes and blocks.
 
 /// Data fragments of a code, at most: a row of 1 MiB has shares of 85 KiB then.
 pub const DATA_MAX: usize = 12;
@@ -11,3 +11,13 @@ const _: () = assert!(DATA_MAX + PARITY_MAX == FRAGMENTS_MAX);
 /// Bytes that a kernel takes of all fragments before it goes on: with [`FRAGMENTS_MAX`] of them
 /// 64 KiB, so that a strip stays in a core's second-level cache for what is computed next to it.
 pub const STRIP: usize = 4 << 10;
+
+/// Logical bytes of a block of a share: 2^12 to 2^16.
+pub const BLOCK_LOG2_MIN: u8 = 12;
+/// The same, at most.
+pub const BLOCK_LOG2_MAX: u8 = 16;
+/// Logical bytes of a block, at most.
+pub const BLOCK_MAX: usize = 1 << BLOCK_LOG2_MAX;
+
+/// Bytes of the head of a stored block.
+pub const BLOCK_HEAD: usize = 8;
