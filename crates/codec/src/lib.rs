@@ -10,5 +10,6 @@ pub mod cursor;
 pub mod ec;
 pub mod gf;
 pub mod limits;
+pub mod row;
 
 pub use crc::{crc32c, crc32c_extend};

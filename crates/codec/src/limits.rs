@@ -1,4 +1,6 @@
-//! Limits of erasure codes and blocks.
+//! Limits of erasure codes, blocks and rows.
+
+use base::{KIB, MIB};
 
 /// Data fragments of a code, at most: a row of 1 MiB has shares of 85 KiB then.
 pub const DATA_MAX: usize = 12;
@@ -21,3 +23,16 @@ pub const BLOCK_MAX: usize = 1 << BLOCK_LOG2_MAX;
 
 /// Bytes of the head of a stored block.
 pub const BLOCK_HEAD: usize = 8;
+/// Bytes of a cell's head.
+pub const CELL_HEAD: usize = 16;
+
+/// Logical bytes of a share of a row, at most.
+pub const SHARE_MAX: usize = 256 * KIB as usize;
+/// Logical bytes of a row, at most.
+pub const ROW_MAX: usize = MIB as usize;
+
+/// Bytes of a share with its blocks' heads, at most: 64 blocks of 4 KiB.
+pub const SHARE_STORED_MAX: usize = SHARE_MAX + BLOCK_HEAD * (SHARE_MAX >> BLOCK_LOG2_MIN);
+/// Bytes of a cell, at most: 65 sectors.
+pub const CELL_MAX: usize = CELL_HEAD + SHARE_STORED_MAX;
+const _: () = assert!(CELL_MAX.div_ceil(4048) == 65);
