@@ -8,6 +8,7 @@ mod copy;
 mod crc;
 pub mod cursor;
 pub mod ec;
+pub mod fuzz;
 pub mod gf;
 pub mod limits;
 pub mod row;

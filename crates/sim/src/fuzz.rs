@@ -156,6 +156,10 @@ pub const TARGETS: &[Target] = &[
         block_proto::fuzz_answer,
         "crates/block-proto/tests/corpus/block_answer",
     ),
+    target("stored_block", codec::fuzz::fuzz_block, "crates/codec/tests/corpus/block-"),
+    target("cell_head", codec::fuzz::fuzz_cell_head, "crates/codec/tests/corpus/cell-"),
+    target("row_cells", codec::fuzz::fuzz_row, "crates/codec/tests/corpus/row-"),
+    target("erasure_sets", codec::fuzz::fuzz_erasure, "crates/codec/tests/corpus/erasure-"),
     target("block_control", block_proto::fuzz_control, "crates/block-proto/tests/corpus/control/"),
 ];
 
