@@ -52,13 +52,13 @@ impl Cluster {
             self.note_led(&mut led);
             let mut missing = self.missing_disks().or_else(|| self.missing_master(&led));
             if missing.is_none() {
-                let statuses = client.status().await;
-                missing = statuses.map_or_else(
-                    |error| Some(error.to_string()),
-                    |statuses| {
-                        self.missing_shown(statuses.iter().flat_map(|(_, status)| &status.servers))
-                    },
-                );
+                // Each of them: heartbeats go to every master, and the next leader has its own view.
+                missing = match client.status().await {
+                    Err(error) => Some(error.to_string()),
+                    Ok(statuses) => statuses
+                        .iter()
+                        .find_map(|(_, status)| self.missing_shown(status.servers.iter())),
+                };
             }
             let Some(missing) = missing else {
                 self.0.sim.crash(host, CrashMode::Process);
@@ -127,7 +127,7 @@ impl Cluster {
         running.iter().enumerate().find_map(lacks)
     }
 
-    /// A server that masters do not show with all its disks.
+    /// A server that a master does not show with all its disks.
     fn missing_shown<'a>(
         &self,
         servers: impl Iterator<Item = &'a ServerStatus> + Clone,
@@ -141,7 +141,7 @@ impl Cluster {
         let mut names = (1..=self.0.servers.len()).map(|server| format!("cs{server}"));
         let name = names.find(|name| !is_whole(name))?;
         let shown: Vec<_> = servers.filter(|it| it.name == name).collect();
-        Some(format!("masters show {name} as {shown:?}"))
+        Some(format!("a master shows {name} as {shown:?}"))
     }
 
     /// Waits until every chunk has its copies and nothing waits for repair, by figures that were
