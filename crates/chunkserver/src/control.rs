@@ -215,9 +215,10 @@ impl<S: ChunkStore> Chunkserver<S> {
             {
                 return Ok(0);
             }
-            // A fenced replica is completed in place: its vote stays (`protocols.md` 2.3).
+            // A fenced replica is completed in place, also one that was fenced before its creation:
+            // its vote stays (`protocols.md` 2.3).
             Ok(ReplicaStat {
-                state: ReplicaState::Repairing | ReplicaState::Fenced(_),
+                state: ReplicaState::Repairing | ReplicaState::Fenced(_) | ReplicaState::Tombstone,
                 len,
                 ..
             }) => len,
@@ -230,7 +231,8 @@ impl<S: ChunkStore> Chunkserver<S> {
                     ),
                 ));
             }
-            Err(_) => 0,
+            Err(StoreError::NotFound) => 0,
+            Err(error) => return Err(self.refuse(at, error)),
         };
         let mut sources: Vec<&ReplicaPlace> = copy.sources.iter().collect();
         let (mut want, mut bytes, mut busy_since) = (READ_LEN_MAX, 0, None);

@@ -171,7 +171,9 @@ impl<S: ChunkStore> Chunkserver<S> {
             ReplicaState::Fenced(epoch) if epoch > commit.epoch => Err(DataError::Fenced { epoch }),
             ReplicaState::Fenced(_) => Ok(()),
             ReplicaState::Sealed => Err(DataError::Sealed { len: stat.durable_bound }),
-            ReplicaState::Repairing | ReplicaState::Tombstone => Err(DataError::NotFound),
+            ReplicaState::Repairing | ReplicaState::Tombstone | ReplicaState::Deleted => {
+                Err(DataError::NotFound)
+            }
         }
     }
 
@@ -221,7 +223,9 @@ impl<S: ChunkStore> Chunkserver<S> {
         let sealed = stat.state == ReplicaState::Sealed;
         // A replica that repair is filling serves no reads; a damaged one serves what verifies.
         let readable = match stat.state {
-            ReplicaState::Repairing | ReplicaState::Tombstone => return Err(DataError::NotFound),
+            ReplicaState::Repairing | ReplicaState::Tombstone | ReplicaState::Deleted => {
+                return Err(DataError::NotFound);
+            }
             // Its length is final, whatever of it is damaged.
             ReplicaState::Sealed => stat.durable_bound,
             ReplicaState::Open | ReplicaState::Fenced(_) if request.uncommitted => stat.len,

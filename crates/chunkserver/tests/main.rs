@@ -420,6 +420,54 @@ fn a_short_fenced_replica_is_completed_in_place() {
     });
 }
 
+/// Server 0 has the chunk, server 1 never saw its creation; both are fenced.
+async fn fenced_before_its_creation(bed: &Bed) -> Token {
+    bed.append(0, 0, &[1; 5000], 0).await.unwrap();
+    bed.append(0, 5000, &[2; 3000], 0).await.unwrap();
+    let token = bed.key.issue(CHUNK, Rights::ALL, EPOCH.next(), u64::MAX);
+    for server in 0..2 {
+        let fence = FenceRequest { at: bed.at(server), epoch: EPOCH.next() };
+        bed.data_with(server, DataRequest::Fence(fence), None, token).await.unwrap();
+    }
+    token
+}
+
+#[test]
+fn tombstone_of_a_fence_is_filled_and_stays_fenced() {
+    check(2, async |bed| {
+        fenced_before_its_creation(&bed).await;
+        let ChunkserverRequest::Replicate { chunk, disk, epoch, base, len, sources, token, .. } =
+            bed.replicate(1, &[0], 8000)
+        else {
+            unreachable!("an order to copy");
+        };
+        let (seal, whole) = (false, len);
+        for (len, copied) in [(5000, 8192), (whole, 4096)] {
+            let sources = sources.clone();
+            let order = ChunkserverRequest::Replicate {
+                chunk,
+                disk,
+                epoch,
+                base,
+                len,
+                sources,
+                token,
+                seal,
+            };
+            let reply = bed.control(1, order).await.unwrap();
+            let ChunkserverReply::Replicated { stat, bytes } = reply else { panic!("{reply:?}") };
+            let fenced = ReplicaState::Fenced(EPOCH.next());
+            assert_eq!((stat.state, stat.len, bytes), (fenced, len, copied));
+        }
+        // The writer is shut out as before.
+        let late = bed.append(1, 8000, &[3; 100], 0).await;
+        assert_eq!(late, Err(DataError::Fenced { epoch: EPOCH.next() }));
+        let reply = bed.control(1, bed.replicate(1, &[0], whole)).await.unwrap();
+        let ChunkserverReply::Replicated { stat, .. } = reply else { panic!("{reply:?}") };
+        assert_eq!((stat.state, stat.len), (ReplicaState::Sealed, whole));
+    });
+}
+
 #[test]
 fn late_append_to_a_deleted_replica_is_refused() {
     check(1, async |bed| {

@@ -28,8 +28,9 @@ pub struct Append {
     /// Make the chunk when it is absent. Only with `offset` 0.
     pub create: bool,
     /// By the repair worker: makes or extends a replica in state `Repairing`, which takes no other
-    /// appends, whatever its fence says; or completes a fenced one, which stays fenced and shuts
-    /// out all others as before.
+    /// appends; or completes a fenced one, which stays fenced and shuts out all others as before.
+    /// In the place of a fence's tombstone it makes a fenced one, with that fence. A deleted
+    /// replica is refused with [`StoreError::Fenced`] until it is forgotten.
     pub repair: bool,
     /// Its purpose: a store that is nearly full refuses users' bytes first.
     pub purpose: Purpose,

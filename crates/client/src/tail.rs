@@ -74,7 +74,7 @@ fn word(stat: &ReplicaStat, chunk: &ChunkPlace) -> Option<Word> {
         // The length of a sealed replica is the chunk's.
         ReplicaState::Sealed => stat.len,
         ReplicaState::Open | ReplicaState::Fenced(_) => stat.committed.min(stat.len),
-        ReplicaState::Repairing | ReplicaState::Tombstone => return None,
+        ReplicaState::Repairing | ReplicaState::Tombstone | ReplicaState::Deleted => return None,
     };
     // One that has lost bytes is no witness of what was acknowledged (`protocols.md` 2.2).
     let held = (stat.len >= stat.durable_bound).then_some(stat.len);

@@ -158,7 +158,7 @@ impl GroupStore {
                     return (held, deleted);
                 }
                 after = Some(chunk);
-                if stat.state == ReplicaState::Tombstone {
+                if stat.state.is_tombstone() {
                     deleted.push(chunk);
                     continue;
                 }

@@ -31,7 +31,7 @@ pub enum Vote {
     Len(u32),
     /// It is damaged: it reads less than it once had durable, or holds something else.
     Damaged,
-    /// It is being filled by repair.
+    /// It is being filled by repair, or was deleted.
     None,
 }
 
@@ -42,7 +42,7 @@ pub fn judge(stat: &ReplicaStat, epoch: Epoch) -> Vote {
     }
     match stat.state {
         ReplicaState::Tombstone => Vote::Len(0),
-        ReplicaState::Repairing => Vote::None,
+        ReplicaState::Repairing | ReplicaState::Deleted => Vote::None,
         // An open replica is not fenced: its answer is none.
         ReplicaState::Open => Vote::None,
         _ if stat.epoch != epoch => Vote::Damaged,
@@ -55,6 +55,21 @@ pub(crate) use super::planted::{Planted, planted};
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A deleted replica has no vote, one that was fenced before its creation has.
+    #[test]
+    fn tombstone_of_a_fence_votes_and_that_of_a_deletion_does_not() {
+        let stat = |state| ReplicaStat {
+            state,
+            epoch: Epoch::NONE,
+            len: 0,
+            durable_bound: 0,
+            committed: 0,
+        };
+        let vote = |state| judge(&stat(state), Epoch::new(3));
+        assert_eq!(vote(ReplicaState::Tombstone), Vote::Len(0));
+        assert_eq!(vote(ReplicaState::Deleted), Vote::None);
+    }
 
     #[test]
     fn the_length_covers_what_may_be_acknowledged() {

@@ -56,7 +56,7 @@ async fn look(cluster: &Cluster, oracle: &Oracle, client: &Client) -> Result<(),
     for server in 0..cluster.servers().len() {
         for (disk, store) in cluster.stores(server) {
             let all = store.list(None, usize::MAX);
-            let held = all.iter().filter(|info| info.stat.state != ReplicaState::Tombstone);
+            let held = all.iter().filter(|info| !info.stat.state.is_tombstone());
             let left = held.map(|info| info.chunk).find(|&id| !referred.contains(&(disk, id)));
             if let Some(left) = left {
                 return Err(format!(

@@ -114,6 +114,7 @@ impl ModelDisk {
             _ => Epoch::NONE,
         };
         let sectors = Vec::new();
+        let repairing = repairing && fence <= epoch;
         let replica = Replica { epoch, base, fence, repairing, sealed: None, sectors, durable: 0 };
         chunks.insert(chunk, Entry::Replica(replica));
     }
@@ -150,18 +151,18 @@ impl ModelStore {
             None => Some(Epoch::NONE),
         };
         if let Some(fence) = fence {
-            if append.epoch < fence && !append.repair {
+            if append.epoch < fence && (!append.repair || fence == DELETED) {
                 return Err(StoreError::Fenced { epoch: fence });
             }
             if append.offset != 0 || !(append.create || append.repair) {
                 return Err(StoreError::NotFound);
             }
-            let fence = if fence == DELETED { Epoch::NONE } else { fence };
             let replica = Replica {
                 epoch: append.epoch,
                 base: append.base,
                 fence,
-                repairing: append.repair,
+                // In the place of a fence that shuts its epoch out a copy makes a fenced one.
+                repairing: append.repair && fence <= append.epoch,
                 sealed: None,
                 sectors: Vec::new(),
                 durable: 0,
@@ -232,8 +233,11 @@ impl ModelStore {
 
 fn stat_of(entry: &Entry) -> ReplicaStat {
     match entry {
-        Entry::Tombstone(_) => ReplicaStat {
-            state: ReplicaState::Tombstone,
+        Entry::Tombstone(fence) => ReplicaStat {
+            state: match *fence {
+                DELETED => ReplicaState::Deleted,
+                _ => ReplicaState::Tombstone,
+            },
             epoch: Epoch::NONE,
             len: 0,
             durable_bound: 0,

@@ -185,6 +185,7 @@ fn any_answer() -> impl Strategy<Value = Result<DataReply, DataError>> {
         Just(ReplicaState::Sealed),
         Just(ReplicaState::Repairing),
         Just(ReplicaState::Tombstone),
+        Just(ReplicaState::Deleted),
     ];
     let stat = (state, epoch(), any::<[u32; 3]>()).prop_map(
         |(state, epoch, [len, durable_bound, committed])| {

@@ -135,8 +135,18 @@ pub enum ReplicaState {
     Sealed,
     /// Being filled by repair: no vote, no reads.
     Repairing,
-    /// Never held, fenced before it could be made (`protocols.md` 2.1), or deleted.
+    /// Never held, fenced before it could be made (`protocols.md` 2.1): a vote for length zero. A
+    /// copy makes a fenced replica of it.
     Tombstone,
+    /// Deleted: no vote, and no copy fills it.
+    Deleted,
+}
+
+impl ReplicaState {
+    /// True when nothing is held: a fence came before the creation, or a deletion after it.
+    pub fn is_tombstone(self) -> bool {
+        matches!(self, ReplicaState::Tombstone | ReplicaState::Deleted)
+    }
 }
 
 /// Facts of one replica: the evidence that recovery votes with (`protocols.md` 2.2).

@@ -266,6 +266,7 @@ impl DataReply {
                     ReplicaState::Sealed => (2, Epoch::NONE),
                     ReplicaState::Repairing => (3, Epoch::NONE),
                     ReplicaState::Tombstone => (4, Epoch::NONE),
+                    ReplicaState::Deleted => (5, Epoch::NONE),
                 };
                 put_u32s(&mut out, &[REPLY_STAT, state]);
                 out.extend(fence.get().to_le_bytes());
@@ -302,6 +303,7 @@ fn decode_stat(fields: &mut Fields<'_>) -> Result<ReplicaStat, DecodeError> {
         2 => ReplicaState::Sealed,
         3 => ReplicaState::Repairing,
         4 => ReplicaState::Tombstone,
+        5 => ReplicaState::Deleted,
         _ => return Err(DecodeError::Field("state")),
     };
     if fence != Epoch::NONE && !matches!(state, ReplicaState::Fenced(_)) {

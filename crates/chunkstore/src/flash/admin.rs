@@ -14,7 +14,7 @@ use super::planted::{Bugs, Planted};
 use super::read::{INDEX_RUNS, encode_index};
 use super::record::{Identity, MapPlace, Record};
 use super::store::FlashStoreInner;
-use super::table::{Closing, Entry, TOMBSTONE, place};
+use super::table::{Closing, Entry, place, tombstone_stat};
 use crate::contract::{DELETED, StoreError};
 use crate::limits::{ADMIN_INFLIGHT_MAX, BATCH_SECTORS_MAX, INLINE_RUNS_MAX};
 use crate::map::Run;
@@ -124,7 +124,7 @@ impl FlashStoreInner {
         loop {
             match self.what(chunk) {
                 What::Sealed(_) => return self.stat(chunk),
-                What::Tombstone(fence) if fence >= epoch => return Ok(TOMBSTONE),
+                What::Tombstone(fence) if fence >= epoch => return Ok(tombstone_stat(fence)),
                 What::Absent | What::Tombstone(_) => {
                     if matches!(self.what(chunk), What::Absent) {
                         self.check_tombstones()?;
@@ -137,11 +137,11 @@ impl FlashStoreInner {
                     self.state.borrow_mut().table.tombstones.insert(chunk, epoch);
                     let record = Record::Fence { chunk, tag: 0, epoch, len: 0, ends: false };
                     if Bugs::of(&self.config).has(Planted::FenceUnlogged) {
-                        return Ok(TOMBSTONE);
+                        return Ok(tombstone_stat(epoch));
                     }
                     let lsn = self.push(&record);
                     self.logged(lsn).await?;
-                    return Ok(TOMBSTONE);
+                    return Ok(tombstone_stat(epoch));
                 }
                 What::Open(id) => {
                     let ends = {
@@ -430,8 +430,10 @@ impl FlashStoreInner {
                 }
                 Ok(stat)
             }
-            None if state.table.tombstones.contains_key(&chunk) => Ok(TOMBSTONE),
-            None => Err(StoreError::NotFound),
+            None => {
+                let fence = state.table.tombstones.get(&chunk).ok_or(StoreError::NotFound)?;
+                Ok(tombstone_stat(*fence))
+            }
         }
     }
 }

@@ -148,7 +148,8 @@ impl FlashStoreInner {
         };
         if !state.table.chunks.contains_key(&chunk) {
             let id = Identity { chunk, epoch, base, tag: self.next_tag(state) };
-            make_replica(state, id, repair);
+            let bugs = Bugs::of(&self.config);
+            make_replica(state, id, repair, bugs);
         }
         let Some(Entry::Open(open)) = state.table.chunks.get_mut(&chunk) else {
             unreachable!("found or made above");
@@ -201,7 +202,9 @@ impl FlashStoreInner {
     /// Whether an append may make the absent replica it names.
     fn check_creation(&self, state: &FlashStoreState, append: &Append) -> Result<(), StoreError> {
         let fence = state.table.tombstones.get(&append.chunk).copied().unwrap_or(Epoch::NONE);
-        if append.epoch < fence && !append.repair {
+        // A copy that comes after the deletion of what it was for makes nothing.
+        let deleted = fence == DELETED && !Bugs::of(&self.config).has(Planted::FillDeleted);
+        if append.epoch < fence && (!append.repair || deleted) {
             return Err(StoreError::Fenced { epoch: fence });
         }
         if append.offset != 0 || !(append.create || append.repair) {
@@ -487,10 +490,13 @@ impl FlashStoreInner {
     }
 }
 
-fn make_replica(state: &mut FlashStoreState, id: Identity, repair: bool) {
+/// Makes a replica, perhaps in the place of a tombstone. What a copy makes where a fence shuts the
+/// chunk's epoch out is a fenced replica, by the record that gives it units: fence and vote stay.
+fn make_replica(state: &mut FlashStoreState, id: Identity, repair: bool, bugs: Bugs) {
     let replaced = state.table.tombstones.remove(&id.chunk);
     let fence = replaced.filter(|&fence| fence != DELETED).unwrap_or(Epoch::NONE);
-    let open = Open { replaced, ..Open::new(id, fence, repair) };
+    let repairing = repair && (fence <= id.epoch || bugs.has(Planted::FillRepairing));
+    let open = Open { replaced, ..Open::new(id, fence, repairing) };
     state.table.chunks.insert(id.chunk, Entry::Open(Box::new(open)));
     state.open_chunks += 1;
 }

@@ -57,7 +57,7 @@ use planted::Bugs;
 use record::Record;
 use recover::{Loaded, Medium, claim_units};
 use store::{FlashStoreInner, FlashStoreState, Latencies, Signals, Syncer};
-use table::{Entry, TOMBSTONE};
+use table::{Entry, tombstone_stat};
 
 /// Options for formatting a store.
 #[derive(Clone, Debug)]
@@ -595,8 +595,8 @@ impl ChunkStore for FlashStore {
                 (chunk, _) => chunk.is_none(),
             };
             if dead {
-                let (&chunk, _) = tombstones.next().expect("peeked");
-                infos.push(ChunkInfo { chunk, stat: TOMBSTONE, physical: 0 });
+                let (&chunk, &fence) = tombstones.next().expect("peeked");
+                infos.push(ChunkInfo { chunk, stat: tombstone_stat(fence), physical: 0 });
                 continue;
             }
             let (&chunk, entry) = chunks.next().expect("peeked");

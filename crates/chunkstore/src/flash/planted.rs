@@ -24,6 +24,10 @@ pub enum Planted {
     StaleLog,
     /// Replay does not check behind the log's end.
     LogGap,
+    /// A copy fills the tombstone of a deletion.
+    FillDeleted,
+    /// A copy makes a replica without a vote of the tombstone of a fence.
+    FillRepairing,
 }
 
 /// The bug that a store runs with, if any.

@@ -281,13 +281,12 @@ impl Entry {
     }
 }
 
-pub(crate) const TOMBSTONE: ReplicaStat = ReplicaStat {
-    state: ReplicaState::Tombstone,
-    epoch: Epoch::NONE,
-    len: 0,
-    durable_bound: 0,
-    committed: 0,
-};
+/// Facts of a tombstone with this fence.
+pub(crate) fn tombstone_stat(fence: Epoch) -> ReplicaStat {
+    let deleted = fence == DELETED;
+    let state = if deleted { ReplicaState::Deleted } else { ReplicaState::Tombstone };
+    ReplicaStat { state, epoch: Epoch::NONE, len: 0, durable_bound: 0, committed: 0 }
+}
 
 /// All replicas and tombstones.
 #[derive(Debug, Default)]

@@ -3,6 +3,7 @@
 mod conformance;
 mod engine;
 mod errors;
+mod fenced;
 mod formats;
 mod fsck;
 mod planted;

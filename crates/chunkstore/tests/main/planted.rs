@@ -46,6 +46,16 @@ fn conformance_finds_lax_scans() {
 }
 
 #[test]
+fn conformance_finds_deleted_replicas_that_are_filled() {
+    by_conformance(Planted::FillDeleted);
+}
+
+#[test]
+fn conformance_finds_filled_fences_without_a_vote() {
+    by_conformance(Planted::FillRepairing);
+}
+
+#[test]
 fn torn_log_writes_find_stale_blocks() {
     let planted = Planted::StaleLog;
     check(planted, |seed| recovery::check_stale_log(seed, Some(planted)));

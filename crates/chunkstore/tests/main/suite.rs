@@ -187,7 +187,7 @@ where
                 let state = self.model.stat(chunk).map(|stat| stat.state);
                 let repairing = match state {
                     Ok(ReplicaState::Repairing) => true,
-                    Ok(ReplicaState::Fenced(_)) => self.rng.one_in(2),
+                    Ok(ReplicaState::Fenced(_) | ReplicaState::Tombstone) => self.rng.one_in(2),
                     _ => false,
                 };
                 Op::Append(Append { repair: append.repair || repairing, ..append })
@@ -413,11 +413,11 @@ where
     /// Lets the model have a replica whose creation was in flight.
     fn create(&mut self, chunk: ChunkId, found: &Result<ReplicaStat, StoreError>) {
         let absent = match self.model.stat(chunk) {
-            Ok(stat) => stat.state == ReplicaState::Tombstone,
+            Ok(stat) => stat.state.is_tombstone(),
             Err(_) => true,
         };
         let Ok(found) = found else { return };
-        if !absent || found.state == ReplicaState::Tombstone {
+        if !absent || found.state.is_tombstone() {
             return;
         }
         let made_by = self.ghosts.get(&chunk).and_then(|ghosts| {
@@ -478,7 +478,7 @@ where
             return Err(format!("a part of the list is {halves:?} of {got:?}"));
         }
         for (chunk, stat) in got {
-            if stat.state == ReplicaState::Tombstone {
+            if stat.state.is_tombstone() {
                 continue;
             }
             let (got, want) = (contents(&store, chunk).await, contents(&self.model, chunk).await);

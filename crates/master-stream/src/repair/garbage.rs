@@ -8,7 +8,6 @@ use base::ChunkId;
 use futures_util::stream::{self, StreamExt};
 use runtime::Duration;
 use wire::control::ControlError;
-use wire::data::ReplicaState;
 
 use super::seal::is_whole;
 use super::unknown::Comparison;
@@ -181,7 +180,7 @@ impl<L: Log> Service<L> {
             for &(chunk, stat) in own {
                 let referred = state.refers_to(chunk, place);
                 let known = referred || state.dead(chunk, place).is_some();
-                let holds = stat.state != ReplicaState::Tombstone;
+                let holds = !stat.state.is_tombstone();
                 if holds && !referred {
                     comparison.unreferenced_bytes += u64::from(stat.len.max(stat.durable_bound));
                 }

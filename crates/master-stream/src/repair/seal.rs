@@ -25,7 +25,7 @@ enum SealAttempt {
     Bad(Defect),
     /// It does not answer now.
     Later,
-    /// A fence came before its first byte: none can be made there any more.
+    /// It was deleted: none is made there.
     Barred,
 }
 
@@ -192,9 +192,10 @@ impl<L: Log> Service<L> {
                     return SealAttempt::Later;
                 }
             }
-            // Nothing can be made where a tombstone is: another place is to have the copy.
-            Ok(ReplicaState::Tombstone) => {
-                self.env.mark("place fenced before its first byte");
+            Ok(ReplicaState::Tombstone) => self.env.mark("place fenced before its first byte"),
+            // Nothing is made where a replica was deleted: another place is to have the copy.
+            Ok(ReplicaState::Deleted) => {
+                self.env.mark("place of a deleted replica");
                 return SealAttempt::Barred;
             }
             Ok(_) | Err(CallError::Data(DataError::NotFound)) => {}
@@ -289,7 +290,9 @@ fn seal_failure(error: &CallError) -> SealAttempt {
 fn defect_of(stat: &ReplicaStat) -> Defect {
     match stat.state {
         ReplicaState::Open | ReplicaState::Fenced(_) | ReplicaState::Sealed => Defect::Damaged,
-        ReplicaState::Repairing | ReplicaState::Tombstone => Defect::Missing,
+        ReplicaState::Repairing | ReplicaState::Tombstone | ReplicaState::Deleted => {
+            Defect::Missing
+        }
     }
 }
 

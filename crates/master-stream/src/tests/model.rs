@@ -68,6 +68,8 @@ pub struct Model {
     pub loss_one_in: Cell<u64>,
     /// Servers that send heartbeats and answer no call of the masters.
     pub grey: RefCell<BTreeSet<ServerId>>,
+    /// Servers that no writer reaches.
+    pub cut: RefCell<BTreeSet<ServerId>>,
     /// Servers whose disks take no new replicas, of which the masters know nothing yet.
     pub full: RefCell<BTreeSet<ServerId>>,
     /// Replicas whose holes were met by a read, for a test to report.
@@ -75,7 +77,7 @@ pub struct Model {
     /// Deletions that were ordered, with the second up to which each may be carried out.
     pub deletions: RefCell<Vec<(ReplicaPlace, Vec<ChunkId>, u64)>>,
     /// Short fenced replicas can be extended where they are.
-    in_place: bool,
+    pub in_place: Cell<bool>,
     next_disk: Cell<u128>,
     view: RefCell<Option<Rc<ClusterView>>>,
 }
@@ -100,10 +102,11 @@ impl Model {
             servers: RefCell::default(),
             loss_one_in: Cell::new(0),
             grey: RefCell::default(),
+            cut: RefCell::default(),
             full: RefCell::default(),
             met: RefCell::default(),
             deletions: RefCell::default(),
-            in_place: sim.with_rng(|rng| rng.one_in(2)),
+            in_place: Cell::new(sim.with_rng(|rng| rng.one_in(2))),
             next_disk: Cell::new(1),
             view: RefCell::default(),
         });
@@ -214,7 +217,7 @@ impl Model {
                         return Ok(None);
                     }
                     let served =
-                        !matches!(replica.state, ReplicaState::Repairing | ReplicaState::Tombstone);
+                        replica.state != ReplicaState::Repairing && !replica.state.is_tombstone();
                     Ok(replica.bytes.get(at as usize).copied().filter(|_| served))
                 });
                 found.unwrap_or(None)
@@ -292,6 +295,9 @@ impl Model {
     pub async fn append(&self, to: ReplicaLocation, append: &Append) -> Result<u32, CallError> {
         for _ in 0..8 {
             self.pause(300).await;
+            if self.cut.borrow().contains(&to.server) {
+                return Err(CallError::Unreachable);
+            }
             match self.append_once(to, append).await {
                 Err(CallError::Data(DataError::Gap { .. })) => self.pause(500).await,
                 other => return other,
@@ -306,7 +312,9 @@ impl Model {
             ReplicaState::Open if replica.epoch == append.epoch => Ok(()),
             ReplicaState::Fenced(epoch) if epoch <= append.epoch => Ok(()),
             ReplicaState::Fenced(epoch) => Err(DataError::Fenced { epoch }),
-            ReplicaState::Tombstone => Err(DataError::Fenced { epoch: append.epoch.next() }),
+            ReplicaState::Tombstone | ReplicaState::Deleted => {
+                Err(DataError::Fenced { epoch: append.epoch.next() })
+            }
             ReplicaState::Sealed => Err(DataError::Sealed { len: replica.bytes.len() as u32 }),
             ReplicaState::Open | ReplicaState::Repairing => Err(DataError::Conflict),
         };
@@ -441,7 +449,7 @@ impl ChunkserverCalls for Model {
                 let replica = server.replicas.get_mut(&key).ok_or(DataError::NotFound)?;
                 let have = replica.bytes.len() as u32;
                 match replica.state {
-                    ReplicaState::Tombstone => return Err(DataError::NotFound),
+                    state if state.is_tombstone() => return Err(DataError::NotFound),
                     ReplicaState::Sealed if replica.durable != len => {
                         return Err(DataError::Sealed { len: replica.durable });
                     }
@@ -507,6 +515,12 @@ impl ChunkserverCalls for Model {
                 });
                 let have = replica.bytes.len();
                 match replica.state {
+                    ReplicaState::Deleted => return Err(DataError::Conflict),
+                    // Fenced before its creation: it is filled, and keeps fence and vote.
+                    ReplicaState::Tombstone if self.in_place.get() => {
+                        replica.state = ReplicaState::Fenced(order.epoch.next());
+                        (replica.epoch, replica.base) = (order.epoch, order.base);
+                    }
                     ReplicaState::Tombstone => return Err(DataError::Conflict),
                     ReplicaState::Sealed if have != order.len as usize => {
                         return Err(DataError::Sealed { len: have as u32 });
@@ -521,7 +535,9 @@ impl ChunkserverCalls for Model {
                         return Ok((replica.stat(), 0));
                     }
                     ReplicaState::Open => return Err(DataError::Conflict),
-                    ReplicaState::Fenced(_) if !self.in_place => return Err(DataError::Conflict),
+                    ReplicaState::Fenced(_) if !self.in_place.get() => {
+                        return Err(DataError::Conflict);
+                    }
                     _ if have < replica.durable as usize => {
                         return Err(DataError::Corrupt { offset: have as u32 });
                     }
@@ -539,7 +555,7 @@ impl ChunkserverCalls for Model {
                     replica.bytes.truncate(order.len as usize);
                     replica.durable = order.len;
                     replica.state = ReplicaState::Sealed;
-                } else if replica.state == ReplicaState::Repairing && self.in_place {
+                } else if replica.state == ReplicaState::Repairing && self.in_place.get() {
                     replica.state = ReplicaState::Fenced(order.epoch.next());
                 }
                 Ok((replica.stat(), copied))
@@ -567,7 +583,7 @@ impl ChunkserverCalls for Model {
                 for chunk in chunks {
                     self.world.check_delete(chunk, place);
                     let tombstone = Replica {
-                        state: ReplicaState::Tombstone,
+                        state: ReplicaState::Deleted,
                         epoch: Epoch::NONE,
                         base: 0,
                         bytes: Vec::new(),
@@ -597,7 +613,7 @@ impl ChunkserverCalls for Model {
                     let gone = server.replicas.remove(&key);
                     let was = gone.map(|replica| replica.state);
                     assert!(
-                        was.is_none_or(|state| state == ReplicaState::Tombstone),
+                        was.is_none_or(ReplicaState::is_tombstone),
                         "forgetting {chunk} at {place:?}, which is {was:?}"
                     );
                 }

@@ -42,6 +42,16 @@ pub fn config(sim: &Sim) -> StreamConfig {
 impl Cluster {
     /// Two masters, of which the first leads.
     pub fn new(sim: &Sim, policy: Policy, servers: u32) -> Rc<Cluster> {
+        Cluster::with_config(sim, policy, servers, || config(sim))
+    }
+
+    /// As [`Cluster::new`], with other times.
+    pub fn with_config(
+        sim: &Sim,
+        policy: Policy,
+        servers: u32,
+        config: impl Fn() -> StreamConfig,
+    ) -> Rc<Cluster> {
         let host = sim.add_host("masters");
         let env = sim.boot(host);
         let world = World::new(sim);
@@ -53,7 +63,7 @@ impl Cluster {
                 calls: model.clone() as _,
                 tokens: TokenKey::derive(&ClusterKey::new([7; 32])),
                 grants: Rc::new(|_, _| true),
-                config: config(sim),
+                config: config(),
             };
             StreamService::new(&env, parts)
         });
@@ -238,4 +248,27 @@ fn without_enough_servers_the_answer_says_what_to_do() {
         let error = Client::new(&cluster).open(FileId::new(2)).await.unwrap_err();
         assert_eq!(error.kind, Kind::Retry, "{error}");
     });
+}
+
+/// The third of three servers never saw the creation, and another one dies with the writer.
+#[test]
+fn replica_that_was_fenced_before_its_creation_is_filled_and_votes() {
+    for seed in 0..8 {
+        let sim = Sim::new(seed);
+        let cluster = Cluster::new(&sim, Policy { copies: 3, acks: 2 }, 3);
+        Cluster::run(&sim, &cluster, async |cluster| {
+            let file = FileId::new(1);
+            let mut writer = Writer::open(Client::new(&cluster), file).await.unwrap();
+            let servers: Vec<_> = writer.current.replicas.iter().map(|it| it.server).collect();
+            cluster.model.in_place.set(true);
+            cluster.model.cut.borrow_mut().insert(servers[2]);
+            writer.append(&[1; 30]).await.unwrap();
+            cluster.sim.sleep(Duration::from_millis(20)).await;
+            cluster.model.crash(servers[1]);
+            cluster.model.cut.borrow_mut().clear();
+            let client = Client::new(&cluster);
+            let seal = client.change(StreamChange::Seal { file }).await;
+            assert_eq!(seal, Ok(StreamReply::Done { len: 30 }));
+        });
+    }
 }

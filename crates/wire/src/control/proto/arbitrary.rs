@@ -340,6 +340,7 @@ fn replica_stat() -> impl Strategy<Value = ReplicaStat> {
         Just(ReplicaState::Sealed),
         Just(ReplicaState::Repairing),
         Just(ReplicaState::Tombstone),
+        Just(ReplicaState::Deleted),
     ];
     made!((state, state), (epoch, epoch()), (len, chunk_len()), (durable_bound, chunk_len()),
         (committed, chunk_len()) => ReplicaStat { state, epoch, len, durable_bound, committed })

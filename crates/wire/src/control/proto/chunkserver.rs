@@ -20,6 +20,7 @@ impl Proto for ReplicaStat {
             ReplicaState::Sealed => (State::Sealed, 0),
             ReplicaState::Repairing => (State::Repairing, 0),
             ReplicaState::Tombstone => (State::Tombstone, 0),
+            ReplicaState::Deleted => (State::Deleted, 0),
         };
         pb::ReplicaStat {
             state: state.into(),
@@ -39,6 +40,7 @@ impl Proto for ReplicaStat {
             Ok(State::Sealed) => ReplicaState::Sealed,
             Ok(State::Repairing) => ReplicaState::Repairing,
             Ok(State::Tombstone) => ReplicaState::Tombstone,
+            Ok(State::Deleted) => ReplicaState::Deleted,
             Ok(State::Unspecified) | Err(_) => {
                 let value = u64::from(pb.state as u32);
                 return Err(WireError::OutOfRange { field: "ReplicaStat.state", value });
