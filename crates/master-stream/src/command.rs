@@ -57,6 +57,18 @@ pub enum Action {
         holders: Vec<ReplicaLocation>,
         delete_at_ms: u64,
     },
+    /// As [`Action::SealTail`], at a length above the order statistic of the votes. A variant of its
+    /// own: a member whose version took the statistic for the length would refuse it, and have
+    /// another state than the others. It stops instead (`docs/decisions/0049`).
+    SealLongerTail {
+        file: FileId,
+        epoch: Epoch,
+        chunk: ChunkId,
+        len: u32,
+        votes: Vec<(ReplicaLocation, u32)>,
+        holders: Vec<ReplicaLocation>,
+        delete_at_ms: u64,
+    },
     /// Ends a recovery: drops the spares of older writers, all of which are fenced, and grants
     /// when `fresh` has a chunk to write.
     Finish {
@@ -135,6 +147,7 @@ encode_enum!(Action {
     12 => Condemn { replicas, delete_at_ms },
     13 => Deleted { replicas, forget_at_ms },
     14 => Forget { replicas, gone },
+    15 => SealLongerTail { file, epoch, chunk, len, votes, holders, delete_at_ms },
 });
 
 /// Result of a command.

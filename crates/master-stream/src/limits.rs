@@ -21,6 +21,9 @@ pub const REQUESTS_INFLIGHT_MAX: usize = 4096;
 pub const BATCH_MAX: usize = 1000;
 /// Copies of a chunk that a recovery starts at the same time at most.
 pub const COPY_TARGETS_MAX: usize = 3;
+/// Attempts of a recovery at a copy that its chunkserver is too busy for, at most: about 2 s with
+/// the pauses between them, then another place is tried.
+pub const COPY_TRIES_MAX: u32 = 12;
 /// Chunks that wait for the seal of their replicas at most; what does not fit is found again by the scan.
 pub const SEAL_QUEUE_MAX: usize = 4096;
 /// Reports of damaged replicas that wait for a check, at most; further ones are dropped.

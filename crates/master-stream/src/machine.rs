@@ -25,7 +25,13 @@ impl StreamMachine {
             }
             Action::Seal { op, file } => self.once(&op, |state| state.seal(&op, file)),
             Action::SealTail { file, epoch, chunk, len, votes, holders, delete_at_ms } => {
-                let seal = TailSeal { epoch, chunk, len, votes, holders, delete_at_ms };
+                let longer = false;
+                let seal = TailSeal { epoch, chunk, len, longer, votes, holders, delete_at_ms };
+                self.seal_tail(file, &seal)
+            }
+            Action::SealLongerTail { file, epoch, chunk, len, votes, holders, delete_at_ms } => {
+                let longer = true;
+                let seal = TailSeal { epoch, chunk, len, longer, votes, holders, delete_at_ms };
                 self.seal_tail(file, &seal)
             }
             Action::Finish { op, file, epoch, fenced, fresh, delete_at_ms } => {

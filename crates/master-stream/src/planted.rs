@@ -17,6 +17,8 @@ pub(crate) enum Planted {
     ForgetDeletedFile,
     /// An advance under an old epoch is taken.
     OldEpochAdvances,
+    /// Recovery seals at the least length that its votes permit.
+    StatisticIsLength,
 }
 
 #[cfg(test)]

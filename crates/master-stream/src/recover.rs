@@ -1,6 +1,8 @@
 //! Recovery of a lost writer's chunks: fence, vote, copy, seal (`protocols.md` 2.1 to 2.3).
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 
 use base::{ChunkId, Epoch, FileId, Kind};
@@ -14,11 +16,11 @@ use wire::token::Rights;
 
 use super::chunk::Chunk;
 use super::command::{Action, Outcome, Refusal};
-use super::limits::{COPY_TARGETS_MAX, SLOTS_MAX};
+use super::limits::{COPY_TARGETS_MAX, COPY_TRIES_MAX, SLOTS_MAX};
 use super::planted::{Planted, planted};
 use super::ports::{CallError, CopyOrder, Log};
 use super::service::{Service, refusal};
-use super::votes::{Vote, judge, sealed_len, votes_needed};
+use super::votes::{Vote, judge, sealed_lens, votes_needed};
 use crate::placement::{ReplicaLocation, Wanted, choose};
 
 /// A recovery under way.
@@ -237,32 +239,37 @@ impl<L: Log> Service<L> {
             .collect();
         let lens: Vec<_> = votes.iter().map(|vote| vote.1).collect();
         let (n, m) = (tail.voters(), usize::from(tail.acks));
-        let len = match sealed_len(n, m, &lens) {
-            _ if planted(Planted::ShortestVote) => lens.iter().copied().min().expect("a vote"),
-            None if planted(Planted::OneVote) => lens[0],
-            len => len.expect("enough votes"),
+        let range = match sealed_lens(n, m, &lens) {
+            _ if planted(Planted::ShortestVote) => {
+                let least = lens.iter().copied().min().expect("a vote");
+                least..=least
+            }
+            Some(range) if planted(Planted::StatisticIsLength) => *range.start()..=*range.start(),
+            None if planted(Planted::OneVote) => lens[0]..=lens[0],
+            range => range.expect("enough votes"),
         };
+        let (least, longest) = range.into_inner();
         let acknowledged = answers.iter().map(|answer| answer.stat.committed).max().unwrap_or(0);
-        if acknowledged > len && !planted(Planted::ShortestVote) && !planted(Planted::OneVote) {
+        if acknowledged > longest && !planted(Planted::ShortestVote) && !planted(Planted::OneVote) {
             // More replicas than the redundancy allows have lost bytes. Better no answer than a
             // length below what was acknowledged: a missing replica may still come back.
             let text = format!(
-                "{} has {len} bytes on {} of {n} replicas, and {acknowledged} were acknowledged: bring \
-                 the missing chunkservers back",
+                "{} has {longest} bytes on {} of {n} replicas, and {acknowledged} were \
+                 acknowledged: bring the missing chunkservers back",
                 tail.id,
                 votes.len()
             );
             return Err(ControlError::new(Kind::Corrupt, text));
         }
-        let mut holders: Vec<_> =
-            votes.iter().filter(|vote| vote.1 >= len).map(|vote| vote.0).collect();
-        if len > 0 && holders.len() < m {
-            self.env.mark("recovery copies before the seal");
-            self.copy_to_quorum(epoch, tail, len, &votes, &mut holders).await?;
-        }
-        let delete_at_ms = self.rights_end_ms();
-        let action =
-            Action::SealTail { file, epoch, chunk: tail.id, len, votes, holders, delete_at_ms };
+        let bounds = least.max(acknowledged.min(longest))..=longest;
+        let (len, holders) = self.hold(epoch, tail, &votes, bounds, deadline).await?;
+        let (chunk, delete_at_ms) = (tail.id, self.rights_end_ms());
+        let action = if len > least {
+            self.env.mark("sealed above the statistic");
+            Action::SealLongerTail { file, epoch, chunk, len, votes, holders, delete_at_ms }
+        } else {
+            Action::SealTail { file, epoch, chunk, len, votes, holders, delete_at_ms }
+        };
         match self.decide(action).await? {
             Outcome::Refused { why } => Err(refusal(why)),
             _ => {
@@ -273,9 +280,49 @@ impl<L: Log> Service<L> {
         }
     }
 
+    /// The longest vote within `bounds` that enough replicas hold, by copies if need be, and the
+    /// holders. Bytes above the lower bound may have been in flight: when they cannot be copied,
+    /// they are given up.
+    async fn hold(
+        self: &Rc<Self>,
+        epoch: Epoch,
+        tail: &Chunk,
+        votes: &[(ReplicaLocation, u32)],
+        bounds: RangeInclusive<u32>,
+        deadline: Instant,
+    ) -> Result<(u32, Vec<ReplicaLocation>), ControlError> {
+        let mut lens: Vec<u32> = votes.iter().map(|vote| vote.1).collect();
+        lens.retain(|len| bounds.contains(len));
+        lens.sort_unstable_by(|a, b| b.cmp(a));
+        lens.dedup();
+        let last = *lens.last().expect("the longest vote at least");
+        let mut result = Err(ControlError::new(Kind::Retry, "no vote within the bounds"));
+        for len in lens {
+            let mut holders: Vec<_> =
+                votes.iter().filter(|vote| vote.1 >= len).map(|vote| vote.0).collect();
+            if len == 0 || holders.len() >= usize::from(tail.acks) {
+                return Ok((len, holders));
+            }
+            self.env.mark("recovery copies before the seal");
+            let until = (len > last).then_some(deadline);
+            match self.copy_to_quorum(epoch, tail, len, votes, &mut holders, until).await {
+                Ok(()) => return Ok((len, holders)),
+                Err(error) => {
+                    if len > last {
+                        self.env.mark("bytes above the statistic given up");
+                        tracing::info!(chunk = %tail.id, len, %error, "a longer vote is given up");
+                    }
+                    result = Err(error);
+                }
+            }
+        }
+        result
+    }
+
     /// Copies the first `len` bytes of a fenced chunk until MinCopy replicas hold them: to fenced
     /// replicas that are shorter, then to new ones. When the cluster has no places, to as many
-    /// as a new chunk would get.
+    /// as a new chunk would get. With a time limit, failures that may pass are met by other attempts
+    /// until then.
     async fn copy_to_quorum(
         self: &Rc<Self>,
         epoch: Epoch,
@@ -283,40 +330,68 @@ impl<L: Log> Service<L> {
         len: u32,
         votes: &[(ReplicaLocation, u32)],
         holders: &mut Vec<ReplicaLocation>,
+        until: Option<Instant>,
     ) -> Result<(), ControlError> {
-        let sources = holders.clone();
-        let copy = |place: ReplicaLocation| self.copy_fenced(place, tail, len, &sources);
-        let shorter = votes.iter().filter(|vote| vote.1 < len).map(|vote| vote.0);
-        let done = join_all(shorter.map(copy)).await;
-        holders.extend(done.into_iter().flatten());
-        let m = usize::from(tail.acks);
-        if holders.len() < m {
-            let targets = self.new_targets(epoch, tail, len, holders).await?;
-            let done = join_all(targets.into_iter().map(copy)).await;
-            holders.extend(done.into_iter().flatten());
+        let (sources, m) = (holders.clone(), usize::from(tail.acks));
+        let mut pause = RETRY.0;
+        // Places that took no copy in this round, and whether another attempt may succeed.
+        let mut failed: BTreeMap<ReplicaLocation, bool> = BTreeMap::new();
+        loop {
+            let shorter: Vec<_> = votes.iter().map(|vote| vote.0).collect();
+            let mut places = shorter;
+            let mut is_placed = false;
+            loop {
+                places.retain(|place| !holders.contains(place) && !failed.contains_key(place));
+                let copy = |&place: &ReplicaLocation| self.copy_fenced(place, tail, len, &sources);
+                let done = join_all(places.iter().map(copy)).await;
+                for (&place, done) in places.iter().zip(done) {
+                    match done {
+                        Ok(()) => holders.push(place),
+                        Err(may_pass) => drop(failed.insert(place, may_pass)),
+                    }
+                }
+                if holders.len() >= m {
+                    return Ok(());
+                }
+                if is_placed && places.is_empty() {
+                    break; // The cluster has no further place.
+                }
+                places = self.new_targets(epoch, tail, len, holders, &failed).await?;
+                is_placed = true;
+            }
+            let view = self.cluster.view();
+            let floor = usize::from(self.config.copies_floor).min(view.disks() as usize).min(m);
+            if holders.len() >= floor {
+                self.env.mark("recovery seals with fewer holders");
+                return Ok(());
+            }
+            let now = self.env.now();
+            let again = failed.values().any(|&may_pass| may_pass)
+                && until.is_some_and(|until| now + pause < until);
+            if !again {
+                let text = format!(
+                    "{} of {floor} replicas of {} needed before it is sealed: start more \
+                     chunkservers, then retry",
+                    holders.len(),
+                    tail.id
+                );
+                return Err(ControlError::new(Kind::Retry, text));
+            }
+            failed.retain(|_, may_pass| !*may_pass);
+            self.env.sleep(self.env.jitter(pause)).await;
+            pause = (pause * 2).min(RETRY.1);
         }
-        let view = self.cluster.view();
-        let floor = usize::from(self.config.copies_floor).min(view.disks() as usize).min(m);
-        if holders.len() < floor {
-            let text = format!(
-                "{} of {floor} replicas of {} needed before it is sealed: start more \
-                 chunkservers, then retry",
-                holders.len(),
-                tail.id
-            );
-            return Err(ControlError::new(Kind::Retry, text));
-        }
-        Ok(())
     }
 
     /// Records new replicas of a tail in recovery; none when the cluster has no places. Those of
-    /// an attempt before are used again.
+    /// an attempt before are used again, but for the places that took no copy in this one.
     async fn new_targets(
         &self,
         epoch: Epoch,
         tail: &Chunk,
         len: u32,
         holders: &[ReplicaLocation],
+        failed: &BTreeMap<ReplicaLocation, bool>,
     ) -> Result<Vec<ReplicaLocation>, ControlError> {
         let (slots, dead) = self.log.with_state(|state| {
             let slots = state.chunk(tail.id).map_or_else(Vec::new, |(_, _, chunk)| {
@@ -327,7 +402,10 @@ impl<L: Log> Service<L> {
                 places.filter(|&place| state.dead(tail.id, place).is_some()).collect();
             (slots, dead)
         });
-        let mut targets: Vec<_> = slots.iter().filter(|slot| slot.1).map(|slot| slot.0).collect();
+        let usable =
+            |place: &ReplicaLocation| !holders.contains(place) && !failed.contains_key(place);
+        let targets = slots.iter().filter(|slot| slot.1).map(|slot| slot.0);
+        let mut targets: Vec<_> = targets.filter(usable).collect();
         let have: Vec<_> = holders.iter().chain(&targets).copied().collect();
         let missing = usize::from(tail.acks).saturating_sub(have.len());
         let room = (SLOTS_MAX - slots.len()).min(COPY_TARGETS_MAX).min(missing);
@@ -349,14 +427,14 @@ impl<L: Log> Service<L> {
         Ok(targets)
     }
 
-    /// Copies to one place. `None` when the copy failed.
+    /// Copies to one place. The error says whether another attempt may succeed.
     async fn copy_fenced(
         &self,
         place: ReplicaLocation,
         tail: &Chunk,
         len: u32,
         sources: &[ReplicaLocation],
-    ) -> Option<ReplicaLocation> {
+    ) -> Result<(), bool> {
         let order = CopyOrder {
             chunk: tail.id,
             epoch: tail.epoch,
@@ -366,13 +444,26 @@ impl<L: Log> Service<L> {
             token: self.chunk_token(tail.id, Rights::READ, Epoch::NONE),
             seal: false,
         };
-        let call = self.calls.replicate(self.address(place), order);
-        match self.env.timeout(self.config.copy_timeout, call).await {
-            Ok(Ok((stat, _))) if stat.len >= len => Some(place),
-            failed => {
-                tracing::debug!(chunk = %tail.id, ?place, ?failed, "a copy before the seal failed");
-                None
+        let mut pause = RETRY.0;
+        for attempt in 1.. {
+            let call = self.calls.replicate(self.address(place), order.clone());
+            let error = match self.env.timeout(self.config.copy_timeout, call).await {
+                Ok(Ok((stat, _))) if stat.len >= len => return Ok(()),
+                Ok(Ok((stat, _))) => {
+                    tracing::debug!(chunk = %tail.id, ?place, ?stat, "a copy before the seal is short");
+                    return Err(false);
+                }
+                Ok(Err(error)) => error,
+                Err(_) => CallError::Unreachable,
+            };
+            tracing::debug!(chunk = %tail.id, ?place, %error, "a copy before the seal failed");
+            // Busy: with other copies, or with this one by order of the leader before.
+            if error.kind() != Kind::Retry || attempt == COPY_TRIES_MAX {
+                return Err(error.is_passing() && error.kind() != Kind::Full);
             }
+            self.env.sleep(self.env.jitter(pause)).await;
+            pause = (pause * 2).min(RETRY.1);
         }
+        unreachable!("the last attempt has returned")
     }
 }

@@ -1,8 +1,9 @@
 //! The length at which a lost writer's chunk is sealed (`protocols.md` 2.2, 2.3).
 
-use wire::data::{ReplicaStat, ReplicaState};
+use std::ops::RangeInclusive;
 
 use base::Epoch;
+use wire::data::{ReplicaStat, ReplicaState};
 
 /// Fenced answers that recovery of a chunk with `n` replicas, `m` of which acknowledge, needs:
 /// F = n - m + 1.
@@ -11,17 +12,19 @@ pub fn votes_needed(n: usize, m: usize) -> usize {
     n - m + 1
 }
 
-/// The sealed length: an acknowledged byte is on at least `m - (n - votes)` of the fenced
-/// replicas, so no acknowledged length is above the so-manieth largest. `None` without enough
-/// votes.
-pub fn sealed_len(n: usize, m: usize, lens: &[u32]) -> Option<u32> {
+/// Lengths at which a chunk may be sealed. An acknowledged byte is on at least
+/// `m - (n - votes)` of the fenced replicas, so no acknowledged length is above the vote of that
+/// rank, counted from the longest: it is the least. The most is the longest vote, which covers an
+/// acknowledged byte even where one of those replicas has lost it and does not know. `None` without
+/// enough votes.
+pub fn sealed_lens(n: usize, m: usize, lens: &[u32]) -> Option<RangeInclusive<u32>> {
     if lens.len() < votes_needed(n, m) || lens.len() > n {
         return None;
     }
     let rank = m - (n - lens.len());
     let mut lens = lens.to_vec();
     lens.sort_unstable_by(|a, b| b.cmp(a));
-    Some(lens[rank - 1])
+    Some(lens[rank - 1]..=lens[0])
 }
 
 /// Meaning of a fenced replica's answer.
@@ -73,19 +76,19 @@ mod tests {
 
     #[test]
     fn the_length_covers_what_may_be_acknowledged() {
-        let cases: [(usize, usize, &[u32], Option<u32>); 9] = [
+        let cases: [(usize, usize, &[u32], Option<RangeInclusive<u32>>); 9] = [
             (3, 3, &[], None),
-            (3, 3, &[7], Some(7)),
-            (3, 3, &[7, 9, 8], Some(7)),
+            (3, 3, &[7], Some(7..=7)),
+            (3, 3, &[7, 9, 8], Some(7..=9)),
             (3, 2, &[7], None),
-            (3, 2, &[7, 9], Some(9)),
-            (3, 2, &[7, 9, 8], Some(8)),
-            (5, 3, &[1, 2, 3], Some(3)),
-            (5, 3, &[5, 4, 3, 2, 1], Some(3)),
-            (1, 1, &[4], Some(4)),
+            (3, 2, &[7, 9], Some(9..=9)),
+            (3, 2, &[7, 9, 8], Some(8..=9)),
+            (5, 3, &[1, 2, 3], Some(3..=3)),
+            (5, 3, &[5, 4, 3, 2, 1], Some(3..=5)),
+            (1, 1, &[4], Some(4..=4)),
         ];
         for (n, m, lens, expected) in cases {
-            assert_eq!(sealed_len(n, m, lens), expected, "{n}/{m} {lens:?}");
+            assert_eq!(sealed_lens(n, m, lens), expected, "{n}/{m} {lens:?}");
         }
     }
 
@@ -101,15 +104,40 @@ mod tests {
                 for set in 0..1usize << n {
                     let votes: Vec<u32> =
                         (0..n).filter(|i| set >> i & 1 == 1).map(|i| lens[i]).collect();
-                    match sealed_len(n, m, &votes) {
-                        Some(len) => {
-                            assert!(len >= acknowledged, "{n}/{m} {lens:?} {votes:?}");
-                            assert!(votes.iter().any(|&vote| vote >= len));
+                    match sealed_lens(n, m, &votes) {
+                        Some(range) => {
+                            assert!(*range.start() >= acknowledged, "{n}/{m} {lens:?} {votes:?}");
+                            assert!(votes.contains(range.end()) && !range.is_empty());
                         }
                         None => assert!(votes.len() < n - m + 1),
                     }
                 }
             }
         }
+    }
+
+    /// One disk loses the end of its replica silently; all replicas answer.
+    #[test]
+    fn end_that_one_disk_lost_silently_is_not_cut() {
+        let (mut cases, mut cut, mut by_rank) = (0, 0, 0);
+        for (n, m) in [(2, 2), (3, 2), (3, 3), (4, 3), (5, 3), (5, 4)] {
+            for code in 0..4u32.pow(n as u32) {
+                let lens: Vec<u32> = (0..n).map(|i| code / 4u32.pow(i as u32) % 4).collect();
+                let mut sorted = lens.clone();
+                sorted.sort_unstable_by(|a, b| b.cmp(a));
+                let acknowledged = sorted[m - 1];
+                for lossy in 0..n {
+                    for left in 0..lens[lossy] {
+                        let mut votes = lens.clone();
+                        votes[lossy] = left;
+                        let range = sealed_lens(n, m, &votes).expect("all votes");
+                        cases += 1;
+                        cut += u32::from(*range.end() < acknowledged);
+                        by_rank += u32::from(*range.start() < acknowledged);
+                    }
+                }
+            }
+        }
+        assert_eq!((cases, cut, by_rank), (17_520, 0, 6_704));
     }
 }

@@ -11,14 +11,16 @@ use super::command::{Outcome, Refusal};
 use super::limits::SPARES_MAX;
 use super::planted::{Planted, planted};
 use super::state::{Stream, StreamMachine, refused, well_placed};
-use super::votes::sealed_len;
+use super::votes::sealed_lens;
 use crate::placement::ReplicaLocation;
 
-/// The parts of [`super::Action::SealTail`].
+/// The parts of [`super::Action::SealTail`] and [`super::Action::SealLongerTail`].
 pub(super) struct TailSeal {
     pub epoch: Epoch,
     pub chunk: ChunkId,
     pub len: u32,
+    /// `len` is above the order statistic of the votes.
+    pub longer: bool,
     pub votes: Vec<(ReplicaLocation, u32)>,
     pub holders: Vec<ReplicaLocation>,
     pub delete_at_ms: u64,
@@ -128,7 +130,7 @@ impl StreamMachine {
         Outcome::Done { len: self.streams[&file].sealed_len() }
     }
 
-    /// The votes are of replicas that take part, enough, and give this length; who holds it is on
+    /// The votes are of replicas that take part, enough, and permit this length; each holder is on
     /// record.
     fn check_evidence(&self, tail: &Chunk, seal: &TailSeal) -> Result<(), Refusal> {
         let slot = |place| self.places.find(place).and_then(|index| tail.slot(index));
@@ -139,9 +141,10 @@ impl StreamMachine {
             return Err(Refusal::Stale);
         }
         let (n, m) = (tail.voters(), usize::from(tail.acks));
-        let good = sealed_len(n, m, &lens) == Some(seal.len)
-            || planted(Planted::ShortestVote)
-            || planted(Planted::OneVote);
+        let permitted = sealed_lens(n, m, &lens).is_some_and(|range| {
+            range.contains(&seal.len) && seal.longer == (seal.len > *range.start())
+        });
+        let good = permitted || planted(Planted::ShortestVote) || planted(Planted::OneVote);
         let held = seal.holders.iter().all(|&place| slot(place).is_some());
         if !good || !held || (seal.len > 0 && seal.holders.is_empty()) {
             return Err(Refusal::Invalid);

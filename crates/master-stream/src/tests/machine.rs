@@ -144,9 +144,24 @@ impl Driver {
                 }
             }
             let lens: Vec<_> = votes.iter().map(|vote| vote.1).collect();
-            let sealed =
-                super::super::votes::sealed_len(tail.voters(), usize::from(tail.acks), &lens);
-            len = sealed.unwrap_or(10);
+            let (n, m) = (tail.voters(), usize::from(tail.acks));
+            if let Some(range) = super::super::votes::sealed_lens(n, m, &lens) {
+                len = *self.rng.pick(&[*range.start(), *range.end(), *range.end() + 10]);
+                if (len > *range.start()) != self.rng.one_in(8) {
+                    let delete_at_ms = self.clock_ms;
+                    return Action::SealLongerTail {
+                        file,
+                        epoch,
+                        chunk,
+                        len,
+                        votes,
+                        holders,
+                        delete_at_ms,
+                    };
+                }
+            } else {
+                len = 10;
+            }
         }
         Action::SealTail { file, epoch, chunk, len, votes, holders, delete_at_ms: self.clock_ms }
     }

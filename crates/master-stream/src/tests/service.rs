@@ -14,6 +14,7 @@ use wire::token::TokenKey;
 use super::log::{MemoryLog, World};
 use super::model::Model;
 use super::writer::{Client, Cluster, Writer};
+use crate::planted::{Planted, plant};
 use crate::{ClusterSource, StreamConfig, StreamParts, StreamService};
 
 /// Short times, so that a run sees all of them pass, some drawn at random.
@@ -248,6 +249,76 @@ fn without_enough_servers_the_answer_says_what_to_do() {
         let error = Client::new(&cluster).open(FileId::new(2)).await.unwrap_err();
         assert_eq!(error.kind, Kind::Retry, "{error}");
     });
+}
+
+/// A file with 30 bytes on three replicas and 10 more on two, of which one loses them silently: its
+/// disk had answered, and does not know of them. Seals it; the violation, if there is one.
+fn seal_after_a_silent_loss(policy: Policy) -> Option<String> {
+    let sim = Sim::new(6);
+    let vote_timeout = Duration::from_millis(50);
+    let all_vote = || StreamConfig { vote_timeout, ..config(&sim) };
+    let cluster = Cluster::with_config(&sim, policy, 3, all_vote);
+    cluster.model.in_place.set(true);
+    let env = cluster.model.env.borrow().clone();
+    let inner = cluster.clone();
+    let task = env.spawn(Class::Foreground, "test", async move {
+        let file = FileId::new(1);
+        let mut writer = Writer::open(Client::new(&inner), file).await.unwrap();
+        writer.append(&[1; 30]).await.unwrap();
+        writer.append(&[2; 10]).await.unwrap();
+        inner.sim.sleep(Duration::from_millis(20)).await;
+        // With 3/2 the third never got them; with 3/3 all did.
+        let short = 1 + usize::from(policy.acks == 2);
+        for place in writer.current.replicas.iter().take(short) {
+            let mut servers = inner.model.servers.borrow_mut();
+            let replicas = &mut servers.get_mut(&place.server).unwrap().replicas;
+            let replica = replicas.get_mut(&(place.disk, writer.current.chunk)).unwrap();
+            replica.bytes.truncate(30);
+            replica.durable = 30;
+        }
+        let _ = Client::new(&inner).change(StreamChange::Seal { file }).await;
+    });
+    sim.run(task).expect("no stall").expect("no crash");
+    cluster.world.violation.borrow().clone()
+}
+
+#[test]
+fn end_that_one_disk_lost_silently_is_sealed_from_another() {
+    for policy in [Policy { copies: 3, acks: 2 }, Policy::rep(3)] {
+        assert_eq!(seal_after_a_silent_loss(policy), None, "{policy:?}");
+        plant(Some(Planted::StatisticIsLength));
+        let found = seal_after_a_silent_loss(policy);
+        plant(None);
+        assert!(found.is_some_and(|it| it.contains("40 bytes")), "{policy:?}");
+    }
+}
+
+/// One replica alone has the bytes that were in flight, and cannot be read there: they are given up.
+#[test]
+fn bytes_in_flight_that_cannot_be_copied_are_given_up() {
+    let sim = Sim::new(7);
+    let vote_timeout = Duration::from_millis(50);
+    let all_vote = || StreamConfig { vote_timeout, ..config(&sim) };
+    let cluster = Cluster::with_config(&sim, Policy { copies: 3, acks: 2 }, 3, all_vote);
+    cluster.model.in_place.set(true);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        let file = FileId::new(1);
+        let mut writer = Writer::open(Client::new(&cluster), file).await.unwrap();
+        writer.append(&[1; 30]).await.unwrap();
+        cluster.sim.sleep(Duration::from_millis(20)).await;
+        let place = &writer.current.replicas[0];
+        {
+            let mut servers = cluster.model.servers.borrow_mut();
+            let replicas = &mut servers.get_mut(&place.server).unwrap().replicas;
+            let replica = replicas.get_mut(&(place.disk, writer.current.chunk)).unwrap();
+            replica.bytes.extend([2; 10]);
+            replica.durable = 40;
+        }
+        cluster.model.rot(place.server, 35);
+        let seal = Client::new(&cluster).change(StreamChange::Seal { file }).await;
+        assert_eq!(seal, Ok(StreamReply::Done { len: 30 }));
+    });
+    assert!(sim.marks().contains_key("bytes above the statistic given up"));
 }
 
 /// The third of three servers never saw the creation, and another one dies with the writer.
