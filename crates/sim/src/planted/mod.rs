@@ -45,6 +45,8 @@ pub enum Planted {
     DeleteNeighbour,
     /// Stores never take what repair copies.
     NoRepair,
+    /// Stores make a replica without a vote where a copy comes to the tombstone of a fence.
+    FillRepairing,
     /// Stores hand out other bytes than were written, with valid checksums.
     WrongBytes,
     /// Clients count an append as stored when it was sent.
@@ -95,13 +97,14 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 29] = [
+    pub const ALL: [Planted; 30] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
         Planted::NoDelete,
         Planted::DeleteNeighbour,
         Planted::NoRepair,
+        Planted::FillRepairing,
         Planted::WrongBytes,
         Planted::AckUnsent,
         Planted::StaleTail,

@@ -25,11 +25,12 @@ impl Store {
     /// Configuration of the engine under the bug that is planted on this thread.
     pub fn config() -> flash::Config {
         // The rare form is in the wrapper: the engine has no chance to draw.
-        let early = planted() == Some(Planted::AckEarly) && !is_rare();
-        flash::Config {
-            planted: early.then_some(flash::Planted::AckEarly),
-            ..flash::Config::default()
-        }
+        let planted = match planted() {
+            Some(Planted::AckEarly) if !is_rare() => Some(flash::Planted::AckEarly),
+            Some(Planted::FillRepairing) => Some(flash::Planted::FillRepairing),
+            _ => None,
+        };
+        flash::Config { planted, ..flash::Config::default() }
     }
 
     /// The same sectors with one bit of each changed and all checksums computed again.

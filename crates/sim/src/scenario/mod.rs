@@ -450,6 +450,15 @@ pub const SCENARIOS: &[Scenario] = &[
         ],
     },
     Scenario {
+        name: "chase-three",
+        about: "of three servers one never saw a chunk's creation, another one dies with the writer",
+        run: |sim| Box::pin(repair::run(sim, repair::Loss::Three)),
+        marks: &[
+            "recovery copies before the seal",
+            "repair: leader dies while a tombstone is filled",
+        ],
+    },
+    Scenario {
         name: "repair-latent",
         about: "unreadable sectors on two replicas of each chunk while the third's server is dead",
         run: |sim| Box::pin(repair::run(sim, repair::Loss::Latent)),

@@ -5,16 +5,21 @@
 //! - Two replicas of each chunk have an unreadable sector each, at different places, and the server
 //!   of the third is dead: no byte is lost.
 //! - A writer vanishes, and no reader asks for its file: the tail is sealed.
+//! - The third of three servers never saw a chunk's creation; another one and the writer die, and the
+//!   masters' leader while the third is filled: the file is opened again on two servers.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
 use base::limits::SECTOR;
 use base::{ChunkId, MIB};
+use chunkstore::ChunkStore;
 use client::{Appender, Client};
 use runtime::sim::{CrashMode, HostId, Sim};
-use runtime::{Class, Env, OpenOptions};
+use runtime::{Class, Env, JoinHandle, OpenOptions};
 use wire::control::{ChunkPlace, Policy, ReplicaPlace};
+use wire::data::ReplicaState;
 use wire::sector::parse_footer;
 
 use super::append::{check_content, seal_all};
@@ -27,6 +32,8 @@ const APPEND_MAX: u64 = 20_000;
 const TIMEOUT: Duration = Duration::from_secs(180);
 /// Full redundancy is back so long after it became possible.
 const WHOLE_WITHIN: Duration = Duration::from_secs(20);
+/// A file is opened again within this time, on the servers that are left.
+const OPENED_WITHIN: Duration = Duration::from_secs(60);
 /// A tail whose writer is gone is sealed within this time.
 const SEALED_WITHIN: Duration = Duration::from_secs(60);
 
@@ -45,17 +52,22 @@ pub(super) enum Loss {
     Latent,
     /// A writer vanishes.
     Quiet,
+    /// Of three servers one never saw the creation, and another one dies with the writer.
+    Three,
 }
 
 pub(super) async fn run(sim: Sim, loss: Loss) -> Result<(), String> {
     let tuning = Tuning::draw(&sim);
-    let cluster = Cluster::start(&sim, Shape::default(), tuning);
+    let servers = if matches!(loss, Loss::Three) { 3 } else { Shape::default().servers };
+    let shape = Shape { servers, ..Shape::default() };
+    let cluster = Cluster::start(&sim, shape, tuning);
     cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
     let act = Act { sim: sim.clone(), cluster, oracle: Oracle::new() };
     match loss {
         Loss::Short => act.short().await,
         Loss::Latent => act.latent().await,
         Loss::Quiet => act.quiet().await,
+        Loss::Three => act.three().await,
     }?;
     let Act { cluster, oracle, .. } = act;
     seal_all(&cluster).await?;
@@ -225,6 +237,80 @@ impl Act {
                 return Err(format!("its tail is open after {SEALED_WITHIN:?}"));
             }
             self.sim.sleep(Duration::from_millis(500)).await;
+        }
+    }
+}
+
+impl Act {
+    /// The third of three servers never sees the creation of a chunk. Its writer dies, and one of the
+    /// two servers that hold the chunk; the masters' leader dies when the third begins to be filled.
+    async fn three(&self) -> Result<(), String> {
+        const PATH: &str = "/three";
+        let (host, client) = self.cluster.client(None).await.map_err(|e| e.to_string())?;
+        let writer = self.write(&client, PATH, 0, Policy { copies: 3, acks: 2 }).await?;
+        let third = self.draw(0, 2) as usize;
+        let unseen = self.cluster.servers()[third];
+        self.sim.set_blocked(host, unseen, true);
+        self.sim.set_blocked(unseen, host, true);
+        let lens = [self.draw(1, 400_000) as usize, self.draw(1, 400_000) as usize];
+        let oracle = self.oracle.clone();
+        let appended = async move { append(&oracle, &writer, PATH, &lens).await };
+        self.on(&client, appended).await?;
+        self.sim.crash(host, CrashMode::Power);
+        let dead = (third + 1 + self.draw(0, 1) as usize) % 3;
+        self.cluster.crash_server(dead, CrashMode::Power);
+        let (host, client) = self.cluster.client(None).await.map_err(|e| e.to_string())?;
+        let seed = self.draw(1, u64::MAX);
+        let (oracle, inner) = (self.oracle.clone(), client.clone());
+        let mut opening = client.env().spawn(Class::Foreground, "opening", async move {
+            let text = |error: client::Error| format!("{PATH}: {error}");
+            let end = inner.env().now() + OPENED_WITHIN;
+            let file = inner.open(PATH).await.map_err(text)?;
+            let appender = loop {
+                match file.append_handle().await {
+                    Ok(appender) => break appender,
+                    Err(error) if inner.env().now() >= end => {
+                        return Err(format!(
+                            "{PATH} is not opened on two of three servers: {error}"
+                        ));
+                    }
+                    Err(_) => inner.env().sleep(Duration::from_millis(100)).await,
+                }
+            };
+            oracle.opened(PATH, appender.epoch(), appender.acked_len(), seed)?;
+            append(&oracle, &appender, PATH, &[100]).await?;
+            appender.close().await.map(drop).map_err(text)
+        });
+        self.fail_over_while_filled(third, &opening).await;
+        let opened = (&mut opening).await;
+        opened.unwrap_or_else(|_| Err("the client's host went down".to_owned()))?;
+        self.cluster.boot_all();
+        self.sim.crash(host, CrashMode::Process);
+        Ok(())
+    }
+
+    /// The leader dies as soon as a replica of which there was a tombstone has units.
+    async fn fail_over_while_filled<T>(&self, server: usize, opening: &JoinHandle<T>) {
+        let mut fenced = BTreeSet::new();
+        while !opening.is_finished() {
+            self.sim.sleep(Duration::from_micros(50)).await;
+            for (_, store) in self.cluster.stores(server) {
+                for info in store.list(None, 100) {
+                    match info.stat.state {
+                        ReplicaState::Tombstone => drop(fenced.insert(info.chunk)),
+                        ReplicaState::Sealed => {}
+                        _ if fenced.contains(&info.chunk) => {
+                            let Some(leader) = self.cluster.leading_master() else { continue };
+                            self.cluster.crash_master(leader, CrashMode::Power);
+                            self.sim.mark("repair: leader dies while a tombstone is filled");
+                            self.sim.sleep(Duration::from_millis(self.draw(0, 3_000))).await;
+                            self.cluster.boot_master(leader);
+                            return;
+                        }
+                        _ => {}
+                    }
+                }
+            }
         }
     }
 }

@@ -78,6 +78,7 @@ scenarios! {
     append_wipe "append-wipe",
     append_writers "append-writers",
     block_managers "block-managers",
+    chase_three "chase-three",
     deleted "deleted",
     full "full",
     disks "disks",

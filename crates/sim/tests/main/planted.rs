@@ -3,7 +3,7 @@
 use sim::{Planted, find, run_planted, run_seed};
 
 /// Each bug with scenarios and the seeds that find it first there, and what is said then.
-const FOUND: [(Planted, &str, u64, &str); 31] = [
+const FOUND: [(Planted, &str, u64, &str); 32] = [
     // Oracle: acknowledged bytes are there.
     (Planted::AckEarly, "append-blackout", 0, "were acknowledged"),
     (Planted::AckUnsent, "append-writers", 0, "were there before"),
@@ -18,6 +18,8 @@ const FOUND: [(Planted, &str, u64, &str); 31] = [
     // Liveness: the cluster is whole again.
     (Planted::NoSeal, "append", 0, "not whole"),
     (Planted::NoRepair, "append-wipe", 0, "not whole"),
+    // Liveness: two servers of three are enough.
+    (Planted::FillRepairing, "chase-three", 0, "is not opened on two of three servers"),
     // Audit: all replicas are there, and nothing else.
     (Planted::NoDelete, "append-servers", 0, "no chunk refers to it"),
     (Planted::DeleteNeighbour, "append-servers", 0, "1 of 3 replicas"),
