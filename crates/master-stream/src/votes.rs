@@ -76,7 +76,8 @@ mod tests {
 
     #[test]
     fn the_length_covers_what_may_be_acknowledged() {
-        let cases: [(usize, usize, &[u32], Option<RangeInclusive<u32>>); 9] = [
+        type Case = (usize, usize, &'static [u32], Option<RangeInclusive<u32>>);
+        let cases: [Case; 9] = [
             (3, 3, &[], None),
             (3, 3, &[7], Some(7..=7)),
             (3, 3, &[7, 9, 8], Some(7..=9)),

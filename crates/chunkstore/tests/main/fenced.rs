@@ -94,7 +94,8 @@ fn run(seed: u64) -> ReplicaState {
         drop(store);
         sim.sleep(pause(&mut rng)).await;
         engine.crash(CrashMode::Power);
-        (copy.abort(), other.abort());
+        copy.abort();
+        other.abort();
         let store = engine.boot().await.unwrap();
         check(&store, &pieces, acked.get()).await;
         let left = store.stat(CHUNK).unwrap().state;

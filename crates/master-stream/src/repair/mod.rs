@@ -65,7 +65,7 @@ pub(crate) struct Repairs {
     recovering: RefCell<BTreeMap<FileId, Instant>>,
     /// Chunks whose replicas are being sealed, or are to be sealed later.
     sealing: RefCell<BTreeMap<ChunkId, Retry>>,
-    seal_permits: Arc<Semaphore>,
+    pub(crate) seal_permits: Arc<Semaphore>,
     /// Replicas that are sealed, to be committed together.
     sealed: RefCell<Vec<(ChunkId, ReplicaLocation, u32)>>,
     sealed_some: Notify,
@@ -172,6 +172,10 @@ impl Repairs {
         if unsealed.len() < REPORTS_MAX {
             unsealed.entry((chunk, place)).or_insert(now);
         }
+    }
+
+    fn forget_unsealed(&self, chunk: ChunkId, place: PlaceIndex) {
+        self.unsealed.borrow_mut().remove(&(chunk, place));
     }
 
     pub(crate) fn note_quiet(&self, chunk: ChunkId, place: ReplicaLocation, at: Instant) {

@@ -31,8 +31,8 @@ pub(super) struct Judged {
     pub worth: Worth,
     /// Its fault, when it was checked and is not whole.
     pub bad: Option<Defect>,
-    /// It has not been sealed for as long as a silent server is hoped for: its server may send
-    /// heartbeats and answer no call.
+    /// Attempts to seal it have failed for as long as a silent server is hoped for: its server may
+    /// send heartbeats and answer no call.
     pub late: bool,
 }
 
@@ -197,7 +197,7 @@ impl<L: Log> Service<L> {
         }
         let replicas = self.judge_chunk(view, state, chunk);
         let copies = usize::from(stream.policy.copies);
-        let serving = replicas.iter().filter(|replica| replica.serves()).count();
+        let serving = replicas.iter().filter(|replica| replica.serves() && !replica.late).count();
         if serving < copies {
             tally.under_replicated += 1;
         }
@@ -220,9 +220,6 @@ impl<L: Log> Service<L> {
                 tally.abandoned.insert(file, (stream.epoch, chunk.id));
             }
             return;
-        }
-        for replica in replicas.iter().filter(|it| !it.slot.sealed && !it.slot.target) {
-            self.repairs.note_unsealed(chunk.id, replica.slot.place, self.env.now());
         }
         let moving = self.repairs.moving.get() == Some(chunk.id);
         if !moving && !is_complete(stream.policy.copies, &replicas) {

@@ -12,7 +12,7 @@ use wire::token::Rights;
 use super::{Defect, Retry};
 use crate::limits::{BATCH_MAX, SEAL_QUEUE_MAX};
 use crate::placement::{PlaceState, ReplicaLocation};
-use crate::{Action, CallError, Chunk, CopyOrder, Log, Service};
+use crate::{Action, CallError, Chunk, CopyOrder, Log, PlaceIndex, Service};
 
 /// Pauses between two attempts to seal the replicas of a chunk: first and longest.
 pub(super) const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -111,19 +111,21 @@ impl<L: Log> Service<L> {
         let len = chunk.sealed().expect("sealed");
         let view = self.cluster.view();
         let slots: Vec<_> = chunk.slots().zip(places).collect();
-        let waiting: Vec<_> = slots
-            .iter()
-            .filter(|(slot, place)| {
-                let bad = self.repairs.bad.borrow().contains_key(&(id, *place));
-                let good = matches!(view.state(*place), PlaceState::Good(_));
-                !slot.sealed && !slot.target && !bad && good
-            })
-            .map(|&(_, place)| place)
-            .collect();
-        let sealed = join_all(waiting.iter().map(|&place| self.seal_replica(id, place, len))).await;
+        let mut waiting = Vec::new();
+        for &(slot, place) in slots.iter().filter(|(slot, _)| !slot.sealed && !slot.target) {
+            let bad = self.repairs.bad.borrow().contains_key(&(id, place));
+            match view.state(place) {
+                PlaceState::Good(_) if !bad => waiting.push((slot.place, place)),
+                PlaceState::Good(_) => {}
+                // It is hoped for, or missed, as its server is.
+                _ => self.repairs.forget_unsealed(id, slot.place),
+            }
+        }
+        let seal = |&(_, place): &(PlaceIndex, ReplicaLocation)| self.seal_replica(id, place, len);
+        let sealed = join_all(waiting.iter().map(seal)).await;
         let (mut short, mut sealed_now) = (Vec::new(), Vec::new());
         let mut whole = true;
-        for (&place, outcome) in waiting.iter().zip(sealed) {
+        for (&(index, place), outcome) in waiting.iter().zip(sealed) {
             match outcome {
                 SealAttempt::Sealed => {
                     sealed_now.push(place);
@@ -131,7 +133,10 @@ impl<L: Log> Service<L> {
                 }
                 SealAttempt::Short => short.push(place),
                 SealAttempt::Bad(defect) => self.found_bad(id, place, defect),
-                SealAttempt::Later | SealAttempt::Barred => whole = false,
+                SealAttempt::Later | SealAttempt::Barred => {
+                    self.repairs.note_unsealed(id, index, self.env.now());
+                    whole = false;
+                }
             }
         }
         for place in short {

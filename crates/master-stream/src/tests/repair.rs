@@ -430,3 +430,28 @@ fn a_spare_without_votes_does_not_hold_up_the_seal() {
         assert_eq!(sealed, Ok(StreamReply::Done { len: 100 }));
     });
 }
+
+/// Seals of other chunks, whose servers answer slowly, hold all permits for longer than a silent server
+/// is hoped for: replicas that were not tried yet are copies all the same.
+#[test]
+fn replicas_that_wait_for_their_seal_are_copies() {
+    let sim = Sim::new(14);
+    let cluster = Cluster::new(&sim, Policy::rep(3), 4);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        cluster.services.iter().for_each(|service| service.start_background());
+        let mut writer = Writer::open(Client::new(&cluster), FILE).await.unwrap();
+        writer.append(&[1; 100]).await.unwrap();
+        let held = servers(&cluster.locate(FILE, 0).await.unwrap());
+        let permits = cluster.services[0].0.repairs.seal_permits.clone();
+        let all = permits.available_permits() as u32;
+        let taken = permits.acquire_many_owned(all).await.unwrap();
+        assert_eq!(writer.close(false).await, Ok(100));
+        cluster.sim.sleep(Duration::from_secs(20)).await;
+        assert_eq!(servers(&cluster.locate(FILE, 0).await.unwrap()), held);
+        drop(taken);
+        until_whole(&cluster, Duration::from_secs(1)).await;
+        cluster.sim.sleep(Duration::from_secs(20)).await;
+        assert_eq!(servers(&cluster.locate(FILE, 0).await.unwrap()), held);
+        assert_eq!(cluster.services[0].status().repair.done, 0);
+    });
+}
