@@ -38,6 +38,8 @@ pub(super) struct Keeper {
     pub(super) blocks: Vec<u64>,
     /// The volumes, as answered requests have made them.
     pub(super) known: RefCell<BTreeMap<VolumeId, VolumeSpec>>,
+    /// Volumes that are shorter than they were made, and when that was asked for.
+    pub(super) cut: RefCell<BTreeMap<VolumeId, Duration>>,
 }
 
 impl Keeper {
@@ -63,6 +65,7 @@ impl Keeper {
             record,
             blocks,
             known: RefCell::new(known),
+            cut: RefCell::default(),
         });
         let volumes: Vec<VolumeId> = volumes.iter().map(|info| info.volume).collect();
         let this = keeper.clone();

@@ -297,9 +297,10 @@ impl World {
         });
     }
 
+    /// A client that is about to open a volume.
     fn by(&self, volume: usize, epoch: u64) -> By {
         let geometry = Geometry::new(BYTES, 2, SECTOR).expect("it goes up");
-        By { volume: self.volumes[volume], geometry, epoch }
+        By { volume: self.volumes[volume], geometry, epoch, opened: self.record.now() }
     }
 
     /// Has a volume open again and again.
@@ -307,9 +308,9 @@ impl World {
         while !self.stop.get() {
             env.sleep(Duration::from_millis(1 + rng.below(40))).await;
             let Stance::Holds(number) = self.stance(host, volume) else { continue };
+            let by = self.by(volume, number);
             let open = Connection::open(&env, self.addr(host), NAMES[volume], rng.one_in(2)).await;
             let Ok(mut connection) = open else { continue };
-            let by = self.by(volume, number);
             let goes_on = || match self.stance(host, volume) {
                 Stance::Holds(now) => now == number,
                 Stance::Lingers => true,

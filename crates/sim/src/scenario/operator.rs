@@ -1,6 +1,7 @@
 //! Changes that an operator makes to volumes under load: limits, lengths, deletion and its undoing,
 //! beside their snapshots and clones. An answer has all that was there before, but for the change;
-//! a longer volume has zeroes in its new part; a client reads nothing beyond the end.
+//! a longer volume has zeroes in its new part; a client that opens a volume reads nothing beyond the
+//! end.
 
 use base::Kind;
 use block_proto::managers::Error;
@@ -69,10 +70,15 @@ impl Keeper {
                 self.known.borrow_mut().get_mut(&volume).expect("it is known").bytes = bytes;
                 if is_cut {
                     self.env.mark("operator: a volume is cut");
-                    let beyond = self.blocks.iter().filter(|&&block| block * BLOCK >= bytes);
-                    beyond.for_each(|&block| self.record.cleared((volume, block), asked));
+                    self.cut.borrow_mut().insert(volume, asked);
                 } else {
                     self.env.mark("operator: a volume grows");
+                    // It does as soon as the files of what was cut off are gone: a client that no
+                    // manager reaches may use them until then (`protocols.md` 6.5).
+                    let cut = self.cut.borrow_mut().remove(&volume);
+                    let cut = cut.expect("it had its full length before it was cut");
+                    let beyond = self.blocks.iter().filter(|&&block| block * BLOCK >= before);
+                    beyond.for_each(|&block| self.record.cleared((volume, block), cut));
                 }
             }
             Err(Error::Refused { kind: Kind::Invalid, .. }) if is_cut => {

@@ -21,6 +21,8 @@ pub(super) struct By {
     pub(super) geometry: Geometry,
     /// Of two exclusive holders, the later one has the larger epoch.
     pub(super) epoch: u64,
+    /// When it began to open the volume.
+    pub(super) opened: Duration,
 }
 
 /// A request that succeeded, for the judgement of attachments.
@@ -46,9 +48,6 @@ pub(super) struct Record {
     lengths: RefCell<BTreeMap<VolumeId, (u64, Duration)>>,
     violation: RefCell<Option<String>>,
 }
-
-/// Leases on what was cut off are over so long after the answer.
-const GRACE: Duration = Duration::from_secs(2);
 
 /// Blocks under a byte range.
 pub(super) fn extent(blocks: &Range<u64>) -> Extent {
@@ -121,16 +120,18 @@ impl Record {
         };
     }
 
-    /// A block was cut off by a request that was asked for at `start`, and is answered now.
+    /// A block was cut off by a request that was asked for at `start`, and is in use again: it was
+    /// gone for each client at some time between.
     pub(super) fn cleared(&self, (volume, block): (VolumeId, u64), start: Duration) {
         let (did, sure, end) = (Did::Write(0), Sure::Happened, self.now());
         self.note(volume, block, Operation { did, sure, start, end });
     }
 
-    /// A request on a block was answered: the volume had it at some time since `start`.
-    fn had(&self, volume: VolumeId, block: u64, start: Duration) {
+    /// A request on a block was answered: the volume had it at some time since its client, of now,
+    /// has opened it. One that was there before may go on for longer, when no manager reaches it.
+    fn had(&self, By { volume, opened, .. }: By, block: u64) {
         if let Some(&(bytes, since)) = self.lengths.borrow().get(&volume)
-            && start > since + GRACE
+            && opened > since
             && block * BLOCK >= bytes
         {
             let text = format!("{volume} has {bytes} bytes since {since:?}, block {block} answers");
@@ -198,8 +199,8 @@ impl Pending {
     fn happened(&self, block: u64, did: Did) {
         self.ended.set(true);
         let (start, end, record) = (self.start, self.record.sim.elapsed(), &self.record);
-        let By { volume, geometry, epoch } = self.by;
-        record.had(volume, block, start);
+        let By { volume, geometry, epoch, .. } = self.by;
+        record.had(self.by, block);
         record.note(volume, block, Operation { did, sure: Sure::Happened, start, end });
         let segment = geometry.locate(block * BLOCK).0.get();
         let change = did.changes();

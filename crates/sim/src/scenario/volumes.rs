@@ -499,7 +499,9 @@ impl Session {
 
     fn begin(&self, blocks: &Range<u64>, did: Did) -> Pending {
         let geometry = shape(self.volume).geometry;
-        let by = By { volume: self.volume, geometry, epoch: self.epoch };
+        // No volume is cut here.
+        let opened = Duration::ZERO;
+        let by = By { volume: self.volume, geometry, epoch: self.epoch, opened };
         self.world.record.begin(by, blocks, did)
     }
 

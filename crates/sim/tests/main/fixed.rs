@@ -142,6 +142,9 @@ const FOUND: &[(&str, u64)] = &[
     // waited for the first opening held up its end, the second opening waited for that end, and the
     // request then waited for the second opening.
     ("disks-cuts", 1_795_456_434),
+    // A volume was cut while a client had it open that no block manager reached: that client read what
+    // was cut off for a while after the answer, as it may until the files are gone.
+    ("disks-cuts", 1_795_512_160),
     // A segment's opening sealed a file at the moment at which masters sealed it as a silent writer's, and
     // failed: another writer had opened the file.
     ("segments", 1_795_456_452),
