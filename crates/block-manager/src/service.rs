@@ -481,12 +481,15 @@ impl Manager {
             // Under a successor a segment of a volume that grows may be made again there.
             let leads = || lead.machine.borrow().leads(env.now());
             for pending_delete in due {
-                match self
-                    .0
-                    .client
-                    .remove_tree_while(&pending_delete_path(pending_delete), leads)
-                    .await
-                {
+                let (client, path) = (&self.0.client, pending_delete_path(pending_delete));
+                let removed = match pending_delete.segment {
+                    // The volume may grow again: an owner that no manager reaches must have
+                    // nothing more confirmed by the core then (`protocols.md` 6.5).
+                    Some(_) => client.end_tree_while(&path, leads).await,
+                    // Numbers of volumes are used once.
+                    None => client.remove_tree_while(&path, leads).await,
+                };
+                match removed {
                     Err(error) if error.kind() != Kind::NotFound => {
                         tracing::warn!(?pending_delete, %error, "files of a volume were not removed yet");
                     }

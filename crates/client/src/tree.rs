@@ -3,12 +3,21 @@
 use base::{DirId, Kind};
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{StreamExt, iter};
-use wire::control::{NameKey, NamespaceChange, Node};
+use wire::control::{NameKey, NamespaceChange, Node, StreamChange};
 
 use crate::client::Client;
 use crate::error::Error;
 use crate::limits::{LIST_MAX, REMOVE_PARALLEL};
 use crate::namespace::child_path;
+
+/// What becomes of the writers of files that are removed.
+#[derive(Clone, Copy)]
+enum Writers {
+    /// They go on while their rights last.
+    GoOn,
+    /// They end before the name goes.
+    End,
+}
 
 impl Client {
     /// Removes what `path` names, a directory with all that is in it. Names that others remove at
@@ -25,6 +34,26 @@ impl Client {
         path: &str,
         holds: impl FnOnce() -> bool,
     ) -> Result<u64, Error> {
+        self.remove_found(path, holds, Writers::GoOn).await
+    }
+
+    /// As [`Client::remove_tree_while`]. Each file is sealed before its name goes: an append by a
+    /// writer of it is not answered any more once this has returned. Without that a writer goes on
+    /// for as long as its rights last.
+    pub async fn end_tree_while(
+        &self,
+        path: &str,
+        holds: impl FnOnce() -> bool,
+    ) -> Result<u64, Error> {
+        self.remove_found(path, holds, Writers::End).await
+    }
+
+    async fn remove_found(
+        &self,
+        path: &str,
+        holds: impl FnOnce() -> bool,
+        writers: Writers,
+    ) -> Result<u64, Error> {
         let found = self.lookup(path).await?;
         if !holds() {
             return Ok(0);
@@ -33,8 +62,10 @@ impl Client {
             (_, None) => {
                 Err(Error::invalid(path, "the root directory stays; remove what is in it"))
             }
-            (Node::Dir { dir, .. }, Some(place)) => self.remove_dir(dir, place, path).await,
-            (_, Some(place)) => self.remove_name(place, path).await,
+            (Node::Dir { dir, .. }, Some(place)) => {
+                self.remove_dir(dir, place, path, writers).await
+            }
+            (node, Some(place)) => self.remove_file(&node, place, path, writers).await,
         }
     }
 
@@ -43,6 +74,7 @@ impl Client {
         dir: DirId,
         place: NameKey,
         path: &'a str,
+        writers: Writers,
     ) -> LocalBoxFuture<'a, Result<u64, Error>> {
         Box::pin(async move {
             let mut removed = 0;
@@ -59,10 +91,8 @@ impl Client {
                     let path = child_path(path, &entry.name);
                     let place = NameKey { parent: dir, name: entry.name };
                     match entry.node {
-                        Node::Dir { dir, .. } => self.remove_dir(dir, place, &path).await,
-                        Node::File { .. } | Node::Symlink { .. } => {
-                            self.remove_name(place, &path).await
-                        }
+                        Node::Dir { dir, .. } => self.remove_dir(dir, place, &path, writers).await,
+                        node => self.remove_file(&node, place, &path, writers).await,
                     }
                 });
                 let mut removals = iter(removals).buffer_unordered(REMOVE_PARALLEL);
@@ -77,6 +107,25 @@ impl Client {
                 Err(error) => Err(error.about("remove directory", path)),
             }
         })
+    }
+
+    async fn remove_file(
+        &self,
+        node: &Node,
+        place: NameKey,
+        path: &str,
+        writers: Writers,
+    ) -> Result<u64, Error> {
+        if let (Writers::End, &Node::File { file, .. }) = (writers, node) {
+            match self.stream_change(file, StreamChange::Seal { file }).await {
+                Ok(_) => {}
+                // It never had a writer; or bytes of it are lost, which shows when its replicas are
+                // fenced.
+                Err(refusal) if matches!(refusal.kind, Kind::NotFound | Kind::Corrupt) => {}
+                Err(refusal) => return Err(refusal.about("seal", path)),
+            }
+        }
+        self.remove_name(place, path).await
     }
 
     async fn remove_name(&self, place: NameKey, path: &str) -> Result<u64, Error> {

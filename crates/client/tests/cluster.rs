@@ -43,6 +43,28 @@ async fn create(client: &Client, path: &str) -> FlatLogFile {
     client.create(path, Policy::rep(3), 0o644, true).await.unwrap()
 }
 
+/// Of a tree that is removed with its writers no append is answered any more.
+#[test]
+fn writers_of_a_removed_tree_go_on_or_end() {
+    let fake = Fake::new(3, 4);
+    run(7, &fake.clone(), Config::default(), |client| async move {
+        for ends in [false, true] {
+            client.mkdir("/tree", 0o755).await.unwrap();
+            create(&client, "/tree/unused").await;
+            let file = create(&client, "/tree/file").await;
+            let writer = file.append_handle().await.unwrap();
+            writer.append(b"before").await.unwrap();
+            let removed = match ends {
+                true => client.end_tree_while("/tree", || true).await,
+                false => client.remove_tree_while("/tree", || true).await,
+            };
+            assert_eq!(removed.unwrap(), 3);
+            let after = writer.append(b"after").await.map_err(|error| error.kind());
+            assert_eq!(after, if ends { Err(Kind::Fenced) } else { Ok(6) });
+        }
+    });
+}
+
 #[test]
 fn appended_bytes_are_read_back() {
     let fake = Fake::new(3, 4);

@@ -67,13 +67,14 @@ pub(super) struct World {
 pub(super) async fn run(sim: Sim) -> Result<(), String> {
     let world = Rc::new(World::start(&sim).await?);
     let env = world.env.clone();
-    for phase in 0..4 {
+    for phase in 0..5 {
         let world = world.clone();
         let work = env.spawn(Class::Foreground, "user", async move {
             match phase {
-                0 => world.kept_and_brought_back().await,
-                1 => world.refusals_change_nothing().await,
-                2 => world.gone_in_its_time().await,
+                0 => world.cut_off_is_gone().await,
+                1 => world.kept_and_brought_back().await,
+                2 => world.refusals_change_nothing().await,
+                3 => world.gone_in_its_time().await,
                 _ => world.gone_early().await,
             }
         });

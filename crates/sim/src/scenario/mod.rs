@@ -3,6 +3,7 @@
 mod append;
 mod block_managers;
 mod chase;
+mod cut_off;
 mod cuts;
 mod deleted;
 mod disks;
@@ -654,6 +655,8 @@ pub const SCENARIOS: &[Scenario] = &[
             "deleted: a manager's calendar is set",
             "deleted: a volume came back",
             "deleted: refusals change nothing",
+            "deleted: what is cut off is gone",
+            "deleted: what is cut off is read until its files are gone",
             "deleted: a volume came back on a cluster with little room",
             "deleted: the time of a volume was over",
             "stored: a snapshot is whole",
