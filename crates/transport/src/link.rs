@@ -239,11 +239,30 @@ impl Link {
             self.note_credit();
         }
         // Also when only cancelled messages went.
+        self.notify_room();
+        piece
+    }
+
+    /// Drops what waits to be sent of a message whose caller has gone.
+    fn drop_cancelled(&self, priority: Priority, request: u64) {
+        let dropped = self.queue.borrow_mut().take_cancelled(priority, request);
+        if dropped.is_none() {
+            return;
+        }
+        self.env.mark("transport: cancelled message dropped from the queue");
+        // It may have been the only one that waited for credit.
+        if !self.queue.borrow().waits_for_credit(&self.limits) {
+            self.uncredited.set(None);
+        }
+        self.notify_room();
+    }
+
+    /// Wakes what waits until less is to be sent.
+    fn notify_room(&self) {
         self.room.notify_waiters();
         if self.deferred.borrow().len() > 0 {
             self.deferred_due.notify_one();
         }
-        piece
     }
 
     /// Notes since when parts wait for credit.
@@ -542,6 +561,8 @@ impl Drop for Call {
         self.state.cancelled.set(true);
         if self.state.sent.get() {
             self.link.signal(FrameKind::Cancel, self.priority, self.id);
+        } else {
+            self.link.drop_cancelled(self.priority, self.id);
         }
     }
 }
@@ -601,6 +622,8 @@ async fn receive(link: Rc<Link>, mut receiver: Receiver, handler: Option<Rc<dyn 
                 if let Some(serving) = serving {
                     link.env.mark("transport: request cancelled");
                     serving.cancelled.set(true);
+                    // Its answer may be waiting for others.
+                    link.drop_cancelled(header.priority, header.request);
                 }
             }
             (FrameKind::Ping, _) => link.signal(FrameKind::Pong, Priority::Control, 0),

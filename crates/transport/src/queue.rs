@@ -195,6 +195,20 @@ impl SendQueue {
         }
     }
 
+    /// Takes out a message that no caller waits for any more, unless a part of it has left: its
+    /// payload and its share of the bounds are free at once, and not when it comes to the head.
+    pub(crate) fn take_cancelled(&mut self, priority: Priority, request: u64) -> Option<Outgoing> {
+        let class = &mut self.classes[priority as usize];
+        let is_it = |out: &Outgoing| out.header.request == request && out.is_cancelled();
+        let found = [&mut class.small, &mut class.large].into_iter().find_map(|queue| {
+            let at = queue.iter().position(is_it)?;
+            queue.remove(at)
+        })?;
+        self.bytes -= found.cost();
+        self.frames -= 1;
+        Some(found)
+    }
+
     /// Parts wait until the peer has taken in those that were sent.
     pub(crate) fn waits_for_credit(&self, limits: &Limits) -> bool {
         self.parts_inflight >= limits.parts_inflight_max

@@ -9,8 +9,8 @@ use runtime::sim::NetFaults;
 use transport::{CallError, Limits, Priority, Request, Service};
 
 use crate::harness::{
-    Host, OP_BODY, OP_BUSY, OP_DROP, OP_ECHO, OP_FETCH, OP_HOLD, OP_SLOW, byte_at, content, millis,
-    on, pair, request, set_net,
+    Host, OP_BODY, OP_BUSY, OP_DROP, OP_ECHO, OP_FETCH, OP_HOLD, OP_SLOW, Raw, byte_at, content,
+    millis, on, pair, request, set_net,
 };
 
 /// Echoes a body and a payload of these lengths.
@@ -355,4 +355,65 @@ fn answers_beyond_the_queues_bound_arrive_one_after_the_other() {
         assert_eq!(b.endpoint.stats().busy, 0);
     });
     assert!(sim.marks().contains_key("transport: request deferred"), "{:?}", sim.marks());
+}
+
+#[test]
+fn cancelled_calls_give_their_payloads_back_while_the_peer_takes_nothing() {
+    let sim = pair(41, Limits::default(), async |sim, a, b| {
+        echo(&a, &b, 1, 1).await;
+        let before = a.env.pool().used();
+        sim.pause(b.id, millis(300));
+        let call = |len: usize| {
+            let asked = request(OP_ECHO, Vec::new(), content(&a.env, 1, len));
+            let (endpoint, addr) = (a.endpoint.clone(), b.addr);
+            a.env.spawn(runtime::Class::Foreground, "call", async move {
+                endpoint.call(addr, asked, millis(5000)).await.map(|_| ())
+            })
+        };
+        let calls: Vec<_> = (0..12).map(|_| call(1 << 20)).collect();
+        sim.sleep(millis(50)).await;
+        let queued = || a.endpoint.stats().links[0].queued_bytes;
+        assert!(queued() > 10 << 20, "{} bytes wait", queued());
+        calls.iter().for_each(runtime::JoinHandle::abort);
+        sim.sleep(millis(1)).await;
+        // One of them has begun to leave.
+        assert!(queued() <= (1 << 20) + 4096, "{} bytes of cancelled calls wait", queued());
+        let held = a.env.pool().used() - before;
+        assert!(held <= 3 << 20, "{held} bytes of cancelled calls are held");
+        sim.sleep(millis(400)).await;
+        echo(&a, &b, 100, 1 << 20).await;
+        assert_eq!(queued(), 0);
+        // Calls that have gone do not count as waiting for credit.
+        sim.sleep(Duration::from_secs(30)).await;
+        assert_eq!(a.endpoint.stats().links_broken, 0);
+    });
+    assert!(sim.marks().contains_key("transport: cancelled message dropped from the queue"));
+}
+
+#[test]
+fn answers_to_cancelled_requests_give_their_payloads_back_without_credit() {
+    pair(42, Limits::default(), async |sim, a, b| {
+        let before = b.env.pool().used();
+        let (env, addr) = (a.env.clone(), b.addr);
+        let mut raw = on(&env.clone(), async move { Raw::admitted(&env, addr).await }).await;
+        let (world, endpoint, pool) = (sim.clone(), b.endpoint.clone(), b.env.pool().clone());
+        let peer = async move {
+            for number in 1..=10 {
+                raw.request(number, OP_FETCH, &u64::to_le_bytes(1 << 20)).await;
+            }
+            world.sleep(millis(100)).await;
+            let queued = || endpoint.stats().links[0].queued_bytes;
+            assert!(queued() >= 10 << 20, "{} bytes wait for credit", queued());
+            for number in 1..=10 {
+                raw.cancel(number).await;
+            }
+            world.sleep(millis(100)).await;
+            // One of them has begun to leave.
+            assert!(queued() <= (1 << 20) + 4096, "{} bytes of cancelled answers", queued());
+            let held = pool.used() - before;
+            assert!(held <= 3 << 20, "{held} bytes of cancelled answers are held");
+            assert_eq!(endpoint.stats().links[0].serving, 1);
+        };
+        on(&a.env, peer).await;
+    });
 }

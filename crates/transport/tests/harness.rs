@@ -236,6 +236,28 @@ impl Raw {
         self.send_bytes(&[&header.encode()[..], body].concat()).await;
     }
 
+    /// A request of the control service, at foreground priority.
+    pub async fn request(&mut self, request: u64, op: u16, body: &[u8]) {
+        let mut header = Header {
+            service: Some(Service::CONTROL),
+            priority: Priority::Foreground,
+            op,
+            request,
+            deadline_us: u32::MAX,
+            body_len: body.len() as u32,
+            ..Header::empty(FrameKind::Request)
+        };
+        header.body_crc = header.content_crc(body, &[]);
+        self.send_bytes(&[&header.encode()[..], body].concat()).await;
+    }
+
+    /// Cancels such a request.
+    pub async fn cancel(&mut self, request: u64) {
+        let priority = Priority::Foreground;
+        let header = Header { priority, request, ..Header::empty(FrameKind::Cancel) };
+        self.send_bytes(&header.encode()).await;
+    }
+
     /// The next frame, or `None` when the peer has closed.
     pub async fn receive(&mut self) -> Option<(Header, Vec<u8>)> {
         loop {

@@ -48,18 +48,7 @@ fn unproven_peers_take_no_seat_of_proven_ones() {
 /// Asks for 1 MiB `count` times, reads no answer, and goes on to say that it lives.
 async fn hog(mut raw: Raw, sim: Sim, count: u64) {
     for number in 1..=count {
-        let body = (1u64 << 20).to_le_bytes();
-        let mut header = Header {
-            body_len: body.len() as u32,
-            service: Some(Service::CONTROL),
-            priority: Priority::Foreground,
-            op: OP_FETCH,
-            request: number,
-            deadline_us: u32::MAX,
-            ..Header::empty(FrameKind::Request)
-        };
-        header.body_crc = header.content_crc(&body, &[]);
-        raw.send_bytes(&[&header.encode()[..], &body[..]].concat()).await;
+        raw.request(number, OP_FETCH, &(1u64 << 20).to_le_bytes()).await;
     }
     loop {
         sim.sleep(millis(100)).await;
