@@ -2,7 +2,7 @@
 
 use base::limits::SECTOR;
 use base::{ChunkId, Epoch};
-use chunkstore::{Append, ChunkStore};
+use chunkstore::{Append, ChunkStore, StoreError};
 use metrics::{Fact, Outcome, Span, Step};
 use runtime::Buf;
 use transport::{Request, Response};
@@ -38,17 +38,25 @@ impl<S: ChunkStore> Chunkserver<S> {
         origin: Origin<'_>,
     ) -> (Response, Outcome) {
         let answer = match asked {
+            // Of reads alone: an append that its writer no longer waits for may be a needed copy.
+            Ok(DataRequest::Read(_)) if !origin.waits(self.0.env.now()) => {
+                self.give_up(false);
+                Err(DataError::Busy)
+            }
             Ok(asked) => match self.forward(asked.at().disk, &request, origin).await {
                 Some(Ok(answered)) => return answered,
                 Some(Err(_)) => Err(DataError::Busy),
-                None => self.serve(asked, request.token, request.payload.take()).await,
+                None => {
+                    let payload = request.payload.take();
+                    self.serve(asked, request.token, payload, origin).await
+                }
             },
             Err(error) => {
                 tracing::warn!(peer = origin.peer.name, %error, "data request not of its form");
                 Err(DataError::Invalid)
             }
         };
-        if matches!(answer, Err(DataError::Busy)) {
+        if matches!(answer, Err(DataError::Busy)) && origin.waits(self.0.env.now()) {
             self.count(|stats| stats.busy += 1);
         }
         let (answer, payload, outcome) = match answer {
@@ -67,6 +75,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         request: DataRequest,
         token: Token,
         payload: Option<Buf>,
+        origin: Origin<'_>,
     ) -> Result<(DataReply, Option<Buf>), DataError> {
         if let DataRequest::Append(AppendRequest { at, .. })
         | DataRequest::Commit(CommitRequest { at, .. }) = &request
@@ -86,7 +95,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                 self.note_committed(commit);
                 Ok((DataReply::Done, None))
             }
-            DataRequest::Read(read) => self.read(read).await,
+            DataRequest::Read(read) => self.read(read, origin).await,
             DataRequest::Fence(fence) => {
                 let disk = self.disk(fence.at)?;
                 let stat = disk.store.fence(fence.at.chunk, fence.epoch).await;
@@ -213,7 +222,20 @@ impl<S: ChunkStore> Chunkserver<S> {
         stat
     }
 
-    async fn read(&self, request: ReadRequest) -> Result<(DataReply, Option<Buf>), DataError> {
+    /// Counts a read whose caller waits no more.
+    fn give_up(&self, disk_asked: bool) {
+        self.0.env.mark("chunkserver: read of a caller that has gone");
+        self.count(|stats| match disk_asked {
+            true => stats.reads_cancelled_after += 1,
+            false => stats.reads_cancelled_before += 1,
+        });
+    }
+
+    async fn read(
+        &self,
+        request: ReadRequest,
+        origin: Origin<'_>,
+    ) -> Result<(DataReply, Option<Buf>), DataError> {
         if request.len == 0 || request.len > READ_LEN_MAX {
             return Err(DataError::Invalid);
         }
@@ -242,7 +264,14 @@ impl<S: ChunkStore> Chunkserver<S> {
         let bytes = wire::sector::sectors_for(len as usize) * SECTOR;
         let _held = self.0.read_bytes.take(bytes).ok_or(DataError::Busy)?;
         self.0.env.note(Step::Admitted, Fact::Chunk(chunk));
-        let read = disk.store.read(chunk, request.offset, len).await;
+        let waits = || origin.waits(self.0.env.now());
+        let read = disk.store.read_while(chunk, request.offset, len, waits).await;
+        if let Err(StoreError::Unwanted { device_asked }) = read {
+            self.give_up(device_asked);
+        } else if !waits() {
+            self.give_up(true);
+            return Err(DataError::Busy);
+        }
         let read = read.map_err(|error| self.data_error(request.at, error))?;
         let sectors = trim(read.sectors, readable);
         self.count(|stats| {

@@ -33,6 +33,11 @@ pub struct Stats {
     pub reads: u64,
     /// Sector bytes read.
     pub read_bytes: u64,
+    /// Reads given up before the disk was asked: their callers had cancelled, or their deadlines
+    /// had passed.
+    pub reads_cancelled_before: u64,
+    /// The same after the disk had been asked: its work was for nothing.
+    pub reads_cancelled_after: u64,
     /// Requests answered busy.
     pub busy: u64,
     /// Requests refused for their token.
@@ -59,6 +64,8 @@ impl Stats {
             append_bytes: self.append_bytes + other.append_bytes,
             reads: self.reads + other.reads,
             read_bytes: self.read_bytes + other.read_bytes,
+            reads_cancelled_before: self.reads_cancelled_before + other.reads_cancelled_before,
+            reads_cancelled_after: self.reads_cancelled_after + other.reads_cancelled_after,
             busy: self.busy + other.busy,
             denied: self.denied + other.denied,
             replications: self.replications + other.replications,
@@ -218,14 +225,14 @@ impl<S: ChunkStore> Chunkserver<S> {
     }
 
     async fn run_inbox(self, mut inbox: mpsc::Receiver<Forwarded>) {
-        while let Some(Forwarded { request, peer, reply }) = inbox.recv().await {
+        while let Some(Forwarded { request, peer, deadline, reply }) = inbox.recv().await {
             let server = self.clone();
             let class = match request.service {
                 Service::DATA => Class::Foreground,
                 _ => Class::Background,
             };
             self.0.env.spawn(class, "forwarded request", async move {
-                let origin = Origin { peer: &peer, forwarded: true };
+                let origin = Origin { peer: &peer, forwarded: true, deadline, reply: None };
                 let (response, _) = server.answer(request, origin).await;
                 let _ = reply.send(response); // The shard may be gone.
             });
@@ -246,7 +253,8 @@ impl<S: ChunkStore> Chunkserver<S> {
         let inbox = self.0.directory.shard_of(disk, self.addr())?;
         self.count(|stats| stats.forwarded += 1);
         let (reply, answer) = oneshot::channel();
-        let forwarded = Forwarded { request: request.clone(), peer: origin.peer.clone(), reply };
+        let (request, peer, deadline) = (request.clone(), origin.peer.clone(), origin.deadline);
+        let forwarded = Forwarded { request, peer, deadline, reply };
         if inbox.try_send(forwarded).is_err() {
             return Some(Err(Kind::Retry));
         }
@@ -454,7 +462,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                 DataError::Corrupt { offset }
             }
             StoreError::BadSectors { index } => DataError::BadSectors { index },
-            StoreError::Busy => DataError::Busy,
+            StoreError::Busy | StoreError::Unwanted { .. } => DataError::Busy,
             StoreError::Failed => {
                 self.heartbeat_soon();
                 DataError::DiskFailed
@@ -476,7 +484,8 @@ impl<S: ChunkStore> Handler for Chunkserver<S> {
         let server = self.clone();
         // One task a request: it runs to completion on this executor (C10).
         self.0.env.spawn(class, name, async move {
-            let origin = Origin { peer: &incoming.peer, forwarded: false };
+            let (deadline, reply) = (incoming.deadline, Some(&incoming.reply));
+            let origin = Origin { peer: &incoming.peer, forwarded: false, deadline, reply };
             let (answer, span) = server.answer(incoming.request, origin).await;
             let _entered = span.enter();
             incoming.reply.send(answer);

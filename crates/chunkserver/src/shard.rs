@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use base::{ChunkId, DiskId};
 use runtime::Instant;
 use runtime::sync::{Notify, mpsc, oneshot};
-use transport::{PeerInfo, Request, Response};
+use transport::{PeerInfo, Reply, Request, Response};
 use wire::control::DiskReport;
 
 use crate::limits::{DAMAGED_KEPT, DAMAGED_MAX, FORWARDED_MAX, QUIET_MAX};
@@ -24,6 +24,8 @@ use crate::server::Stats;
 pub(crate) struct Forwarded {
     pub(crate) request: Request,
     pub(crate) peer: PeerInfo,
+    /// When its caller stops waiting.
+    pub(crate) deadline: Instant,
     pub(crate) reply: oneshot::Sender<Response>,
 }
 
@@ -33,6 +35,18 @@ pub(crate) struct Origin<'a> {
     pub(crate) peer: &'a PeerInfo,
     /// Another shard has handed it over: it goes no further.
     pub(crate) forwarded: bool,
+    /// When its caller stops waiting.
+    pub(crate) deadline: Instant,
+    /// The way of the answer; none of a request that another shard has handed over, where a
+    /// cancellation does not arrive.
+    pub(crate) reply: Option<&'a Reply>,
+}
+
+impl Origin<'_> {
+    /// Whether the caller still waits for the answer.
+    pub(crate) fn waits(&self, now: Instant) -> bool {
+        now < self.deadline && !self.reply.is_some_and(Reply::is_cancelled)
+    }
 }
 
 /// A shard's last report to the others.

@@ -1,6 +1,7 @@
 //! Chunkservers over the simulated network, on model stores.
 
 mod beats;
+mod cancelled;
 mod latent;
 
 use std::net::SocketAddr;

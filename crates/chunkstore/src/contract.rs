@@ -140,6 +140,11 @@ pub enum StoreError {
     Busy,
     /// The medium has failed; the store takes no more writes. Appends in flight may be durable.
     Failed,
+    /// A read was given up: no caller waits for it any more.
+    Unwanted {
+        /// The device had been asked for a part of it.
+        device_asked: bool,
+    },
     /// The request contradicts the contract; the text says how.
     Invalid(&'static str),
 }
@@ -173,6 +178,19 @@ pub trait ChunkStore: Clone + 'static {
         chunk: ChunkId,
         offset: u32,
         len: u32,
+    ) -> impl Future<Output = Result<Read, StoreError>> {
+        self.read_while(chunk, offset, len, || true)
+    }
+
+    /// As [`ChunkStore::read`], for a caller that may go away (C16): `is_wanted` is asked before
+    /// each operation of the device. Once it is false the device is asked no more, and the read
+    /// ends with [`StoreError::Unwanted`].
+    fn read_while(
+        &self,
+        chunk: ChunkId,
+        offset: u32,
+        len: u32,
+        is_wanted: impl Fn() -> bool,
     ) -> impl Future<Output = Result<Read, StoreError>>;
 
     /// Refuses appends of epochs below `epoch` from now on: drains or fails what is in flight,

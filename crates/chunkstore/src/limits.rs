@@ -32,6 +32,15 @@ pub const OPEN_CHUNKS_MAX: usize = 1 << 17;
 
 /// Bytes of sectors one read answers at most.
 pub const READ_BYTES_MAX: usize = 4 * MIB as usize;
+/// Reads of one store that its device is asked for at once, unless configured. More wait in the
+/// store, where one whose caller has gone costs the device nothing: what a device has in its own
+/// queue cannot be taken back. 32 is the queue of a SATA disk; at 80 us a read it is 400,000 reads
+/// a second, more than one executor serves.
+pub const READS_AT_DEVICE_MAX: usize = 32;
+/// Device operations of one read under way at most: a read has one for each extent that it covers,
+/// and extents double from one unit on, so that few reads have more. One that is given up stops
+/// behind them.
+pub const READ_PARTS_MAX: usize = 4;
 
 /// Bytes that a chunk's next extent has at most, unless one append needs more.
 pub const EXTENT_BYTES_MAX: u32 = 16 * MIB as u32;

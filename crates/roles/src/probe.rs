@@ -141,6 +141,16 @@ pub fn chunkserver(text: &mut Exposition, server: &Chunkserver<FlashStore>) {
         ("craton_append_bytes_total", "Sector bytes appended.", stats.append_bytes),
         ("craton_reads_total", "Reads answered.", stats.reads),
         ("craton_read_bytes_total", "Sector bytes read.", stats.read_bytes),
+        (
+            "craton_reads_cancelled_before_disk_total",
+            "Reads whose callers had gone before the disk was asked.",
+            stats.reads_cancelled_before,
+        ),
+        (
+            "craton_reads_cancelled_after_disk_total",
+            "Reads whose callers had gone when the disk had been asked.",
+            stats.reads_cancelled_after,
+        ),
         ("craton_busy_total", "Requests answered busy.", stats.busy),
         ("craton_denied_total", "Requests refused for their token.", stats.denied),
         ("craton_replications_total", "Replicas made by repair.", stats.replications),

@@ -287,7 +287,16 @@ impl ChunkStore for ModelStore {
         })
     }
 
-    async fn read(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<Read, StoreError> {
+    async fn read_while(
+        &self,
+        chunk: ChunkId,
+        offset: u32,
+        len: u32,
+        is_wanted: impl Fn() -> bool,
+    ) -> Result<Read, StoreError> {
+        if !is_wanted() {
+            return Err(StoreError::Unwanted { device_asked: false });
+        }
         self.with_replica(chunk, |replica| {
             let readable = replica.len();
             let end = offset.saturating_add(len).min(readable);

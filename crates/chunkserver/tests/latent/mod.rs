@@ -57,8 +57,14 @@ impl ChunkStore for Latent {
         self.store.append(append).await
     }
 
-    async fn read(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<Read, StoreError> {
-        let read = self.store.read(chunk, offset, len).await?;
+    async fn read_while(
+        &self,
+        chunk: ChunkId,
+        offset: u32,
+        len: u32,
+        is_wanted: impl Fn() -> bool,
+    ) -> Result<Read, StoreError> {
+        let read = self.store.read_while(chunk, offset, len, is_wanted).await?;
         for sector in read.sectors.chunks(SECTOR) {
             let footer = parse_footer(sector).unwrap();
             let (offset, end) = (footer.offset, footer.offset + u32::from(footer.len));

@@ -47,8 +47,8 @@ use crate::contract::{
 };
 use crate::limits::{
     GROW_STEP_DEFAULT, LOCK_RETRY, LOCK_TIMEOUT, LOG_BYTES_DEFAULT, LOG_BYTES_MIN,
-    MAP_CACHE_BYTES_DEFAULT, OPEN_MAP_BYTES_DEFAULT, RUNS_PER_CHUNK_MAX, TOMBSTONES_MAX_DEFAULT,
-    UNIT_DEFAULT, UNIT_MAX, UNIT_MIN, UNIT_SMALL, ZERO_WRITE_BYTES,
+    MAP_CACHE_BYTES_DEFAULT, OPEN_MAP_BYTES_DEFAULT, READS_AT_DEVICE_MAX, RUNS_PER_CHUNK_MAX,
+    TOMBSTONES_MAX_DEFAULT, UNIT_DEFAULT, UNIT_MAX, UNIT_MIN, UNIT_SMALL, ZERO_WRITE_BYTES,
 };
 use cache::MapCache;
 use layout::{BLOCK, FLAG_RAW, SUPER_AT, Super};
@@ -148,6 +148,8 @@ pub struct Config {
     /// Runs of one chunk's offset map that writers may make, at most. A copy may have as many as
     /// its source.
     pub runs_max: usize,
+    /// Reads that the device is asked for at once, at least one; more wait in the store.
+    pub reads_at_device_max: usize,
     /// A bug on purpose, for tests of the tests.
     #[cfg(feature = "planted")]
     pub planted: Option<Planted>,
@@ -161,6 +163,7 @@ impl Default for Config {
             salvage: false,
             serial: false,
             runs_max: RUNS_PER_CHUNK_MAX,
+            reads_at_device_max: READS_AT_DEVICE_MAX,
             #[cfg(feature = "planted")]
             planted: None,
         }
@@ -496,6 +499,7 @@ pub(crate) fn assemble(
         latencies: Latencies::new(env, sb.disk),
         owner: Cell::new(sb.owner),
         sb,
+        read_places: runtime::sync::Semaphore::new(config.reads_at_device_max.max(1)),
         config,
         mount: loaded.mount + 1,
         state: RefCell::new(state),
@@ -552,8 +556,14 @@ impl ChunkStore for FlashStore {
         self.inner().append(append).await
     }
 
-    async fn read(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<Read, StoreError> {
-        self.inner().read(chunk, offset, len).await
+    async fn read_while(
+        &self,
+        chunk: ChunkId,
+        offset: u32,
+        len: u32,
+        is_wanted: impl Fn() -> bool,
+    ) -> Result<Read, StoreError> {
+        self.inner().read((chunk, offset, len), &is_wanted).await
     }
 
     async fn fence(&self, chunk: ChunkId, epoch: Epoch) -> Result<ReplicaStat, StoreError> {

@@ -1,11 +1,13 @@
 //! Reads: find the sectors, read them, verify every one.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use base::ChunkId;
 use base::limits::{SECTOR, SECTOR_DATA_MAX};
+use futures_util::stream::{self, StreamExt};
 use metrics::{Fact, Step};
-use runtime::{Buf, BufMut};
+use runtime::{Buf, BufMut, Instant};
 use wire::sector::{SectorKind, server_part, verify_sector};
 
 use super::planted::{Bugs, Planted};
@@ -14,7 +16,7 @@ use super::scan::Scan;
 use super::store::FlashStoreInner;
 use super::table::{Entry, place};
 use crate::contract::{Read, StoreError};
-use crate::limits::{BUF_RETRY, READ_BYTES_MAX};
+use crate::limits::{BUF_RETRY, READ_BYTES_MAX, READ_PARTS_MAX};
 use crate::map::{RUN_BYTES, Run, is_sound, locate};
 
 /// Runs that one index sector holds.
@@ -43,13 +45,53 @@ fn range(runs: &[Run], offset: u32, end: u32) -> Option<(crate::map::ChunkPositi
     Some((first, last.sector))
 }
 
+/// One read, whose caller may go away between its operations of the device.
+#[derive(Default)]
+pub(crate) struct Wanted<'a> {
+    /// None: it is wanted whatever happens.
+    is_wanted: Option<&'a dyn Fn() -> bool>,
+    /// When the device was asked first.
+    asked: Cell<Option<Instant>>,
+}
+
+impl<'a> Wanted<'a> {
+    fn by(is_wanted: &'a dyn Fn() -> bool) -> Wanted<'a> {
+        Wanted { is_wanted: Some(is_wanted), asked: Cell::new(None) }
+    }
+
+    /// Called before each operation of the device.
+    fn check(&self) -> Result<(), StoreError> {
+        match self.is_wanted {
+            Some(is_wanted) if !is_wanted() => {
+                Err(StoreError::Unwanted { device_asked: self.asked.get().is_some() })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 impl FlashStoreInner {
-    /// See [`crate::ChunkStore::read`].
+    /// See [`crate::ChunkStore::read_while`].
     pub(crate) async fn read(
         self: &Rc<Self>,
-        chunk: ChunkId,
-        offset: u32,
-        len: u32,
+        (chunk, offset, len): (ChunkId, u32, u32),
+        is_wanted: &dyn Fn() -> bool,
+    ) -> Result<Read, StoreError> {
+        // In the order in which they came.
+        let _place = self.read_places.acquire().await.expect("never closed");
+        let wanted = Wanted::by(is_wanted);
+        wanted.check()?;
+        let read = self.read_placed((chunk, offset, len), &wanted).await;
+        if let Some(asked) = wanted.asked.get() {
+            self.latencies.read.record((self.env.now() - asked).as_nanos() as u64);
+        }
+        read
+    }
+
+    async fn read_placed(
+        self: &Rc<Self>,
+        (chunk, offset, len): (ChunkId, u32, u32),
+        wanted: &Wanted<'_>,
     ) -> Result<Read, StoreError> {
         let view = self.view(chunk, offset, len)?;
         let end = offset.saturating_add(len).min(view.len);
@@ -60,17 +102,15 @@ impl FlashStoreInner {
         let places = match &view.map {
             MapRef::Places(places) => *places,
             MapRef::Runs(runs) => range(runs, offset, end),
-            MapRef::Stored(map) => match self.load_map(&view, map).await {
+            MapRef::Stored(map) => match self.load_map(&view, map, wanted).await {
                 Ok(runs) => range(&runs, offset, end),
                 Err(error) => return Err(self.judge(&view.id, error)),
             },
         };
         let Some((first, last)) = places else { return Err(StoreError::Corrupt { offset }) };
         let count = (last - first.sector + 1).min((READ_BYTES_MAX / SECTOR) as u32);
-        let began = self.env.now();
         self.env.note(Step::Submitted, Fact::Bytes(u64::from(count) * SECTOR as u64));
-        let read = self.read_sectors(&view.extents, first.sector, count).await;
-        self.latencies.read.record((self.env.now() - began).as_nanos() as u64);
+        let read = self.read_sectors(&view.extents, first.sector, count, wanted).await;
         self.env.note(Step::DeviceDone, Fact::Disk(self.disk()));
         let result = match read {
             Ok(buf) => self.verify(&view.id, first.offset, buf),
@@ -142,12 +182,27 @@ impl FlashStoreInner {
         self.env.mark("chunkstore: damage met");
     }
 
+    /// One operation of the device, unless the read is wanted no more.
+    async fn read_part(
+        &self,
+        device: u64,
+        len: usize,
+        wanted: &Wanted<'_>,
+    ) -> Result<BufMut, StoreError> {
+        wanted.check()?;
+        if wanted.asked.get().is_none() {
+            wanted.asked.set(Some(self.env.now()));
+        }
+        self.read_exact(device, len).await
+    }
+
     /// Reads `count` sectors of a chunk into one buffer.
     pub(crate) async fn read_sectors(
         &self,
         extents: &[Extent],
         first: u32,
         count: u32,
+        wanted: &Wanted<'_>,
     ) -> Result<BufMut, StoreError> {
         let mut parts = Vec::with_capacity(1);
         let mut at = first;
@@ -160,13 +215,15 @@ impl FlashStoreInner {
             at += part;
         }
         if let [(device, len)] = parts[..] {
-            return self.read_exact(device, len).await;
+            return self.read_part(device, len, wanted).await;
         }
         let mut whole =
             self.env.pool().alloc(count as usize * SECTOR).map_err(|_| StoreError::Busy)?;
-        let reads = parts.iter().map(|&(device, len)| self.read_exact(device, len));
+        let reads = parts.iter().map(|&(device, len)| self.read_part(device, len, wanted));
+        let mut reads = stream::iter(reads).buffered(READ_PARTS_MAX);
         let mut done = 0;
-        for part in futures_util::future::try_join_all(reads).await? {
+        while let Some(part) = reads.next().await {
+            let part = part?;
             whole[done..done + part.len()].copy_from_slice(&part);
             done += part.len();
         }
@@ -181,7 +238,7 @@ impl FlashStoreInner {
         count: u32,
     ) -> Result<BufMut, StoreError> {
         loop {
-            match self.read_sectors(extents, first, count).await {
+            match self.read_sectors(extents, first, count, &Wanted::default()).await {
                 Err(StoreError::Busy) => self.env.sleep(BUF_RETRY).await,
                 result => return result,
             }
@@ -212,9 +269,16 @@ impl FlashStoreInner {
     }
 
     /// The map of a sealed replica that is not resident.
-    async fn load_map(&self, view: &View, place: &MapPlace) -> Result<Rc<[Run]>, StoreError> {
+    async fn load_map(
+        &self,
+        view: &View,
+        place: &MapPlace,
+        wanted: &Wanted<'_>,
+    ) -> Result<Rc<[Run]>, StoreError> {
         let runs = match place {
-            MapPlace::Index { first, runs } => self.read_index(view, *first, *runs).await?,
+            MapPlace::Index { first, runs } => {
+                self.read_index(view, (*first, *runs), wanted).await?
+            }
             _ => None,
         };
         let runs: Rc<[Run]> = match runs {
@@ -240,15 +304,15 @@ impl FlashStoreInner {
     async fn read_index(
         &self,
         view: &View,
-        first: u32,
-        runs: u32,
+        (first, runs): (u32, u32),
+        wanted: &Wanted<'_>,
     ) -> Result<Option<Vec<Run>>, StoreError> {
         let count = (runs as usize).div_ceil(INDEX_RUNS) as u32;
         let mut all = Vec::with_capacity(runs as usize);
         let step = (READ_BYTES_MAX / SECTOR) as u32;
         for at in (0..count).step_by(step as usize) {
             let part = step.min(count - at);
-            let sectors = self.read_sectors(&view.extents, first + at, part).await?;
+            let sectors = self.read_sectors(&view.extents, first + at, part, wanted).await?;
             for (index, sector) in sectors.chunks(SECTOR).enumerate() {
                 let before = (at as usize + index) * INDEX_RUNS;
                 match decode_index(&view.id, before as u32, sector) {
@@ -278,7 +342,7 @@ impl FlashStoreInner {
                 .map(|at| (open.id, open.extents.clone(), at.sector, count))
         };
         let Some((id, extents, first, count)) = found else { return Ok(false) };
-        let stored = self.read_sectors(&extents, first, count).await?;
+        let stored = self.read_sectors(&extents, first, count, &Wanted::default()).await?;
         let stored = self.verify(&id, offset, stored)?;
         Ok(stored
             .chunks(SECTOR)

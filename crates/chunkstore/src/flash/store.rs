@@ -9,7 +9,7 @@ use base::limits::SECTOR;
 use base::{ChunkId, DiskId, Map};
 use codec::crc32c;
 use metrics::{Histogram, Unit};
-use runtime::sync::{Notify, oneshot};
+use runtime::sync::{Notify, Semaphore, oneshot};
 use runtime::{Buf, BufMut, Class, Env, File, Instant, WriteMode};
 
 use super::alloc::Allocator;
@@ -154,6 +154,8 @@ pub(crate) struct FlashStoreInner {
     pub(crate) state: RefCell<FlashStoreState>,
     pub(crate) signals: Rc<Signals>,
     pub(crate) latencies: Latencies,
+    /// Places of reads that the device is asked for.
+    pub(crate) read_places: Semaphore,
     pub(crate) syncer: RefCell<Syncer>,
     /// Held while a checkpoint is taken.
     pub(crate) checkpointing: runtime::sync::Mutex<()>,

@@ -7,6 +7,7 @@ mod fenced;
 mod formats;
 mod fsck;
 mod planted;
+mod reads;
 mod recovery;
 mod runs;
 mod sizes;

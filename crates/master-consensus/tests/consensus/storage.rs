@@ -336,8 +336,14 @@ impl ChunkStore for NoRoomForRuns {
         }
     }
 
-    async fn read(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<Read, StoreError> {
-        self.0.read(chunk, offset, len).await
+    async fn read_while(
+        &self,
+        chunk: ChunkId,
+        offset: u32,
+        len: u32,
+        is_wanted: impl Fn() -> bool,
+    ) -> Result<Read, StoreError> {
+        self.0.read_while(chunk, offset, len, is_wanted).await
     }
 
     async fn fence(&self, chunk: ChunkId, epoch: Epoch) -> Result<ReplicaStat, StoreError> {

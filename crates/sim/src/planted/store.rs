@@ -83,8 +83,14 @@ impl ChunkStore for Store {
         self.inner.append(append).await
     }
 
-    async fn read(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<Read, StoreError> {
-        let read = self.inner.read(chunk, offset, len).await?;
+    async fn read_while(
+        &self,
+        chunk: ChunkId,
+        offset: u32,
+        len: u32,
+        is_wanted: impl Fn() -> bool,
+    ) -> Result<Read, StoreError> {
+        let read = self.inner.read_while(chunk, offset, len, is_wanted).await?;
         Ok(if acts(Planted::WrongBytes) { self.falsify(read) } else { read })
     }
 
