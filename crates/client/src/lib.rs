@@ -13,6 +13,7 @@ mod error;
 mod extent;
 mod file;
 mod handle;
+pub mod health;
 pub mod leader;
 pub mod limits;
 mod locate;

@@ -80,6 +80,41 @@ pub const REMOVE_PARALLEL: usize = 32;
 /// Bytes of a symbolic link's target.
 pub const TARGET_MAX: usize = 4095;
 
+/// Records of latencies of one client at most: 4,096 x (136 bytes of counts, 48 of key, 40 of state)
+/// = 0.9 MiB. 680 disks of which every class of reads and appends is used.
+pub const HEALTH_RECORDS_MAX: usize = 4096;
+/// Calls under way whose beginnings a record has, at most: 16 bytes each. The oldest of them is the
+/// oldest of all, unless so many end in another order.
+pub const HEALTH_CALLS_MAX: usize = 64;
+/// Time after which a latency counts half: a disk that has recovered is like the others after a few.
+pub const HEALTH_HALVING: Duration = Duration::from_secs(5);
+
+/// Least wait for a replica before another is asked too (C16): several times a read from flash.
+pub const BACKUP_DELAY_MIN: Duration = Duration::from_micros(500);
+/// Longest such wait, where 2 % of all reads take longer: twice a seek and a turn of a disk.
+pub const BACKUP_DELAY_MAX: Duration = Duration::from_millis(20);
+/// Such a wait while too little is known of the class.
+pub const BACKUP_DELAY_UNKNOWN: Duration = Duration::from_millis(5);
+/// Ended reads of a class from which on its latencies are known: the p98 has one above it.
+pub const BACKUP_SAMPLES_MIN: u64 = 64;
+/// Shortest wait after which a replica counts as failed for this read, and another is asked whatever
+/// the budget of backup reads has.
+pub const READ_FAILED_MIN: Duration = Duration::from_millis(10);
+/// Longest such wait: with the next replica's answer, below what a read may stall.
+pub const READ_FAILED_MAX: Duration = Duration::from_millis(100);
+/// One read in so many, and one byte in so many, may be a backup read: 5 %. More would add load to
+/// disks that are slow because of load.
+pub const BACKUP_ONE_IN: u64 = 20;
+/// Backup reads that may be sent at once after a time without any.
+pub const BACKUP_BURST: u64 = 64;
+/// Bytes of such: eight of the longest reads.
+pub const BACKUP_BURST_BYTES: u64 = 8 * MIB;
+const _: () = assert!(BACKUP_BURST_BYTES >= READ_PIECE as u64);
+const _: () = assert!(BACKUP_DELAY_MIN.as_micros() <= BACKUP_DELAY_UNKNOWN.as_micros());
+const _: () = assert!(BACKUP_DELAY_UNKNOWN.as_micros() <= BACKUP_DELAY_MAX.as_micros());
+const _: () = assert!(READ_FAILED_MIN.as_micros() <= READ_FAILED_MAX.as_micros());
+const _: () = assert!(BACKUP_DELAY_MAX.as_micros() <= READ_FAILED_MAX.as_micros());
+
 /// Reported failures remembered, so that each is reported once a second at most.
 pub const REPORTS_MAX: usize = 1024;
 

@@ -1,0 +1,317 @@
+//! Latencies of calls to replicas, by disk and size (C16): who is likely to answer soon.
+//!
+//! Health decides whom to ask and when to ask another, never what is true. A record is a histogram
+//! of one disk behind one address, for reads or appends of one size class, and the calls under way
+//! there: the age of the oldest counts as latency before it ends, since a server that has stopped
+//! gives no other evidence. Beside the records one histogram of each kind and class counts all
+//! disks. State without I/O or clock: times are passed in, and do not go back.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+
+use base::{DiskId, KIB};
+use runtime::{Duration, Instant};
+
+use crate::limits::{HEALTH_CALLS_MAX, HEALTH_HALVING, HEALTH_RECORDS_MAX};
+
+/// Buckets of a histogram: four to each doubling from 16 us on, so that a bucket's end is at most a
+/// quarter above its beginning. The last one begins at 0.8 s and has no end.
+pub(crate) const BUCKETS: usize = 64;
+/// Latencies below 2^14 ns are in the first bucket.
+const FIRST_POWER: u32 = 14;
+
+/// What a call does at a disk.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum CallKind {
+    /// It reads.
+    Read,
+    /// It appends.
+    Append,
+}
+
+/// Sizes that are counted together.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum SizeClass {
+    /// Up to 16 KiB.
+    Small,
+    /// Up to 128 KiB.
+    Medium,
+    /// More.
+    Large,
+}
+
+impl SizeClass {
+    /// The class of a call of `len` bytes.
+    pub fn of(len: usize) -> SizeClass {
+        match len as u64 {
+            0..=SMALL_MAX => SizeClass::Small,
+            ..=MEDIUM_MAX => SizeClass::Medium,
+            _ => SizeClass::Large,
+        }
+    }
+}
+
+const SMALL_MAX: u64 = 16 * KIB;
+const MEDIUM_MAX: u64 = 128 * KIB;
+
+/// Calls that are compared with each other.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct CallClass {
+    /// What they do.
+    pub kind: CallKind,
+    /// Their size.
+    pub size: SizeClass,
+}
+
+impl CallClass {
+    /// Reads of `len` bytes.
+    pub fn read(len: usize) -> CallClass {
+        CallClass { kind: CallKind::Read, size: SizeClass::of(len) }
+    }
+
+    /// Appends of `len` bytes.
+    pub fn append(len: usize) -> CallClass {
+        CallClass { kind: CallKind::Append, size: SizeClass::of(len) }
+    }
+
+    fn index(self) -> usize {
+        self.kind as usize * 3 + self.size as usize
+    }
+}
+
+/// A disk as a client reaches it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Target {
+    /// Address of the executor that serves the disk.
+    pub addr: SocketAddr,
+    /// The disk's incarnation.
+    pub disk: DiskId,
+}
+
+/// How a call has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CallEnd {
+    /// It was answered, given up or too late: its age is a latency, or a lower bound of one.
+    Timed,
+    /// It was refused before the disk was asked: its age says nothing.
+    Untimed,
+}
+
+/// A call that has begun. It is to be [ended](Health::end) once.
+#[derive(Debug)]
+#[must_use]
+pub struct CallTicket {
+    target: Target,
+    class: CallClass,
+    number: u64,
+    begun: Instant,
+}
+
+impl CallTicket {
+    /// When the call began.
+    pub fn begun(&self) -> Instant {
+        self.begun
+    }
+}
+
+/// Counts of latencies, halved periodically: the last seconds count most.
+#[derive(Clone, Debug)]
+struct LatencyHistogram {
+    counts: [u16; BUCKETS],
+    /// Number of the period in which it was halved last.
+    period: u64,
+}
+
+impl LatencyHistogram {
+    fn new(now: Instant) -> LatencyHistogram {
+        LatencyHistogram { counts: [0; BUCKETS], period: period(now) }
+    }
+
+    /// Halves it once for each period that has passed.
+    fn halve(&mut self, now: Instant) {
+        let passed = period(now).saturating_sub(self.period);
+        if passed == 0 {
+            return;
+        }
+        self.period += passed;
+        let shift = u32::try_from(passed).unwrap_or(u32::MAX);
+        self.counts.iter_mut().for_each(|count| *count = count.checked_shr(shift).unwrap_or(0));
+    }
+
+    fn add(&mut self, latency: Duration, now: Instant) {
+        self.halve(now);
+        let at = bucket(latency);
+        if self.counts[at] == u16::MAX {
+            // The shares stay what they are.
+            self.counts.iter_mut().for_each(|count| *count /= 2);
+        }
+        self.counts[at] += 1;
+    }
+
+    fn samples(&mut self, now: Instant) -> u64 {
+        self.halve(now);
+        self.counts.iter().map(|count| u64::from(*count)).sum()
+    }
+
+    /// The end of the bucket in which the share `per_mille` of the latencies is reached.
+    fn quantile(&mut self, per_mille: u32, now: Instant) -> Option<Duration> {
+        let samples = self.samples(now);
+        let wanted = (samples * u64::from(per_mille)).div_ceil(1000).max(1);
+        let mut seen = 0;
+        let reached = self.counts.iter().position(|count| {
+            seen += u64::from(*count);
+            seen >= wanted
+        });
+        reached.map(bucket_end)
+    }
+}
+
+fn period(now: Instant) -> u64 {
+    now.as_nanos() / HEALTH_HALVING.as_nanos() as u64
+}
+
+/// The bucket of a latency.
+pub(crate) fn bucket(latency: Duration) -> usize {
+    let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+    if nanos < 1 << FIRST_POWER {
+        return 0;
+    }
+    let power = nanos.ilog2();
+    let quarter = (nanos >> (power - 2)) & 3;
+    let index = 1 + 4 * u64::from(power - FIRST_POWER) + quarter;
+    (index as usize).min(BUCKETS - 1)
+}
+
+/// The end of a bucket; of the last one its beginning.
+pub(crate) fn bucket_end(bucket: usize) -> Duration {
+    let next = bucket.min(BUCKETS - 2) as u64;
+    let (power, quarter) = (FIRST_POWER as u64 + next / 4, next % 4);
+    Duration::from_nanos((4 + quarter) << (power - 2))
+}
+
+/// One disk, one class.
+#[derive(Clone, Debug)]
+struct Record {
+    histogram: LatencyHistogram,
+    /// Calls under way by number and beginning, the oldest first.
+    under_way: VecDeque<(u64, Instant)>,
+    used: Instant,
+}
+
+/// The records of one client. Clones of a client share them.
+#[derive(Debug)]
+pub struct Health {
+    records: BTreeMap<(Target, CallClass), Record>,
+    all: [LatencyHistogram; 6],
+    next_call: u64,
+    records_max: usize,
+}
+
+impl Health {
+    /// Without evidence, with room for [`HEALTH_RECORDS_MAX`] records.
+    pub fn new(now: Instant) -> Health {
+        Health::with_room(HEALTH_RECORDS_MAX, now)
+    }
+
+    /// With room for `records_max` records.
+    pub fn with_room(records_max: usize, now: Instant) -> Health {
+        let all = std::array::from_fn(|_| LatencyHistogram::new(now));
+        Health { records: BTreeMap::new(), all, next_call: 0, records_max }
+    }
+
+    /// Records that it has.
+    pub fn records(&self) -> usize {
+        self.records.len()
+    }
+
+    /// A call begins. When there is no room for its record, the one without a call under way that
+    /// was not used for longest is dropped; when all have calls, this one gets none.
+    pub fn begin(&mut self, target: Target, class: CallClass, now: Instant) -> CallTicket {
+        let number = self.next_call;
+        self.next_call += 1;
+        let key = (target, class);
+        if !self.records.contains_key(&key) && self.records.len() >= self.records_max {
+            self.evict();
+        }
+        let room = self.records.len() < self.records_max;
+        if room || self.records.contains_key(&key) {
+            let record = self.records.entry(key).or_insert_with(|| Record {
+                histogram: LatencyHistogram::new(now),
+                under_way: VecDeque::new(),
+                used: now,
+            });
+            record.used = now;
+            // Those beyond the bound are younger than the oldest, and their latencies count.
+            if record.under_way.len() < HEALTH_CALLS_MAX {
+                record.under_way.push_back((number, now));
+            }
+        }
+        CallTicket { target, class, number, begun: now }
+    }
+
+    fn evict(&mut self) {
+        let idle = self.records.iter().filter(|(_, record)| record.under_way.is_empty());
+        let oldest = idle.min_by_key(|(key, record)| (record.used, **key)).map(|(key, _)| *key);
+        if let Some(key) = oldest {
+            self.records.remove(&key);
+        }
+    }
+
+    /// A call has ended.
+    pub fn end(&mut self, ticket: CallTicket, end: CallEnd, now: Instant) {
+        let CallTicket { target, class, number, begun } = ticket;
+        let latency = now.since(begun);
+        if end == CallEnd::Timed {
+            self.all[class.index()].add(latency, now);
+        }
+        let Some(record) = self.records.get_mut(&(target, class)) else { return };
+        record.used = now;
+        if let Ok(at) = record.under_way.binary_search_by_key(&number, |(number, _)| *number) {
+            record.under_way.remove(at);
+        }
+        if end == CallEnd::Timed {
+            record.histogram.add(latency, now);
+        }
+    }
+
+    /// Calls under way at a disk that are counted, and the age of the oldest.
+    pub fn under_way(&self, target: Target, class: CallClass, now: Instant) -> (usize, Duration) {
+        let Some(record) = self.records.get(&(target, class)) else { return (0, Duration::ZERO) };
+        let oldest =
+            record.under_way.front().map_or(Duration::ZERO, |(_, begun)| now.since(*begun));
+        (record.under_way.len(), oldest)
+    }
+
+    /// Latency of a disk: what `per_mille` of its calls did not exceed, or the age of its oldest
+    /// call, if that is more. `None` without any evidence.
+    pub fn latency(
+        &mut self,
+        target: Target,
+        class: CallClass,
+        per_mille: u32,
+        now: Instant,
+    ) -> Option<Duration> {
+        let (calls, oldest) = self.under_way(target, class, now);
+        let record = self.records.get_mut(&(target, class))?;
+        let ended = record.histogram.quantile(per_mille, now);
+        match calls {
+            0 => ended,
+            _ => Some(ended.map_or(oldest, |ended| ended.max(oldest))),
+        }
+    }
+
+    /// Ended calls of a class, at all disks, that still count.
+    pub fn samples(&mut self, class: CallClass, now: Instant) -> u64 {
+        self.all[class.index()].samples(now)
+    }
+
+    /// Latency that `per_mille` of the class's calls did not exceed, over all disks: 500 is the
+    /// p50, 999 the p99.9. At most a quarter above the exact one. `None` when none has ended.
+    pub fn quantile(&mut self, class: CallClass, per_mille: u32, now: Instant) -> Option<Duration> {
+        self.all[class.index()].quantile(per_mille, now)
+    }
+}
+
+#[cfg(test)]
+#[path = "health_tests.rs"]
+mod tests;
