@@ -15,9 +15,11 @@ use wire::control::{
     TraceReply, TraceRequest, stream_partition,
 };
 
+use crate::backup::{BackupBudget, BackupMetrics};
 use crate::config::Config;
 use crate::counters::{Counters, Totals};
 use crate::error::Error;
+use crate::health::Health;
 use crate::limits::REPORTS_MAX;
 use crate::locate::Locator;
 use crate::network::Network;
@@ -39,6 +41,11 @@ pub(crate) struct ClientInner {
     /// What the writers of this client may owe to late replicas together (C14).
     pub(crate) chase: Rc<ChaseBudget>,
     pub(crate) locator: Locator,
+    /// Latencies of replicas.
+    pub(crate) health: RefCell<Health>,
+    /// Backup reads that may be sent.
+    pub(crate) backups: RefCell<BackupBudget>,
+    pub(crate) backup_metrics: BackupMetrics,
     /// Servers of replicas that did not serve, and until when they are asked last.
     pub(crate) penalties: RefCell<Vec<(SocketAddr, Instant)>>,
     /// Failures of replicas that were reported lately.
@@ -79,6 +86,9 @@ impl Client {
         Ok(Client(Rc::new(ClientInner {
             env: env.clone(),
             peers,
+            health: RefCell::new(Health::with_room(config.health_records, env.now())),
+            backups: RefCell::new(BackupBudget::new(&config.backup)),
+            backup_metrics: BackupMetrics::new(env.tracer().registry()),
             config,
             counters,
             session,

@@ -2,10 +2,12 @@
 
 use runtime::Duration;
 
+use crate::backup::BackupConfig;
 use crate::limits::{
     APPENDS_INFLIGHT_DEFAULT, APPENDS_INFLIGHT_MAX, CACHE_CHUNKS_DEFAULT, CHASE_BYTES_ALL_DEFAULT,
-    CHASE_BYTES_DEFAULT, CHUNK_LEN_DEFAULT, CHUNK_LEN_MIN, CONTROL_BUDGET_MAX, PREFETCH_DEFAULT,
-    PREFETCH_MAX, SPARES_DEFAULT, SPARES_MAX, WINDOW_BYTES_DEFAULT, WINDOW_BYTES_MIN,
+    CHASE_BYTES_DEFAULT, CHUNK_LEN_DEFAULT, CHUNK_LEN_MIN, CONTROL_BUDGET_MAX, HEALTH_RECORDS_MAX,
+    PREFETCH_DEFAULT, PREFETCH_MAX, SPARES_DEFAULT, SPARES_MAX, WINDOW_BYTES_DEFAULT,
+    WINDOW_BYTES_MIN,
 };
 use crate::writer::WriterConfig;
 
@@ -33,6 +35,10 @@ pub struct Config {
     pub end_timeout: Duration,
     /// Time for which a replica that did not serve is asked last.
     pub read_penalty: Duration,
+    /// Backup reads (C16).
+    pub backup: BackupConfig,
+    /// Records of the latencies of replicas, up to [`HEALTH_RECORDS_MAX`].
+    pub health_records: usize,
     /// Chunks in the chunk-information cache (C6).
     pub cache_chunks: usize,
     /// Chunks that one look-up brings (C8), 1 to 256.
@@ -59,6 +65,8 @@ impl Default for Config {
             read_budget: Duration::from_secs(20),
             end_timeout: Duration::from_secs(10),
             read_penalty: Duration::from_secs(5),
+            backup: BackupConfig::default(),
+            health_records: HEALTH_RECORDS_MAX,
             cache_chunks: CACHE_CHUNKS_DEFAULT,
             prefetch: PREFETCH_DEFAULT,
             chase_bytes_max: CHASE_BYTES_ALL_DEFAULT,
@@ -78,6 +86,7 @@ impl Config {
         self.writer.spares = self.writer.spares.min(SPARES_MAX);
         self.control_budget = self.control_budget.min(CONTROL_BUDGET_MAX);
         self.prefetch = self.prefetch.clamp(1, PREFETCH_MAX);
+        self.health_records = self.health_records.clamp(1, HEALTH_RECORDS_MAX);
         self.cache_chunks = self.cache_chunks.max(PREFETCH_MAX as usize);
         self
     }

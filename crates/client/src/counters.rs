@@ -41,6 +41,12 @@ counters! {
     received_bytes,
     /// Reads that went on at another replica.
     read_failovers,
+    /// Reads that were sent to another replica too, since the first had not answered (C16).
+    backup_reads,
+    /// Those of them that were answered first.
+    backup_reads_won,
+    /// Reads for which another replica was not asked at once, since the budget was spent.
+    backup_reads_refused,
     /// Questions to the stream service about chunks.
     locates,
     /// Reads that found their chunk in the cache.

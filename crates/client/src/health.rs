@@ -43,16 +43,18 @@ pub enum SizeClass {
 impl SizeClass {
     /// The class of a call of `len` bytes.
     pub fn of(len: usize) -> SizeClass {
-        match len as u64 {
-            0..=SMALL_MAX => SizeClass::Small,
-            ..=MEDIUM_MAX => SizeClass::Medium,
-            _ => SizeClass::Large,
+        if len <= SMALL_MAX {
+            SizeClass::Small
+        } else if len <= MEDIUM_MAX {
+            SizeClass::Medium
+        } else {
+            SizeClass::Large
         }
     }
 }
 
-const SMALL_MAX: u64 = 16 * KIB;
-const MEDIUM_MAX: u64 = 128 * KIB;
+const SMALL_MAX: usize = 16 * KIB as usize;
+const MEDIUM_MAX: usize = 128 * KIB as usize;
 
 /// Calls that are compared with each other.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -4,6 +4,8 @@
 //! Invariant: imports no server's crate; formats and verifies every sector itself.
 
 mod appender;
+mod ask;
+mod backup;
 mod blocking;
 mod cache;
 mod client;
@@ -29,6 +31,7 @@ mod tree;
 pub mod writer;
 
 pub use appender::{Append, Appender};
+pub use backup::BackupConfig;
 pub use blocking::{BlockingAppender, BlockingClient, BlockingFile, BlockingStream};
 pub use client::Client;
 pub use config::Config;

@@ -5,18 +5,20 @@ use std::rc::Rc;
 
 use base::Kind;
 use base::limits::{CHUNK_LEN_MAX, SECTOR_DATA_MAX};
-use futures_util::stream::{FuturesOrdered, StreamExt};
+use futures_util::stream::{FuturesOrdered, FuturesUnordered, StreamExt};
 use metrics::{Fact, Step};
 use runtime::{Duration, Instant};
 use wire::control::{ChunkPlace, ReplicaFault, ReplicaPlace, StreamView};
 use wire::data::{ChunkRef, DataError, DataReply, DataRequest, ReadRequest};
 
+use crate::ask::{Asking, Pace, TimedCall, UnderWay, likeliest, order};
 use crate::cache::holds;
 use crate::client::Client;
 use crate::counters::add;
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::file::FlatLogFile;
+use crate::health::{CallClass, CallEnd};
 use crate::limits::{READ_DEPTH, READ_MAX, READ_PIECE};
 use crate::peers::PeerError;
 use crate::tail::{Bound, Tail};
@@ -327,16 +329,65 @@ impl Reader {
         }
     }
 
-    /// Asks replicas one after the other, the likely ones first.
+    /// Asks replicas, the likely ones first: the next one when one has not served, and another one
+    /// beside it when one takes long (C16). The first answer that suffices is taken; calls that
+    /// are under way then are cancelled.
     async fn ask_replicas(&self, chunk: &ChunkPlace, offset: u32, len: u32, sure: bool) -> Round {
         let client = self.client();
-        let mut ended = None;
-        let mut damaged = 0;
-        let replicas = order(client, &chunk.replicas);
-        for (index, replica) in replicas.iter().enumerate() {
-            add(&client.0.counters.read_failovers, u64::from(index > 0));
-            let fault = match self.ask_replica(chunk, replica, offset, len).await {
-                Answer::Bytes(extent) => return Round::ReadPart(ReadPart::Bytes(extent)),
+        let class = CallClass::read(len as usize);
+        let mut waiting = order(client, &chunk.replicas);
+        let count = waiting.len();
+        client.0.backups.borrow_mut().earn(u64::from(len));
+        let mut pace = Pace::of(client, class);
+        let mut asked = FuturesUnordered::new();
+        let mut under_way = UnderWay::default();
+        let (mut ended, mut damaged) = (None, 0);
+        let mut best: Option<Extent> = None;
+        loop {
+            if asked.is_empty() {
+                if waiting.is_empty() {
+                    break;
+                }
+                add(&client.0.counters.read_failovers, u64::from(waiting.len() < count));
+                let replica = waiting.remove(0);
+                pace.start(client.env().now());
+                under_way.begin(&replica, Asking::Next, client.env().now());
+                asked.push(self.ask_replica(chunk, replica, offset, len));
+            }
+            let next = match pace.next().filter(|_| !waiting.is_empty()) {
+                Some(at) => {
+                    let left = at.since(client.env().now());
+                    client.env().timeout(left, asked.next()).await.ok()
+                }
+                None => Some(asked.next().await),
+            };
+            let Some(next) = next else {
+                let Some(asking) = pace.act(client, u64::from(len)) else { continue };
+                let replica = waiting.remove(likeliest(client, &waiting, class));
+                pace.start(client.env().now());
+                under_way.begin(&replica, asking, client.env().now());
+                asked.push(self.ask_replica(chunk, replica, offset, len));
+                continue;
+            };
+            let (replica, answer) = next.expect("one is asked");
+            let asking = under_way.end(&replica);
+            let fault = match answer {
+                Answer::Bytes(extent) if self.suffices(chunk, offset, len, &extent) => {
+                    if asking == Asking::Backup {
+                        add(&client.0.counters.backup_reads_won, 1);
+                        client.0.backup_metrics.won.inc();
+                        client.env().mark("reader: backup read won");
+                    }
+                    under_way.penalise_failed(client, pace.delays.failed);
+                    return Round::ReadPart(ReadPart::Bytes(extent));
+                }
+                Answer::Bytes(extent) => {
+                    client.env().mark("reader: a replica shows less than was shown");
+                    if best.as_ref().is_none_or(|best| best.len() < extent.len()) {
+                        best = Some(extent);
+                    }
+                    None
+                }
                 Answer::End { sealed: true } => {
                     // A replica's seal is the stream's; but it must not be below what the
                     // stream service says.
@@ -361,16 +412,37 @@ impl Reader {
                 client.report(self.file.id(), chunk.chunk, replica.server, fault);
             }
         }
-        match ended {
-            Some(ended) => Round::ReadPart(ReadPart::End(ended)),
-            None => Round::None {
+        match (best, ended) {
+            // No replica shows what was shown: the longest answer, behind which the read goes on.
+            (Some(best), _) => Round::ReadPart(ReadPart::Bytes(best)),
+            (None, Some(ended)) => Round::ReadPart(ReadPart::End(ended)),
+            (None, None) => Round::None {
                 any_damaged: damaged > 0,
-                all_damaged: damaged > 0 && damaged == replicas.len(),
+                all_damaged: damaged > 0 && damaged == count,
             },
         }
     }
 
+    /// Whether the first bytes of a range answer it. Of an open chunk a replica may show less than
+    /// another one: what is below a length that this reader was shown is a miss.
+    fn suffices(&self, chunk: &ChunkPlace, offset: u32, len: u32, extent: &Extent) -> bool {
+        let start = chunk.base + u64::from(offset);
+        let shown = self.seen.get().min(start + u64::from(len));
+        chunk.sealed.is_some() || start + extent.len() as u64 >= shown
+    }
+
     async fn ask_replica(
+        &self,
+        chunk: &ChunkPlace,
+        replica: ReplicaPlace,
+        offset: u32,
+        len: u32,
+    ) -> (ReplicaPlace, Answer) {
+        let answer = self.ask_for_extent(chunk, &replica, offset, len).await;
+        (replica, answer)
+    }
+
+    async fn ask_for_extent(
         &self,
         chunk: &ChunkPlace,
         replica: &ReplicaPlace,
@@ -383,7 +455,13 @@ impl Reader {
         let uncommitted = chunk.sealed.is_some();
         let request = DataRequest::Read(ReadRequest { at, offset, len, uncommitted });
         let attempt = client.config().read_attempt;
+        let timed = TimedCall::begin(client, replica, CallClass::read(len as usize));
         let answer = client.0.peers.data(replica.addr, request, chunk.token, None, attempt).await;
+        timed.end(match &answer {
+            Ok((_, Some(sectors))) if !sectors.is_empty() => CallEnd::Timed,
+            Err(PeerError::Silent(_)) => CallEnd::Timed,
+            _ => CallEnd::Untimed,
+        });
         let error = match answer {
             Ok((DataReply::Read { readable, sealed }, sectors)) => {
                 let Some(sectors) = sectors.filter(|sectors| !sectors.is_empty()) else {
@@ -440,17 +518,6 @@ enum Round {
 /// The chunk of a view that holds a byte, or would.
 fn chunk_in(view: &StreamView, at: u64) -> Option<Rc<ChunkPlace>> {
     view.chunks.iter().rev().find(|chunk| holds(chunk, at)).map(|chunk| Rc::new(chunk.clone()))
-}
-
-/// Replicas in the order to ask them: at random, those that failed lately last.
-fn order(client: &Client, replicas: &[ReplicaPlace]) -> Vec<ReplicaPlace> {
-    let mut order = replicas.to_vec();
-    if !order.is_empty() {
-        let first = client.env().random_below(order.len() as u64) as usize;
-        order.rotate_left(first);
-        order.sort_by_key(|replica| client.is_penalised(replica.addr));
-    }
-    order
 }
 
 /// Time for one step of a read to make progress.

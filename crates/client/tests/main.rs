@@ -1,6 +1,7 @@
 //! Tests of the client: the writer's protocol against an oracle, and the whole client against a
 //! cluster in memory under faults.
 
+mod backup;
 mod chase;
 mod cluster;
 mod fake;

@@ -79,6 +79,10 @@ pub struct FakeState {
     pub versions: BTreeMap<NameKey, u32>,
     pub streams: BTreeMap<FileId, Stream>,
     pub health: Vec<Health>,
+    /// Time by which a chunkserver is late to take up a read, microseconds.
+    pub slow_us: Vec<u64>,
+    /// Reads that each has taken up.
+    pub reads: Vec<u64>,
     /// Addresses of the chunkservers.
     pub addrs: Vec<SocketAddr>,
     pub full: bool,
@@ -125,6 +129,8 @@ impl Fake {
             versions: BTreeMap::new(),
             streams: BTreeMap::new(),
             health: vec![Health::Good; servers],
+            slow_us: vec![0; servers],
+            reads: vec![0; servers],
             addrs: (0..servers).map(server_addr).collect(),
             full: false,
             token: [9; 16],
@@ -283,13 +289,22 @@ impl Peers for Link {
         let link = Link { env: self.env.clone(), fake: self.fake.clone() };
         let server = (0..100).find(|&server| server_addr(server) == to).expect("a server");
         let health = move |state: &FakeState| state.health[server];
+        let is_read = matches!(request, DataRequest::Read(_));
+        let late = if is_read { self.fake.0.borrow().slow_us[server] } else { 0 };
         let serve = move |env: &Env, state: &mut FakeState| {
+            state.reads[server] += u64::from(is_read);
             if state.refuses(token, unix_s(env)) {
                 state.denied += 1;
                 return Err(DataError::Denied);
             }
             state.serve_data(env, server, &request, payload.as_ref())
         };
-        link.call(health, serve, timeout).boxed_local()
+        async move {
+            if late > 0 {
+                link.env.sleep(Duration::from_micros(late)).await;
+            }
+            link.call(health, serve, timeout).await
+        }
+        .boxed_local()
     }
 }
