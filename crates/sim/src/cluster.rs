@@ -595,7 +595,11 @@ impl Cluster {
             settings.writer_quiet = tuning.writer_quiet;
         };
         self.format_new(env, index).await?;
-        let disks = Disks { sync: self.0.shape.sync, absent: self.0.absent[index].clone() };
+        let disks = Disks {
+            sync: self.0.shape.sync,
+            reads_at_device: self.0.tuning.reads_at_device,
+            absent: self.0.absent[index].clone(),
+        };
         let (config, seams) = (parse(&text), self.seams());
         // All its disks were there before.
         let how =
@@ -715,6 +719,7 @@ pub(crate) fn parse<T: Config>(text: &str) -> T {
 #[derive(Clone)]
 struct Disks {
     sync: SyncMode,
+    reads_at_device: usize,
     absent: Absent,
 }
 
@@ -763,7 +768,11 @@ impl Stores for Disks {
             let error = roles::Error::Setup(format!("{}: the disk is not there", path.display()));
             return Err(Unopened { error, state: UnopenedState::Absent });
         }
-        let config = flash::Config { sync: self.sync, ..Store::config() };
+        let config = flash::Config {
+            sync: self.sync,
+            reads_at_device_max: self.reads_at_device,
+            ..Store::config()
+        };
         let engine = stores::open_in(env, path, config).await?;
         Ok((engine.clone(), Store::new(env, engine)))
     }

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use base::MIB;
 use base::limits::SECTOR;
+use chunkstore::limits::READS_AT_DEVICE_MAX;
 use client::limits::{APPENDS_INFLIGHT_DEFAULT, CHASE_BYTES_ALL_DEFAULT, CHASE_BYTES_DEFAULT};
+use client::limits::{BACKUP_BURST, BACKUP_DELAY_UNKNOWN, HEALTH_RECORDS_MAX, READ_FAILED_MAX};
 use client::limits::{CHUNK_LEN_DEFAULT, CHUNK_LEN_MIN};
 use client::limits::{PREFETCH_DEFAULT, WINDOW_BYTES_DEFAULT, WINDOW_BYTES_MIN};
 use master::{FirstNumbers, MasterTiming};
@@ -29,6 +31,8 @@ pub struct Tuning {
     pub writer_quiet: Duration,
     /// Bytes by which the file of a store grows.
     pub grow_step: u64,
+    /// Reads that a store asks its device for at once.
+    pub reads_at_device: usize,
     /// First values of the masters' counters; none: drawn for each cluster.
     pub first: Option<FirstNumbers>,
 }
@@ -42,6 +46,7 @@ impl Default for Tuning {
             scrub_pause: Duration::from_secs(60),
             writer_quiet: Duration::from_secs(30),
             grow_step: 16 * MIB,
+            reads_at_device: READS_AT_DEVICE_MAX,
             first: None,
         }
     }
@@ -106,6 +111,13 @@ impl Tuning {
             client.prefetch = *rng.pick(&[1, 4, PREFETCH_DEFAULT]);
             client.cache_chunks = 256;
             client.read_penalty = millis(rng, &[0, 5_000]);
+            client.health_records = *rng.pick(&[3, HEALTH_RECORDS_MAX]);
+            let backup = &mut client.backup;
+            backup.delay_min = Duration::from_micros(*rng.pick(&[1, 500]));
+            backup.delay_unknown = *rng.pick(&[Duration::from_micros(100), BACKUP_DELAY_UNKNOWN]);
+            backup.failed_max = *rng.pick(&[Duration::from_millis(10), READ_FAILED_MAX]);
+            backup.one_in = *rng.pick(&[1, 20]);
+            backup.burst = *rng.pick(&[0, 1, BACKUP_BURST]);
             let writer = &mut client.writer;
             writer.chunk_len_max = *rng.pick(&[CHUNK_LEN_MIN, CHUNK_LEN_DEFAULT]);
             writer.spares = *rng.pick(&[0, 1, 2, 4]);
@@ -118,6 +130,7 @@ impl Tuning {
             writer.thin_pause = millis(own, &[20, 200]);
             writer.debt_kept = millis(own, &[1_000, 10_000]);
             client.chase_bytes_max = *own.pick(&[16 * SECTOR as u64, CHASE_BYTES_ALL_DEFAULT]);
+            tuning.reads_at_device = *rng.pick(&[1, READS_AT_DEVICE_MAX]);
             tuning
         })
     }

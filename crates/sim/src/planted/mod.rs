@@ -49,6 +49,8 @@ pub enum Planted {
     FillRepairing,
     /// Stores hand out other bytes than were written, with valid checksums.
     WrongBytes,
+    /// Stores make reads whose callers have gone.
+    CancelIgnored,
     /// Clients count an append as stored when it was sent.
     AckUnsent,
     /// Replicas of open chunks repeat for ever their answer to a client's first question.
@@ -106,6 +108,7 @@ impl Planted {
         Planted::NoRepair,
         Planted::FillRepairing,
         Planted::WrongBytes,
+        Planted::CancelIgnored,
         Planted::AckUnsent,
         Planted::StaleTail,
         Planted::Uncommitted,

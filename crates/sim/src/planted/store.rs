@@ -90,7 +90,8 @@ impl ChunkStore for Store {
         len: u32,
         is_wanted: impl Fn() -> bool,
     ) -> Result<Read, StoreError> {
-        let read = self.inner.read_while(chunk, offset, len, is_wanted).await?;
+        let ignored = acts(Planted::CancelIgnored);
+        let read = self.inner.read_while(chunk, offset, len, || ignored || is_wanted()).await?;
         Ok(if acts(Planted::WrongBytes) { self.falsify(read) } else { read })
     }
 

@@ -9,6 +9,7 @@ mod deleted;
 mod disks;
 mod echo;
 mod full;
+mod hedge;
 mod idle;
 mod locks;
 mod names;
@@ -513,6 +514,17 @@ pub const SCENARIOS: &[Scenario] = &[
             "idle: without a key",
             "idle: one of three servers is down",
             "stream recovered",
+        ],
+    },
+    Scenario {
+        name: "hedge",
+        about: "reads while one of five disks takes fifty times as long",
+        run: |sim| Box::pin(hedge::run(sim)),
+        marks: &[
+            "reader: backup read",
+            "reader: backup read won",
+            "reader: no token for a backup read",
+            "chunkserver: read of a caller that has gone",
         ],
     },
     Scenario {

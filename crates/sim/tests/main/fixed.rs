@@ -81,6 +81,7 @@ scenarios! {
     chase_three "chase-three",
     deleted "deleted",
     full "full",
+    hedge "hedge",
     disks "disks",
     disks_cuts "disks-cuts",
     locks "locks",

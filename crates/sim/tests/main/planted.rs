@@ -15,6 +15,8 @@ const FOUND: [(Planted, &str, u64, &str); 32] = [
     (Planted::NoFence, "takeover", 0, "were acknowledged"),
     // Oracle: bytes have their content.
     (Planted::WrongBytes, "append", 0, "is 0x"),
+    // Reads for callers that have gone are not made.
+    (Planted::CancelIgnored, "hedge", 0, "for callers that had gone"),
     // Liveness: the cluster is whole again.
     (Planted::NoSeal, "append", 0, "not whole"),
     (Planted::NoRepair, "append-wipe", 0, "not whole"),
