@@ -8,58 +8,13 @@
 //! Invariant: an acknowledged append is released when every followed replica of its chunk has it,
 //! so that MinCopy replicas have it at least.
 
-use std::cell::Cell;
-
 use base::ChunkId;
-use runtime::{Duration, Instant};
+use runtime::Instant;
 
 use super::chunk::{Debt, OpenChunk, Thin};
 use super::core::{Life, Writer};
 use super::event::Action;
-use crate::limits::{DEBTS_MAX, THIN_ENDS_PER_S_MAX};
-
-/// Bound of what the writers of a process owe together, and of how often they end thin chunks.
-#[derive(Debug)]
-pub struct ChaseBudget {
-    bytes_max: u64,
-    bytes: Cell<u64>,
-    /// When the present second of thin ends began, and the ends in it.
-    ends: Cell<(Option<Instant>, u32)>,
-}
-
-impl ChaseBudget {
-    /// A budget of `bytes_max` bytes of sectors, of which none are taken.
-    pub fn new(bytes_max: u64) -> ChaseBudget {
-        ChaseBudget { bytes_max, bytes: Cell::new(0), ends: Cell::default() }
-    }
-
-    /// Bytes of sectors that are owed now.
-    pub fn bytes(&self) -> u64 {
-        self.bytes.get()
-    }
-
-    /// Changes what one writer has taken from `from` to `to`. False, without a change, when there is
-    /// no room for it.
-    fn change(&self, from: u64, to: u64) -> bool {
-        let bytes = self.bytes.get() - from + to;
-        let fits = to <= from || bytes <= self.bytes_max;
-        if fits {
-            self.bytes.set(bytes);
-        }
-        fits
-    }
-
-    fn take_end(&self, now: Instant) -> bool {
-        let (began, ends) = self.ends.get();
-        let began = began.filter(|&at| now.since(at) < Duration::from_secs(1));
-        let ends = if began.is_some() { ends } else { 0 };
-        if ends >= THIN_ENDS_PER_S_MAX {
-            return false;
-        }
-        self.ends.set((began.or(Some(now)), ends + 1));
-        true
-    }
-}
+use crate::limits::DEBTS_MAX;
 
 impl Writer {
     /// Lets appends go that every followed replica of their chunk has.

@@ -10,7 +10,7 @@ use wire::control::{ChunkPlace, ReplicaFault, WriterGrant};
 use wire::data::{AppendRequest, DataError, Purpose};
 use wire::sector::AppendAt;
 
-use super::chase::ChaseBudget;
+use super::budget::ChaseBudget;
 use super::chunk::{Debt, EndedChunk, OpenChunk, Progress, Replica, SendState, Slot};
 use super::event::{Action, Event, SendError, SendId, WriterConfig, WriterError};
 use super::ops::OpState;

@@ -11,6 +11,7 @@
 //! Invariant: never acknowledges an append before all below it, and never without `acks`
 //! replicas that have it durable in a chunk that the stream service knows to be current.
 
+mod budget;
 mod chase;
 mod chunk;
 mod core;
@@ -18,7 +19,7 @@ mod event;
 mod ops;
 mod timers;
 
-pub use self::chase::ChaseBudget;
+pub use self::budget::ChaseBudget;
 pub use self::core::Writer;
 pub use event::{
     Action, Event, OpDone, OpError, SendError, SendId, StreamOp, WriterConfig, WriterError,

@@ -99,7 +99,7 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 30] = [
+    pub const ALL: [Planted; 31] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
