@@ -16,7 +16,9 @@ use crate::exit::{Code, Failure};
 
 /// The command ends without the confirmation of a detachment after this long.
 const DETACH_WAIT: Duration = Duration::from_secs(3);
-/// Between two checks of it.
+/// Wait for a front end to close a volume whose last client has gone.
+const CLOSE_WAIT: Duration = Duration::from_secs(2);
+/// Between two checks of a detachment.
 const DETACH_LOOK: Duration = Duration::from_millis(10);
 
 /// A cluster, for commands that read and write volumes.
@@ -60,6 +62,9 @@ impl<'a> Site<'a> {
         let info = self.managers.volume(name).await?;
         let other = info.attachments.iter().find(|one| one.holder != self.holder);
         let Some(other) = other.filter(|_| info.parent.is_none()) else { return Ok(device) };
+        if self.is_closed_soon(name).await {
+            return Ok(device);
+        }
         self.close(name, device).await;
         let holder = &other.holder;
         Err(Failure::failed(format!("{name}: {holder} has it open; close it there first")))
@@ -67,8 +72,36 @@ impl<'a> Site<'a> {
 
     /// Opens a volume that others may have open, too: a shared one, or a snapshot. Any other volume
     /// is then open nowhere else.
+    ///
+    /// A front end whose client has just gone is about to close the volume: this waits for it a
+    /// little, so that a command can follow at once on 'volume detach' or the end of a program.
     pub async fn look(&self, name: &str) -> Result<Rc<dyn Device>, Failure> {
+        let fault = match self.exports.open(name).await {
+            Ok(device) => return Ok(device),
+            Err(fault) => fault,
+        };
+        // Other refusals stay as they are, and a volume that nobody has open has another one.
+        if fault.kind != base::Kind::Invalid || !self.is_closed_soon(name).await {
+            return Err(failure(name, &fault));
+        }
         self.exports.open(name).await.map_err(|fault| failure(name, &fault))
+    }
+
+    /// True when others have the volume open, and all of them close it within a short time.
+    async fn is_closed_soon(&self, name: &str) -> bool {
+        let has_others = async || {
+            let info = self.managers.volume(name).await;
+            info.is_ok_and(|info| info.attachments.iter().any(|one| one.holder != self.holder))
+        };
+        if !has_others().await {
+            return false;
+        }
+        let closed = async {
+            while has_others().await {
+                self.env().sleep(DETACH_LOOK).await;
+            }
+        };
+        self.env().timeout(CLOSE_WAIT, closed).await.is_ok()
     }
 
     /// Compares the map of a volume or snapshot with its stored data.

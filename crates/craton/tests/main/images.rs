@@ -121,8 +121,16 @@ fn exported_images_equal_the_imported() {
     held.stdout.as_mut().expect("a pipe").read_exact(&mut answer).expect("it is open");
     refused(&["import", "v", text(&disk)], 1, "has it open");
     refused(&["export", "v", text(&scratch.path("none"))], 1, "has it open");
-    drop(held.stdin.take());
-    assert!(held.wait().expect("it ends").success());
+    // A command that begins while the volume is about to be closed waits for that.
+    std::thread::scope(|scope| {
+        let closed = scope.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(600));
+            drop(held.stdin.take());
+            assert!(held.wait().expect("it ends").success());
+        });
+        on(&["import", "v", text(&disk), "--quiet"]);
+        closed.join().expect("it is closed");
+    });
 
     let (qcow, again) = (scratch.path("disk.qcow2"), scratch.path("again.qcow2"));
     run("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", text(&disk), text(&qcow)]);
