@@ -245,14 +245,18 @@ pub fn kill9(dir: &Path, ids: &[&str]) {
     }
 }
 
-/// The master that leads a group.
+/// The master that leads a group, once the group has one.
 pub fn leader(dir: &Path, group: &str) -> String {
     let leads =
-        |one: &Value| one["leads"].as_array().is_some_and(|leads| leads.contains(&group.into()));
-    let status = status(dir);
-    let masters = status["masters"].as_array().expect("masters");
-    let leader = masters.iter().find(|one| leads(one)).expect("a leader");
-    leader["id"].as_str().expect("text").to_owned()
+        |one: &&Value| one["leads"].as_array().is_some_and(|leads| leads.contains(&group.into()));
+    let mut found = None;
+    wait("a leader", Duration::from_secs(20), || {
+        let status = status(dir);
+        let leader = status["masters"].as_array().expect("masters").iter().find(leads);
+        found = leader.and_then(|leader| leader["id"].as_str()).map(str::to_owned);
+        found.is_some()
+    });
+    found.expect("the wait has ended")
 }
 
 /// A chunkserver in the masters' status.
