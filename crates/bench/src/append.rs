@@ -20,8 +20,8 @@ pub struct AppendOptions {
     pub sizes: Vec<usize>,
     /// Appends in flight.
     pub depths: Vec<usize>,
-    /// Copies of the file.
-    pub replicas: u8,
+    /// Policy of the file.
+    pub policy: Policy,
     /// Time for each combination, floor included.
     pub duration: Duration,
     /// Directory of the floor's files, on a disk that the cluster stores on; made when it is absent.
@@ -58,10 +58,10 @@ async fn one(
 ) -> Result<Row, Error> {
     let env = client.env().clone();
     let path = format!("/.bench-append-{:016x}", env.random_u64());
-    let policy = Policy::rep(options.replicas);
+    let policy = options.policy;
     let file = client.create(&path, policy, 0o644, true).await.map_err(Error::failed)?;
     let appender = file.append_handle().await.map_err(Error::failed)?;
-    let copies = usize::from(options.replicas);
+    let copies = usize::from(policy.copies);
     let mut floor = Floor::prepare(&env, &options.scratch, size, copies).await?;
     let data: Vec<u8> = (0..size).map(|i| (i * 31 % 251) as u8).collect();
     // A first slice opens connections and chunks; it is not counted.
@@ -94,6 +94,7 @@ async fn one(
         size: Some(size as u64),
         depth,
         replicas: Some(copies),
+        policy: Some(policy.to_string()),
         floor: Some(parts),
         net_bytes_per_byte: Some(net as f64 / user_bytes),
         disk_bytes_per_byte: Some(disk_bytes as f64 / user_bytes),

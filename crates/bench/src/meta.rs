@@ -47,7 +47,7 @@ pub async fn meta(
         run("create", options.files)
             .go(|client, number| {
                 let path = path(number);
-                async move { client.create(&path, Policy::rep(3), 0o644, true).await.map(drop) }
+                async move { client.create(&path, Policy::strict(3), 0o644, true).await.map(drop) }
             })
             .await?,
     );

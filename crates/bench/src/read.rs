@@ -22,8 +22,8 @@ pub struct ReadOptions {
     pub depths: Vec<usize>,
     /// Bytes of the file that is read.
     pub file_bytes: u64,
-    /// Copies of the file.
-    pub replicas: u8,
+    /// Policy of the file.
+    pub policy: Policy,
     /// Time for each combination, floor included.
     pub duration: Duration,
     /// Directory of the floor's file, on a disk that the cluster stores on; made when it is absent.
@@ -45,8 +45,7 @@ pub async fn read(
     options: ReadOptions,
 ) -> Result<Report, Error> {
     let path = format!("/.bench-read-{:016x}", client.env().random_u64());
-    let policy = Policy::rep(options.replicas);
-    let file = client.create(&path, policy, 0o644, true).await.map_err(Error::failed)?;
+    let file = client.create(&path, options.policy, 0o644, true).await.map_err(Error::failed)?;
     let appender = file.append_handle().await.map_err(Error::failed)?;
     let (mut len, mut turn) = (0, 0);
     let bytes: Vec<u8> = (0..APPEND_SIZES[5]).map(|i| (i * 31 % 251) as u8).collect();
@@ -105,7 +104,8 @@ async fn one(
         kind: Some(if random { "random" } else { "sequential" }.to_owned()),
         size: Some(size as u64),
         depth,
-        replicas: Some(usize::from(options.replicas)),
+        replicas: Some(usize::from(options.policy.copies)),
+        policy: Some(options.policy.to_string()),
         net_bytes_per_byte: Some(net as f64 / user_bytes),
         mib_per_s: Some(rate / f64::from(1 << 20)),
         floor_us: Some(floor_us),

@@ -39,6 +39,9 @@ pub struct Row {
     /// Replicas of each append.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<usize>,
+    /// Policy of the file, as commands take it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
     /// Operations measured.
     pub ops: u64,
     /// Operations a second.

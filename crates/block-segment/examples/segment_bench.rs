@@ -127,7 +127,7 @@ fn noise(env: &Env, len: u64) -> Buf {
 }
 
 async fn measure(env: &Env, client: &Client, dir: &str, time: Duration) -> Result<(), Failure> {
-    let policy = Policy::rep(3);
+    let policy = Policy::strict(3);
     let store = Rc::new(ClientStore::new(client, dir, policy).await?);
     let file = client.create(&format!("{dir}/append"), policy, 0o600, true).await?;
     let appender = file.append_handle().await?;
@@ -207,7 +207,7 @@ async fn collection(env: &Env, client: &Client, dir: &str, time: Duration) -> Re
     let (small, large) = (noise(env, BLOCK), noise(env, LARGE));
     for (name, percent) in [("without collection", 90), ("with collection at 20 %", 20)] {
         let part = format!("{dir}/{percent}");
-        let store = Rc::new(ClientStore::new(client, &part, Policy::rep(3)).await?);
+        let store = Rc::new(ClientStore::new(client, &part, Policy::strict(3)).await?);
         let options =
             Options { garbage_percent: percent, file_bytes: 8 << 20, ..Options::default() };
         let which = (IDENTITY, COLLECTED_BYTES, 1);

@@ -16,7 +16,7 @@ const HEALTHY: Duration = Duration::from_micros(500);
 
 /// A sealed file of [`LEN`] bytes.
 async fn sealed(client: &Client) -> (FlatLogFile, Vec<u8>) {
-    let file = client.create("/file", Policy::rep(3), 0o644, true).await.unwrap();
+    let file = client.create("/file", Policy::strict(3), 0o644, true).await.unwrap();
     let data = bytes(7, LEN);
     let appender = file.append_handle().await.unwrap();
     appender.append(&data).await.unwrap();
@@ -113,7 +113,7 @@ fn read_of_an_open_tail_does_not_go_back_when_backups_show_less() {
     for seed in 0..40 {
         let fake = Fake::new(1, 3);
         run(100 + seed, &fake.clone(), Config::default(), |client| async move {
-            let file = client.create("/file", Policy::rep(3), 0o644, true).await.unwrap();
+            let file = client.create("/file", Policy::strict(3), 0o644, true).await.unwrap();
             let appender = file.append_handle().await.unwrap();
             let data = bytes(seed, 60_000);
             for part in data.chunks(6_000) {

@@ -40,7 +40,7 @@ pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
 }
 
 async fn create(client: &Client, path: &str) -> FlatLogFile {
-    client.create(path, Policy::rep(3), 0o644, true).await.unwrap()
+    client.create(path, Policy::strict(3), 0o644, true).await.unwrap()
 }
 
 /// Of a tree that is removed with its writers no append is answered any more.
@@ -125,7 +125,7 @@ fn names_are_created_renamed_and_removed() {
     run(2, &fake.clone(), Config::default(), |client| async move {
         client.mkdir_all("/usr/share/doc", 0o755).await.unwrap();
         create(&client, "/usr/share/doc/readme").await;
-        let error = client.create("/usr/share/doc/readme", Policy::rep(3), 0, true).await;
+        let error = client.create("/usr/share/doc/readme", Policy::strict(3), 0, true).await;
         assert_eq!(error.unwrap_err().kind(), Kind::Exists);
         client.symlink("../usr/share/doc", "/usr/docs", 0o777).await.unwrap();
         client.symlink("docs/../doc", "/usr/share/odd", 0o777).await.unwrap();
@@ -475,7 +475,7 @@ fn storm(seed: u64, policy: Policy) {
 #[test]
 fn faults_lose_no_acknowledged_append() {
     for seed in 0..40 {
-        storm(seed, Policy::rep(3));
+        storm(seed, Policy::strict(3));
         storm(1000 + seed, Policy { copies: 3, acks: 2 });
     }
 }

@@ -14,7 +14,7 @@ use crate::idle::chunk;
 
 /// A file of `count` sealed chunks of the largest size, of which no replica is there.
 async fn file_of(fake: &Fake, client: &Client, path: &str, count: u64) -> FlatLogFile {
-    let policy = Policy::rep(3);
+    let policy = Policy::strict(3);
     let file = client.create(path, policy, 0o644, true).await.unwrap();
     fake.with(|state| {
         let sealed = Some(CHUNK_LEN_MAX as u32);
@@ -45,7 +45,7 @@ async fn file_of(fake: &Fake, client: &Client, path: &str, count: u64) -> FlatLo
 fn read_beyond_the_end_of_an_open_file_is_empty() {
     let fake = Fake::new(1, 3);
     run(20, &fake.clone(), Config::default(), |client| async move {
-        let file = client.create("/file", Policy::rep(3), 0o644, true).await.unwrap();
+        let file = client.create("/file", Policy::strict(3), 0o644, true).await.unwrap();
         let appender = file.append_handle().await.unwrap();
         appender.append(&bytes(1, 100)).await.unwrap();
         client.env().sleep(Duration::from_millis(50)).await;
@@ -62,7 +62,7 @@ fn read_beyond_the_end_of_an_open_file_is_empty() {
 fn stale_view_of_the_tail_beyond_4_gib_is_refused() {
     let fake = Fake::new(1, 3);
     run(21, &fake.clone(), Config::default(), |client| async move {
-        let file = client.create("/file", Policy::rep(3), 0o644, true).await.unwrap();
+        let file = client.create("/file", Policy::strict(3), 0o644, true).await.unwrap();
         let appender = file.append_handle().await.unwrap();
         appender.append(&bytes(1, 10_000)).await.unwrap();
         let reader = file.reader();
@@ -164,7 +164,7 @@ fn chunk_of_the_largest_size_ends_below_its_limit() {
 fn range_of_which_every_replica_lacks_another_sector_is_read() {
     let fake = Fake::new(1, 3);
     run(23, &fake.clone(), Config::default(), |client| async move {
-        let file = client.create("/file", Policy::rep(3), 0o644, true).await.unwrap();
+        let file = client.create("/file", Policy::strict(3), 0o644, true).await.unwrap();
         let appender = file.append_handle().await.unwrap();
         let data = bytes(4, 1 << 20);
         appender.append(&data).await.unwrap();
@@ -196,7 +196,7 @@ fn range_of_which_every_replica_lacks_another_sector_is_read() {
 fn range_that_two_damaged_replicas_have_together_is_read_while_the_third_is_down() {
     let fake = Fake::new(1, 3);
     run(24, &fake.clone(), Config::default(), |client| async move {
-        let file = client.create("/file", Policy::rep(3), 0o644, true).await.unwrap();
+        let file = client.create("/file", Policy::strict(3), 0o644, true).await.unwrap();
         let appender = file.append_handle().await.unwrap();
         let data = bytes(5, 1 << 20);
         appender.append(&data).await.unwrap();

@@ -9,7 +9,7 @@ use wire::control::Policy;
 use crate::cluster::{bytes, run};
 use crate::fake::Fake;
 
-const POLICIES: [Policy; 2] = [Policy::rep(3), Policy { copies: 3, acks: 2 }];
+const POLICIES: [Policy; 2] = [Policy::strict(3), Policy { copies: 3, acks: 2 }];
 
 async fn create(client: &Client, policy: Policy) -> FlatLogFile {
     client.create("/file", policy, 0o644, true).await.unwrap()
@@ -124,7 +124,7 @@ fn idle_writer_sends_the_committed_length_to_replicas_that_restarted() {
 fn read_beside_a_replica_that_restarted_is_not_delayed() {
     let fake = Fake::new(1, 3);
     run(33, &fake.clone(), Config::default(), |client| async move {
-        let file = create(&client, Policy::rep(3)).await;
+        let file = create(&client, Policy::strict(3)).await;
         let appender = file.append_handle().await.unwrap();
         let data = bytes(1, 10_000);
         appender.append(&data).await.unwrap();
@@ -144,7 +144,7 @@ fn read_beside_a_replica_that_restarted_is_not_delayed() {
 fn idle_writer_whose_right_has_run_out_gets_another() {
     let fake = Fake::new(1, 3);
     run(34, &fake.clone(), Config::default(), |client| async move {
-        let file = create(&client, Policy::rep(3)).await;
+        let file = create(&client, Policy::strict(3)).await;
         let appender = file.append_handle().await.unwrap();
         let data = bytes(1, 10_000);
         appender.append(&data).await.unwrap();
@@ -167,7 +167,7 @@ fn right_of_an_idle_writer_is_renewed_before_it_runs_out() {
     run(35, &fake.clone(), Config::default(), |client| async move {
         let env = client.env().clone();
         fake.with(|state| state.rights_s = 40);
-        let file = create(&client, Policy::rep(3)).await;
+        let file = create(&client, Policy::strict(3)).await;
         let appender = file.append_handle().await.unwrap();
         appender.append(b"first").await.unwrap();
         let before = fake.with(|state| state.changes);

@@ -95,7 +95,7 @@ fn threads_share_a_blocking_client() {
             let client = &client;
             scope.spawn(move || {
                 let path = format!("/a/b/{thread}");
-                let file = client.create(&path, Policy::rep(3), 0o644, true).unwrap();
+                let file = client.create(&path, Policy::strict(3), 0o644, true).unwrap();
                 let mut appender = file.append_handle().unwrap();
                 let mut expected = Vec::new();
                 for round in 0..200u32 {
@@ -142,7 +142,7 @@ fn a_handle_works_on_any_thread() {
     let handle = ClientHandle::connect(&own.handles()[0], Connection::to(vec![master])).wait();
     let handle = handle.unwrap();
     let work = |client: Client| async move {
-        let file = client.create("/file", Policy::rep(3), 0, true).await?;
+        let file = client.create("/file", Policy::strict(3), 0, true).await?;
         let appender = file.append_handle().await?;
         appender.append(b"content").await?;
         appender.close().await

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use base::DiskId;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use wire::control::Policy;
 
 use crate::bench::parts::Part;
 use crate::exit::{EXIT_CODES, Failure};
@@ -428,9 +429,10 @@ pub enum FsCommand {
         /// How.
         #[command(flatten)]
         copy: CopyArgs,
-        /// Copies of each file: rep1 to rep5 [default: up to rep3, as the cluster has servers]
-        #[arg(long, value_parser = parse_policy, value_name = "repN")]
-        redundancy: Option<u8>,
+        /// rep1 to rep5: copies of each file, of which more than half are waited for; rep3-strict and
+        /// the like: all [default: up to rep3, as the cluster has servers]
+        #[arg(long, value_name = "POLICY")]
+        redundancy: Option<Policy>,
     },
     /// Copy out of the cluster
     Get {
@@ -459,9 +461,9 @@ pub enum FsCommand {
         src: PathBuf,
         /// A path in the cluster.
         path: String,
-        /// Copies, when the file is made: rep1 to rep5
-        #[arg(long, value_parser = parse_policy, value_name = "repN")]
-        redundancy: Option<u8>,
+        /// Its policy, when the file is made: rep1 to rep5, or rep3-strict and the like
+        #[arg(long, value_name = "POLICY")]
+        redundancy: Option<Policy>,
     },
     /// End the writer of a file that is gone, and fix the file's length
     Seal {
@@ -570,13 +572,6 @@ pub fn parse_depth(text: &str) -> Result<usize, String> {
     }
 }
 
-pub fn parse_policy(text: &str) -> Result<u8, String> {
-    match text.strip_prefix("rep").and_then(|count| count.parse().ok()) {
-        Some(copies @ 1..=5) => Ok(copies),
-        _ => Err("a file has rep1 to rep5".to_owned()),
-    }
-}
-
 /// `craton status`.
 #[derive(Args, Debug)]
 pub struct StatusArgs {
@@ -636,9 +631,10 @@ pub enum BenchCommand {
         /// Appends under way at once
         #[arg(long, value_delimiter = ',', default_values_t = [1, 32], value_parser = parse_depth)]
         depth: Vec<usize>,
-        /// Copies of the file: rep1 to rep5 [default: up to rep3, as the cluster has servers]
-        #[arg(long, value_parser = parse_policy, value_name = "repN")]
-        redundancy: Option<u8>,
+        /// rep1 to rep5: copies of the file, of which more than half are waited for; rep3-strict and
+        /// the like: all [default: up to rep3, as the cluster has servers]
+        #[arg(long, value_name = "POLICY")]
+        redundancy: Option<Policy>,
         /// How.
         #[command(flatten)]
         run: BenchArgs,
@@ -654,9 +650,10 @@ pub enum BenchCommand {
         /// MiB of the file that is read
         #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=65_536))]
         file_mib: u64,
-        /// Copies of the file: rep1 to rep5 [default: up to rep3, as the cluster has servers]
-        #[arg(long, value_parser = parse_policy, value_name = "repN")]
-        redundancy: Option<u8>,
+        /// rep1 to rep5: copies of the file, of which more than half are waited for; rep3-strict and
+        /// the like: all [default: up to rep3, as the cluster has servers]
+        #[arg(long, value_name = "POLICY")]
+        redundancy: Option<Policy>,
         /// How.
         #[command(flatten)]
         run: BenchArgs,
@@ -680,9 +677,10 @@ pub enum BenchCommand {
     /// reads; makes volumes and removes them. Without --only it writes less than 2 GB and ends within
     /// a minute; '--only all' has the long parts too, writes some 20 GB and takes many minutes
     Volume {
-        /// Copies: rep1 to rep5 [default: up to rep3, as the cluster has servers]
-        #[arg(long, value_parser = parse_policy, value_name = "repN")]
-        redundancy: Option<u8>,
+        /// rep1 to rep5: copies, of which more than half are waited for; rep3-strict and the like: all
+        /// [default: up to rep3, as the cluster has servers]
+        #[arg(long, value_name = "POLICY")]
+        redundancy: Option<Policy>,
         /// Seconds for each of the five combinations of requests
         #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..=600))]
         seconds: u64,
@@ -767,8 +765,6 @@ mod tests {
 
     #[test]
     fn values_are_checked() {
-        assert_eq!(parse_policy("rep3"), Ok(3));
-        assert!(["rep0", "rep6", "3", "ec4-2"].iter().all(|text| parse_policy(text).is_err()));
         let list = ("data".to_owned(), vec!["alice".to_owned(), "a b".to_owned()]);
         assert_eq!(parse_allow("data=alice,a b"), Ok(list));
         assert!(["data", "=a", "data=", "data=a,,b"].iter().all(|text| parse_allow(text).is_err()));

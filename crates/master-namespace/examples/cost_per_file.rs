@@ -151,7 +151,7 @@ async fn create(group: &Group<Namespace>, dirs: u64, number: u64) {
     let place = NameKey { parent, name: format!("file-{number:09}") };
     let attributes = Attributes::default();
     let change =
-        NamespaceChange::Create { place, policy: Policy::rep(3), attributes, exclusive: true };
+        NamespaceChange::Create { place, policy: Policy::strict(3), attributes, exclusive: true };
     propose(group, dirs + number, change).await;
 }
 

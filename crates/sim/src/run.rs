@@ -12,7 +12,7 @@ use std::time::Duration;
 use runtime::sim::Sim;
 
 use crate::planted::{self, Acts, Planted};
-use crate::scenario::Scenario;
+use crate::scenario::{Scenario, policy};
 
 /// Facts of a run without a violation.
 #[derive(Clone, Debug)]
@@ -65,6 +65,7 @@ pub fn elapsed() -> Option<Duration> {
 pub fn run_seed(scenario: &Scenario, seed: u64) -> Result<Outcome, Failure> {
     let failure = |violation| Failure { scenario: scenario.name, seed, violation };
     let sim = Sim::new(seed);
+    policy::begin(seed);
     RUNNING.set(Some(sim.clone()));
     let run = catch_unwind(AssertUnwindSafe(|| sim.run((scenario.run)(sim.clone()))));
     let outcome = Outcome {

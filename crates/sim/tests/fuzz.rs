@@ -100,7 +100,7 @@ fn made_seeds() -> Vec<(String, Vec<u8>)> {
     let place = NameKey { parent: DirId::ROOT, name: "name".to_owned() };
     let attributes = Attributes { mode: 0o755, mtime: 12 };
     let op = |seq| OpId { client: ClientId::new(3), seq, acked_below: 1 };
-    let policy = Policy::rep(3);
+    let policy = Policy::strict(3);
     let (exclusive, replace) = (true, true);
     let changes = [
         NamespaceChange::Mkdir { place: place.clone(), attributes },

@@ -117,7 +117,7 @@ async fn repeat<E: std::fmt::Debug>(
 }
 
 async fn measure(env: &Env, client: &Client, dir: &str, time: Duration) -> Result<(), Failure> {
-    let policy = Policy::rep(3);
+    let policy = Policy::strict(3);
     let store = Rc::new(ClientStore::new(client, dir, policy).await?);
     let path = format!("{dir}/append");
     let file = client.create(&path, policy, 0o600, true).await?;

@@ -43,7 +43,7 @@ impl ClientStore {
         let Node::Dir { dir, .. } = client.lookup(&path).await?.node else {
             return Err(Error::Invalid { path, message: "it is no directory".to_owned() });
         };
-        Ok(ClientStore { client: client.clone(), dir, path, policy: Policy::rep(3) })
+        Ok(ClientStore { client: client.clone(), dir, path, policy: Policy::strict(3) })
     }
 
     fn place(&self, name: &str) -> NameKey {

@@ -12,6 +12,7 @@ use block_volume::geometry::Extent;
 use block_volume::ids::VolumeId;
 use block_volume::limits::{DATA_SECTOR_DEFAULT, SEGMENTS_PER_GROUP_DEFAULT};
 use futures_util::future::join_all;
+use wire::control::Policy;
 
 use super::super::{Error, Latencies, Row};
 use super::make::{CREATE_DEPTH, create, remove, until_served};
@@ -30,11 +31,11 @@ pub(super) async fn clones(
     managers: &Managers,
     exports: &VolumeExports,
     tag: u64,
-    (copies, count): (u8, u32),
+    (policy, count): (Policy, u32),
 ) -> Result<[Row; 2], Error> {
     let env = managers.client().env();
     let name = format!(".bench-cloned-{tag:016x}");
-    let source = create(managers, &name, copies).await?;
+    let source = create(managers, &name, policy).await?;
     let device = exports.open(&name).await.map_err(Error::failed)?;
     let data = env.pool().copy_of(&[BYTE; LARGE]).map_err(Error::failed)?;
     for n in 0..DATA / LARGE as u64 {

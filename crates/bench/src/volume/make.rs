@@ -21,20 +21,24 @@ pub(super) const LOOK: Duration = Duration::from_millis(5);
 pub(super) const OPEN_WAIT: Duration = Duration::from_secs(20);
 
 /// Makes a volume of the default sizes; completes when it is served.
-pub(super) async fn create(managers: &Managers, name: &str, copies: u8) -> Result<VolumeId, Error> {
+pub(super) async fn create(
+    managers: &Managers,
+    name: &str,
+    policy: Policy,
+) -> Result<VolumeId, Error> {
     let geometry = VolumeGeometry {
         group_bytes: GROUP_BYTES_DEFAULT,
         segments_per_group: SEGMENTS_PER_GROUP_DEFAULT,
         data_sector: DATA_SECTOR_DEFAULT,
     };
-    create_as(managers, name, copies, (VOLUME_BYTES.0, geometry, false)).await
+    create_as(managers, name, policy, (VOLUME_BYTES.0, geometry, false)).await
 }
 
 /// Makes a volume of these bytes and this geometry, shared or not; completes when it is served.
 pub(super) async fn create_as(
     managers: &Managers,
     name: &str,
-    copies: u8,
+    policy: Policy,
     (bytes, geometry, shared): (u64, VolumeGeometry, bool),
 ) -> Result<VolumeId, Error> {
     let env = managers.client().env();
@@ -42,7 +46,7 @@ pub(super) async fn create_as(
         name: name.to_owned(),
         bytes,
         geometry,
-        policy: Policy::rep(copies),
+        policy,
         limits: VolumeLimits::default(),
         shared,
     };
@@ -77,7 +81,7 @@ pub(super) async fn until_served(
 pub(super) async fn creations(
     managers: &Managers,
     tag: u64,
-    (copies, count): (u8, u32),
+    (policy, count): (Policy, u32),
 ) -> Result<Row, Error> {
     let env = managers.client().env();
     let began = env.now();
@@ -86,7 +90,7 @@ pub(super) async fn creations(
         for n in (lane..count as usize).step_by(CREATE_DEPTH) {
             let started = env.now();
             let name = format!(".bench-create-{tag:016x}-{n}");
-            made.push(create(managers, &name, copies).await?);
+            made.push(create(managers, &name, policy).await?);
             latencies.add(env.now() - started);
         }
         Ok::<_, Error>((latencies, made))

@@ -27,7 +27,6 @@ use make::{create, creations, remove};
 use nbd::Nbd;
 use options::{LARGE, LARGE_DEPTH, SMALL, noise};
 use runtime::{Buf, Env};
-use wire::control::Policy;
 
 use super::{Error, Processes, Report, Row};
 
@@ -63,11 +62,11 @@ pub async fn volume(
     report.left_out.extend(objection.map(|why| LeftOut { part, why: Some(why) }));
     if parts.has(VolumePart::Recovery) {
         let bytes = options.takeover_mib << 20;
-        report.results.extend(segment::recovery(client, options.replicas, bytes).await?);
+        report.results.extend(segment::recovery(client, options.policy, bytes).await?);
     }
     if parts.has(VolumePart::Collection) {
         let mib = options.fill_mib;
-        report.results.extend(segment::collection(client, options.replicas, mib).await?);
+        report.results.extend(segment::collection(client, options.policy, mib).await?);
     }
     Ok(report)
 }
@@ -90,7 +89,7 @@ async fn of_volumes(
     let mut made = Vec::new();
     let measured = async {
         for name in &names {
-            made.push(create(managers, name, options.replicas).await?);
+            made.push(create(managers, name, options.policy).await?);
         }
         let device = exports.open(&names[0]).await.map_err(Error::failed)?;
         let nbd = match options.nbd {
@@ -99,7 +98,7 @@ async fn of_volumes(
         };
         let mut rows = requests(client, (&device, nbd), tag, processes, options).await?;
         if options.creates > 0 && options.parts.has(VolumePart::Creates) {
-            let how = (options.replicas, options.creates);
+            let how = (options.policy, options.creates);
             rows.push(creations(managers, tag, how).await?);
             rows.extend(clones::clones(managers, exports, tag, how).await?);
         }
@@ -137,7 +136,7 @@ async fn requests(
     options: &VolumeOptions,
 ) -> Result<Vec<Row>, Error> {
     let env = client.env().clone();
-    let policy = Policy::rep(options.replicas);
+    let policy = options.policy;
     let paths = ["small", "large"].map(|what| format!("/.bench-volume-{what}-{tag:016x}"));
     let make =
         async |path: &str| client.create(path, policy, 0o644, true).await.map_err(Error::failed);

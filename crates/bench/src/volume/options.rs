@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use runtime::{Buf, Env, Rng};
+use wire::control::Policy;
 
 use super::super::Error;
 use super::Parts;
@@ -12,7 +13,7 @@ use super::Parts;
 #[derive(Clone, Debug)]
 pub struct VolumeOptions {
     /// Copies of all data.
-    pub replicas: u8,
+    pub policy: Policy,
     /// A front end; without one NBD is not measured.
     pub nbd: Option<SocketAddr>,
     /// Time for each combination, all its lanes together.

@@ -45,10 +45,10 @@ struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    fn new(client: &'a Client, tag: u64, copies: u8) -> Place<'a> {
+    fn new(client: &'a Client, tag: u64, policy: Policy) -> Place<'a> {
         let dir = format!("/.bench-segment-{tag:016x}");
         let shared = Shared::new(Cache::new(64 << 20), INDEX_MEMORY_DEFAULT);
-        Place { client, dir, policy: Policy::rep(copies), shared }
+        Place { client, dir, policy, shared }
     }
 
     async fn open(&self, bytes: u64, epoch: u64, options: Options) -> Result<Segment, Error> {
@@ -126,7 +126,11 @@ impl Zipf {
 
 /// Random writes in a steady state with garbage collection, beside the same without: the copies,
 /// and the longest latencies. `mib` is the size of the segment.
-pub(super) async fn collection(client: &Client, copies: u8, mib: u64) -> Result<Vec<Row>, Error> {
+pub(super) async fn collection(
+    client: &Client,
+    policy: Policy,
+    mib: u64,
+) -> Result<Vec<Row>, Error> {
     let env = client.env();
     let mut noise = vec![0; SMALL];
     Rng::new(3).fill(&mut noise);
@@ -142,7 +146,7 @@ pub(super) async fn collection(client: &Client, copies: u8, mib: u64) -> Result<
     ];
     let mut rows: Vec<Row> = Vec::new();
     for (kind, data, collect, overwrites) in lanes {
-        let place = Place::new(client, env.random_u64(), copies);
+        let place = Place::new(client, env.random_u64(), policy);
         let file_bytes = (mib * MIB / DATA_FILES).max(MIB);
         let garbage_percent = 100 - UTILISATION;
         let options = Options { garbage_percent, file_bytes, collect, ..Options::default() };
@@ -196,7 +200,11 @@ async fn steady(
 /// Time of the next owner of a segment of 32 GiB until its first read and write are answered, after
 /// `written` bytes since the index was stored last: at random, in requests of 4 KiB and of 128 KiB.
 /// It is part of the clients' wait when a block server dies (`takeover`).
-pub(super) async fn recovery(client: &Client, copies: u8, written: u64) -> Result<Vec<Row>, Error> {
+pub(super) async fn recovery(
+    client: &Client,
+    policy: Policy,
+    written: u64,
+) -> Result<Vec<Row>, Error> {
     let env = client.env();
     let mut rows = Vec::new();
     for (kind, size, depth) in [
@@ -206,7 +214,7 @@ pub(super) async fn recovery(client: &Client, copies: u8, written: u64) -> Resul
         let mut noise = vec![0; size];
         Rng::new(5).fill(&mut noise);
         let data = env.pool().copy_of(&noise).map_err(Error::failed)?;
-        let place = Place::new(client, env.random_u64(), copies);
+        let place = Place::new(client, env.random_u64(), policy);
         let took = place.with(recover(env, &place, &data, (written, depth))).await?;
         let mut row = Row { kind: Some(kind.to_owned()), depth: 1, ..Row::default() };
         row.size = Some(size as u64);

@@ -74,7 +74,7 @@ pub(super) async fn takeover(
         data_sector: DATA_SECTOR_DEFAULT,
     };
     // It is shared: by the block client here, and by the front end.
-    let volume = create_as(managers, &name, options.replicas, (SEGMENT, geometry, true)).await?;
+    let volume = create_as(managers, &name, options.policy, (SEGMENT, geometry, true)).await?;
     let killed = Cell::new(None);
     let measured = async {
         let clients = Clients {

@@ -32,7 +32,7 @@ pub fn spec(name: &str, bytes: u64) -> VolumeSpec {
             segments_per_group: 4,
             data_sector: 128 << 10,
         },
-        policy: Policy::rep(3),
+        policy: Policy::strict(3),
         limits: VolumeLimits::default(),
         shared: false,
     }

@@ -20,7 +20,7 @@ const SEGMENT: SegmentId = SegmentId { volume: VolumeId::new(7), index: 0 };
 const HELD: OwnedSegment = OwnedSegment {
     epoch: 1,
     bytes: 1 << 20,
-    policy: Policy::rep(3),
+    policy: Policy::strict(3),
     ack_from: Instant::from_nanos(0),
     read_only: false,
     clone_source: None,

@@ -12,7 +12,6 @@ use bench::{
 };
 use block_client::{Limits, VolumeExports};
 use block_proto::Managers;
-use client::Client;
 use runtime::Duration;
 
 use crate::args::{BenchArgs, BenchCommand, Connection};
@@ -34,7 +33,7 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
                 let options = AppendOptions {
                     sizes: size,
                     depths: depth,
-                    replicas: copies(&client, redundancy).await?,
+                    policy: policy::choose(&client, redundancy).await?,
                     duration: Duration::from_secs(run.seconds),
                     scratch,
                 };
@@ -49,7 +48,7 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
                     sizes: size,
                     depths: depth,
                     file_bytes: file_mib << 20,
-                    replicas: copies(&client, redundancy).await?,
+                    policy: policy::choose(&client, redundancy).await?,
                     duration: Duration::from_secs(run.seconds),
                     scratch,
                 };
@@ -81,7 +80,7 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
                 let (managers, limits) = (Managers::new(&client), Limits::default());
                 let exports = VolumeExports::new(&managers, &endpoint, "bench", limits);
                 let options = VolumeOptions {
-                    replicas: copies(&client, redundancy).await?,
+                    policy: policy::choose(&client, redundancy).await?,
                     nbd,
                     duration: Duration::from_secs(seconds),
                     fill_mib,
@@ -112,10 +111,6 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
             show(&measured?, run.json)
         }
     }
-}
-
-async fn copies(client: &Client, asked: Option<u8>) -> Result<u8, Failure> {
-    Ok(policy::choose(client, asked).await?.copies)
 }
 
 fn scratch(dir: Option<PathBuf>, run: &BenchArgs) -> Result<PathBuf, Failure> {

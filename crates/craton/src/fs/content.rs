@@ -7,6 +7,7 @@ use client::{Appender, Client, Error, FlatLogFile, Found};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
 use runtime::{Env, File, OpenOptions};
+use wire::control::Policy;
 
 use super::names::FILE_MODE;
 use super::policy;
@@ -72,7 +73,7 @@ pub async fn read_pieces(
 }
 
 /// `fs append`.
-pub async fn append(client: &Client, src: &Path, path: &str, redundancy: Option<u8>) -> Done {
+pub async fn append(client: &Client, src: &Path, path: &str, redundancy: Option<Policy>) -> Done {
     let source = Source::open(client.env(), src).await?;
     let file = match client.open(path).await {
         Err(Error::NotFound { .. }) => {

@@ -1,4 +1,4 @@
-//! Number of copies of a new file.
+//! Policy of a new file.
 
 use std::collections::BTreeSet;
 
@@ -7,18 +7,18 @@ use wire::control::Policy;
 
 use crate::exit::Failure;
 
-/// Copies of a file, unless another number is asked for.
+/// Copies of a file, unless another policy is asked for.
 const COPIES_DEFAULT: usize = 3;
 
 /// The policy asked for, else the default one.
-pub async fn choose(client: &Client, asked: Option<u8>) -> Result<Policy, Failure> {
+pub async fn choose(client: &Client, asked: Option<Policy>) -> Result<Policy, Failure> {
     match asked {
-        Some(copies) => Ok(Policy::rep(copies)),
+        Some(policy) => Ok(policy),
         None => default(client).await,
     }
 }
 
-/// Three copies, or as many as the cluster has failure domains; a server that is down counts: it
+/// `rep3`, or as many copies as the cluster has failure domains; a server that is down counts: it
 /// is expected back.
 pub async fn default(client: &Client) -> Result<Policy, Failure> {
     let pictures = client.status().await?;

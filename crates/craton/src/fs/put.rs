@@ -39,7 +39,7 @@ pub async fn run(
     src: &Path,
     dst: &str,
     args: &CopyArgs,
-    redundancy: Option<u8>,
+    redundancy: Option<Policy>,
 ) -> Done {
     let policy = policy::choose(client, redundancy).await?;
     if src == Path::new("-") {

@@ -23,6 +23,8 @@ struct Facts {
     #[serde(skip_serializing_if = "Option::is_none")]
     copies: Option<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    policy: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
     id: Option<String>,
 }
@@ -37,6 +39,7 @@ impl Facts {
             len: None,
             links: None,
             copies: None,
+            policy: None,
             target: None,
             id: None,
         };
@@ -45,6 +48,7 @@ impl Facts {
                 len: Some(*len),
                 links: Some(*links),
                 copies: Some(policy.copies),
+                policy: Some(policy.to_string()),
                 id: Some(file.to_string()),
                 ..new("file", attributes)
             },
@@ -195,16 +199,13 @@ fn print_stat(stat: &Stat) -> Done {
         format!("mode      {} ({:04o})", facts.mode_text(), facts.mode),
         format!("modified  {}", time(facts.mtime_ns)),
     ];
-    let numbers = [
-        ("bytes    ", facts.len),
-        ("links    ", facts.links.map(u64::from)),
-        ("copies   ", facts.copies.map(u64::from)),
-    ];
+    let numbers = [("bytes    ", facts.len), ("links    ", facts.links.map(u64::from))];
     for (title, value) in numbers {
         lines.extend(value.map(|value| format!("{title} {value}")));
     }
     let at_least = |len| format!("bytes     {len} or more: its writer is not heard of");
     lines.extend(stat.len_at_least.map(at_least));
+    lines.extend(facts.policy.as_ref().map(|policy| format!("policy    {policy}")));
     lines.extend(facts.target.as_ref().map(|target| format!("target    {target}")));
     lines.extend(facts.id.as_ref().map(|id| format!("id        {id}")));
     lines.iter().try_for_each(|line| print_line(line))?;

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use wire::control::Policy;
 
-use crate::args::{parse_policy, parse_size};
+use crate::args::parse_size;
 
 /// `craton volume`.
 #[derive(Subcommand, Debug)]
@@ -89,9 +90,10 @@ pub enum VolumeCommand {
         /// Length of the volume, when it is made [default: the image's]
         #[arg(long, value_parser = parse_size)]
         size: Option<usize>,
-        /// Copies, when it is made: rep1 to rep5 [default: up to rep3, as the cluster has servers]
-        #[arg(long, value_parser = parse_policy, value_name = "repN")]
-        policy: Option<u8>,
+        /// Its policy, when it is made: rep1 to rep5, or rep3-strict and the like [default: up to
+        /// rep3, as the cluster has servers]
+        #[arg(long, value_name = "POLICY")]
+        policy: Option<Policy>,
     },
     /// Copy a volume into a disk image
     ///
@@ -138,9 +140,10 @@ pub enum VolumeCommand {
         /// The file, which is verified before anything is changed; '-' is standard input, which
         /// is verified as it comes.
         file: PathBuf,
-        /// Copies, when it is made: rep1 to rep5 [default: up to rep3, as the cluster has servers]
-        #[arg(long, value_parser = parse_policy, value_name = "repN")]
-        policy: Option<u8>,
+        /// Its policy, when it is made: rep1 to rep5, or rep3-strict and the like [default: up to
+        /// rep3, as the cluster has servers]
+        #[arg(long, value_name = "POLICY")]
+        policy: Option<Policy>,
         /// How.
         #[command(flatten)]
         copy: DiffArgs,
@@ -348,9 +351,10 @@ pub struct CreateArgs {
     /// Its length, such as 100GiB; space is taken as it is written
     #[arg(long, value_parser = parse_size)]
     pub size: usize,
-    /// Copies: rep1 to rep5 [default: up to rep3, as the cluster has servers]
-    #[arg(long, value_parser = parse_policy, value_name = "repN")]
-    pub policy: Option<u8>,
+    /// rep1 to rep5: copies, of which more than half are waited for; rep3-strict and the like: all
+    /// [default: up to rep3, as the cluster has servers]
+    #[arg(long, value_name = "POLICY")]
+    pub policy: Option<Policy>,
     /// Bytes of a data sector: what one segment has before the next one's turn
     #[arg(long, value_parser = parse_size, default_value = "128KiB")]
     pub sector_size: usize,

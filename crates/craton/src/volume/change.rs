@@ -9,7 +9,6 @@ use block_volume::geometry::Extent;
 use block_volume::limits::{BLOCK, VOLUME_BYTES};
 use block_volume::qos::VolumeLimits;
 use runtime::Duration;
-use wire::control::Policy;
 
 use super::args::{CreateArgs, LimitArgs};
 use super::open::{self, Site};
@@ -110,7 +109,7 @@ pub async fn make(
     check_length(args.size as u64)?;
     let client = managers.client();
     let policy = match args.policy {
-        Some(copies) => Policy::rep(copies),
+        Some(policy) => policy,
         None => policy::default(client).await?,
     };
     let spec = VolumeSpec {

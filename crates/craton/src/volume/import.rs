@@ -11,6 +11,7 @@ use block_volume::limits::IO_MAX;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use runtime::{BufMut, Env, File, OpenOptions};
+use wire::control::Policy;
 
 use super::args::{CreateArgs, Format, ImageArgs, LimitArgs};
 use super::change;
@@ -42,7 +43,7 @@ pub async fn run(
     name: &str,
     path: &Path,
     args: &ImageArgs,
-    made: (Option<usize>, Option<u8>),
+    made: (Option<usize>, Option<Policy>),
 ) -> Done {
     let (source, head) = open(site.env(), path).await?;
     let seen = Format::of_head(&head);
@@ -92,7 +93,7 @@ fn alloc(env: &Env, len: usize) -> Result<BufMut, Failure> {
 }
 
 /// A volume of this length with the sizes that volumes have unless others are chosen.
-pub fn new_volume(size: u64, policy: Option<u8>) -> CreateArgs {
+pub fn new_volume(size: u64, policy: Option<Policy>) -> CreateArgs {
     CreateArgs {
         size: size as usize,
         policy,
@@ -109,7 +110,7 @@ async fn prepare(
     site: &Site<'_>,
     name: &str,
     len: Option<u64>,
-    (size, policy): (Option<usize>, Option<u8>),
+    (size, policy): (Option<usize>, Option<Policy>),
 ) -> Result<bool, Failure> {
     let known = match site.managers.volume(name).await {
         Ok(info) => Some(info.spec.bytes),
@@ -161,7 +162,7 @@ async fn raw(
     name: &str,
     source: Source,
     args: &ImageArgs,
-    made: (Option<usize>, Option<u8>),
+    made: (Option<usize>, Option<Policy>),
 ) -> Done {
     let len = match &source {
         Source::Stdin(_) => None,
@@ -316,7 +317,7 @@ async fn converted(
     path: &Path,
     format: Format,
     args: &ImageArgs,
-    made: (Option<usize>, Option<u8>),
+    made: (Option<usize>, Option<Policy>),
 ) -> Done {
     let Some(path) = path.to_str() else {
         return Err(Failure::usage("the image's path is no text in UTF-8"));

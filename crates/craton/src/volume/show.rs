@@ -23,7 +23,7 @@ pub fn volume(info: &VolumeInfo, nbd: Option<&str>) -> Value {
         "name": spec.name,
         "id": info.volume.to_string(),
         "bytes": spec.bytes,
-        "policy": format!("rep{}", spec.policy.copies),
+        "policy": spec.policy.to_string(),
         "sector_bytes": spec.geometry.data_sector,
         "segments_per_group": spec.geometry.segments_per_group,
         "group_bytes": spec.geometry.group_bytes,
@@ -116,7 +116,7 @@ pub async fn ls(managers: &Managers, json: bool) -> Done {
         let health = health(managers, info.volume).await;
         let holders: Vec<_> = info.attachments.iter().map(|one| one.holder.as_str()).collect();
         let holders = if holders.is_empty() { "-".to_owned() } else { holders.join(", ") };
-        let policy = format!("rep{}", info.spec.policy.copies);
+        let policy = info.spec.policy.to_string();
         let snapshots = snapshots_of(info, &all).count().to_string();
         let clone_source = clone_source_of(info, &all).unwrap_or_else(|| "-".to_owned());
         let size = bytes(info.spec.bytes);
@@ -174,13 +174,13 @@ pub async fn info(managers: &Managers, name: &str, nbd: Option<&str>, json: bool
     let spec = &info.spec;
     let geometry = spec.geometry;
     print_line(&format!(
-        "volume    {} ({})\nsize      {} bytes ({}), {} copies\nlayout    sectors of {} over \
+        "volume    {} ({})\nsize      {} bytes ({}), {}\nlayout    sectors of {} over \
          {} segments of each {}\nlimits    {}\nspace     {}",
         spec.name,
         info.volume,
         spec.bytes,
         bytes(spec.bytes),
-        spec.policy.copies,
+        spec.policy,
         bytes(geometry.data_sector),
         geometry.segments_per_group,
         bytes(geometry.group_bytes),

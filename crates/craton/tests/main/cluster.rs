@@ -85,6 +85,11 @@ fn every_command_of_fs_works_by_address() {
     fs(&["append", text(&local), "/a/fresh", "--redundancy", "rep2"]);
     let stat = json(&[&by_address[..], &["stat", "--json", "/a/fresh"]].concat());
     assert_eq!((&stat["len"], &stat["copies"]), (&5.into(), &2.into()));
+    assert_eq!(stat["policy"], "rep2");
+    fs(&["append", text(&local), "/a/strict", "--redundancy", "rep3-strict"]);
+    let policy = |path: &str| json(&[&by_address[..], &["stat", "--json", path]].concat());
+    assert_eq!(policy("/a/strict")["policy"], "rep3-strict");
+    assert_eq!(policy("/a/local")["policy"], "rep3", "the default, with three servers");
     assert_eq!(stat["chunks"][0]["replicas"].as_array().map(Vec::len), Some(2));
     fs(&["ln", "/a/local", "/a/second"]);
     fs(&["ln", "-s", "local", "/a/soft"]);

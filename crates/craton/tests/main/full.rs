@@ -47,7 +47,7 @@ fn fill(client: &BlockingClient) -> (u64, Error) {
 }
 
 fn put(client: &BlockingClient, number: u64) -> Result<(), Error> {
-    let file = client.create(&path(number), Policy::rep(3), 0o644, false)?;
+    let file = client.create(&path(number), Policy::strict(3), 0o644, false)?;
     let appender = file.append_handle()?;
     for part in content(4 * MIB as usize, number).chunks(MIB as usize) {
         appender.append(part)?;

@@ -91,7 +91,7 @@ impl Load {
     pub fn start_with(client: Arc<BlockingClient>, shape: Shape) -> Load {
         client.mkdir_all("/load", 0o755).expect("a directory");
         let stop = Arc::new(AtomicBool::new(false));
-        let policy = Policy::rep(shape.copies);
+        let policy = Policy::strict(shape.copies);
         let writers = (0..shape.writers).map(|number| {
             let path = format!("/load/w{number}");
             let file = client.create(&path, policy, 0o644, true).expect("a file");

@@ -140,7 +140,7 @@ fn step(it: &mut Checked, rng: &mut Rng) {
         3..=4 => {
             let exclusive = rng.one_in(2);
             let expected = it.model.create(&one, exclusive);
-            let policy = Policy::rep(3);
+            let policy = Policy::strict(3);
             let change = NamespaceChange::Create { place, policy, attributes, exclusive };
             match (it.change(change), expected) {
                 (Ok(Answer::Node(Node::File { file, .. })), Ok(model)) => {

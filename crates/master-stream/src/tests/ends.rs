@@ -38,7 +38,7 @@ impl Bed {
     }
 
     fn open(&mut self, chunks: usize) -> Outcome {
-        let (op, policy) = (self.op(), Policy::rep(3));
+        let (op, policy) = (self.op(), Policy::strict(3));
         self.run(Action::Open { op, file: FILE, policy, fresh: fresh(chunks) })
     }
 

@@ -36,7 +36,7 @@ impl PeerSend for Alone {
 #[test]
 fn a_real_group_serves_streams() {
     let sim = Sim::new(6);
-    let cluster = Cluster::new(&sim, Policy::rep(3), 4);
+    let cluster = Cluster::new(&sim, Policy::strict(3), 4);
     Cluster::run(&sim, &cluster, async |cluster| {
         let env = cluster.model.env.borrow().clone();
         let device = MemoryDevice::new(8 << 20);
@@ -67,7 +67,7 @@ fn a_real_group_serves_streams() {
             service.handle(StreamRequest::Change { op, change })
         };
         let open = |seq| {
-            let policy = Policy::rep(3);
+            let policy = Policy::strict(3);
             change(
                 seq,
                 StreamChange::Open {

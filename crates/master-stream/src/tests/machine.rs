@@ -184,7 +184,7 @@ impl Driver {
         let (op, file) = (self.op(), self.file());
         let epoch = self.epoch(file);
         let delete_at_ms = self.clock_ms + 100;
-        let policy = *self.rng.pick(&[Policy::rep(3), Policy { copies: 3, acks: 2 }]);
+        let policy = *self.rng.pick(&[Policy::strict(3), Policy { copies: 3, acks: 2 }]);
         match self.rng.below(20) {
             0..4 => Action::Open { op, file, policy, fresh: self.fresh(3) },
             4 => Action::Seal { op, file },

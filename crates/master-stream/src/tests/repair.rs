@@ -33,7 +33,7 @@ fn servers(view: &StreamView) -> Vec<ServerId> {
 #[test]
 fn a_copy_that_finds_no_room_is_made_elsewhere() {
     let sim = Sim::new(1);
-    let cluster = Cluster::new(&sim, Policy::rep(3), 4);
+    let cluster = Cluster::new(&sim, Policy::strict(3), 4);
     Cluster::run(&sim, &cluster, async |cluster| {
         let held = closed_file(&cluster).await;
         let full = (1..=4).map(ServerId::new).find(|id| !held.contains(id)).unwrap();
@@ -56,7 +56,7 @@ fn a_copy_that_finds_no_room_is_made_elsewhere() {
 #[test]
 fn a_server_that_joins_gets_its_share() {
     let sim = Sim::new(3);
-    let cluster = Cluster::new(&sim, Policy::rep(2), 3);
+    let cluster = Cluster::new(&sim, Policy::strict(2), 3);
     Cluster::run(&sim, &cluster, async |cluster| {
         cluster.services.iter().for_each(|service| service.start_background());
         let mut writer = Writer::open(Client::new(&cluster), FILE).await.unwrap();
@@ -90,7 +90,7 @@ fn a_server_that_joins_gets_its_share() {
 #[test]
 fn repair_without_a_place_is_pending() {
     let sim = Sim::new(2);
-    let cluster = Cluster::new(&sim, Policy::rep(3), 3);
+    let cluster = Cluster::new(&sim, Policy::strict(3), 3);
     Cluster::run(&sim, &cluster, async |cluster| {
         let held = closed_file(&cluster).await;
         let pending = || cluster.services[0].status().repair.pending;
@@ -152,7 +152,7 @@ async fn until_whole(cluster: &std::rc::Rc<Cluster>, timeout: Duration) {
 fn latent_errors_at_two_places_and_a_dead_server_lose_nothing() {
     for seed in 0..20 {
         let sim = Sim::new(seed);
-        let cluster = Cluster::new(&sim, Policy::rep(3), 5);
+        let cluster = Cluster::new(&sim, Policy::strict(3), 5);
         Cluster::run(&sim, &cluster, async |cluster| {
             let held = closed_file(&cluster).await;
             cluster.model.rot(held[0], 10);
@@ -172,7 +172,7 @@ fn latent_errors_at_two_places_and_a_dead_server_lose_nothing() {
 #[test]
 fn a_damaged_replica_is_kept_while_its_copies_can_not_be_made() {
     let sim = Sim::new(4);
-    let cluster = Cluster::new(&sim, Policy::rep(3), 5);
+    let cluster = Cluster::new(&sim, Policy::strict(3), 5);
     Cluster::run(&sim, &cluster, async |cluster| {
         let held = closed_file(&cluster).await;
         let others: Vec<_> = (1..=5).map(ServerId::new).filter(|id| !held.contains(id)).collect();
@@ -193,7 +193,7 @@ fn a_damaged_replica_is_kept_while_its_copies_can_not_be_made() {
 #[test]
 fn a_replica_that_repair_drops_is_deleted_when_no_right_to_it_is_alive() {
     let sim = Sim::new(5);
-    let cluster = Cluster::new(&sim, Policy::rep(3), 5);
+    let cluster = Cluster::new(&sim, Policy::strict(3), 5);
     Cluster::run(&sim, &cluster, async |cluster| {
         let held = closed_file(&cluster).await;
         let view = cluster.locate(FILE, 0).await.unwrap();
@@ -219,7 +219,7 @@ fn a_replica_that_repair_drops_is_deleted_when_no_right_to_it_is_alive() {
 #[test]
 fn absent_disk_is_replaced_after_the_grace_period_and_used_again() {
     let sim = Sim::new(6);
-    let cluster = Cluster::new(&sim, Policy::rep(3), 4);
+    let cluster = Cluster::new(&sim, Policy::strict(3), 4);
     Cluster::run(&sim, &cluster, async |cluster| {
         let held = closed_file(&cluster).await;
         let other = (1..=4).map(ServerId::new).find(|id| !held.contains(id)).unwrap();
@@ -252,7 +252,7 @@ fn absent_disk_is_replaced_after_the_grace_period_and_used_again() {
 #[test]
 fn with_as_many_servers_as_copies_a_damaged_replica_gives_way_in_the_end() {
     let sim = Sim::new(7);
-    let cluster = Cluster::new(&sim, Policy::rep(3), 3);
+    let cluster = Cluster::new(&sim, Policy::strict(3), 3);
     Cluster::run(&sim, &cluster, async |cluster| {
         let held = closed_file(&cluster).await;
         cluster.model.rot(held[0], 10);
@@ -267,7 +267,7 @@ fn with_as_many_servers_as_copies_a_damaged_replica_gives_way_in_the_end() {
 #[test]
 fn replica_that_cannot_be_sealed_is_replaced_although_its_server_beats() {
     let sim = Sim::new(13);
-    let cluster = Cluster::new(&sim, Policy::rep(3), 4);
+    let cluster = Cluster::new(&sim, Policy::strict(3), 4);
     Cluster::run(&sim, &cluster, async |cluster| {
         cluster.services.iter().for_each(|service| service.start_background());
         let mut writer = Writer::open(Client::new(&cluster), FILE).await.unwrap();
@@ -324,7 +324,7 @@ fn place_that_was_fenced_before_its_first_byte_is_filled_and_not_damaged() {
 #[test]
 fn a_deletion_that_arrives_after_the_replica_was_made_again_is_refused() {
     let sim = Sim::new(11);
-    let cluster = Cluster::new(&sim, Policy::rep(3), 3);
+    let cluster = Cluster::new(&sim, Policy::strict(3), 3);
     Cluster::run(&sim, &cluster, async |cluster| {
         let held = closed_file(&cluster).await;
         cluster.model.rot(held[0], 10);
@@ -344,7 +344,7 @@ fn a_deletion_that_arrives_after_the_replica_was_made_again_is_refused() {
 #[test]
 fn tail_of_a_silent_writer_is_sealed() {
     let sim = Sim::new(8);
-    let cluster = Cluster::new(&sim, Policy::rep(3), 4);
+    let cluster = Cluster::new(&sim, Policy::strict(3), 4);
     Cluster::run(&sim, &cluster, async |cluster| {
         cluster.services.iter().for_each(|service| service.start_background());
         let mut writer = Writer::open(Client::new(&cluster), FILE).await.unwrap();
@@ -372,7 +372,7 @@ fn tail_of_a_silent_writer_is_sealed() {
 #[test]
 fn writer_that_opens_while_its_silent_predecessor_is_sealed_keeps_the_file() {
     let sim = Sim::new(13);
-    let cluster = Cluster::new(&sim, Policy::rep(3), 4);
+    let cluster = Cluster::new(&sim, Policy::strict(3), 4);
     Cluster::run(&sim, &cluster, async |cluster| {
         cluster.services.iter().for_each(|service| service.start_background());
         for round in 0..2000 {
@@ -393,7 +393,7 @@ fn writer_that_opens_while_its_silent_predecessor_is_sealed_keeps_the_file() {
 #[test]
 fn damaged_tail_of_a_living_writer_is_sealed_after_the_grace_period() {
     let sim = Sim::new(9);
-    let cluster = Cluster::new(&sim, Policy::rep(3), 5);
+    let cluster = Cluster::new(&sim, Policy::strict(3), 5);
     Cluster::run(&sim, &cluster, async |cluster| {
         cluster.services.iter().for_each(|service| service.start_background());
         let mut writer = Writer::open(Client::new(&cluster), FILE).await.unwrap();
@@ -436,7 +436,7 @@ fn a_spare_without_votes_does_not_hold_up_the_seal() {
 #[test]
 fn replicas_that_wait_for_their_seal_are_copies() {
     let sim = Sim::new(14);
-    let cluster = Cluster::new(&sim, Policy::rep(3), 4);
+    let cluster = Cluster::new(&sim, Policy::strict(3), 4);
     Cluster::run(&sim, &cluster, async |cluster| {
         cluster.services.iter().for_each(|service| service.start_background());
         let mut writer = Writer::open(Client::new(&cluster), FILE).await.unwrap();

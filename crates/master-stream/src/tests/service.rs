@@ -104,7 +104,7 @@ impl Cluster {
 #[test]
 fn a_file_is_written_and_located() {
     let sim = Sim::new(1);
-    let cluster = Cluster::new(&sim, Policy::rep(3), 6);
+    let cluster = Cluster::new(&sim, Policy::strict(3), 6);
     Cluster::run(&sim, &cluster, async |cluster| {
         let file = FileId::new(1);
         assert_eq!(cluster.locate(file, 0).await, None);
@@ -145,7 +145,7 @@ fn an_open_fences_the_writer_before() {
 #[test]
 fn a_reader_seals_what_a_lost_writer_left() {
     let sim = Sim::new(3);
-    let cluster = Cluster::new(&sim, Policy::rep(3), 3);
+    let cluster = Cluster::new(&sim, Policy::strict(3), 3);
     Cluster::run(&sim, &cluster, async |cluster| {
         let file = FileId::new(1);
         let mut writer = Writer::open(Client::new(&cluster), file).await.unwrap();
@@ -164,7 +164,7 @@ fn a_reader_seals_what_a_lost_writer_left() {
 fn seals_of_one_file_at_the_same_time_all_succeed() {
     for seed in 0..8 {
         let sim = Sim::new(seed);
-        let cluster = Cluster::new(&sim, Policy::rep(3), 6);
+        let cluster = Cluster::new(&sim, Policy::strict(3), 6);
         Cluster::run(&sim, &cluster, async |cluster| {
             let file = FileId::new(1);
             let mut writer = Writer::open(Client::new(&cluster), file).await.unwrap();
@@ -185,7 +185,7 @@ fn seal_that_an_opening_shuts_out_is_refused() {
     let (mut refused, mut sealed) = (0, 0);
     for seed in 0..16 {
         let sim = Sim::new(seed);
-        let cluster = Cluster::new(&sim, Policy::rep(3), 6);
+        let cluster = Cluster::new(&sim, Policy::strict(3), 6);
         let ended = Rc::new(Cell::new(None));
         let seen = ended.clone();
         Cluster::run(&sim, &cluster, async move |cluster| {
@@ -223,7 +223,7 @@ fn seal_that_an_opening_shuts_out_is_refused() {
 #[test]
 fn a_deleted_file_does_not_come_back() {
     let sim = Sim::new(4);
-    let cluster = Cluster::new(&sim, Policy::rep(2), 3);
+    let cluster = Cluster::new(&sim, Policy::strict(2), 3);
     Cluster::run(&sim, &cluster, async |cluster| {
         let file = FileId::new(1);
         let mut writer = Writer::open(Client::new(&cluster), file).await.unwrap();
@@ -239,7 +239,7 @@ fn a_deleted_file_does_not_come_back() {
 #[test]
 fn without_enough_servers_the_answer_says_what_to_do() {
     let sim = Sim::new(5);
-    let cluster = Cluster::new(&sim, Policy::rep(3), 3);
+    let cluster = Cluster::new(&sim, Policy::strict(3), 3);
     Cluster::run(&sim, &cluster, async |cluster| {
         let ids: Vec<_> = cluster.model.servers.borrow().keys().copied().collect();
         cluster.model.crash(ids[0]);
@@ -284,7 +284,7 @@ fn seal_after_a_silent_loss(policy: Policy) -> Option<String> {
 
 #[test]
 fn end_that_one_disk_lost_silently_is_sealed_from_another() {
-    for policy in [Policy { copies: 3, acks: 2 }, Policy::rep(3)] {
+    for policy in [Policy { copies: 3, acks: 2 }, Policy::strict(3)] {
         assert_eq!(seal_after_a_silent_loss(policy), None, "{policy:?}");
         plant(Some(Planted::StatisticIsLength));
         let found = seal_after_a_silent_loss(policy);

@@ -229,8 +229,12 @@ fn run(seed: u64, policy: Policy) -> Outcome {
     }
 }
 
-const POLICIES: [Policy; 4] =
-    [Policy::rep(3), Policy { copies: 3, acks: 2 }, Policy { copies: 5, acks: 3 }, Policy::rep(1)];
+const POLICIES: [Policy; 4] = [
+    Policy::strict(3),
+    Policy { copies: 3, acks: 2 },
+    Policy { copies: 5, acks: 3 },
+    Policy::strict(1),
+];
 
 fn policy_of(seed: u64) -> Policy {
     POLICIES[(seed % 16 / 5) as usize]
@@ -307,7 +311,7 @@ fn planted_bugs_in_recovery_are_found() {
         (Planted::ShortestVote, Policy { copies: 5, acks: 3 }, 1000),
         (Planted::OneVote, Policy { copies: 3, acks: 2 }, 1000),
         (Planted::NoFence, Policy { copies: 3, acks: 2 }, 1000),
-        (Planted::DamagedVotes, Policy::rep(3), 1070),
+        (Planted::DamagedVotes, Policy::strict(3), 1070),
     ] {
         plant(Some(bug));
         let found =

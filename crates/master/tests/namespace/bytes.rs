@@ -21,7 +21,7 @@ fn samples() -> Vec<Vec<u8>> {
         change(NamespaceChange::Mkdir { place: place.clone(), attributes }),
         change(NamespaceChange::Create {
             place: place.clone(),
-            policy: Policy::rep(3),
+            policy: Policy::strict(3),
             attributes,
             exclusive: true,
         }),

@@ -25,7 +25,7 @@ fn root(name: &str) -> NameKey {
 }
 
 fn create(place: NameKey, mtime: u64) -> NamespaceChange {
-    let (policy, attributes) = (Policy::rep(3), Attributes { mtime, ..ATTRIBUTES });
+    let (policy, attributes) = (Policy::strict(3), Attributes { mtime, ..ATTRIBUTES });
     NamespaceChange::Create { place, policy, attributes, exclusive: true }
 }
 

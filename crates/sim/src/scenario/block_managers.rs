@@ -26,9 +26,8 @@ use futures_util::future::LocalBoxFuture;
 use roles::block::{ManagerRole, start_manager_with};
 use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Buf, Class, Env, Rng};
-use wire::control::Policy;
 
-use super::ownership_views;
+use super::{ownership_views, policy};
 use crate::cluster::{Cluster, Shape, parse};
 use crate::nemesis::{Faults, Nemesis};
 use crate::planted::peers_of;
@@ -693,7 +692,7 @@ fn creation(name: &str, nonce: u64, bytes: u64) -> BlockRequest {
         name: name.to_owned(),
         bytes,
         geometry,
-        policy: Policy::rep(3),
+        policy: policy::drawn(),
         limits: VolumeLimits::default(),
         shared: false,
     };

@@ -24,6 +24,7 @@ use runtime::sim::{CrashMode, Sim};
 use runtime::{Class, Env};
 use wire::control::{ClusterReply, ClusterRequest, Policy};
 
+use super::policy;
 use super::stack::{Role, Stack};
 use super::stored::check_all;
 use crate::cluster::{Cluster, Shape};
@@ -141,7 +142,7 @@ impl World {
             name: name.to_owned(),
             bytes,
             geometry,
-            policy: Policy::rep(3),
+            policy: policy::drawn(),
             limits: VolumeLimits::default(),
             shared: false,
         }
@@ -303,7 +304,7 @@ impl World {
         self.delete(first).await?;
         self.env.sleep(Duration::from_secs(3)).await;
         let since = self.delete(later).await?;
-        let file = self.client.create("/fill", Policy::rep(3), 0o644, false).await;
+        let file = self.client.create("/fill", Policy::strict(3), 0o644, false).await;
         let file = file.map_err(|error| error.to_string())?;
         let appender = file.append_handle().await.map_err(|error| error.to_string())?;
         while self.free().await? >= FREE_PERCENT {

@@ -26,13 +26,12 @@ use client::Client;
 use roles::block::start_frontend_with;
 use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Class, Env, Rng};
-use wire::control::Policy;
 
 use super::cuts::Keeper;
 use super::nbd::Connection;
 use super::record::{By, Record, content, extent};
 use super::stack::{Role, Stack};
-use super::{NONE, ownership_views};
+use super::{NONE, ownership_views, policy};
 use crate::cluster::{Cluster, Shape, parse};
 use crate::nemesis::{Cut, Faults, Nemesis, Way, keep_cutting};
 use crate::register::Did;
@@ -221,7 +220,7 @@ async fn make(client: Client) -> Result<Vec<VolumeInfo>, String> {
             name: (*name).to_owned(),
             bytes: BYTES_MAX,
             geometry,
-            policy: Policy::rep(3),
+            policy: policy::drawn(),
             limits: limits(client.env()),
             shared: index == SHARED,
         };

@@ -9,8 +9,8 @@ use client::limits::{BACKUP_BURST, BACKUP_ONE_IN, READ_FAILED_MAX};
 use client::{BackupConfig, Client, FlatLogFile};
 use runtime::Class;
 use runtime::sim::Sim;
-use wire::control::Policy;
 
+use super::policy;
 use crate::cluster::{Cluster, Shape};
 use crate::tuning::Tuning;
 
@@ -89,7 +89,7 @@ async fn write(cluster: &Cluster) -> Result<(), String> {
     let writing = async move {
         for number in 0..FILES {
             let path = format!("/{number}");
-            let file = client.create(&path, Policy::rep(3), 0o644, false).await?;
+            let file = client.create(&path, policy::drawn(), 0o644, false).await?;
             let appender = file.append_handle().await?;
             appender.append(&content(number)).await?;
             appender.finish().await?;

@@ -16,6 +16,7 @@ mod names;
 mod nbd;
 mod operator;
 mod ownership_views;
+pub(crate) mod policy;
 mod readers;
 mod record;
 mod refused;

@@ -213,7 +213,7 @@ async fn record(load: &Load, client: &Client, did: Did, file: Option<FileId>) ->
 async fn perform(load: &Load, client: &Client, did: Did, file: Option<FileId>) -> OperationEnd {
     let ended = match did {
         Did::Create { name, value } => {
-            let (policy, mode) = (Policy::rep(3), value as u32);
+            let (policy, mode) = (Policy::strict(3), value as u32);
             let made = match load.path(name) {
                 Some(path) => client.create(&path, policy, mode, true).await,
                 None => client.create_at(load.place(name), CHILD, policy, mode, true).await,

@@ -129,9 +129,9 @@ impl Act {
         down.iter().for_each(|&index| self.cluster.crash_server(index, CrashMode::Process));
         self.sim.sleep(Duration::from_secs(3)).await;
         let (host, client) = self.cluster.client(None).await.map_err(|e| e.to_string())?;
-        let idle = self.write(&client, "/idle", 20, Policy::rep(3)).await?;
+        let idle = self.write(&client, "/idle", 20, Policy::strict(3)).await?;
         let busy = self.write(&client, "/busy", 20, Policy { copies: 3, acks: 2 }).await?;
-        let empty = self.write(&client, "/empty", 0, Policy::rep(3)).await?;
+        let empty = self.write(&client, "/empty", 0, Policy::strict(3)).await?;
         let view = self.cluster.until_whole(Duration::from_secs(2)).await;
         if view.is_ok() {
             return Err("three copies on two servers".to_owned());
@@ -166,7 +166,7 @@ impl Act {
         let mut chunks = Vec::new();
         for path in ["/a", "/b", "/c"] {
             let appends = self.draw(20, 60);
-            let writer = self.write(&client, path, appends, Policy::rep(3)).await?;
+            let writer = self.write(&client, path, appends, Policy::strict(3)).await?;
             let inner = client.clone();
             let view = self.on(&client, async move {
                 writer.close().await.map_err(|error| error.to_string())?;

@@ -14,8 +14,8 @@ use client::Client;
 use runtime::Rng;
 use runtime::sim::Sim;
 use table::{Cache, ClientStore};
-use wire::control::Policy;
 
+use super::policy;
 use crate::contenders::{self, Resource};
 use crate::nemesis::Faults;
 use crate::planted::files_of;
@@ -76,7 +76,7 @@ impl Loaded {
         self.epoch.set(epoch);
         let Identity { volume, segment } = self.identity;
         let path = format!("/volumes/{volume:x}/{segment}");
-        let store = ClientStore::new(client, &path, Policy { copies: 3, acks: 3 }).await;
+        let store = ClientStore::new(client, &path, policy::drawn()).await;
         let store = store.map_err(|error| Fault::new(error.kind(), error.to_string()))?;
         let (env, shared) = (client.env(), Shared::new(Cache::new(64 << 10), 16 << 10));
         let what = (self.identity, BYTES, epoch);

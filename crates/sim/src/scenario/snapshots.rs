@@ -21,8 +21,8 @@ use block_volume::qos::VolumeLimits;
 use client::Client;
 use runtime::sim::{CrashMode, Sim};
 use runtime::{Class, Env, Rng};
-use wire::control::Policy;
 
+use super::policy;
 use super::stack::Stack;
 use super::stored::check_all;
 use crate::cluster::{Cluster, Shape};
@@ -214,7 +214,7 @@ impl User {
             name: NAME.to_owned(),
             bytes: BYTES,
             geometry,
-            policy: Policy::rep(3),
+            policy: policy::drawn(),
             limits: VolumeLimits::default(),
             shared: false,
         };

@@ -10,8 +10,8 @@ use runtime::Rng;
 use runtime::sim::Sim;
 use table::{Cache, ClientStore, Options, Table};
 use testing::tables::{Oracle, own};
-use wire::control::Policy;
 
+use super::policy;
 use crate::contenders::{self, Resource};
 use crate::nemesis::Faults;
 use crate::planted::files_of;
@@ -56,7 +56,7 @@ struct Loaded {
 
 impl Loaded {
     async fn open(&self, client: &Client, cache: &Cache) -> Result<Table, table::Error> {
-        let policy = Policy { copies: 3, acks: 3 };
+        let policy = policy::drawn();
         let store = ClientStore::new(client, &self.path, policy).await.map_err(|error| {
             let what = format!("open {}", self.path);
             table::Error::Unavailable { what, cause: error.to_string() }

@@ -35,7 +35,7 @@ async fn store_files(client: &Client, dir: &str, deadline: Duration) -> usize {
     for number in 0..FILES {
         let path = format!("/{dir}{number}");
         let work = async {
-            let file = client.create(&path, Policy::rep(3), 0o644, true).await?;
+            let file = client.create(&path, Policy::strict(3), 0o644, true).await?;
             let appender = file.append_handle().await?;
             appender.append(path.as_bytes()).await?;
             appender.close().await

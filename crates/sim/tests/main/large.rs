@@ -23,7 +23,7 @@ fn content(number: u64) -> Vec<u8> {
 
 /// Each opening for append has an epoch of its own, and each epoch chunks of its own.
 async fn write_chunks(client: &Client, path: &str) {
-    let file = client.create(path, Policy::rep(3), 0o644, true).await.expect("a new file");
+    let file = client.create(path, Policy::strict(3), 0o644, true).await.expect("a new file");
     for number in 0..CHUNKS {
         let appender = file.append_handle().await.expect("the only writer");
         let at = appender.append(&content(number)).await.expect("no faults");
@@ -109,7 +109,7 @@ fn held_by((_, store): (base::DiskId, sim::planted::Store)) -> u64 {
 /// Appends under one epoch after the other until one is refused, each time by a writer that the
 /// next one shuts out. Answers what was acknowledged, and the refusal.
 async fn append_until_refused(client: &Client, path: &str) -> (Vec<u8>, Error) {
-    let file = client.create(path, Policy::rep(3), 0o644, true).await.expect("a new file");
+    let file = client.create(path, Policy::strict(3), 0o644, true).await.expect("a new file");
     let mut acked = Vec::new();
     loop {
         let appender = match file.append_handle().await {
@@ -183,10 +183,10 @@ fn last_file_numbers_are_used_and_nothing_is_lost() {
         let work = async move {
             for number in 0..3 {
                 let path = format!("/{number}");
-                let made = client.create(&path, Policy::rep(3), 0o644, true).await;
+                let made = client.create(&path, Policy::strict(3), 0o644, true).await;
                 made.expect("a number is left");
             }
-            let refused = client.create("/3", Policy::rep(3), 0o644, true).await;
+            let refused = client.create("/3", Policy::strict(3), 0o644, true).await;
             assert_eq!(refused.map(drop).expect_err("none is left").kind(), Kind::Full);
             for number in 0..3 {
                 client.open(&format!("/{number}")).await.expect("it is there");

@@ -17,6 +17,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use runtime::Env;
 use serde_json::json;
+use wire::control::Policy;
 
 use super::{Search, differing, snapshot};
 use crate::exit::{Code, Done, Failure, io};
@@ -31,7 +32,7 @@ pub async fn import(
     site: &Site<'_>,
     name: &str,
     path: &Path,
-    policy: Option<u8>,
+    policy: Option<Policy>,
     args: &DiffArgs,
 ) -> Done {
     check_name(name)?;
@@ -145,7 +146,7 @@ async fn new_of(
     site: &Site<'_>,
     name: &str,
     head: &Head,
-    policy: Option<u8>,
+    policy: Option<Policy>,
 ) -> Result<VolumeInfo, Failure> {
     match site.managers.volume(name).await {
         Err(Error::Refused { kind: Kind::NotFound, .. }) => {}

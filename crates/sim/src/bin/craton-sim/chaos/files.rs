@@ -140,7 +140,7 @@ fn write_one(
     known: Arc<Known>,
     stop: &AtomicBool,
 ) -> Result<(), Error> {
-    let file = client.create(&known.path, Policy::rep(3), 0o644, true)?;
+    let file = client.create(&known.path, Policy::strict(3), 0o644, true)?;
     let appender = file.append_handle()?;
     shared.files().push_back(known.clone());
     for seq in 0..RECORDS {

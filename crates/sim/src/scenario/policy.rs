@@ -1,0 +1,22 @@
+//! Policies that a seed writes with.
+
+use std::cell::Cell;
+
+use wire::control::Policy;
+
+thread_local! {
+    static SEED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The seed that this thread runs from now on.
+pub(crate) fn begin(seed: u64) {
+    SEED.set(seed);
+}
+
+/// `rep3` in half of the seeds, where writers chase the third copy (C14), `rep3-strict` in the
+/// others. It is taken from the seed itself: a draw from the run's numbers would change what all
+/// seeds do after it.
+pub(super) fn drawn() -> Policy {
+    let mixed = SEED.get().wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    if mixed >> 63 == 0 { Policy::strict(3) } else { Policy::rep(3) }
+}
