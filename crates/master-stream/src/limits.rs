@@ -68,6 +68,9 @@ pub struct StreamConfig {
     /// gone on in another chunk long before: at its next append, or, when it is idle, within 20 s
     /// by the messages that carry its committed length to replicas.
     pub open_grace: Duration,
+    /// Time for which a replica that is short of its sealed chunk is left to its writer, which may
+    /// be sending what it lacks (C14, `protocols.md` 8.7).
+    pub chase_grace: Duration,
     /// Pause between two checks of the repair worker.
     pub scan_interval: Duration,
     /// Pause between two checks for garbage.
@@ -101,6 +104,7 @@ impl Default for StreamConfig {
             recover_timeout: Duration::from_secs(10),
             dead_grace: Duration::from_secs(10),
             open_grace: Duration::from_secs(60),
+            chase_grace: Duration::from_secs(1),
             scan_interval: Duration::from_millis(500),
             garbage_interval: Duration::from_secs(1),
             list_interval: Duration::from_secs(60),

@@ -61,6 +61,8 @@ pub(crate) struct Repairs {
     absent: RefCell<BTreeMap<PlaceIndex, Instant>>,
     /// Replicas that have not been sealed with their chunk, and since when.
     unsealed: RefCell<BTreeMap<(ChunkId, PlaceIndex), Instant>>,
+    /// Replicas that were short of their sealed chunk, and since when.
+    short: RefCell<BTreeMap<(ChunkId, PlaceIndex), Instant>>,
     /// Streams in recovery, and since when.
     recovering: RefCell<BTreeMap<FileId, Instant>>,
     /// Chunks whose replicas are being sealed, or are to be sealed later.
@@ -122,6 +124,7 @@ impl Repairs {
             quiet: RefCell::default(),
             absent: RefCell::default(),
             unsealed: RefCell::default(),
+            short: RefCell::default(),
             recovering: RefCell::default(),
             sealing: RefCell::default(),
             seal_permits: Arc::new(Semaphore::new(SEALS_MAX)),
@@ -147,6 +150,7 @@ impl Repairs {
         self.quiet.borrow_mut().clear();
         self.absent.borrow_mut().clear();
         self.unsealed.borrow_mut().clear();
+        self.short.borrow_mut().clear();
         self.recovering.borrow_mut().clear();
         self.sealing.borrow_mut().retain(|_, retry| retry.at.is_none());
         self.sealed.borrow_mut().clear();
@@ -176,6 +180,15 @@ impl Repairs {
 
     fn forget_unsealed(&self, chunk: ChunkId, place: PlaceIndex) {
         self.unsealed.borrow_mut().remove(&(chunk, place));
+    }
+
+    /// Since when a replica is known to be short of its sealed chunk; for ever when too many are.
+    fn short_since(&self, chunk: ChunkId, place: PlaceIndex, now: Instant) -> Instant {
+        let mut short = self.short.borrow_mut();
+        match short.len() < REPORTS_MAX {
+            true => *short.entry((chunk, place)).or_insert(now),
+            false => short.get(&(chunk, place)).copied().unwrap_or_default(),
+        }
     }
 
     pub(crate) fn note_quiet(&self, chunk: ChunkId, place: ReplicaLocation, at: Instant) {

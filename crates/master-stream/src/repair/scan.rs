@@ -125,6 +125,8 @@ impl<L: Log> Service<L> {
             self.repairs.quiet.borrow_mut().retain(|key, at| known(key) && fresh(*at));
             let mut unsealed = self.repairs.unsealed.borrow_mut();
             unsealed.retain(|&(chunk, _), _| state.is_partly_sealed(chunk));
+            let mut short = self.repairs.short.borrow_mut();
+            short.retain(|&(chunk, _), _| state.is_partly_sealed(chunk));
         });
     }
 

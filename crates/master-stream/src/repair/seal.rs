@@ -131,7 +131,7 @@ impl<L: Log> Service<L> {
                     sealed_now.push(place);
                     self.note_sealed(id, place, len);
                 }
-                SealAttempt::Short => short.push(place),
+                SealAttempt::Short => short.push((index, place)),
                 SealAttempt::Bad(defect) => self.found_bad(id, place, defect),
                 SealAttempt::Later | SealAttempt::Barred => {
                     self.repairs.note_unsealed(id, index, self.env.now());
@@ -139,10 +139,10 @@ impl<L: Log> Service<L> {
                 }
             }
         }
-        for place in short {
+        for (index, place) in short {
             let others = self.sources(id, place).into_iter().filter(|at| !sealed_now.contains(at));
             let sources: Vec<_> = sealed_now.iter().copied().chain(others).collect();
-            match self.complete_replica(&chunk, place, &sources).await {
+            match self.complete_replica(&chunk, (index, place), &sources).await {
                 SealAttempt::Sealed => self.note_sealed(id, place, len),
                 SealAttempt::Bad(defect) => self.found_bad(id, place, defect),
                 SealAttempt::Barred => {
@@ -173,23 +173,33 @@ impl<L: Log> Service<L> {
         }
     }
 
-    /// Copies what a replica lacks. It is fenced first: its writer is done with it.
+    /// Copies what a replica lacks. It is fenced first. While its writer may be sending that, it is
+    /// left alone: it stays short.
     async fn complete_replica(
         &self,
         chunk: &Chunk,
-        place: ReplicaLocation,
+        (index, place): (PlaceIndex, ReplicaLocation),
         sources: &[ReplicaLocation],
     ) -> SealAttempt {
         let len = chunk.sealed().expect("sealed");
         if sources.is_empty() {
             return SealAttempt::Later;
         }
-        self.env.mark("short replica completed");
         let token = self.chunk_token(chunk.id, Rights::ALL, base::Epoch::new(u64::MAX));
         let to = self.address(place);
         let stat = self.calls.stat(to, chunk.id, token);
         let stat = self.env.timeout(self.config.call_timeout, stat).await;
-        match stat.unwrap_or(Err(CallError::Unreachable)).map(|stat| stat.state) {
+        let state = stat.unwrap_or(Err(CallError::Unreachable)).map(|stat| stat.state);
+        if matches!(state, Ok(ReplicaState::Open) | Err(CallError::Data(DataError::NotFound))) {
+            let now = self.env.now();
+            let since = self.repairs.short_since(chunk.id, index, now);
+            if now < since + self.config.chase_grace {
+                self.env.mark("short replica left to its writer");
+                return SealAttempt::Short;
+            }
+        }
+        self.env.mark("short replica completed");
+        match state {
             Ok(ReplicaState::Open) => {
                 let fence = self.calls.fence(to, chunk.id, chunk.epoch.next(), token);
                 let fenced = self.env.timeout(self.config.call_timeout, fence).await;

@@ -1,12 +1,15 @@
 //! Repair of single chunks, step by step.
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use base::{FileId, ServerId};
 use runtime::Duration;
 use runtime::sim::Sim;
 use wire::control::{Policy, ReplicaPlace, StreamChange, StreamReply, StreamView};
 
+use super::model::Append;
 use super::service::config;
 use super::writer::{Client, Cluster, Writer};
 use crate::limits::LOCATE_CHUNKS_MAX;
@@ -15,8 +18,11 @@ use crate::{CallError, ChunkserverCalls, StreamConfig};
 
 const FILE: FileId = FileId::new(1);
 
+/// What a run has marked, and how often.
+type Marks = BTreeMap<&'static str, u64>;
+
 /// A closed file of one chunk, under repair from now on; the servers of its replicas.
-async fn closed_file(cluster: &std::rc::Rc<Cluster>) -> Vec<ServerId> {
+async fn closed_file(cluster: &Rc<Cluster>) -> Vec<ServerId> {
     cluster.services.iter().for_each(|service| service.start_background());
     let mut writer = Writer::open(Client::new(cluster), FILE).await.unwrap();
     writer.append(&[1; 100]).await.unwrap();
@@ -138,7 +144,7 @@ fn is_whole(cluster: &Cluster, view: &StreamView) -> bool {
     view.chunks[0].replicas.len() == 3 && view.chunks[0].replicas.iter().all(whole)
 }
 
-async fn until_whole(cluster: &std::rc::Rc<Cluster>, timeout: Duration) {
+async fn until_whole(cluster: &Rc<Cluster>, timeout: Duration) {
     let mut waited = Duration::ZERO;
     while !is_whole(cluster, &cluster.locate(FILE, 0).await.unwrap()) {
         report_met(cluster);
@@ -287,6 +293,50 @@ fn replica_that_cannot_be_sealed_is_replaced_although_its_server_beats() {
         let left = cluster.model.servers.borrow()[&held[2]].replicas.len();
         assert_eq!(left, 0, "its replica is deleted");
     });
+}
+
+/// Ends a chunk of 3/2 whose third replica lacks the last bytes. Half way through the time that the
+/// writer has, it sends them if it is to. Answers what the third replica said, and the marks.
+fn end_with_a_late_replica(sends: bool) -> (Option<Result<u32, CallError>>, Marks) {
+    let sim = Sim::new(14);
+    let ms = Duration::from_millis;
+    let times = || StreamConfig { chase_grace: ms(800), scan_interval: ms(50), ..config(&sim) };
+    let cluster = Cluster::with_config(&sim, Policy::rep(3), 4, times);
+    let answer = Rc::new(RefCell::new(None));
+    let late_answer = answer.clone();
+    Cluster::run(&sim, &cluster, async move |cluster| {
+        cluster.services.iter().for_each(|service| service.start_background());
+        let mut writer = Writer::open(Client::new(&cluster), FILE).await.unwrap();
+        writer.append(&[1; 100]).await.unwrap();
+        cluster.sim.sleep(ms(20)).await;
+        let ReplicaPlace { server, disk, .. } = writer.current.replicas[2];
+        let (chunk, epoch, base) =
+            (writer.current.chunk, writer.current.epoch, writer.current.base);
+        cluster.model.cut.borrow_mut().insert(server);
+        writer.append(&[2; 50]).await.unwrap();
+        assert_eq!(writer.close(false).await, Ok(150));
+        cluster.sim.sleep(ms(400)).await;
+        cluster.model.cut.borrow_mut().clear();
+        if sends {
+            let append =
+                Append { chunk, epoch, base, offset: 100, bytes: vec![2; 50], committed: 150 };
+            let place = ReplicaLocation { server, disk };
+            *late_answer.borrow_mut() = Some(cluster.model.append(place, &append).await);
+        }
+        until_whole(&cluster, ms(3_000)).await;
+        let now = servers(&cluster.locate(FILE, 0).await.unwrap());
+        assert!(now.contains(&server), "{now:?}");
+    });
+    (answer.take(), sim.marks())
+}
+
+#[test]
+fn short_replica_of_an_ended_chunk_is_left_to_its_writer_for_a_while() {
+    let (answer, marks) = end_with_a_late_replica(true);
+    assert_eq!(answer, Some(Ok(150)));
+    assert!(!marks.contains_key("short replica completed"), "{marks:?}");
+    let (_, marks) = end_with_a_late_replica(false);
+    assert!(marks.contains_key("short replica completed"), "{marks:?}");
 }
 
 /// A recovery's fence leaves a tombstone where the first append has not arrived. Nothing is damaged:

@@ -31,6 +31,7 @@ pub fn config(sim: &Sim) -> StreamConfig {
         call_timeout: Duration::from_millis(200),
         copy_timeout: Duration::from_secs(1),
         recover_timeout: Duration::from_secs(2),
+        chase_grace: pick(&[0, 300]),
         dead_grace: pick(&[200, 1000]),
         open_grace: Duration::from_secs(20),
         list_interval: Duration::from_secs(3),
