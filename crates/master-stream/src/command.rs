@@ -100,7 +100,7 @@ pub enum Action {
         fresh: Vec<Vec<ReplicaLocation>>,
         delete_at_ms: u64,
     },
-    /// Ends the writer.
+    /// Ends the writer. Without `sealed` it says no length, and recovery follows.
     Close {
         op: OpId,
         file: FileId,
@@ -130,6 +130,9 @@ pub enum Action {
     /// Ends the record of dead replicas: deleted and forgotten by their servers, or on disks that
     /// are gone (`gone`).
     Forget { replicas: Vec<(ChunkId, ReplicaLocation)>, gone: bool },
+    /// The leader ends a writer that is gone from `chunk`. Refused when the writer has gone on in
+    /// another chunk: it lives. Before it was there, the leader sent a `Close` without a length.
+    SealAbandoned { op: OpId, file: FileId, epoch: Epoch, chunk: ChunkId },
 }
 
 encode_enum!(Action {
@@ -148,6 +151,7 @@ encode_enum!(Action {
     13 => Deleted { replicas, forget_at_ms },
     14 => Forget { replicas, gone },
     15 => SealLongerTail { file, epoch, chunk, len, votes, holders, delete_at_ms },
+    16 => SealAbandoned { op, file, epoch, chunk },
 });
 
 /// Result of a command.

@@ -71,6 +71,9 @@ impl StreamMachine {
             Action::Condemn { replicas, delete_at_ms } => self.condemn(&replicas, delete_at_ms),
             Action::Deleted { replicas, forget_at_ms } => self.deleted(&replicas, forget_at_ms),
             Action::Forget { replicas, gone } => self.forget(&replicas, gone),
+            Action::SealAbandoned { op, file, epoch, chunk } => {
+                self.once(&op, |state| state.seal_abandoned(&op, file, epoch, chunk))
+            }
         }
     }
 

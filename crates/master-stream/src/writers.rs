@@ -295,6 +295,24 @@ impl StreamMachine {
         self.streams.get_mut(&file).expect("found above").spares.extend(fresh);
     }
 
+    /// Ends the writer of a chunk, as long as that is the open one.
+    pub(super) fn seal_abandoned(
+        &mut self,
+        op: &OpId,
+        file: FileId,
+        epoch: Epoch,
+        chunk: ChunkId,
+    ) -> Outcome {
+        let goes_on = |stream: &Stream| {
+            let owned = stream.epoch == epoch && stream.writing;
+            owned && stream.tail().map(|tail| tail.id) != Some(chunk)
+        };
+        if self.streams.get(&file).is_some_and(goes_on) {
+            return refused(Refusal::Stale);
+        }
+        self.close(op, file, epoch, None, false, 0)
+    }
+
     pub(super) fn close(
         &mut self,
         op: &OpId,

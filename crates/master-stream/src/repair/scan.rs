@@ -249,7 +249,7 @@ impl<L: Log> Service<L> {
 
     /// Seals the chunk of a writer that is gone, or does not move on: as the end of that writer, so that
     /// it is refused once another has opened the file.
-    fn seal_abandoned(self: &Rc<Self>, file: FileId, epoch: Epoch, chunk: ChunkId) {
+    pub(crate) fn seal_abandoned(self: &Rc<Self>, file: FileId, epoch: Epoch, chunk: ChunkId) {
         let service = self.clone();
         self.env.spawn(Class::Background, "seal abandoned", async move {
             // A writer that went on in another chunk since then lives.
@@ -258,10 +258,10 @@ impl<L: Log> Service<L> {
                 return;
             }
             service.env.mark("abandoned chunk sealed");
-            let (op, delete_at_ms) = (service.repairs.op(), service.rights_end_ms());
-            let close =
-                Action::Close { op, file, epoch, sealed: None, finish: false, delete_at_ms };
-            if let Ok(Outcome::Recover { epoch }) = service.decide(close).await {
+            let op = service.repairs.op();
+            // It may go on until this is decided, too: the command names the chunk.
+            let seal = Action::SealAbandoned { op, file, epoch, chunk };
+            if let Ok(Outcome::Recover { epoch }) = service.decide(seal).await {
                 let _ = service.finish(Some(op), file, epoch, None).await;
             }
         });

@@ -207,6 +207,10 @@ impl Driver {
                 let (drop, fresh) = (vec![self.chunk(file)], self.fresh(2));
                 Action::Extend { op, file, epoch, drop, fresh, delete_at_ms }
             }
+            14 if self.rng.one_in(4) => {
+                let chunk = self.chunk(file);
+                Action::SealAbandoned { op, file, epoch, chunk }
+            }
             14 => {
                 let sealed = (self.chunk(file), self.rng.below(3) as u32 * 100);
                 let sealed = Some(sealed).filter(|_| !self.rng.one_in(4));
@@ -351,6 +355,62 @@ proptest! {
         fuzz_command(&bytes);
         fuzz_rows(&bytes);
     }
+}
+
+/// Ends of writers as they are in logs of all versions.
+#[test]
+fn commands_that_end_a_writer_have_the_bytes_of_their_version() {
+    let op = OpId { client: ClientId::new(1), seq: 2, acked_below: 1 };
+    let (file, epoch, delete_at_ms) = (FileId::new(3), Epoch::new(4), 9);
+    let close = Action::Close { op, file, epoch, sealed: None, finish: false, delete_at_ms };
+    let abandoned = Action::SealAbandoned { op, file, epoch, chunk: ChunkId::new(6) };
+    for (action, golden) in [(close, CLOSE), (abandoned, SEAL_ABANDONED)] {
+        let command = Command { clock_ms: 5, action };
+        let hex: String = command.encode().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, golden);
+        assert_eq!(Command::decode(&command.encode()), Ok(command));
+    }
+}
+
+const CLOSE: &str = "01050000000000000007010000000000000002000000000000000100000000000000\
+    0300000000000000040000000000000000000900000000000000";
+const SEAL_ABANDONED: &str = "01050000000000000010010000000000000002000000000000000100000000000000\
+    030000000000000004000000000000000600000000000000";
+
+/// The leader's seal of an abandoned chunk may be committed after the writer has gone on.
+#[test]
+fn seal_of_an_abandoned_chunk_ends_no_other_chunk() {
+    let mut state = StreamMachine::new(3);
+    let (file, mut seq) = (FileId::new(7), 0);
+    let places: Vec<_> = (1..=3)
+        .map(|n| ReplicaLocation { server: ServerId::new(n), disk: DiskId::new(n.into()) })
+        .collect();
+    let mut run = |action: &dyn Fn(OpId) -> Action| {
+        seq += 1;
+        let op = OpId { client: ClientId::new(1), seq, acked_below: 0 };
+        state.run(Command { clock_ms: 0, action: action(op) })
+    };
+    let (policy, fresh) = (Policy::rep(3), vec![places; 2]);
+    let epoch = Epoch::new(1);
+    run(&|op| Action::Open { op, file, policy, fresh: fresh.clone() });
+    let [first, second] = [1, 2].map(|counter| ChunkId::compose(3, counter));
+    let stale = Outcome::Refused { why: Refusal::Stale };
+    assert_eq!(run(&|op| Action::SealAbandoned { op, file, epoch, chunk: second }), stale);
+    let went_on = run(&|op| Action::Advance {
+        op,
+        file,
+        epoch,
+        sealed: first,
+        len: 10,
+        next: second,
+        drop: Vec::new(),
+        fresh: Vec::new(),
+        delete_at_ms: 0,
+    });
+    assert_eq!(went_on, Outcome::Writer { file, epoch });
+    assert_eq!(run(&|op| Action::SealAbandoned { op, file, epoch, chunk: first }), stale);
+    let ended = run(&|op| Action::SealAbandoned { op, file, epoch, chunk: second });
+    assert_eq!(ended, Outcome::Recover { epoch: Epoch::new(2) });
 }
 
 /// Commands and snapshots with one byte changed: decoded to something else, or refused.

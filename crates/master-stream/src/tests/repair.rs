@@ -440,6 +440,32 @@ fn writer_that_opens_while_its_silent_predecessor_is_sealed_keeps_the_file() {
     assert!(sim.marks().contains_key("abandoned chunk sealed"));
 }
 
+/// The leader's own seal is decided for the chunk that the servers report: not for the one in which
+/// its writer goes on before the seal is committed.
+#[test]
+fn writer_that_goes_on_while_its_quiet_chunk_is_sealed_keeps_the_next_one() {
+    let sim = Sim::new(15);
+    let cluster = Cluster::new(&sim, Policy::rep(3), 4);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        let mut went_on = 0;
+        for round in 0..200 {
+            let mut writer = Writer::open(Client::new(&cluster), FILE).await.unwrap();
+            writer.append(&[1; 10]).await.unwrap();
+            cluster.services[0].0.seal_abandoned(FILE, writer.grant.epoch, writer.current.chunk);
+            if writer.advance(Vec::new()).await.is_ok() {
+                went_on += 1;
+                cluster.sim.sleep(Duration::from_millis(5)).await;
+                let appended = writer.append(&[1; 10]).await;
+                assert!(appended.is_ok(), "{round}: {appended:?}");
+                let closed = writer.close(false).await;
+                assert!(closed.is_ok(), "{round}: {closed:?}");
+            }
+        }
+        assert!((20..180).contains(&went_on), "{went_on} of 200 writers were first");
+    });
+    assert!(sim.marks().contains_key("abandoned chunk sealed"));
+}
+
 #[test]
 fn damaged_tail_of_a_living_writer_is_sealed_after_the_grace_period() {
     let sim = Sim::new(9);
