@@ -26,6 +26,9 @@ use crate::tail::{Bound, Tail};
 /// Pause after all replicas have failed to serve, at first and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
+/// A replica that stayed busy for a quarter of a second is not waited for again for this long, while
+/// others have some of the bytes.
+const BUSY_RETRY: Duration = Duration::from_secs(5);
 
 /// Reads a file. Bytes that it has once shown it never takes back, also of a file that is being
 /// written.
@@ -38,6 +41,8 @@ pub struct Reader {
     file: FlatLogFile,
     /// Bytes that are known to be readable.
     seen: Cell<u64>,
+    /// When a busy replica was last given up.
+    busy: Cell<Option<Instant>>,
 }
 
 /// Bytes of one chunk, or where it ends.
@@ -88,7 +93,7 @@ enum Answer {
 
 impl Reader {
     pub(crate) fn new(file: &FlatLogFile) -> Reader {
-        Reader { file: file.clone(), seen: Cell::new(0) }
+        Reader { file: file.clone(), seen: Cell::new(0), busy: Cell::new(None) }
     }
 
     /// The file.
@@ -299,11 +304,15 @@ impl Reader {
         loop {
             let view = fresh.as_deref().unwrap_or(chunk);
             let round = self.ask_replicas(view, offset, want, fresh.is_some()).await;
-            let (any_damaged, all_damaged) = match round {
+            let (any_damaged, all_damaged, any_busy) = match round {
                 Round::ReadPart(piece) => return Ok(piece),
-                Round::None { any_damaged, all_damaged } => (any_damaged, all_damaged),
+                Round::None { any_damaged, all_damaged, any_busy } => {
+                    (any_damaged, all_damaged, any_busy)
+                }
             };
-            if any_damaged && fresh.is_some() && want > 1 {
+            // A busy replica may have all of it: it is asked again after pauses first.
+            let patient = any_busy && self.waits_for_busy(&budget);
+            if any_damaged && !patient && fresh.is_some() && want > 1 {
                 // The replicas that answer are damaged within the range, and perhaps at different
                 // places: less of it at a time, one sector in the end.
                 self.client().env().mark("reader: less at a time");
@@ -329,6 +338,20 @@ impl Reader {
         }
     }
 
+    /// Whether to ask a busy replica again before less is asked for at a time. Not when it has stayed
+    /// busy until pauses were the longest, and for [`BUSY_RETRY`] after that.
+    fn waits_for_busy(&self, budget: &Budget) -> bool {
+        let now = self.client().env().now();
+        if self.busy.get().is_some_and(|at| now.since(at) < BUSY_RETRY) {
+            return false;
+        }
+        let waits = budget.pause < PAUSE_MAX;
+        if !waits {
+            self.busy.set(Some(now));
+        }
+        waits
+    }
+
     /// Asks replicas, the likely ones first: the next one when one has not served, and another one
     /// beside it when one takes long (C16). The first answer that suffices is taken; calls that
     /// are under way then are cancelled.
@@ -341,7 +364,7 @@ impl Reader {
         let mut pace = Pace::of(client, class);
         let mut asked = FuturesUnordered::new();
         let mut under_way = UnderWay::default();
-        let (mut ended, mut damaged) = (None, 0);
+        let (mut ended, mut damaged, mut any_busy) = (None, 0, false);
         let mut best: Option<Extent> = None;
         loop {
             if asked.is_empty() {
@@ -405,7 +428,10 @@ impl Reader {
                     damaged += usize::from(fault == ReplicaFault::Corrupt);
                     Some(fault)
                 }
-                Answer::Later => None,
+                Answer::Later => {
+                    any_busy = true;
+                    None
+                }
             };
             if let Some(fault) = fault {
                 client.penalise(replica.addr);
@@ -419,6 +445,7 @@ impl Reader {
             (None, None) => Round::None {
                 any_damaged: damaged > 0,
                 all_damaged: damaged > 0 && damaged == count,
+                any_busy,
             },
         }
     }
@@ -512,6 +539,8 @@ enum Round {
         any_damaged: bool,
         /// Every one of them has.
         all_damaged: bool,
+        /// One of them cannot answer now.
+        any_busy: bool,
     },
 }
 

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use base::Kind;
 use client::{Client, Config, Error, FlatLogFile};
+use futures_util::future::join;
 use runtime::sim::Sim;
 use runtime::{Class, Duration, Env, Rng};
 use wire::control::{Attributes, Node, Policy, ReplicaFault};
@@ -382,6 +383,56 @@ fn damaged_replicas_are_passed_over_and_reported() {
         });
         let error = file.reader().read_at(0, 10_000).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Corrupt, "{error}");
+    });
+}
+
+/// A busy replica may have all bytes: it is asked for them again after a pause, not for fewer.
+#[test]
+fn read_of_damaged_replicas_waits_for_one_that_is_busy() {
+    let fake = Fake::new(1, 3);
+    run(8, &fake.clone(), Config::default(), |client| async move {
+        let file = create(&client, "/file").await;
+        let (expected, _) = load(client.env(), &file, 50, 4).await;
+        fake.with(|state| {
+            for ((_, server), replica) in &mut state.replicas {
+                if *server != 2 {
+                    replica.sectors[3].1[100] ^= 4;
+                }
+            }
+            state.busy[2] = true;
+        });
+        let (len, reader) = (expected.len().min(60_000), file.reader());
+        let end = async {
+            client.env().sleep(Duration::from_millis(100)).await;
+            fake.with(|state| state.busy[2] = false);
+        };
+        let (read, ()) = join(reader.read_at(0, len), end).await;
+        assert!(read.unwrap() == expected[..len]);
+        let lens = fake.with(|state| std::mem::take(&mut state.busy_lens));
+        assert!(lens.iter().all(|&asked| asked as usize == len), "{len}: {lens:?}");
+        assert!((3..=12).contains(&lens.len()), "{} reads in 100 ms", lens.len());
+    });
+}
+
+#[test]
+fn read_ends_between_replicas_with_different_damage_although_the_third_stays_busy() {
+    let fake = Fake::new(1, 3);
+    run(9, &fake.clone(), Config::default(), |client| async move {
+        let file = create(&client, "/file").await;
+        let (expected, _) = load(client.env(), &file, 50, 4).await;
+        fake.with(|state| {
+            for ((_, server), replica) in &mut state.replicas {
+                if *server != 2 {
+                    replica.sectors[3 + 4 * server].1[100] ^= 4;
+                }
+            }
+            state.busy[2] = true;
+        });
+        let (len, began) = (expected.len().min(60_000), client.env().now());
+        let read = file.reader().read_at(0, len).await;
+        assert!(read.unwrap() == expected[..len]);
+        let waited = client.env().now() - began;
+        assert!(waited < Duration::from_secs(10), "{waited:?}");
     });
 }
 

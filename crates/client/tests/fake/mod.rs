@@ -81,6 +81,10 @@ pub struct FakeState {
     pub health: Vec<Health>,
     /// Time by which a chunkserver is late to take up a read, microseconds.
     pub slow_us: Vec<u64>,
+    /// Whether each answers reads with "busy".
+    pub busy: Vec<bool>,
+    /// Lengths of the reads that were answered so.
+    pub busy_lens: Vec<u32>,
     /// Reads that each has taken up.
     pub reads: Vec<u64>,
     /// Addresses of the chunkservers.
@@ -130,6 +134,8 @@ impl Fake {
             streams: BTreeMap::new(),
             health: vec![Health::Good; servers],
             slow_us: vec![0; servers],
+            busy: vec![false; servers],
+            busy_lens: vec![],
             reads: vec![0; servers],
             addrs: (0..servers).map(server_addr).collect(),
             full: false,
@@ -296,6 +302,12 @@ impl Peers for Link {
             if state.refuses(token, unix_s(env)) {
                 state.denied += 1;
                 return Err(DataError::Denied);
+            }
+            if let DataRequest::Read(read) = &request
+                && state.busy[server]
+            {
+                state.busy_lens.push(read.len);
+                return Err(DataError::Busy);
             }
             state.serve_data(env, server, &request, payload.as_ref())
         };
