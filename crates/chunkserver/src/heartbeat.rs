@@ -15,8 +15,8 @@ use wire::control::{
 };
 
 use crate::limits::{
-    DAMAGED_PER_HEARTBEAT_MAX, HEARTBEAT_TIMEOUT, JUDGE_PAUSE, MASTER_KEPT, MASTERS_MAX,
-    QUIET_PER_HEARTBEAT_MAX,
+    DAMAGED_PER_HEARTBEAT_MAX, HEARTBEAT_TIMEOUT, JUDGE_PAUSE, JUDGE_WAIT_MAX, MASTER_KEPT,
+    MASTERS_MAX, QUIET_PER_HEARTBEAT_MAX,
 };
 use crate::owner::Home;
 use crate::server::Chunkserver;
@@ -35,6 +35,13 @@ impl Masters {
 
     fn all(&self) -> BTreeSet<SocketAddr> {
         self.named.keys().copied().collect()
+    }
+
+    /// Takes over masters that were asked on another's word.
+    fn note_asked(&mut self, asked: BTreeSet<SocketAddr>, now: Instant) {
+        for master in asked {
+            self.named.entry(master).or_insert(now);
+        }
     }
 
     /// Takes over the masters that an answer names, and drops those that none has named lately.
@@ -59,12 +66,20 @@ struct SentHeartbeat {
     call: JoinHandle<Result<ClusterReply, ControlError>>,
 }
 
+/// A registration under way: the server's number, if it got one, and the masters that were asked.
+type Joining = JoinHandle<(Option<ServerId>, BTreeSet<SocketAddr>)>;
+
 impl<S: ChunkStore> Chunkserver<S> {
+    /// Sends heartbeats, and registers beside them: masters that know the server have to hear from
+    /// it while another does not, and while a disk hangs.
     pub(crate) async fn run_heartbeats(self) {
         let env = self.0.env.clone();
         let boot = env.random_u64();
         let mut masters = Masters::new(&self.0.config.masters, env.now());
         let mut under_way: BTreeMap<SocketAddr, SentHeartbeat> = BTreeMap::new();
+        // Masters that do not know the server get nothing before it has registered again.
+        let mut strangers = BTreeSet::new();
+        let mut joining: Option<Joining> = None;
         let (mut server, mut seq, mut soon) = (None, 0, false);
         loop {
             let answered = under_way.extract_if(.., |_, sent| sent.call.is_finished());
@@ -74,43 +89,55 @@ impl<S: ChunkStore> Chunkserver<S> {
                 };
                 match known {
                     true => self.0.directory.note_taken(master, &sent.damaged, env.now()),
-                    false => server = None,
+                    false => {
+                        strangers.insert(master);
+                    }
                 }
                 masters.note(named.iter().map(|master| master.addr), env.now());
             }
-            self.0.directory.drop_taken(&masters.all(), env.now());
-            let known = match server {
-                Some(known) => known,
-                None => match self.register(&mut masters).await {
-                    Some((registered, home)) => {
-                        self.join_home(home, &masters).await;
-                        tracing::info!(name = %self.0.config.name, server = %registered, "joined the cluster");
-                        server = Some(registered);
-                        registered
-                    }
-                    None => {
-                        env.sleep(env.jitter(self.0.config.heartbeat)).await;
+            if let Some(ended) = joining.take_if(|joining| joining.is_finished())
+                && let Ok((number, asked)) = ended.await
+            {
+                masters.note_asked(asked, env.now());
+                if number.is_some() {
+                    server = number;
+                    strangers.clear();
+                }
+            }
+            if (server.is_none() || !strangers.is_empty()) && joining.is_none() {
+                joining = Some(self.start_joining(masters.all()));
+            }
+            if let Some(server) = server {
+                seq += 1;
+                let heartbeat = self.heartbeat(server, boot, seq);
+                for master in masters.all().difference(&strangers) {
+                    if let Some(sent) = under_way.get(master) {
+                        sent.missed.set(sent.missed.get() || soon);
                         continue;
                     }
-                },
-            };
-            if let Some((home, masters)) = self.0.directory.home() {
-                self.judge_disks(home, &masters).await;
-            }
-            seq += 1;
-            let heartbeat = self.heartbeat(known, boot, seq);
-            for master in masters.all() {
-                if let Some(sent) = under_way.get(&master) {
-                    sent.missed.set(sent.missed.get() || soon);
-                    continue;
+                    under_way.insert(*master, self.send_heartbeat(*master, heartbeat.clone()));
                 }
-                under_way.insert(master, self.send_heartbeat(master, heartbeat.clone()));
             }
             let pause = env.jitter(self.0.config.heartbeat);
             // New reports do not wait for the next heartbeat.
             let requested = env.timeout(pause, self.0.directory.wait_for_heartbeat_request());
             soon = requested.await.is_ok();
         }
+    }
+
+    /// Registers in a task, and has the disks judged for the cluster. The next heartbeat follows at
+    /// once when the server has a number.
+    fn start_joining(&self, mut asked: BTreeSet<SocketAddr>) -> Joining {
+        let this = self.clone();
+        self.0.env.spawn(Class::Control, "join the cluster", async move {
+            let Some((server, home)) = this.register(&mut asked).await else {
+                return (None, asked);
+            };
+            this.join_home(home, asked.iter().copied().collect()).await;
+            tracing::info!(name = %this.0.config.name, %server, "joined the cluster");
+            this.0.directory.heartbeat_soon();
+            (Some(server), asked)
+        })
     }
 
     fn send_heartbeat(&self, master: SocketAddr, mut heartbeat: Heartbeat) -> SentHeartbeat {
@@ -128,15 +155,15 @@ impl<S: ChunkStore> Chunkserver<S> {
         SentHeartbeat { damaged, missed, call }
     }
 
-    /// Asks the masters that are known, and those that they name as leaders: the leader may have
-    /// been added since the configuration was written.
-    async fn register(&self, masters: &mut Masters) -> Option<(ServerId, Home)> {
+    /// Asks the masters in `asked`, and those that they name as leaders, which are added: the leader
+    /// may have been added since the configuration was written.
+    async fn register(&self, asked: &mut BTreeSet<SocketAddr>) -> Option<(ServerId, Home)> {
         let registration = Registration {
             name: self.0.config.name.clone(),
             addr: self.addr(),
             domain: self.0.config.domain.clone(),
         };
-        let mut todo: Vec<SocketAddr> = masters.named.keys().rev().copied().collect();
+        let mut todo: Vec<SocketAddr> = asked.iter().rev().copied().collect();
         while let Some(master) = todo.pop() {
             let request = ClusterRequest::Register(registration.clone());
             match self.ask(master, request).await {
@@ -147,9 +174,8 @@ impl<S: ChunkStore> Chunkserver<S> {
                 Err(error) => {
                     self.note_refusal(&error);
                     tracing::debug!(%master, %error, "registration not taken");
-                    let new = error.leader.filter(|_| masters.named.len() < MASTERS_MAX);
-                    let now = self.0.env.now();
-                    todo.extend(new.filter(|&leader| masters.named.insert(leader, now).is_none()));
+                    let new = error.leader.filter(|_| asked.len() < MASTERS_MAX);
+                    todo.extend(new.filter(|&leader| asked.insert(leader)));
                 }
             }
         }
@@ -165,13 +191,19 @@ impl<S: ChunkStore> Chunkserver<S> {
     }
 
     /// No heartbeat leaves before every disk is judged: masters take one that is missing in it
-    /// for one that is gone.
-    async fn join_home(&self, home: Home, masters: &Masters) {
-        let masters: Vec<_> = masters.named.keys().copied().collect();
+    /// for one that is gone. One that is not judged for [`JUDGE_WAIT_MAX`] hangs, and is missing.
+    async fn join_home(&self, home: Home, masters: Vec<SocketAddr>) {
+        let env = &self.0.env;
         self.0.directory.set_home(home, masters.clone());
-        self.judge_disks(home, &masters).await;
-        while !self.0.directory.all_judged(home) {
-            self.0.env.sleep(JUDGE_PAUSE).await;
+        self.judge_disks(home, &masters);
+        let judged = async {
+            while !self.0.directory.all_judged(home) {
+                env.sleep(JUDGE_PAUSE).await;
+            }
+        };
+        if env.timeout(JUDGE_WAIT_MAX, judged).await.is_err() {
+            env.mark("chunkserver: joined beside a disk that hangs");
+            tracing::warn!(name = %self.0.config.name, "joins without disks that do not answer");
         }
     }
 
@@ -179,7 +211,10 @@ impl<S: ChunkStore> Chunkserver<S> {
     fn heartbeat(&self, server: ServerId, boot: u64, seq: u64) -> Heartbeat {
         let mut report = self.report();
         for shard in self.0.directory.others(self.addr()) {
-            report.disks.extend(shard.disks);
+            // A report from before the server joined has disks that were not judged.
+            if shard.home == report.home {
+                report.disks.extend(shard.disks);
+            }
             report.load = report.load.saturating_add(shard.load);
         }
         Heartbeat {

@@ -21,11 +21,13 @@ pub const READ_LEN_MAX: u32 = base::limits::APPEND_DATA_MAX as u32;
 pub const REPLICATIONS_MAX: usize = 8;
 /// Damaged replicas in one heartbeat, at most; the rest follows in the next.
 pub const DAMAGED_PER_HEARTBEAT_MAX: usize = 256;
-/// Damaged replicas remembered between heartbeats at most; scrub finds the rest again.
+/// Damaged replicas remembered at most, until they are gone or whole. Beyond it those that masters
+/// have taken are forgotten first; scrub finds them again.
 pub const DAMAGED_MAX: usize = 4096;
-/// A report of a damaged replica is kept for masters that do not answer, this long after the first
-/// one has taken it. Several elections: the master that leads next has it by then.
-pub const DAMAGED_KEPT: Duration = Duration::from_secs(60);
+/// A damaged replica is reported to all masters again this long after the first one has taken the
+/// report: masters keep a bounded number of reports, and a leader may end before it has acted.
+/// Several elections, and longer than a copy takes.
+pub const DAMAGED_REPEAT: Duration = Duration::from_secs(60);
 /// Quiet replicas reported in one heartbeat at most, and remembered until then; the watch finds the
 /// rest again.
 pub const QUIET_PER_HEARTBEAT_MAX: usize = 256;
@@ -51,6 +53,11 @@ pub const JUDGE_PAUSE: Duration = Duration::from_millis(10);
 
 /// Wait for a master's answer to a heartbeat or registration.
 pub const HEARTBEAT_TIMEOUT: Duration = Duration::from_millis(500);
+/// The first heartbeat after a registration waits for disks to be judged no longer than this: a
+/// question to masters, and as long for the write. A disk that is not judged by then is missing in
+/// it. Masters take a silent server for dead after 1.5 s (`server_dead_ms`).
+pub const JUDGE_WAIT_MAX: Duration = Duration::from_secs(1);
+const _: () = assert!(JUDGE_WAIT_MAX.as_millis() == 2 * HEARTBEAT_TIMEOUT.as_millis());
 /// Wait for a read from another chunkserver for a copy.
 pub const COPY_READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// Wait of a copy or scrub for a store or a source that is busy. Then the copy is given up and its

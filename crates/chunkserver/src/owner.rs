@@ -2,6 +2,7 @@
 //! left alone: these masters would treat all that is on it as garbage.
 
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::time::Duration;
 
 use base::{ClusterId, DiskId, FormationId};
@@ -19,6 +20,9 @@ pub(crate) struct Home {
     /// None from masters of a version before formations: nothing is judged then.
     pub(crate) formation: Option<FormationId>,
 }
+
+/// Reason for which a disk is not reported yet.
+const UNJUDGED: &str = "the store's cluster is checked before the disk is served";
 
 /// Knowledge of a disk's owner.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -40,18 +44,25 @@ impl DiskOwner {
     pub(crate) fn reason(&self) -> Option<&str> {
         match self {
             DiskOwner::Unjudged | DiskOwner::Own(_) => None,
-            DiskOwner::Added => Some("the store's cluster is checked before the disk is served"),
+            DiskOwner::Added => Some(UNJUDGED),
             DiskOwner::Waits(_, why, _) | DiskOwner::Foreign(_, why) => Some(why),
+        }
+    }
+
+    /// True when the disk was judged for `home`.
+    pub(crate) fn is_of(&self, home: Home) -> bool {
+        match self {
+            DiskOwner::Unjudged | DiskOwner::Added => false,
+            DiskOwner::Own(of) | DiskOwner::Foreign(of, _) | DiskOwner::Waits(of, ..) => {
+                *of == home
+            }
         }
     }
 
     /// True when there is nothing to ask or to do now.
     fn holds(&self, home: Home, now: Instant) -> bool {
-        match self {
-            DiskOwner::Unjudged | DiskOwner::Added => false,
-            DiskOwner::Own(of) | DiskOwner::Foreign(of, _) => *of == home,
-            DiskOwner::Waits(of, _, asked) => *of == home && now.since(*asked) < IDENTIFY_PAUSE,
-        }
+        let again = |asked: Instant| now.since(asked) >= IDENTIFY_PAUSE;
+        self.is_of(home) && !matches!(self, DiskOwner::Waits(_, _, asked) if again(*asked))
     }
 }
 
@@ -89,47 +100,83 @@ fn judge(owner: StoreOwner, holds: bool, home: Home) -> Verdict {
     }
 }
 
+fn unknown_to(home: Home) -> String {
+    format!(
+        "the store does not say whose it is, and no master of {} knows it: put the disk into a \
+         server of the cluster that used it last, or format it if nothing on it is needed",
+        home.cluster
+    )
+}
+
 impl<S: ChunkStore> Chunkserver<S> {
     /// Judges the disks of this shard that are not judged yet for the cluster that was joined;
-    /// asks `masters` about those that do not say whose they are.
-    pub(crate) async fn judge_disks(&self, home: Home, masters: &[SocketAddr]) {
-        let mut added = false;
+    /// asks `masters` about those that do not say whose they are. Each disk that must be written, or
+    /// asked about, has a task of its own: one that hangs holds back no other.
+    pub(crate) fn judge_disks(&self, home: Home, masters: &[SocketAddr]) {
         for disk in self.disks() {
-            if disk.owner.borrow().holds(home, self.0.env.now()) {
+            let holds = disk.owner.borrow().holds(home, self.0.env.now());
+            if holds || self.0.judging.borrow().contains(&disk.id) {
                 continue;
             }
-            let holds = !disk.store.list(None, 1).is_empty();
-            let owner = match judge(disk.store.info().owner, holds, home) {
-                Verdict::Own => DiskOwner::Own(home),
-                Verdict::Foreign(why) => DiskOwner::Foreign(home, why),
-                Verdict::Join(formation) => self.join(&disk, home, formation).await,
-                Verdict::Ask(formation) if self.masters_know(disk.id, masters).await => {
-                    self.join(&disk, home, formation).await
+            let occupied = !disk.store.list(None, 1).is_empty();
+            match judge(disk.store.info().owner, occupied, home) {
+                Verdict::Own => self.set_owner(&disk, DiskOwner::Own(home)),
+                Verdict::Foreign(why) => self.set_owner(&disk, DiskOwner::Foreign(home, why)),
+                Verdict::Join(formation) => self.start_joining_disk(disk, home, formation, None),
+                Verdict::Ask(formation) => {
+                    self.start_joining_disk(disk, home, formation, Some(masters.to_vec()));
                 }
-                Verdict::Ask(_) => {
-                    let why = format!(
-                        "the store does not say whose it is, and no master of {} knows it: put \
-                         the disk into a server of the cluster that used it last, or format it if \
-                         nothing on it is needed",
-                        home.cluster
-                    );
-                    DiskOwner::Waits(home, why, self.0.env.now())
-                }
-            };
-            let before = disk.owner.replace(owner.clone());
-            added |= before == DiskOwner::Added;
-            if let Some(why) = owner.reason()
-                && before.reason() != Some(why)
-            {
-                self.0.env.mark("chunkserver: a disk of another cluster");
-                tracing::error!(path = %disk.path, disk = %disk.id, "a disk is not served: {why}");
             }
         }
-        self.0.judged.set(Some(home));
-        self.0.directory.post(self.addr(), self.report());
-        if added {
-            self.0.directory.heartbeat_soon();
+        self.note_judged(home);
+    }
+
+    /// Makes the disk the cluster's in a task; if `masters` are given, only when they know it.
+    fn start_joining_disk(
+        &self,
+        disk: Rc<Disk<S>>,
+        home: Home,
+        formation: FormationId,
+        masters: Option<Vec<SocketAddr>>,
+    ) {
+        self.0.judging.borrow_mut().insert(disk.id);
+        let this = self.clone();
+        self.0.env.spawn(Class::Control, "judge a disk", async move {
+            let known = match &masters {
+                Some(masters) => this.masters_know(disk.id, masters).await,
+                None => true,
+            };
+            let owner = match known {
+                true => this.join(&disk, home, formation).await,
+                false => DiskOwner::Waits(home, unknown_to(home), this.0.env.now()),
+            };
+            this.0.judging.borrow_mut().remove(&disk.id);
+            this.set_owner(&disk, owner);
+            this.note_judged(home);
+        });
+    }
+
+    fn set_owner(&self, disk: &Disk<S>, owner: DiskOwner) {
+        let before = disk.owner.replace(owner.clone());
+        if let Some(why) = owner.reason()
+            && before.reason() != Some(why)
+        {
+            self.0.env.mark("chunkserver: a disk of another cluster");
+            tracing::error!(path = %disk.path, disk = %disk.id, "a disk is not served: {why}");
         }
+        if before == DiskOwner::Added {
+            self.heartbeat_soon();
+        }
+    }
+
+    /// Notes when this shard's disks have all been judged for `home`.
+    fn note_judged(&self, home: Home) {
+        if self.0.judged.get() != Some(home)
+            && self.disks().iter().all(|disk| disk.owner.borrow().is_of(home))
+        {
+            self.0.judged.set(Some(home));
+        }
+        self.0.directory.post(self.addr(), self.report());
     }
 
     async fn join(&self, disk: &Disk<S>, home: Home, formation: FormationId) -> DiskOwner {
@@ -163,7 +210,10 @@ impl<S: ChunkStore> Chunkserver<S> {
     /// it for one that has failed in their cluster.
     pub(crate) fn left_alone(&self, disk: &Disk<S>) -> Option<DiskReport> {
         let owner = disk.owner.borrow();
-        let reason = owner.reason()?.to_owned();
+        let home = self.0.directory.home().map(|(home, _)| home);
+        // Heartbeats do not wait for a disk that hangs: it is missing in them.
+        let unjudged = home.is_some_and(|home| !owner.is_of(home)).then_some(UNJUDGED);
+        let reason = owner.reason().or(unjudged)?.to_owned();
         Some(DiskReport {
             disk: DiskId::default(),
             path: disk.path.clone(),

@@ -65,7 +65,7 @@ impl<S: ChunkStore> Chunkserver<S> {
 }
 
 /// Repair fills a replica from others, which are scrubbed; a tombstone has nothing.
-fn is_scrubbed(state: ReplicaState) -> bool {
+pub(crate) fn is_scrubbed(state: ReplicaState) -> bool {
     matches!(state, ReplicaState::Open | ReplicaState::Fenced(_) | ReplicaState::Sealed)
 }
 

@@ -20,6 +20,7 @@ use crate::limits::{
     APPEND_BYTES_INFLIGHT_MAX, DISK_WATCH_PAUSE, JUDGE_PAUSE, READ_BYTES_INFLIGHT_MAX,
 };
 use crate::owner::{DiskOwner, Home};
+use crate::scrub::is_scrubbed;
 use crate::shard::{Forwarded, Origin, ShardDirectory, ShardReport};
 
 /// Counters since the start.
@@ -114,6 +115,10 @@ pub(crate) struct ChunkserverInner<S> {
     pub(crate) directory: ShardDirectory,
     /// The cluster for which this shard's disks were judged.
     pub(crate) judged: Cell<Option<Home>>,
+    /// Disks that a task judges.
+    pub(crate) judging: RefCell<BTreeSet<DiskId>>,
+    /// Disks whose medium a task checks.
+    watching: RefCell<BTreeSet<DiskId>>,
     /// It was logged that another process has the server's name.
     pub(crate) refused: Cell<bool>,
 }
@@ -176,6 +181,8 @@ impl<S: ChunkStore> Chunkserver<S> {
             addr: Cell::new(None),
             directory: directory.clone(),
             judged: Cell::new(None),
+            judging: RefCell::default(),
+            watching: RefCell::default(),
             refused: Cell::new(false),
         }));
         let addr = endpoint.listen(listen, Rc::new(server.clone())).await?;
@@ -200,6 +207,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             disks: self.disk_reports(),
             load: u32::try_from(self.0.append_bytes.held() >> 12).unwrap_or(u32::MAX),
             stats: self.0.stats.get(),
+            home: self.0.directory.home().map(|(home, _)| home),
             judged: self.0.judged.get(),
         }
     }
@@ -214,8 +222,9 @@ impl<S: ChunkStore> Chunkserver<S> {
         loop {
             let home = self.0.directory.home();
             if let Some((home, masters)) = &home {
-                self.judge_disks(*home, masters).await;
+                self.judge_disks(*home, masters);
             }
+            self.repeat_damage_reports();
             let judged = self.0.config.shards <= 1 || self.0.judged.get() == home.map(|it| it.0);
             let pause = self.0.config.heartbeat / 2;
             let pause = if judged { pause } else { pause.min(JUDGE_PAUSE) };
@@ -364,6 +373,9 @@ impl<S: ChunkStore> Chunkserver<S> {
         let disk = Rc::new(Disk { id, path, store, failed, owner });
         self.0.disks.borrow_mut().insert(id, disk);
         self.0.env.mark("chunkserver: absent disk is back");
+        if let Some((home, masters)) = self.0.directory.home() {
+            self.judge_disks(home, &masters);
+        }
         self.heartbeat_soon();
         Ok(())
     }
@@ -434,16 +446,39 @@ impl<S: ChunkStore> Chunkserver<S> {
         }
     }
 
-    /// Checks every disk periodically, and reports one that has failed to the masters.
+    /// Has masters repair this shard's replicas whose reports they took long ago, if they are still
+    /// there and damaged.
+    fn repeat_damage_reports(&self) {
+        for (id, chunk) in self.0.directory.taken_long_ago(self.0.env.now()) {
+            let Some(disk) = self.0.disks.borrow().get(&id).cloned() else { continue };
+            let stat = disk.store.stat(chunk).ok().filter(|stat| is_scrubbed(stat.state));
+            if stat.is_some_and(|stat| stat.len < stat.durable_bound) {
+                self.0.env.mark("chunkserver: damage report repeated");
+                self.0.directory.repeat_damaged((id, chunk));
+            } else {
+                self.0.directory.forget_damaged((id, chunk));
+            }
+        }
+    }
+
+    /// Checks every disk periodically, and reports one that has failed to the masters. A check that
+    /// hangs holds back no other.
     async fn run_disk_watch(self) {
         loop {
             self.0.env.sleep(self.0.env.jitter(DISK_WATCH_PAUSE)).await;
             for disk in self.disks() {
-                let before = disk.store.info().failed;
-                disk.store.check_medium().await;
-                if disk.store.info().failed && !before {
-                    self.heartbeat_soon();
+                if !self.0.watching.borrow_mut().insert(disk.id) {
+                    continue;
                 }
+                let this = self.clone();
+                self.0.env.spawn(Class::Background, "check a disk", async move {
+                    let before = disk.store.info().failed;
+                    disk.store.check_medium().await;
+                    this.0.watching.borrow_mut().remove(&disk.id);
+                    if disk.store.info().failed && !before {
+                        this.heartbeat_soon();
+                    }
+                });
             }
         }
     }

@@ -16,7 +16,7 @@ use runtime::sync::{Notify, mpsc, oneshot};
 use transport::{PeerInfo, Reply, Request, Response};
 use wire::control::DiskReport;
 
-use crate::limits::{DAMAGED_KEPT, DAMAGED_MAX, FORWARDED_MAX, QUIET_MAX};
+use crate::limits::{DAMAGED_MAX, DAMAGED_REPEAT, FORWARDED_MAX, QUIET_MAX};
 use crate::owner::Home;
 use crate::server::Stats;
 
@@ -55,6 +55,8 @@ pub(crate) struct ShardReport {
     pub(crate) disks: Vec<DiskReport>,
     pub(crate) load: u32,
     pub(crate) stats: Stats,
+    /// The cluster that the server had joined then.
+    pub(crate) home: Option<Home>,
     /// The cluster for which the shard's disks were judged.
     pub(crate) judged: Option<Home>,
 }
@@ -162,7 +164,8 @@ impl ShardDirectory {
     }
 
     /// Adds a damaged replica for the next heartbeat; false when it is known, or there are too
-    /// many: scrub and reads find it again. One that is known is reported to all masters again.
+    /// many that no master has: scrub and reads find it again. One that is known is reported to
+    /// all masters again.
     pub(crate) fn add_damaged(&self, disk: DiskId, chunk: ChunkId) -> bool {
         let damaged = &mut *lock(&self.0.damaged);
         let replica = (disk, chunk);
@@ -170,12 +173,14 @@ impl ShardDirectory {
             report.taken_by.clear();
             return false;
         }
-        let add = damaged.len() < DAMAGED_MAX;
-        if add {
-            let taken_by = BTreeSet::new();
-            damaged.push_back(DamageReport { replica, taken_by, taken: None });
+        if damaged.len() >= DAMAGED_MAX {
+            let Some(known) = damaged.iter().position(|report| report.taken.is_some()) else {
+                return false;
+            };
+            damaged.remove(known);
         }
-        add
+        damaged.push_back(DamageReport { replica, taken_by: BTreeSet::new(), taken: None });
+        true
     }
 
     /// The first damaged replicas that a master has not taken, `limit` at most.
@@ -203,13 +208,26 @@ impl ShardDirectory {
         }
     }
 
-    /// Forgets damaged replicas that all of `masters` have taken, and those that the first took
-    /// [`DAMAGED_KEPT`] ago.
-    pub(crate) fn drop_taken(&self, masters: &BTreeSet<SocketAddr>, now: Instant) {
-        lock(&self.0.damaged).retain(|report| {
-            let Some(taken) = report.taken else { return true };
-            now.since(taken) < DAMAGED_KEPT && !masters.is_subset(&report.taken_by)
-        });
+    /// Damaged replicas that a master took [`DAMAGED_REPEAT`] ago, or before.
+    pub(crate) fn taken_long_ago(&self, now: Instant) -> Vec<(DiskId, ChunkId)> {
+        let damaged = lock(&self.0.damaged);
+        let is_due = |taken: Instant| now.since(taken) >= DAMAGED_REPEAT;
+        let due = damaged.iter().filter(|report| report.taken.is_some_and(is_due));
+        due.map(|report| report.replica).collect()
+    }
+
+    /// Reports a damaged replica to all masters again.
+    pub(crate) fn repeat_damaged(&self, replica: (DiskId, ChunkId)) {
+        let damaged = &mut *lock(&self.0.damaged);
+        if let Some(report) = damaged.iter_mut().find(|report| report.replica == replica) {
+            report.taken_by.clear();
+            report.taken = None;
+        }
+    }
+
+    /// Forgets a replica that is not damaged any more, or gone.
+    pub(crate) fn forget_damaged(&self, replica: (DiskId, ChunkId)) {
+        lock(&self.0.damaged).retain(|report| report.replica != replica);
     }
 
     /// The next heartbeat does not wait for its time.

@@ -16,8 +16,8 @@ pub const SERVER_NAME_MAX: usize = 255;
 pub const MASTERS_MAX: usize = 9;
 /// Disks of one chunkserver at most.
 pub const DISKS_MAX: usize = 256;
-/// Damaged replicas that a master remembers for its stream partitions at most; what does not
-/// fit is found again by scrub.
+/// Damaged replicas that a master remembers for its stream partitions at most. When it is full all
+/// are forgotten: chunkservers repeat their reports each minute.
 pub const DAMAGED_MAX: usize = 65_536;
 /// Partitions of a kind at most.
 pub const PARTITIONS_MAX: u16 = 256;

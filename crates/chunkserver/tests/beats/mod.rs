@@ -1,6 +1,6 @@
 //! Heartbeats to masters that answer, refuse or are silent.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -40,6 +40,10 @@ struct StubMaster {
     beats: Rc<RefCell<Vec<(Heartbeat, Reaction)>>>,
     /// The masters that its answers name.
     named: Rc<RefCell<Vec<SocketAddr>>>,
+    /// Whether its answers say that it knows the server.
+    knows: Rc<Cell<bool>>,
+    /// Whether registrations are answered.
+    registers: Rc<Cell<bool>>,
     _endpoint: Endpoint,
 }
 
@@ -54,6 +58,8 @@ impl StubMaster {
         let endpoint = Endpoint::new(&env, identity("master"), Limits::default());
         let (beats, named) = <(Rc<RefCell<Vec<_>>>, Rc<RefCell<Vec<_>>>)>::default();
         let (noted, names) = (beats.clone(), named.clone());
+        let (knows, registers) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(true)));
+        let (known, registered) = (knows.clone(), registers.clone());
         let held = RefCell::new(Vec::new());
         let handler = move |incoming: Incoming| {
             let asked = ControlRequest::decode(&incoming.request.body).unwrap();
@@ -64,7 +70,8 @@ impl StubMaster {
                     noted.borrow_mut().push((beat.clone(), reaction));
                     reaction
                 }
-                ClusterRequest::Register(_) => Reaction::Answer,
+                ClusterRequest::Register(_) if registered.get() => Reaction::Answer,
+                ClusterRequest::Register(_) => Reaction::Silence,
                 _ => Reaction::Refuse,
             };
             let reply = match asked {
@@ -78,7 +85,7 @@ impl StubMaster {
                     let masters = (1..).zip(masters.iter()).map(|(id, &addr): (_, &SocketAddr)| {
                         MasterInfo { id, name: format!("m{id}"), addr }
                     });
-                    ClusterReply::Beat { masters: masters.collect(), known: true }
+                    ClusterReply::Beat { masters: masters.collect(), known: known.get() }
                 }
             };
             match reaction {
@@ -94,7 +101,7 @@ impl StubMaster {
             }
         };
         endpoint.listen(addr, Rc::new(handler)).await.unwrap();
-        StubMaster { addr, beats, named, _endpoint: endpoint }
+        StubMaster { addr, beats, named, knows, registers, _endpoint: endpoint }
     }
 
     fn count(&self) -> usize {
@@ -113,6 +120,16 @@ async fn server(
     count: u16,
     masters: &[SocketAddr],
 ) -> (Env, Vec<Chunkserver<Latent>>, Vec<Latent>) {
+    server_with(sim, count, masters, |_, _| ()).await
+}
+
+/// As [`server`]; `prepare` gets each store before the server does.
+async fn server_with(
+    sim: &Sim,
+    count: u16,
+    masters: &[SocketAddr],
+    prepare: impl Fn(u16, &Latent),
+) -> (Env, Vec<Chunkserver<Latent>>, Vec<Latent>) {
     let (directory, mut shards, mut stores) = (ShardDirectory::default(), Vec::new(), Vec::new());
     let host = sim.add_host("cs0");
     let env = sim.boot(host);
@@ -120,6 +137,7 @@ async fn server(
         let endpoint = Endpoint::new(&env, identity("chunkserver"), Limits::default());
         let disk = DiskId::new(100 + u128::from(index));
         let store = Latent::new(ModelDisk::new(disk).open(Some(env.clone())));
+        prepare(index, &store);
         stores.push(store.clone());
         let mut config = Config::new("cs0", sim.addr(host, PORT + index), masters.to_vec());
         config.token_key = Some(TokenKey::derive(&ClusterKey::new([7; 32])));
@@ -180,7 +198,7 @@ fn check(test: impl AsyncFnOnce(&Sim)) {
 #[test]
 fn damage_report_that_one_master_refuses_reaches_it_later() {
     check(async |sim| {
-        let refused = std::cell::Cell::new(false);
+        let refused = Cell::new(false);
         let a = StubMaster::start(sim, 1, |_| Reaction::Answer).await;
         let b = StubMaster::start(sim, 2, move |beat| {
             match beat.damaged.is_empty() || refused.replace(true) {
@@ -282,4 +300,122 @@ fn master_that_is_removed_gets_no_more_heartbeats() {
         assert_eq!(b.count(), gone, "a removed master is asked");
         assert!(c.count() > kept + 5);
     });
+}
+
+fn reports(beat: &Heartbeat, disk: u128) -> bool {
+    beat.disks.iter().any(|report| report.disk == DiskId::new(disk) && !report.failed)
+}
+
+#[test]
+fn disk_that_hangs_while_the_server_joins_holds_back_no_other_disk() {
+    for hung in 0..2u16 {
+        check(async |sim| {
+            let master = StubMaster::start(sim, 1, |_| Reaction::Answer).await;
+            let hang = |index, store: &Latent| {
+                if index == hung {
+                    store.hang();
+                }
+            };
+            let (env, _, _) = server_with(sim, 2, &[master.addr], hang).await;
+            env.sleep(Duration::from_secs(6)).await;
+            let (other, hung) = (100 + u128::from(1 - hung), 100 + u128::from(hung));
+            assert!(
+                master.answered(|beat| reports(beat, other)) > 5,
+                "heartbeats with disk {other}"
+            );
+            assert_eq!(master.answered(|beat| reports(beat, hung)), 0, "disk {hung} is not ready");
+            let beats = master.beats.borrow();
+            let left_out = |it: &&wire::control::DiskReport| it.failed && !it.reason.is_empty();
+            assert_eq!(beats.last().unwrap().0.disks.iter().filter(left_out).count(), 1);
+        });
+    }
+}
+
+#[test]
+fn disk_that_hangs_when_it_is_added_holds_back_no_heartbeat() {
+    for shard in 0..2 {
+        check(async |sim| {
+            let master = StubMaster::start(sim, 1, |_| Reaction::Answer).await;
+            let (env, shards, _) = server(sim, 2, &[master.addr]).await;
+            env.sleep(Duration::from_secs(2)).await;
+            let store = Latent::new(ModelDisk::new(DiskId::new(200)).open(Some(env.clone())));
+            store.hang();
+            assert!(shards[shard].add_disk("/back".to_owned(), store).is_ok());
+            env.sleep(Duration::from_secs(1)).await;
+            let before = master.count();
+            // Another one is judged all the same.
+            let store = Latent::new(ModelDisk::new(DiskId::new(201)).open(Some(env.clone())));
+            assert!(shards[shard].add_disk("/good".to_owned(), store).is_ok());
+            env.sleep(Duration::from_secs(4)).await;
+            let count = master.count() - before;
+            assert!((10..=40).contains(&count), "{count} heartbeats in 4 s");
+            let beats = master.beats.borrow();
+            assert!(reports(&beats.last().unwrap().0, 201), "{:?}", beats.last());
+        });
+    }
+}
+
+#[test]
+fn check_of_a_disk_that_hangs_holds_back_no_other_check() {
+    check(async |sim| {
+        let master = StubMaster::start(sim, 1, |_| Reaction::Answer).await;
+        let (env, shards, stores) = server(sim, 1, &[master.addr]).await;
+        let other = Latent::new(ModelDisk::new(DiskId::new(200)).open(Some(env.clone())));
+        assert!(shards[0].add_disk("/other".to_owned(), other.clone()).is_ok());
+        env.sleep(Duration::from_secs(2)).await;
+        stores[0].hang();
+        env.sleep(Duration::from_secs(2)).await;
+        let before = other.checks();
+        env.sleep(Duration::from_secs(5)).await;
+        assert!(other.checks() > before + 2, "{} checks, then {}", before, other.checks());
+    });
+}
+
+#[test]
+fn master_that_does_not_know_the_server_delays_no_heartbeat_to_others() {
+    check(async |sim| {
+        let a = StubMaster::start(sim, 1, |_| Reaction::Answer).await;
+        let b = StubMaster::start(sim, 2, |_| Reaction::Answer).await;
+        let (env, _, _) = server(sim, 1, &[a.addr, b.addr]).await;
+        env.sleep(Duration::from_secs(1)).await;
+        // Its state is old, and the cluster's group has no leader.
+        b.knows.set(false);
+        a.registers.set(false);
+        b.registers.set(false);
+        env.sleep(Duration::from_secs(1)).await;
+        let before = a.count();
+        env.sleep(Duration::from_secs(4)).await;
+        let count = a.count() - before;
+        assert!((10..=30).contains(&count), "{count} heartbeats in 4 s");
+    });
+}
+
+/// Masters have bounded sets of reports, and may lose one after they have answered.
+#[test]
+fn damage_report_is_repeated_until_the_replica_is_gone_or_whole() {
+    for gone in [true, false] {
+        check(async |sim| {
+            let master = StubMaster::start(sim, 1, |_| Reaction::Answer).await;
+            let (env, shards, stores) = server(sim, 2, &[master.addr]).await;
+            env.sleep(Duration::from_secs(2)).await;
+            fill(&env, &stores[1]).await;
+            stores[1].spoil(10);
+            let at = ChunkRef { chunk: CHUNK, disk: DiskId::new(101) };
+            let read = ReadRequest { at, offset: 0, len: 100, uncommitted: true };
+            let answer = ask(sim, shards[1].addr(), DataRequest::Read(read)).await;
+            assert!(matches!(answer, Err(DataError::Corrupt { .. })), "{answer:?}");
+            let count = || master.answered(|beat| beat.damaged.contains(&(at.disk, CHUNK)));
+            env.sleep(Duration::from_secs(10)).await;
+            assert_eq!(count(), 1);
+            env.sleep(Duration::from_secs(200)).await;
+            let before = count();
+            assert!((3..=5).contains(&before), "{before} reports in 210 s");
+            match gone {
+                true => stores[1].delete(CHUNK).await.unwrap(),
+                false => stores[1].mend(),
+            }
+            env.sleep(Duration::from_secs(200)).await;
+            assert_eq!(count(), before);
+        });
+    }
 }

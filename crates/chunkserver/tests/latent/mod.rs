@@ -19,12 +19,14 @@ pub struct Latent {
     /// First damaged byte that a read has met.
     met: Rc<Cell<Option<u32>>>,
     busy: Rc<Cell<bool>>,
+    hung: Rc<Cell<bool>>,
+    checks: Rc<Cell<u32>>,
 }
 
 impl Latent {
     pub fn new(store: ModelStore) -> Latent {
-        let (spoilt, met, busy) = Default::default();
-        Latent { store, spoilt, met, busy }
+        let (spoilt, met, busy, hung, checks) = Default::default();
+        Latent { store, spoilt, met, busy, hung, checks }
     }
 
     /// The sector with this byte of any chunk can not be read from now on.
@@ -41,6 +43,16 @@ impl Latent {
     /// Appends of repair are answered "busy".
     pub fn be_busy(&self, busy: bool) {
         self.busy.set(busy);
+    }
+
+    /// Checks of the medium that have ended.
+    pub fn checks(&self) -> u32 {
+        self.checks.get()
+    }
+
+    /// No read or write of the superblock ends from now on.
+    pub fn hang(&self) {
+        self.hung.set(true);
     }
 
     fn cut(&self, mut stat: ReplicaStat) -> ReplicaStat {
@@ -107,7 +119,17 @@ impl ChunkStore for Latent {
     }
 
     async fn adopt(&self, cluster: ClusterId, formation: FormationId) -> Result<(), StoreError> {
+        if self.hung.get() {
+            std::future::pending::<()>().await;
+        }
         self.store.adopt(cluster, formation).await
+    }
+
+    async fn check_medium(&self) {
+        if self.hung.get() {
+            std::future::pending::<()>().await;
+        }
+        self.checks.set(self.checks.get() + 1);
     }
 
     async fn checkpoint(&self) -> Result<(), StoreError> {

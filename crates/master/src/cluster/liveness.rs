@@ -105,10 +105,12 @@ impl Liveness {
     /// A heartbeat of a registered server came at `now`.
     pub fn hear(&self, heartbeat: Heartbeat, now: Instant, registered: &ClusterMachine) {
         let state = &mut *self.0.borrow_mut();
+        // Those of partitions that others lead may fill it. All are reported again while they last.
+        if state.damaged.len() + heartbeat.damaged.len() > DAMAGED_MAX {
+            state.damaged.clear();
+        }
         for (disk, chunk) in heartbeat.damaged {
-            if state.damaged.len() < DAMAGED_MAX {
-                state.damaged.insert((chunk, heartbeat.server, disk));
-            }
+            state.damaged.insert((chunk, heartbeat.server, disk));
         }
         if state.quiet.len() + heartbeat.quiet.len() > DAMAGED_MAX {
             state.quiet.clear(); // Reported again while it lasts.

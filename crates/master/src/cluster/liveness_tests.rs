@@ -1,13 +1,14 @@
-//! Disks that two servers report.
+//! Disks that two servers report, and reports of damaged replicas.
 
 use std::time::Duration;
 
-use base::{DiskId, ServerId};
+use base::{ChunkId, DiskId, ServerId};
 use runtime::Instant;
 use wire::control::{DiskReport, Heartbeat, Registration};
 
 use super::Liveness;
 use crate::cluster::{ClusterMachine, Command, encode_command};
+use crate::limits::DAMAGED_MAX;
 use master_consensus::StateMachine;
 
 const DISK: DiskId = DiskId::new(9);
@@ -35,6 +36,10 @@ impl Bed {
     }
 
     fn heartbeat(&mut self, server: u32, disk: DiskId) {
+        self.heartbeat_with(server, disk, Vec::new());
+    }
+
+    fn heartbeat_with(&mut self, server: u32, disk: DiskId, damaged: Vec<(DiskId, ChunkId)>) {
         self.now = self.now + Duration::from_millis(100);
         self.seq += 1;
         let (addr, path) = (([127, 0, 0, 1], server as u16).into(), "/d".to_owned());
@@ -47,7 +52,7 @@ impl Bed {
             boot: 1,
             seq: self.seq,
             disks: vec![report],
-            damaged: Vec::new(),
+            damaged,
             quiet: Vec::new(),
             load: 0,
         };
@@ -95,4 +100,17 @@ fn copy_that_reports_first_after_a_masters_start_gives_way() {
     bed.heartbeat(1, DISK);
     bed.heartbeat(2, DISK);
     assert_eq!(bed.owners().0, [1]);
+}
+
+/// A master keeps the reports for partitions that others lead: it may lead them next.
+#[test]
+fn reports_for_other_partitions_leave_room_for_those_that_are_led() {
+    let mut bed = Bed::new();
+    let chunk = |partition: u16, number: usize| ChunkId::compose(partition, number as u64);
+    for first in (0..DAMAGED_MAX).step_by(256) {
+        let all = first..first + 256;
+        bed.heartbeat_with(1, DISK, all.map(|number| (DISK, chunk(1, number))).collect());
+    }
+    bed.heartbeat_with(1, DISK, vec![(DISK, chunk(0, 1))]);
+    assert_eq!(bed.liveness.take_damaged(0, 10), [(chunk(0, 1), ServerId::new(1), DISK)]);
 }
