@@ -208,6 +208,7 @@ impl Master {
         master.start_admission(config.clone());
         master.start_beating(config.timing.heartbeat);
         master.start_housekeeping(config.form);
+        master.start_vote_watch();
         Ok(master)
     }
 

@@ -25,6 +25,8 @@ use master_stream::{ClusterSource, StreamStatus};
 const VIEW_AGE_MAX: Duration = Duration::from_millis(50);
 /// Time in which a change of the masters tries to reach each group's leader, and to get its turn.
 const MEMBERS_TIMEOUT: Duration = Duration::from_secs(20);
+/// Part of it after which the leader of the change confirms that it still leads.
+const MEMBERS_ATTEMPT: Duration = Duration::from_secs(1);
 
 impl Hostable for ClusterMachine {
     fn clock_ms(&self) -> u64 {
@@ -219,6 +221,11 @@ impl ClusterService {
         self.0.host.read(|state| state.masters().any(|master| master.id == id))
     }
 
+    /// True when a master has left, as the cluster group is here. It stays so.
+    pub fn has_left(&self, id: u64) -> bool {
+        self.0.host.read(|state| state.has_left(id))
+    }
+
     fn info(&self) -> ClusterInfo {
         let Formed { cluster, namespace_partitions, stream_partitions, .. } = self.facts();
         let leader = |host: Rc<dyn master_consensus::service::Hosted>| {
@@ -301,6 +308,29 @@ impl ClusterService {
         }
     }
 
+    /// Changes the members of one group. The change is confirmed before each attempt: another leader
+    /// may have carried out a later one since.
+    async fn change_group(
+        &self,
+        group: GroupName,
+        change: &MemberChange,
+        body: &[u8],
+    ) -> Result<(), ControlError> {
+        let deadline = self.0.env.now() + MEMBERS_TIMEOUT;
+        // This master does not lead the cluster group any more once it has been removed from it.
+        let last = group == GroupName::Cluster && matches!(change, MemberChange::Remove { .. });
+        let attempt = if last { MEMBERS_TIMEOUT } else { MEMBERS_ATTEMPT };
+        loop {
+            self.check_wanted(change).await?;
+            let run = self.0.router.run(group, LeaderCall::Members, body.to_vec(), attempt);
+            let Err(error) = run.await else { return Ok(()) };
+            let passing = matches!(error.kind, Kind::Reroute | Kind::Retry | Kind::Unknown);
+            if !passing || self.0.env.now() >= deadline {
+                return Err(error);
+            }
+        }
+    }
+
     /// Every group takes the master in, or lets it go, one after the other. A change that was
     /// interrupted is completed by asking for it again. There is one change at a time: a removal that
     /// overtook an addition would leave votes to a master that has left.
@@ -316,7 +346,7 @@ impl ClusterService {
             MemberChange::Add(master) => {
                 self.0.host.read_barrier().await?;
                 // Before it is invited: what is invited answers former leaders too.
-                if self.0.host.read(|state| state.has_left(master.id)) {
+                if self.has_left(master.id) {
                     return Err(Refusal::MasterLeft.into());
                 }
                 let listed = self.lists(master.id);
@@ -331,7 +361,7 @@ impl ClusterService {
             MemberChange::Remove { id } => {
                 self.0.host.read_barrier().await?;
                 // One that has left may be removed again: some group may still count its vote.
-                let left = self.0.host.read(|state| state.has_left(*id));
+                let left = self.has_left(*id);
                 if !left && (self.masters().len() < 2 || !self.lists(*id)) {
                     return Err(Refusal::NoMaster.into());
                 }
@@ -344,9 +374,7 @@ impl ClusterService {
         // The cluster group last: who leads it leads this change.
         groups.sort_unstable_by(|a, b| b.cmp(a));
         for group in groups {
-            self.check_wanted(&change).await?;
-            let run = self.0.router.run(group, LeaderCall::Members, body.clone(), MEMBERS_TIMEOUT);
-            run.await?;
+            self.change_group(group, &change, &body).await?;
         }
         if let MemberChange::Remove { id } = change {
             let (name, timeout) = (GroupName::Cluster, MEMBERS_TIMEOUT);

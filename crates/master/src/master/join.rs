@@ -8,7 +8,7 @@ use chunkstore::ChunkStore;
 use futures_util::future::join_all;
 use runtime::Class;
 use transport::{Request, Response};
-use wire::control::{ControlError, ControlRequest, Group as GroupName};
+use wire::control::{ControlError, ControlRequest, Group as GroupName, MemberChange};
 
 use super::{Master, MasterConfig, StartError};
 use master_consensus::MembershipError;
@@ -17,9 +17,12 @@ use master_consensus::peers::{
     OP_HEARTBEATS, OP_INVITE, OP_LOST, OP_MEMBER_STATUS, OP_PROCESS, STATUS_NO_GROUP,
     answer_heartbeats, decode_heartbeats, decode_message, named,
 };
+use master_consensus::service::LeaderCall;
 
 /// Pause between two attempts to become a member.
 const ADMISSION_PAUSE: Duration = Duration::from_millis(100);
+/// Pause between two looks for votes of masters that have left.
+const VOTE_WATCH_PAUSE: Duration = Duration::from_millis(500);
 
 impl Master {
     /// Keeps time for the groups that are led here: their heartbeats to one master go together.
@@ -158,6 +161,32 @@ impl Master {
                 self.0.env.mark("master: a lost disk is reported");
                 self.0.peers.report_lost(&listed).await;
             }
+        }
+    }
+
+    /// Takes back votes of masters that have left, while this master leads the cluster group. An
+    /// addition that was sent before the removal may arrive at a group's leader after it.
+    pub(super) fn start_vote_watch(&self) {
+        let this = self.clone();
+        self.0.env.spawn(Class::Background, "votes of masters that left", async move {
+            loop {
+                this.0.env.sleep(VOTE_WATCH_PAUSE).await;
+                if this.0.cluster.host().leads() {
+                    this.take_back_votes().await;
+                }
+            }
+        });
+    }
+
+    async fn take_back_votes(&self) {
+        for host in self.0.router.hosts() {
+            let gone = host.voters().into_iter().find(|&id| self.0.cluster.has_left(id));
+            let Some(id) = gone else { continue };
+            self.0.env.mark("master: a vote is taken back");
+            tracing::warn!(master = id, group = %host.name(), "a master that has left has a vote");
+            let (name, body) = (host.name(), MemberChange::Remove { id }.encode());
+            // The next round tries again.
+            let _ = self.0.router.run(name, LeaderCall::Members, body, VOTE_WATCH_PAUSE).await;
         }
     }
 

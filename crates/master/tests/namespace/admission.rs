@@ -11,6 +11,8 @@ use wire::control::{
     NamespaceChange, Policy,
 };
 
+use master_consensus::service::Hosted;
+
 use super::cluster::{CLUSTER, Client, Cluster};
 
 fn create(name: &str) -> NamespaceChange {
@@ -253,6 +255,115 @@ fn master_that_is_removed_during_its_addition_has_no_vote_at_the_end() {
         // A removal that was interrupted is completed by asking for it again.
         let again = async move { members(&client, MemberChange::Remove { id: 4 }).await };
         env.spawn(runtime::Class::Foreground, "again", again).await.expect("done again");
+    })
+    .expect("a task is always due");
+}
+
+/// Whether master `id` has a vote in a namespace partition, as one of the founders knows it.
+fn has_vote(masters: &Cluster, id: u64) -> bool {
+    (1..=3).filter_map(|founder| masters.master(founder)).any(|master| {
+        let spaces = master.namespaces().iter();
+        let cluster = master.cluster().host().group().voters().contains(&id);
+        cluster || spaces.map(|it| it.host().group().voters()).any(|it| it.contains(&id))
+    })
+}
+
+/// The leader of an addition is cut off from the others, which remove the master meanwhile. It
+/// comes back while it still tries.
+#[test]
+fn addition_under_a_former_leader_does_not_overtake_the_removal() {
+    for seed in 20..24 {
+        let sim = Sim::new(seed);
+        let cluster = Cluster::new(&sim, 4, 3, 2);
+        let (world, masters) = (sim.clone(), cluster.clone());
+        let env = sim.boot(sim.add_host("client"));
+        let client = Client::new(&env, &cluster, Duration::from_secs(20));
+        sim.run(async move {
+            masters.form().await;
+            masters.start(4);
+            world.sleep(Duration::from_millis(200)).await;
+            let leads = |id: &u64| masters.master(*id).unwrap().cluster().host().leads();
+            let former = (1..=3).find(leads).expect("it has a leader");
+            let master = masters.master(former).expect("runs");
+            let (adder, change) = (master.clone(), MemberChange::Add(masters.info(4)));
+            env.spawn(runtime::Class::Foreground, "addition", async move {
+                let request = ControlRequest::Cluster(ClusterRequest::Members { change });
+                let _ = adder.handle(request).await; // It may be refused: the master has left.
+            });
+            let votes = || {
+                let voters = master.namespaces()[1].host().group().voters();
+                voters.contains(&4)
+            };
+            while !votes() {
+                world.sleep(Duration::from_micros(50)).await;
+            }
+            // The next group cannot take it in: its addition waits there.
+            for founder in [1, 2, 3].map(|id| masters.host(id)) {
+                world.set_blocked(founder, masters.host(4), true);
+                world.set_blocked(masters.host(4), founder, true);
+            }
+            world.sleep(Duration::from_secs(1)).await;
+            for other in (1..=3).filter(|id| *id != former) {
+                let [former, other, new] = [former, other, 4].map(|id| masters.host(id));
+                for (from, to, blocked) in [(former, other, true), (other, new, false)] {
+                    world.set_blocked(from, to, blocked);
+                    world.set_blocked(to, from, blocked);
+                }
+            }
+            let removed = env.spawn(runtime::Class::Foreground, "removal", async move {
+                let change = MemberChange::Remove { id: 4 };
+                let request = ControlRequest::Cluster(ClusterRequest::Members { change });
+                while client.ask(request.clone()).await.is_err() {}
+            });
+            removed.await.expect("runs");
+            // The former leader of the change confirms each second that it leads.
+            world.sleep(Duration::from_secs(3)).await;
+            assert!(world.elapsed() < Duration::from_secs(12), "its time for the addition is over");
+            world.heal_network();
+            // The former leader catches up.
+            world.sleep(Duration::from_secs(1)).await;
+            let end = world.elapsed() + Duration::from_secs(20);
+            while world.elapsed() < end {
+                assert!(!has_vote(&masters, 4), "seed {seed}: it has left, and has a vote");
+                world.sleep(Duration::from_millis(1)).await;
+            }
+        })
+        .expect("a task is always due");
+        assert!(!sim.marks().contains_key("master: a vote is taken back"), "seed {seed}");
+    }
+}
+
+/// A message of an addition arrives at a group's leader when the master has left.
+#[test]
+fn vote_that_a_late_addition_gives_to_a_master_that_has_left_is_taken_back() {
+    let sim = Sim::new(14);
+    let cluster = Cluster::new(&sim, 4, 3, 2);
+    let (world, masters) = (sim.clone(), cluster.clone());
+    let env = sim.boot(sim.add_host("client"));
+    let client = Client::new(&env, &cluster, Duration::from_secs(20));
+    sim.run(async move {
+        masters.form().await;
+        masters.start(4);
+        world.sleep(Duration::from_millis(200)).await;
+        let info = masters.info(4);
+        let changed = env.spawn(runtime::Class::Foreground, "client", async move {
+            members(&client, MemberChange::Add(info)).await;
+            members(&client, MemberChange::Remove { id: 4 }).await;
+        });
+        changed.await.expect("runs");
+        assert!(!has_vote(&masters, 4));
+        for id in 1..=3 {
+            let master = masters.master(id).expect("runs");
+            for space in master.namespaces().iter().filter(|space| space.host().leads()) {
+                space.host().add_voter(masters.info(4)).await.expect("added");
+            }
+        }
+        assert!(has_vote(&masters, 4));
+        let end = world.elapsed() + Duration::from_secs(5);
+        while has_vote(&masters, 4) {
+            assert!(world.elapsed() < end, "a master that has left keeps its vote");
+            world.sleep(Duration::from_millis(20)).await;
+        }
     })
     .expect("a task is always due");
 }
