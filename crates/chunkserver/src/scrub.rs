@@ -1,5 +1,5 @@
 //! Scrub: reads every replica at a capped rate and verifies it (C26); an open one up to its durable
-//! length.
+//! length. Reports of what it finds are repeated.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -46,6 +46,21 @@ impl<S: ChunkStore> Chunkserver<S> {
         }
     }
 
+    /// Has masters repair this shard's replicas whose reports they took long ago, if they are still
+    /// there and damaged.
+    pub(crate) fn repeat_damage_reports(&self) {
+        for (id, chunk) in self.0.directory.taken_long_ago(self.0.env.now()) {
+            let Some(disk) = self.0.disks.borrow().get(&id).cloned() else { continue };
+            let stat = disk.store.stat(chunk).ok().filter(|stat| is_scrubbed(stat.state));
+            if stat.is_some_and(|stat| stat.len < stat.durable_bound) {
+                self.0.env.mark("chunkserver: damage report repeated");
+                self.0.directory.repeat_damaged((id, chunk));
+            } else {
+                self.0.directory.forget_damaged((id, chunk));
+            }
+        }
+    }
+
     async fn scrub_replica(&self, disk: &Rc<Disk<S>>, chunk: ChunkId, stat: &ReplicaStat) {
         // Known already: the report may have been lost.
         if stat.len < stat.durable_bound {
@@ -65,7 +80,7 @@ impl<S: ChunkStore> Chunkserver<S> {
 }
 
 /// Repair fills a replica from others, which are scrubbed; a tombstone has nothing.
-pub(crate) fn is_scrubbed(state: ReplicaState) -> bool {
+fn is_scrubbed(state: ReplicaState) -> bool {
     matches!(state, ReplicaState::Open | ReplicaState::Fenced(_) | ReplicaState::Sealed)
 }
 

@@ -20,7 +20,6 @@ use crate::limits::{
     APPEND_BYTES_INFLIGHT_MAX, DISK_WATCH_PAUSE, JUDGE_PAUSE, READ_BYTES_INFLIGHT_MAX,
 };
 use crate::owner::{DiskOwner, Home};
-use crate::scrub::is_scrubbed;
 use crate::shard::{Forwarded, Origin, ShardDirectory, ShardReport};
 
 /// Counters since the start.
@@ -443,21 +442,6 @@ impl<S: ChunkStore> Chunkserver<S> {
             tracing::warn!(%disk, %chunk, "replica is damaged: reported for repair");
             self.count(|stats| stats.damaged += 1);
             self.heartbeat_soon();
-        }
-    }
-
-    /// Has masters repair this shard's replicas whose reports they took long ago, if they are still
-    /// there and damaged.
-    fn repeat_damage_reports(&self) {
-        for (id, chunk) in self.0.directory.taken_long_ago(self.0.env.now()) {
-            let Some(disk) = self.0.disks.borrow().get(&id).cloned() else { continue };
-            let stat = disk.store.stat(chunk).ok().filter(|stat| is_scrubbed(stat.state));
-            if stat.is_some_and(|stat| stat.len < stat.durable_bound) {
-                self.0.env.mark("chunkserver: damage report repeated");
-                self.0.directory.repeat_damaged((id, chunk));
-            } else {
-                self.0.directory.forget_damaged((id, chunk));
-            }
         }
     }
 

@@ -268,7 +268,7 @@ fn has_vote(masters: &Cluster, id: u64) -> bool {
     })
 }
 
-/// The leader of an addition is cut off from the others, which remove the master meanwhile. It
+/// The leader of an addition is cut off from the others, which remove the master. It
 /// comes back while it still tries.
 #[test]
 fn addition_under_a_former_leader_does_not_overtake_the_removal() {
