@@ -390,7 +390,7 @@ fn seal_of_an_abandoned_chunk_ends_no_other_chunk() {
         let op = OpId { client: ClientId::new(1), seq, acked_below: 0 };
         state.run(Command { clock_ms: 0, action: action(op) })
     };
-    let (policy, fresh) = (Policy::rep(3), vec![places; 2]);
+    let (policy, fresh) = (Policy::strict(3), vec![places; 2]);
     let epoch = Epoch::new(1);
     run(&|op| Action::Open { op, file, policy, fresh: fresh.clone() });
     let [first, second] = [1, 2].map(|counter| ChunkId::compose(3, counter));

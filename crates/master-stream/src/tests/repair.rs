@@ -445,7 +445,7 @@ fn writer_that_opens_while_its_silent_predecessor_is_sealed_keeps_the_file() {
 #[test]
 fn writer_that_goes_on_while_its_quiet_chunk_is_sealed_keeps_the_next_one() {
     let sim = Sim::new(15);
-    let cluster = Cluster::new(&sim, Policy::rep(3), 4);
+    let cluster = Cluster::new(&sim, Policy::strict(3), 4);
     Cluster::run(&sim, &cluster, async |cluster| {
         let mut went_on = 0;
         for round in 0..200 {
