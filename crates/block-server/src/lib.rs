@@ -44,8 +44,8 @@ use session::Session;
 use transport::{Handler, Incoming, Response};
 
 use crate::limits::{
-    SEGMENT_FREE_MAX, SEGMENT_SESSIONS_MAX, SERVER_READ_BYTES_MAX, SERVER_WRITE_BYTES_MAX,
-    VERIFIED_MAX,
+    SEGMENT_FREE_MAX, SEGMENT_READ_BYTES_MAX, SEGMENT_SESSIONS_MAX, SEGMENT_WRITE_BYTES_MAX,
+    SERVER_READ_BYTES_MAX, SERVER_WRITE_BYTES_MAX, VERIFIED_MAX,
 };
 
 /// The right to answer for a segment, as it was opened. Asked as a request is answered
@@ -108,6 +108,12 @@ pub struct Stats {
     pub confirmed: u64,
 }
 
+/// Bounds on the bytes of requests under way, of a server or of one of its segments.
+struct BytesUnderWay {
+    reads: Budget,
+    writes: Budget,
+}
+
 /// A segment and its sessions.
 pub(crate) struct OpenSegment {
     since: Instant,
@@ -120,6 +126,8 @@ pub(crate) struct OpenSegment {
     location_leases: LocationLeases,
     /// Places for its requests without a promise.
     free: Arc<Semaphore>,
+    /// Bytes of its reads and writes under way.
+    bytes: BytesUnderWay,
     /// Its service has ended.
     released: Cell<bool>,
 }
@@ -155,6 +163,10 @@ impl SlotUse {
         let leased = server.location_leases.borrow_mut().remove(&segment);
         let (sessions, admission, released) = Default::default();
         let free = Arc::new(Semaphore::new(SEGMENT_FREE_MAX));
+        let bytes = BytesUnderWay {
+            reads: Budget::new(SEGMENT_READ_BYTES_MAX),
+            writes: Budget::new(SEGMENT_WRITE_BYTES_MAX),
+        };
         let location_leases =
             LocationLeases::new(epoch, location_leases_end, leased.unwrap_or_default());
         let hosted = Rc::new(OpenSegment {
@@ -165,6 +177,7 @@ impl SlotUse {
             admission,
             location_leases,
             free,
+            bytes,
             released,
         });
         self.slot.hosted.replace(Some(hosted.clone()));
@@ -193,10 +206,7 @@ pub(crate) struct BlockServerInner {
     location_leases: RefCell<BTreeMap<SegmentId, LocationLease>>,
     /// Time of the manager's answer that an attachment was not over.
     verified: RefCell<BTreeMap<(VolumeId, u64), Instant>>,
-    /// Bytes of reads under way.
-    read_bytes: Budget,
-    /// Bytes of writes under way.
-    write_bytes: Budget,
+    bytes: BytesUnderWay,
     admission: Admission,
     stats: Cell<Stats>,
 }
@@ -215,8 +225,10 @@ impl BlockServer {
             fences: RefCell::default(),
             location_leases: RefCell::default(),
             verified: RefCell::default(),
-            read_bytes: Budget::new(SERVER_READ_BYTES_MAX),
-            write_bytes: Budget::new(SERVER_WRITE_BYTES_MAX),
+            bytes: BytesUnderWay {
+                reads: Budget::new(SERVER_READ_BYTES_MAX),
+                writes: Budget::new(SERVER_WRITE_BYTES_MAX),
+            },
             admission: Admission::new(env),
             stats: Cell::default(),
         }))

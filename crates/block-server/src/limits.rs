@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use base::MIB;
 use block_proto::limits::BLOCK_CALL_TIMEOUT;
+use block_volume::limits::IO_MAX;
 
 /// Sessions on one segment: attachments of a shared volume. Attachments whose changes a segment
 /// remembers before it asks which of them are over: 64 x 100 bytes.
@@ -12,8 +13,13 @@ pub const SEGMENT_SESSIONS_MAX: usize = 64;
 pub const VERIFIED_MAX: usize = 4096;
 /// Bytes of writes under way on one block server at most; beyond it the answer is busy.
 pub const SERVER_WRITE_BYTES_MAX: usize = 64 * MIB as usize;
+/// Of these, bytes of one segment: one that stands still leaves the other half to others. A write
+/// that has begun holds its bytes until it ends, also when its client waits no more.
+pub const SEGMENT_WRITE_BYTES_MAX: usize = SERVER_WRITE_BYTES_MAX / 2;
 /// Bytes of reads under way on one block server at most.
 pub const SERVER_READ_BYTES_MAX: usize = 64 * MIB as usize;
+/// Of these, bytes of one segment: as for writes.
+pub const SEGMENT_READ_BYTES_MAX: usize = SERVER_READ_BYTES_MAX / 2;
 /// Requests under way on a block server up to which one begins that was not promised (B12): twice
 /// what one client has, so that its appends are packed as well as without.
 pub const FREE_REQUESTS_MAX: usize = 64;
@@ -42,6 +48,7 @@ pub const OPEN_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duratio
 /// Between two reports of the load of a block server's segments.
 pub const LOADS: Duration = Duration::from_secs(1);
 
+const _: () = assert!(SEGMENT_WRITE_BYTES_MAX >= IO_MAX && SEGMENT_READ_BYTES_MAX >= IO_MAX);
 const _: () = assert!(FREE_WAIT_MAX.as_millis() < BLOCK_CALL_TIMEOUT.as_millis());
 const _: () = assert!(FREE_REQUESTS_YIELDING < FREE_REQUESTS_MAX);
 const _: () = assert!(SEGMENT_SESSIONS_MAX >= 2 * block_proto::limits::ATTACHMENTS_MAX);

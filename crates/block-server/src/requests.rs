@@ -15,7 +15,7 @@ use transport::Priority;
 use super::admission::UnderWay;
 use super::ownership::LeaseState;
 use super::session::{Arrival, Session};
-use super::{BlockServer, OpenSegment, attachment, error_of};
+use super::{BlockServer, BytesUnderWay, OpenSegment, attachment, error_of};
 
 impl OpenSegment {
     /// True when the session's client alone has the segment, and had since the session began.
@@ -116,12 +116,22 @@ impl BlockServer {
         })
     }
 
-    /// Holds bytes of requests under way; [`BlockError::Busy`] when the bound is reached.
-    fn take<'a>(&self, budget: &'a Budget, bytes: usize) -> Result<Permit<'a>, BlockError> {
-        budget.take(bytes).ok_or_else(|| {
-            self.0.env.mark("block: server busy");
-            BlockError::Busy
-        })
+    /// Holds bytes of a request under way, of those of its segment and of those of the server;
+    /// [`BlockError::Busy`] when a bound is reached: the client pauses and tries again.
+    fn take<'a>(
+        &'a self,
+        hosted: &'a OpenSegment,
+        which: impl Fn(&'a BytesUnderWay) -> &'a Budget,
+        bytes: usize,
+    ) -> Result<[Permit<'a>; 2], BlockError> {
+        let take = |of, mark| {
+            which(of).take(bytes).ok_or_else(|| {
+                self.0.env.mark(mark);
+                BlockError::Busy
+            })
+        };
+        let part = take(&hosted.bytes, "block: segment busy")?;
+        Ok([part, take(&self.0.bytes, "block: server busy")?])
     }
 
     /// Handles a device's fault: for the segment, and as an error for the client.
@@ -209,7 +219,7 @@ impl BlockServer {
         if len > IO_MAX {
             return Err(BlockError::Invalid);
         }
-        let _held = self.take(&self.0.read_bytes, len)?;
+        let _held = self.take(&hosted, |bytes| &bytes.reads, len)?;
         let data = hosted.device.read(extent).await;
         let data = data.map_err(|fault| self.fail(at, &hosted, &fault))?;
         under_way.give_back();
@@ -273,9 +283,8 @@ impl BlockServer {
     ) -> Result<(), BlockError> {
         let (hosted, session) = self.session(at)?;
         let bytes = data.len();
-        let _held = self.take(&self.0.write_bytes, bytes)?;
         let request = RequestId { attachment: attachment(at)?, seq: sequence.seq };
-        let change = hosted.device.write_dedup(request, offset, data);
+        let change = (hosted.device.write_dedup(request, offset, data), bytes);
         if self.change(at, (&hosted, &session), sequence, change, under_way).await? {
             self.count(|stats| {
                 stats.writes += 1;
@@ -294,27 +303,29 @@ impl BlockServer {
     ) -> Result<(), BlockError> {
         let (hosted, session) = self.session(at)?;
         let request = RequestId { attachment: attachment(at)?, seq: sequence.seq };
-        let change = hosted.device.clear_dedup(request, extent, how);
+        let change = (hosted.device.clear_dedup(request, extent, how), 0);
         if self.change(at, (&hosted, &session), sequence, change, under_way).await? {
             self.count(|stats| stats.clears += 1);
         }
         Ok(())
     }
 
-    /// Performs a change that was not done before; true when it was done now. Between the check of
-    /// the session and the first poll of `change` there is no pause: a change that has not begun
-    /// when its session is closed never begins.
+    /// Performs a change with `bytes` bytes that was not done before; true when it was done now. Only
+    /// then are bytes held: a repeat gives its own back and waits for the first one's outcome.
+    /// Between the check of the session and the first poll of `change` there is no pause: a change
+    /// that has not begun when its session is closed never begins.
     async fn change(
         &self,
         at: SessionRef,
         (hosted, session): (&Rc<OpenSegment>, &Rc<Session>),
         sequence: Sequence,
-        change: impl Future<Output = Result<(), Fault>>,
+        (change, bytes): (impl Future<Output = Result<(), Fault>>, usize),
         under_way: &UnderWay<'_>,
     ) -> Result<bool, BlockError> {
         let begun = match session.arrive(sequence) {
             Ok(Arrival::First(begun)) => begun,
             Ok(Arrival::Repeat(first)) => {
+                drop(change);
                 under_way.give_back();
                 self.0.env.mark("block: change came again");
                 self.count(|stats| stats.repeats += 1);
@@ -325,6 +336,11 @@ impl BlockServer {
                 self.count(|stats| stats.late += 1);
                 return Err(error);
             }
+        };
+        let _held = match self.take(hosted, |bytes| &bytes.writes, bytes) {
+            Ok(held) => held,
+            // It has not happened, and is the first again when it comes again.
+            Err(busy) => return begun.end(Err(busy)).map(|()| false),
         };
         under_way.begin();
         let outcome = match change.await {

@@ -28,6 +28,12 @@ impl Gate {
         self.shut.set(true);
     }
 
+    /// Requests that wait, and later ones, pass.
+    pub fn open(&self) {
+        self.shut.set(false);
+        self.changed.notify_waiters();
+    }
+
     /// Requests that wait, and later ones, end with this.
     pub fn fail(&self, fault: Fault) {
         self.fault.replace(Some(fault));

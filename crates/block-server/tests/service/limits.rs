@@ -12,7 +12,7 @@ use runtime::Env;
 
 use super::{VOLUME, World, buf, on, world};
 
-const NONE: VolumeLimits =
+pub const NONE: VolumeLimits =
     VolumeLimits { iops_base: 0, iops_burst: 0, bytes_base: 0, bytes_burst: 0 };
 const BLOCK: u64 = 4096;
 

@@ -1,5 +1,6 @@
 //! Block client and block server, in the simulator, with segments in memory.
 
+mod bytes;
 mod gates;
 mod limits;
 mod rules;

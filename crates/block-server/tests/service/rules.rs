@@ -11,23 +11,23 @@ use transport::{CallError, Endpoint, Priority, Request, Token};
 use super::{LEASE, VOLUME, World, buf, on, segment, world};
 
 /// A client that sends the given messages.
-struct Raw {
-    env: Env,
+pub struct Raw {
+    pub env: Env,
     endpoint: Endpoint,
     world: World,
     server: usize,
 }
 
-type Answered = Result<(BlockAnswer, Option<Buf>), BlockError>;
+pub type Answered = Result<(BlockAnswer, Option<Buf>), BlockError>;
 
 impl Raw {
-    fn new(world: &World) -> Raw {
+    pub fn new(world: &World) -> Raw {
         let (env, endpoint) = world.client("raw");
         Raw { env, endpoint, world: world.clone(), server: 0 }
     }
 
     /// Sends a message; returns its answer.
-    fn send(&self, io: BlockIo, payload: Option<&[u8]>) -> runtime::JoinHandle<Answered> {
+    pub fn send(&self, io: BlockIo, payload: Option<&[u8]>) -> runtime::JoinHandle<Answered> {
         let payload = payload.map(|bytes| buf(&self.env, bytes));
         let request = Request {
             service: block_proto::SERVICE,
@@ -52,7 +52,7 @@ impl Raw {
         })
     }
 
-    async fn call(&self, io: BlockIo, payload: Option<&[u8]>) -> Answered {
+    pub async fn call(&self, io: BlockIo, payload: Option<&[u8]>) -> Answered {
         self.send(io, payload).await.expect("it ends")
     }
 
@@ -62,7 +62,7 @@ impl Raw {
         self.open_after(at, fence, 0).await
     }
 
-    async fn open_after(
+    pub async fn open_after(
         &self,
         at: SessionRef,
         fence: u64,
