@@ -197,6 +197,9 @@ impl Core {
             };
             match done {
                 (Ok(_), group, began) => {
+                    if group.purpose() == Purpose::Data {
+                        self.share.shared().note_room(began);
+                    }
                     inflight_bytes -= group.bytes.len();
                     inflight_count -= group.last_of.len();
                     let (now, waiting) = (self.env.now(), self.queue.borrow().len());

@@ -191,7 +191,7 @@ impl Core {
     /// Refuses blocks while the cluster is full. Clears are written to its reserve.
     fn check_room(&self, works: &[(u64, Work)]) -> Result<(), Fault> {
         let writes = works.iter().any(|(_, work)| matches!(work, Work::Write(_)));
-        if writes && self.share.shared().is_full(self.env.now()) {
+        if writes && !self.share.shared().admit_blocks(self.env.now()) {
             self.env.mark("segment: a write is refused on a full cluster");
             return Err(self.fault(
                 Kind::Full,

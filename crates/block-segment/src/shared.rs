@@ -21,6 +21,15 @@ use super::files::Recent;
 use super::index::IndexMap;
 use super::limits::{FULL_PAUSE, INDEX_MEMORY, WRITE_MEMORY_MIN};
 
+/// The cluster has no room for blocks.
+#[derive(Clone, Copy)]
+struct Full {
+    /// Blocks are refused until then.
+    until: Instant,
+    /// Time from which on a write tries.
+    trial: Option<Instant>,
+}
+
 struct SharedInner {
     cache: Cache,
     /// Bytes of changes of tables and of last appends.
@@ -40,8 +49,8 @@ struct SharedInner {
     waiting: Cell<usize>,
     /// Earliest time of the next piece of a scrub.
     scrub: Cell<Instant>,
-    /// Until when the cluster counts as full, once an append of blocks has found no room.
-    full_until: Cell<Option<Instant>>,
+    /// Set once an append of blocks has found no room, until one finds some.
+    full: Cell<Option<Full>>,
     recent: RecentSum,
 }
 
@@ -106,19 +115,35 @@ impl Shared {
             hand: Cell::new(0),
             waiting: Cell::new(0),
             scrub: Cell::new(Instant::default()),
-            full_until: Cell::new(None),
+            full: Cell::new(None),
         }))
     }
 
     /// An append of blocks has found no room: the next ones are refused for a while. An append that
-    /// fails stops its segment, so that few should try.
+    /// fails stops its segment, and to open it again takes room for metadata, so that few should try.
     pub(crate) fn note_full(&self, now: Instant) {
-        self.0.full_until.set(Some(now + FULL_PAUSE));
+        self.0.full.set(Some(Full { until: now + FULL_PAUSE, trial: None }));
     }
 
-    /// True while blocks are refused for want of room.
-    pub(crate) fn is_full(&self, now: Instant) -> bool {
-        self.0.full_until.get().is_some_and(|until| now < until)
+    /// True when blocks may be written. On a full cluster one write tries in each [`FULL_PAUSE`], of
+    /// all segments; the others are refused until it has found room.
+    pub(crate) fn admit_blocks(&self, now: Instant) -> bool {
+        match self.0.full.get() {
+            None => true,
+            Some(full) if now < full.until => false,
+            Some(_) => {
+                self.0.full.set(Some(Full { until: now + FULL_PAUSE, trial: Some(now) }));
+                true
+            }
+        }
+    }
+
+    /// An append of blocks that began at this time has found room.
+    pub(crate) fn note_room(&self, began: Instant) {
+        let trial = self.0.full.get().and_then(|full| full.trial);
+        if trial.is_some_and(|trial| began >= trial) {
+            self.0.full.set(None);
+        }
     }
 
     /// Bytes of the indexes in memory.

@@ -5,6 +5,7 @@ mod check;
 mod collect;
 mod crash;
 mod damage;
+mod full;
 mod memory;
 mod once;
 mod owners;
