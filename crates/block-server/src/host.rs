@@ -20,6 +20,7 @@ use transport::{Endpoint, Handler, Incoming, TransportError};
 
 use super::agent::{BlockServerAgent, Devices, ServedSegment};
 use super::lazy::LazySegment;
+use super::openings::Openings;
 use super::ownership::{LeaseState, OwnedSegment};
 use crate::{BlockServer, Lease, OpenedSegment, SegmentOpener};
 
@@ -29,12 +30,14 @@ pub struct CoreDevices {
     client: Client,
     shared: Shared,
     options: Options,
+    openings: Rc<Openings>,
 }
 
 impl CoreDevices {
     /// With state and options that segments of this process share.
     pub fn new(client: &Client, shared: Shared, options: Options) -> CoreDevices {
-        CoreDevices { client: client.clone(), shared, options }
+        let openings = Rc::new(Openings::new(client.env()));
+        CoreDevices { client: client.clone(), shared, options, openings }
     }
 }
 
@@ -45,7 +48,13 @@ impl Devices for CoreDevices {
             let late = LazySegment::new(
                 &self.client,
                 held.bytes,
-                Box::new(move || Box::pin(this.clone().segment(segment, held))),
+                Box::new(move || {
+                    let this = this.clone();
+                    Box::pin(async move {
+                        let openings = this.openings.clone();
+                        openings.attempt(this.segment(segment, held)).await
+                    })
+                }),
             );
             if self.is_used(segment, held).await? {
                 // A later owner has it recovered before the first request.

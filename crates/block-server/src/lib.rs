@@ -16,6 +16,7 @@ pub mod host;
 mod lazy;
 pub mod limits;
 mod location_leases;
+mod openings;
 pub mod ownership;
 mod requests;
 mod served;

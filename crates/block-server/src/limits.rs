@@ -45,10 +45,18 @@ pub const LEAVE_MAX: Duration = Duration::from_secs(2);
 pub const OPENS_MAX: usize = 32;
 /// Between two attempts to open a segment, at first and at most.
 pub const OPEN_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// Pause of all openings after one that found no room, at first (writes are refused for as long) and
+/// at most. What a failed one has taken of the reserve for metadata, some six units of 16 KiB, is
+/// held for 65 s: of four of them, 0.4 MiB on each disk of at least 16 MiB.
+pub const OPEN_FULL_PAUSE: (Duration, Duration) =
+    (block_segment::limits::FULL_PAUSE, Duration::from_secs(20));
+/// For this long after one that found no room, openings are one at a time: longer than the pause.
+pub const OPEN_FULL_MEMORY: Duration = Duration::from_secs(60);
 /// Between two reports of the load of a block server's segments.
 pub const LOADS: Duration = Duration::from_secs(1);
 
 const _: () = assert!(SEGMENT_WRITE_BYTES_MAX >= IO_MAX && SEGMENT_READ_BYTES_MAX >= IO_MAX);
 const _: () = assert!(FREE_WAIT_MAX.as_millis() < BLOCK_CALL_TIMEOUT.as_millis());
+const _: () = assert!(OPEN_FULL_MEMORY.as_millis() >= 2 * OPEN_FULL_PAUSE.1.as_millis());
 const _: () = assert!(FREE_REQUESTS_YIELDING < FREE_REQUESTS_MAX);
 const _: () = assert!(SEGMENT_SESSIONS_MAX >= 2 * block_proto::limits::ATTACHMENTS_MAX);
