@@ -10,6 +10,7 @@ use transport::Priority;
 
 use crate::limits::{
     FREE_REQUESTS_MAX, FREE_REQUESTS_YIELDING, FREE_WAIT_MAX, PROMISE_MEMORY, PROMISED_PER_FREE,
+    SEGMENT_FREE_MAX, SEGMENT_PROMISED_MAX,
 };
 
 /// Counts requests under way.
@@ -25,10 +26,29 @@ pub(super) struct Admission {
     ended: Notify,
 }
 
+/// Parts of one segment in the requests under way.
+#[derive(Clone)]
+pub(super) struct SegmentPlaces {
+    /// Requests that were not promised; more wait.
+    free: Arc<Semaphore>,
+    /// Promised requests that count; more begin, too, and do not.
+    promised: Arc<Semaphore>,
+}
+
+impl SegmentPlaces {
+    pub(super) fn new() -> SegmentPlaces {
+        SegmentPlaces {
+            free: Arc::new(Semaphore::new(SEGMENT_FREE_MAX)),
+            promised: Arc::new(Semaphore::new(SEGMENT_PROMISED_MAX)),
+        }
+    }
+}
+
 /// A request under way.
 pub(super) struct Admitted<'a> {
-    admission: &'a Admission,
-    /// Its segment's part, if the request was not promised.
+    /// It counts here.
+    admission: Option<&'a Admission>,
+    /// Its place of its segment's part.
     _part: Option<OwnedSemaphorePermit>,
 }
 
@@ -63,7 +83,7 @@ impl<'a> UnderWay<'a> {
 
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
-        let admission = self.admission;
+        let Some(admission) = self.admission else { return };
         admission.under_way.set(admission.under_way.get() - 1);
         admission.ended.notify_one();
     }
@@ -106,28 +126,43 @@ impl Admission {
 
     fn enter(&self, part: Option<OwnedSemaphorePermit>) -> Admitted<'_> {
         self.under_way.set(self.under_way.get() + 1);
-        Admitted { admission: self, _part: part }
+        Admitted { admission: Some(self), _part: part }
     }
 
-    /// Admits a request; nothing when it has waited for too long: its client asks again. One that was
-    /// not promised takes a permit of `part`, its segment's part of the places.
+    /// Admits a promised request. Those of one segment count up to its part: when it stands still,
+    /// they are no load, and nothing gives way to more of them.
+    fn enter_promised(&self, places: Option<SegmentPlaces>) -> Admitted<'_> {
+        self.ahead.set(self.ahead.get().saturating_add(1));
+        if self.ahead.get() >= PROMISED_PER_FREE {
+            self.ended.notify_one();
+        }
+        let Some(places) = places else { return self.enter_counted(None) };
+        match places.promised.try_acquire_owned() {
+            Ok(place) => self.enter_counted(Some(place)),
+            Err(_) => Admitted { admission: None, _part: None },
+        }
+    }
+
+    /// Admits a promised request that counts: others give way for a while.
+    fn enter_counted(&self, part: Option<OwnedSemaphorePermit>) -> Admitted<'_> {
+        self.promised.set(Some(self.env.now()));
+        self.enter(part)
+    }
+
+    /// Admits a request; nothing when it has waited for too long: its client asks again. `places` are
+    /// those of its segment, if it is open.
     pub(super) async fn enter_as(
         &self,
         priority: Priority,
-        part: Option<Arc<Semaphore>>,
+        places: Option<SegmentPlaces>,
     ) -> Option<Admitted<'_>> {
         if priority != Priority::Background {
-            self.promised.set(Some(self.env.now()));
-            self.ahead.set(self.ahead.get().saturating_add(1));
-            if self.ahead.get() >= PROMISED_PER_FREE {
-                self.ended.notify_one();
-            }
-            return Some(self.enter(None));
+            return Some(self.enter_promised(places));
         }
         let wait = async {
             // Before the common turn: a segment that stands still does not hold that up.
-            let part = match part {
-                Some(part) => Some(part.acquire_owned().await.expect("never closed")),
+            let part = match places {
+                Some(places) => Some(places.free.acquire_owned().await.expect("never closed")),
                 None => None,
             };
             if self.turn.try_lock().is_ok() && self.may_enter() {

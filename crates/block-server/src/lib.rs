@@ -33,20 +33,20 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use admission::{Admission, UnderWay};
+use admission::{Admission, SegmentPlaces, UnderWay};
 use base::{Fault, Kind};
 use block_proto::{BlockAnswer, BlockError, BlockIo, SERVICE, SessionRef, encode_answer};
 use block_volume::contract::{Answer, Owned};
 use block_volume::ids::{SegmentId, VolumeId};
 use location_leases::{LocationLease, LocationLeases};
-use runtime::sync::{Budget, Mutex, Semaphore};
+use runtime::sync::{Budget, Mutex};
 use runtime::{Class, Env, Instant};
 use session::Session;
 use transport::{Handler, Incoming, Response};
 
 use crate::limits::{
-    SEGMENT_FREE_MAX, SEGMENT_READ_BYTES_MAX, SEGMENT_SESSIONS_MAX, SEGMENT_WRITE_BYTES_MAX,
-    SERVER_READ_BYTES_MAX, SERVER_WRITE_BYTES_MAX, VERIFIED_MAX,
+    SEGMENT_READ_BYTES_MAX, SEGMENT_SESSIONS_MAX, SEGMENT_WRITE_BYTES_MAX, SERVER_READ_BYTES_MAX,
+    SERVER_WRITE_BYTES_MAX, VERIFIED_MAX,
 };
 
 /// The right to answer for a segment, as it was opened. Asked as a request is answered
@@ -125,8 +125,8 @@ pub(crate) struct OpenSegment {
     /// One session is admitted at a time.
     admission: Mutex<()>,
     location_leases: LocationLeases,
-    /// Places for its requests without a promise.
-    free: Arc<Semaphore>,
+    /// Its part of the requests under way.
+    places: SegmentPlaces,
     /// Bytes of its reads and writes under way.
     bytes: BytesUnderWay,
     /// Its service has ended.
@@ -163,7 +163,7 @@ impl SlotUse {
         }
         let leased = server.location_leases.borrow_mut().remove(&segment);
         let (sessions, admission, released) = Default::default();
-        let free = Arc::new(Semaphore::new(SEGMENT_FREE_MAX));
+        let places = SegmentPlaces::new();
         let bytes = BytesUnderWay {
             reads: Budget::new(SEGMENT_READ_BYTES_MAX),
             writes: Budget::new(SEGMENT_WRITE_BYTES_MAX),
@@ -177,7 +177,7 @@ impl SlotUse {
             sessions,
             admission,
             location_leases,
-            free,
+            places,
             bytes,
             released,
         });

@@ -28,6 +28,10 @@ pub const FREE_REQUESTS_MAX: usize = 64;
 pub const SEGMENT_FREE_MAX: usize = FREE_REQUESTS_MAX / 2;
 /// The same while some come that were promised: they find a quarter of the queue before them.
 pub const FREE_REQUESTS_YIELDING: usize = 16;
+/// Promised requests of one segment that count as under way, at most: others give way to so many as
+/// to all. More begin as well. With [`SEGMENT_FREE_MAX`], one that stands still leaves a quarter to
+/// others.
+pub const SEGMENT_PROMISED_MAX: usize = FREE_REQUESTS_YIELDING;
 /// Promised requests after which one that was not promised begins, however many are under way: a
 /// ninth of all requests. Nothing bounds the promises on one server, and volumes without a promise
 /// would stand still beside them until their requests fail.
@@ -57,6 +61,7 @@ pub const LOADS: Duration = Duration::from_secs(1);
 
 const _: () = assert!(SEGMENT_WRITE_BYTES_MAX >= IO_MAX && SEGMENT_READ_BYTES_MAX >= IO_MAX);
 const _: () = assert!(FREE_WAIT_MAX.as_millis() < BLOCK_CALL_TIMEOUT.as_millis());
+const _: () = assert!(SEGMENT_FREE_MAX + SEGMENT_PROMISED_MAX < FREE_REQUESTS_MAX);
 const _: () = assert!(OPEN_FULL_MEMORY.as_millis() >= 2 * OPEN_FULL_PAUSE.1.as_millis());
 const _: () = assert!(FREE_REQUESTS_YIELDING < FREE_REQUESTS_MAX);
 const _: () = assert!(SEGMENT_SESSIONS_MAX >= 2 * block_proto::limits::ATTACHMENTS_MAX);

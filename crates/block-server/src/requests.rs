@@ -43,8 +43,8 @@ impl BlockServer {
             matches!(asked, BlockIo::Read { .. } | BlockIo::Write { .. } | BlockIo::Clear { .. });
         // Before the check of its session: between that and its begin there is no pause.
         if works {
-            let part = self.hosted(asked.at().segment).map(|hosted| hosted.free.clone());
-            let Some(place) = self.0.admission.enter_as(priority, part).await else {
+            let places = self.hosted(asked.at().segment).map(|hosted| hosted.places.clone());
+            let Some(place) = self.0.admission.enter_as(priority, places).await else {
                 self.count(|stats| stats.busy += 1);
                 return Err(BlockError::Busy);
             };

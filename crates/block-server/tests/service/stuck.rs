@@ -5,8 +5,10 @@ use std::time::Duration;
 use block_client::{Limits, Volume};
 use block_volume::contract::Device;
 use block_volume::geometry::{Extent, SegmentIndex};
+use block_volume::qos::VolumeLimits;
 use runtime::{Class, Env, JoinHandle};
 
+use super::limits::NONE;
 use super::{VOLUME, World, buf, on, segment, shape, world};
 
 const BLOCK: u64 = 4096;
@@ -74,6 +76,25 @@ fn reads_that_stand_still_hold_up_no_other_segment() {
 #[test]
 fn many_reads_that_stand_still_hold_up_no_other_segment() {
     beside_stuck_requests((120, Limits::default().call_timeout), read_without_an_answer);
+}
+
+/// Promised requests begin at once, however many are under way: those that stand still do not count
+/// as load of the server.
+#[test]
+fn promised_reads_that_stand_still_hold_up_no_other_segment() {
+    world(34, async |world: World| {
+        let stuck = world.volume(world.manager.attach(VOLUME, false), Limits::default());
+        let other = world.volume(world.manager.attach(VOLUME, false), Limits::default());
+        stuck.1.set_limits(VolumeLimits { iops_base: 1000, ..NONE }, 1);
+        assert!(reads_within_a_second(&stuck, 0).await && reads_within_a_second(&other, 1).await);
+        world.gates.device(segment(0)).shut();
+        blocks_of(0).take(120).for_each(|offset| drop(read_without_an_answer(&stuck, offset)));
+        for _ in 0..20 {
+            world.sim.sleep(SECOND / 2).await;
+            let read = reads_within_a_second(&other, 1).await;
+            assert!(read, "held up by promised requests of another segment");
+        }
+    });
 }
 
 #[test]
