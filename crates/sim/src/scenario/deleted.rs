@@ -66,7 +66,7 @@ pub(super) struct World {
 }
 
 pub(super) async fn run(sim: Sim) -> Result<(), String> {
-    let world = Rc::new(World::start(&sim).await?);
+    let world = Rc::new(World::start(&sim, Tuning::default()).await?);
     let env = world.env.clone();
     for phase in 0..5 {
         let world = world.clone();
@@ -86,9 +86,9 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
 }
 
 impl World {
-    pub(super) async fn start(sim: &Sim) -> Result<World, String> {
+    pub(super) async fn start(sim: &Sim, tuning: Tuning) -> Result<World, String> {
         let shape = Shape { servers: 3, disk_bytes: DISK, ..Shape::default() }.partitioned(sim);
-        let cluster = Cluster::start(sim, shape, Tuning::default());
+        let cluster = Cluster::start(sim, shape, tuning);
         cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
         let stack = Stack::start_keeping(&cluster, (MANAGERS, 2), FILE_BYTES, KEPT);
         let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;

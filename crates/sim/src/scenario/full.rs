@@ -16,14 +16,18 @@ use runtime::{Class, Env};
 use super::deleted::{MANAGERS, PART, SECTOR, SEGMENTS, World, byte_at};
 use super::slow::Gate;
 use super::stack::Role;
+use crate::tuning::Tuning;
 
 /// Time limit of the actions that make room, a takeover included.
 const SOON: Duration = Duration::from_secs(15);
-/// The stores here have 6 MiB for metadata. To open the 70 segments takes 5 MiB, which come back
-/// when rights have run out, 20 s later. When block servers crash three times in as long, there is
-/// no room for a takeover until then, and failed attempts come back once more.
+/// Life of a token. The reserve of the stores here, 6 MiB, is to the least one of others, 16 MiB, as the
+/// life of rights here, 25 s, is to theirs, 65 s.
+const TOKEN_LIFE: Duration = Duration::from_secs(20);
+/// To open the 70 segments takes 5 MiB of the reserve, which come back when rights have run out, 25 s
+/// later. When block servers crash three times in as long, there is no room for a takeover until then;
+/// the next try is 25 s later at most.
 const RESERVE_BACK: Duration = Duration::from_secs(45);
-/// Chunks of deleted files keep their room for as long as rights to them live, 20 s here.
+/// Chunks of deleted files keep their room for as long as rights to them live, 25 s.
 const ROOM: Duration = Duration::from_secs(180);
 /// Bytes that are written before the cluster is full.
 const KEPT: u64 = 4 * MIB;
@@ -35,7 +39,9 @@ const OTHERS: Duration = Duration::from_secs(2);
 const LARGE: u64 = 256 * MIB;
 
 pub(super) async fn run(sim: Sim) -> Result<(), String> {
-    let world = Rc::new(World::start(&sim).await?);
+    let mut tuning = Tuning::default();
+    tuning.master.stream.token_life = TOKEN_LIFE;
+    let world = Rc::new(World::start(&sim, tuning).await?);
     let user = world.clone();
     let work = world.env.spawn(Class::Foreground, "user", async move { user.fill_up().await });
     work.await.map_err(|_| "the user's host has crashed".to_owned())??;
