@@ -61,7 +61,7 @@ fn options_of_new_volumes_are_kept_and_shown() {
     assert_eq!(info["segments"].as_array().map(Vec::len), Some(4), "two groups of two: {info}");
     let table = good(&["volume", "info", "v", "--cluster", text(&dir)]);
     for words in [
-        "2 copies",
+        "rep2",
         "sectors of 64.0 KiB over 2 segments",
         "100 promised, 20000 at most",
         "5 promised, 900 at most",

@@ -19,7 +19,7 @@ use block_volume::export::Exports;
 use block_volume::geometry::Extent;
 use block_volume::ids::{SegmentId, VolumeId};
 use block_volume::qos::VolumeLimits;
-use client::Client;
+use client::{Appender, Client};
 use runtime::sim::{CrashMode, Sim};
 use runtime::{Class, Env};
 use wire::control::{ClusterReply, ClusterRequest, Policy};
@@ -297,6 +297,18 @@ impl World {
         Ok(capacity.saturating_sub(used) * 100 / capacity.max(1))
     }
 
+    /// Appends until little is free, also where older chunks have gone since the last time.
+    async fn fill(&self, appender: &Appender) -> Result<(), String> {
+        while self.free().await? >= FREE_PERCENT {
+            if let Err(error) = appender.append(&vec![7; MIB as usize]).await {
+                return Err(format!("the cluster was to be almost full: {error}"));
+            }
+            // Usage comes with heartbeats.
+            self.env.sleep(Duration::from_millis(300)).await;
+        }
+        Ok(())
+    }
+
     async fn gone_early(&self) -> Result<(), String> {
         let (first, later) = (self.create("b", 16 * MIB).await?, self.create("c", 16 * MIB).await?);
         self.write("b", LARGE).await?;
@@ -307,14 +319,8 @@ impl World {
         let file = self.client.create("/fill", Policy::strict(3), 0o644, false).await;
         let file = file.map_err(|error| error.to_string())?;
         let appender = file.append_handle().await.map_err(|error| error.to_string())?;
-        while self.free().await? >= FREE_PERCENT {
-            if let Err(error) = appender.append(&vec![7; MIB as usize]).await {
-                return Err(format!("the cluster was to be almost full: {error}"));
-            }
-            // Usage comes with heartbeats.
-            self.env.sleep(Duration::from_millis(300)).await;
-        }
         loop {
+            self.fill(&appender).await?;
             let deleted = self.deleted().await?;
             let after = self.sim().elapsed() - since;
             if !deleted.contains(&later) {
