@@ -80,7 +80,7 @@ impl<'a> Site<'a> {
             Ok(device) => return Ok(device),
             Err(fault) => fault,
         };
-        // Other refusals stay as they are, and a volume that nobody has open has another one.
+        // A volume that no client has open was refused for another reason, which stays.
         if fault.kind != base::Kind::Invalid || !self.is_closed_soon(name).await {
             return Err(failure(name, &fault));
         }
