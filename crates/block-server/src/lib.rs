@@ -30,7 +30,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::pin::pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use admission::{Admission, SegmentPlaces, UnderWay};
@@ -115,6 +115,24 @@ struct BytesUnderWay {
     writes: Budget,
 }
 
+/// A segment's part of the requests under way. Hostings of a segment share it while requests to an
+/// earlier one have not ended.
+struct SegmentPart {
+    places: SegmentPlaces,
+    /// Bytes of its reads and writes.
+    bytes: BytesUnderWay,
+}
+
+impl SegmentPart {
+    fn new() -> SegmentPart {
+        let bytes = BytesUnderWay {
+            reads: Budget::new(SEGMENT_READ_BYTES_MAX),
+            writes: Budget::new(SEGMENT_WRITE_BYTES_MAX),
+        };
+        SegmentPart { places: SegmentPlaces::new(), bytes }
+    }
+}
+
 /// A segment and its sessions.
 pub(crate) struct OpenSegment {
     since: Instant,
@@ -126,9 +144,7 @@ pub(crate) struct OpenSegment {
     admission: Mutex<()>,
     location_leases: LocationLeases,
     /// Its part of the requests under way.
-    places: SegmentPlaces,
-    /// Bytes of its reads and writes under way.
-    bytes: BytesUnderWay,
+    part: Rc<SegmentPart>,
     /// Its service has ended.
     released: Cell<bool>,
 }
@@ -163,11 +179,7 @@ impl SlotUse {
         }
         let leased = server.location_leases.borrow_mut().remove(&segment);
         let (sessions, admission, released) = Default::default();
-        let places = SegmentPlaces::new();
-        let bytes = BytesUnderWay {
-            reads: Budget::new(SEGMENT_READ_BYTES_MAX),
-            writes: Budget::new(SEGMENT_WRITE_BYTES_MAX),
-        };
+        let part = server.part_of(segment);
         let location_leases =
             LocationLeases::new(epoch, location_leases_end, leased.unwrap_or_default());
         let hosted = Rc::new(OpenSegment {
@@ -177,8 +189,7 @@ impl SlotUse {
             sessions,
             admission,
             location_leases,
-            places,
-            bytes,
+            part,
             released,
         });
         self.slot.hosted.replace(Some(hosted.clone()));
@@ -201,6 +212,8 @@ pub(crate) struct BlockServerInner {
     env: Env,
     opener: Rc<dyn SegmentOpener>,
     slots: RefCell<BTreeMap<SegmentId, Rc<Slot>>>,
+    /// Parts of segments that are open, or have requests under way.
+    parts: RefCell<BTreeMap<SegmentId, Weak<SegmentPart>>>,
     /// Attachments below are over, as later ones have reported.
     fences: RefCell<BTreeMap<VolumeId, u64>>,
     /// Location leases of segments that were open here.
@@ -210,6 +223,20 @@ pub(crate) struct BlockServerInner {
     bytes: BytesUnderWay,
     admission: Admission,
     stats: Cell<Stats>,
+}
+
+impl BlockServerInner {
+    /// The part of a segment: that of a hosting whose requests have not ended, or a new one.
+    fn part_of(&self, segment: SegmentId) -> Rc<SegmentPart> {
+        let parts = &mut *self.parts.borrow_mut();
+        if let Some(part) = parts.get(&segment).and_then(Weak::upgrade) {
+            return part;
+        }
+        parts.retain(|_, part| part.strong_count() > 0);
+        let part = Rc::new(SegmentPart::new());
+        parts.insert(segment, Rc::downgrade(&part));
+        part
+    }
 }
 
 /// Serves segments. Clones share it.
@@ -223,6 +250,7 @@ impl BlockServer {
             env: env.clone(),
             opener,
             slots: RefCell::default(),
+            parts: RefCell::default(),
             fences: RefCell::default(),
             location_leases: RefCell::default(),
             verified: RefCell::default(),

@@ -43,7 +43,7 @@ impl BlockServer {
             matches!(asked, BlockIo::Read { .. } | BlockIo::Write { .. } | BlockIo::Clear { .. });
         // Before the check of its session: between that and its begin there is no pause.
         if works {
-            let places = self.hosted(asked.at().segment).map(|hosted| hosted.places.clone());
+            let places = self.hosted(asked.at().segment).map(|hosted| hosted.part.places.clone());
             let Some(place) = self.0.admission.enter_as(priority, places).await else {
                 self.count(|stats| stats.busy += 1);
                 return Err(BlockError::Busy);
@@ -130,7 +130,7 @@ impl BlockServer {
                 BlockError::Busy
             })
         };
-        let part = take(&hosted.bytes, "block: segment busy")?;
+        let part = take(&hosted.part.bytes, "block: segment busy")?;
         Ok([part, take(&self.0.bytes, "block: server busy")?])
     }
 

@@ -17,6 +17,7 @@ pub mod limits;
 mod owner;
 mod quiet;
 mod scrub;
+mod scrub_rate;
 mod server;
 mod shard;
 

@@ -1,12 +1,12 @@
 //! Scrub: reads every replica at a capped rate and verifies it (C26); an open one up to its durable
-//! length. Reports of what it finds are repeated.
+//! length. Each disk has passes of its own, so that one that hangs holds back no other. Reports of
+//! what scrub finds are repeated.
 
 use std::rc::Rc;
-use std::time::Duration;
 
 use base::ChunkId;
 use chunkstore::{ChunkStore, StoreError};
-use runtime::Env;
+use runtime::{Class, Env};
 use wire::data::{ReplicaStat, ReplicaState};
 use wire::sector::parse_footer;
 
@@ -17,16 +17,25 @@ use crate::server::{Chunkserver, Disk};
 const PAGE: usize = 64;
 
 impl<S: ChunkStore> Chunkserver<S> {
-    pub(crate) async fn run_scrub(self) {
-        if self.0.config.scrub_rate == 0 {
-            return;
+    /// Scrubs a disk in passes, for as long as the server has it.
+    pub(crate) fn scrub(&self, disk: Rc<Disk<S>>) {
+        if self.0.scrub_rate.is_any() {
+            let (server, env) = (self.clone(), &self.0.env);
+            env.spawn(Class::Background, "scrub", async move { server.run_scrub(disk).await });
         }
+    }
+
+    async fn run_scrub(&self, disk: Rc<Disk<S>>) {
+        let env = &self.0.env;
         loop {
             // The pause comes first: a start is busy enough.
-            self.0.env.sleep(self.0.env.jitter(self.0.config.scrub_pause)).await;
-            for disk in self.disks() {
-                self.scrub_disk(&disk).await;
+            env.sleep(env.jitter(self.0.config.scrub_pause)).await;
+            let has_it =
+                self.0.disks.borrow().get(&disk.id).is_some_and(|it| Rc::ptr_eq(it, &disk));
+            if !has_it {
+                return;
             }
+            self.scrub_disk(&disk).await;
             self.count(|stats| stats.scrub_passes += 1);
         }
     }
@@ -66,10 +75,9 @@ impl<S: ChunkStore> Chunkserver<S> {
         if stat.len < stat.durable_bound {
             return self.note_damaged(disk.id, chunk);
         }
-        let rate = (self.0.config.scrub_rate / u64::from(self.0.config.shards.max(1))).max(1);
         let pace = async |bytes: u64| {
             self.count(|stats| stats.scrubbed_bytes += bytes);
-            self.0.env.sleep(Duration::from_nanos(bytes * 1_000_000_000 / rate)).await;
+            self.0.scrub_rate.pace(&self.0.env, bytes).await;
         };
         // Other errors: the replica was deleted, memory was short for long, or the disk has failed.
         let read = read_through(&self.0.env, &disk.store, chunk, stat.len, pace).await;

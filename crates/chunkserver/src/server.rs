@@ -20,6 +20,7 @@ use crate::limits::{
     APPEND_BYTES_INFLIGHT_MAX, DISK_WATCH_PAUSE, JUDGE_PAUSE, READ_BYTES_INFLIGHT_MAX,
 };
 use crate::owner::{DiskOwner, Home};
+use crate::scrub_rate::ScrubRate;
 use crate::shard::{Forwarded, Origin, ShardDirectory, ShardReport};
 
 /// Counters since the start.
@@ -50,7 +51,7 @@ pub struct Stats {
     pub damaged: u64,
     /// Bytes scrubbed.
     pub scrubbed_bytes: u64,
-    /// Passes of scrub over all disks.
+    /// Passes of scrub over a disk.
     pub scrub_passes: u64,
     /// Requests handed to the shard that has their disk.
     pub forwarded: u64,
@@ -108,6 +109,7 @@ pub(crate) struct ChunkserverInner<S> {
     pub(crate) append_bytes: Budget,
     /// Bytes of reads under way, this shard's share.
     pub(crate) read_bytes: Budget,
+    pub(crate) scrub_rate: ScrubRate,
     pub(crate) replicating: RefCell<BTreeSet<ChunkId>>,
     pub(crate) stats: Cell<Stats>,
     pub(crate) addr: Cell<Option<SocketAddr>>,
@@ -162,6 +164,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         });
         let key = config.token_key.clone().unwrap_or_else(|| TokenKey::of_cluster(None));
         let shards = config.shards.max(1) as usize;
+        let scrub_rate = ScrubRate::new(env, config.scrub_rate, config.shards);
         let server = Chunkserver(Rc::new(ChunkserverInner {
             env: env.clone(),
             endpoint: endpoint.clone(),
@@ -175,6 +178,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             verifier: RefCell::new(TokenVerifier::new(key)),
             append_bytes: Budget::new(APPEND_BYTES_INFLIGHT_MAX / shards),
             read_bytes: Budget::new(READ_BYTES_INFLIGHT_MAX / shards),
+            scrub_rate,
             replicating: RefCell::default(),
             stats: Cell::default(),
             addr: Cell::new(None),
@@ -189,7 +193,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         let forwarded = directory.join(addr, server.report());
         env.spawn(Class::Foreground, "forwarded requests", server.clone().run_inbox(forwarded));
         env.spawn(Class::Control, "shard news", server.clone().run_news());
-        env.spawn(Class::Background, "scrub", server.clone().run_scrub());
+        server.disks().into_iter().for_each(|disk| server.scrub(disk));
         env.spawn(Class::Background, "quiet watch", server.clone().run_quiet_watch());
         env.spawn(Class::Background, "disk watch", server.clone().run_disk_watch());
         Ok(server)
@@ -370,7 +374,8 @@ impl<S: ChunkStore> Chunkserver<S> {
         };
         let (failed, owner) = (Cell::new(false), RefCell::new(owner));
         let disk = Rc::new(Disk { id, path, store, failed, owner });
-        self.0.disks.borrow_mut().insert(id, disk);
+        self.0.disks.borrow_mut().insert(id, disk.clone());
+        self.scrub(disk);
         self.0.env.mark("chunkserver: absent disk is back");
         if let Some((home, masters)) = self.0.directory.home() {
             self.judge_disks(home, &masters);

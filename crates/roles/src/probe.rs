@@ -157,7 +157,7 @@ pub fn chunkserver(text: &mut Exposition, server: &Chunkserver<FlashStore>) {
         ("craton_replicated_bytes_total", "Bytes copied by repair.", stats.replicated_bytes),
         ("craton_damaged_total", "Damaged replicas found.", stats.damaged),
         ("craton_scrubbed_bytes_total", "Bytes scrubbed.", stats.scrubbed_bytes),
-        ("craton_scrub_passes_total", "Passes of scrub over all disks.", stats.scrub_passes),
+        ("craton_scrub_passes_total", "Passes of scrub over a disk.", stats.scrub_passes),
         ("craton_forwarded_total", "Requests handed to another executor.", stats.forwarded),
     ] {
         text.counters(name, help).sample(&[], value as f64);

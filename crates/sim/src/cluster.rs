@@ -1,6 +1,6 @@
 //! A simulated cluster: the real masters, chunkservers and clients on simulated hosts.
 
-mod harm;
+pub mod harm;
 mod settle;
 
 use std::cell::{Cell, RefCell};

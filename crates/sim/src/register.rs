@@ -224,38 +224,3 @@ pub fn check(history: Vec<Operation>) -> Result<(), String> {
         near.join("\n")
     ))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(start: u64, end: u64, did: Did, sure: Sure) -> Operation {
-        let (start, end) = (Duration::from_secs(start), Duration::from_secs(end));
-        Operation { did, sure, start, end }
-    }
-
-    #[test]
-    fn late_and_lost_writes_are_found() {
-        use Did::{Read, Write};
-        use Sure::{Happened, Perhaps};
-        let base = |sure| {
-            vec![
-                at(0, 1, Write(7), Happened),
-                at(2, 4, Write(8), Happened),
-                at(2, 5, Write(9), sure),
-            ]
-        };
-        let then = |mut history: Vec<Operation>, reads: &[u64]| {
-            for (index, value) in reads.iter().enumerate() {
-                let start = 10 + 2 * index as u64;
-                history.push(at(start, start + 1, Read(*value), Happened));
-            }
-            check(history).is_ok()
-        };
-        assert!(then(base(Happened), &[8]) && then(base(Happened), &[9, 9]));
-        assert!(!then(base(Happened), &[9, 8]), "a value comes back");
-        assert!(!then(base(Happened), &[7]), "a write is lost");
-        assert!(then(base(Perhaps), &[8, 9]), "it may happen late");
-        assert!(!then(base(Perhaps), &[8, 9, 8]));
-    }
-}

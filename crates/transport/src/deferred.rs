@@ -15,7 +15,7 @@ pub(crate) struct DeferredRequest {
 }
 
 impl DeferredRequest {
-    fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         HEADER + self.message.header.following()
     }
 }
@@ -30,6 +30,10 @@ pub(crate) struct DeferredRequests {
 impl DeferredRequests {
     pub(crate) fn len(&self) -> usize {
         self.requests.len()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Adds one. False, and it is dropped, when all would then have more than `bytes_max` bytes.

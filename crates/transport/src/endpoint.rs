@@ -15,7 +15,7 @@ use crate::connect::{Peer, boxed};
 use crate::error::{CallError, TransportError};
 use crate::handshake::{self, Failure, Own};
 use crate::limits::{
-    LISTEN_RETRY, LISTEN_TIMEOUT, Limits, REFUSAL_LOG_PAUSE, RESERVE_BYTES, UNFINISHED_SHARE,
+    EXTRA_SHARE, HELD_SHARE, LISTEN_RETRY, LISTEN_TIMEOUT, Limits, REFUSAL_LOG_PAUSE, RESERVE_BYTES,
 };
 use crate::link::{Common, Link, OpenedConnection, Owner};
 use crate::local::{self, Caller, Local};
@@ -57,6 +57,8 @@ pub(crate) struct EndpointInner {
     next_link: Cell<u64>,
     /// Accepted links that are up.
     accepted: Cell<usize>,
+    /// Bytes that wait on them, as each has noted them.
+    held: Rc<Cell<usize>>,
     /// Accepted connections in their handshake, the oldest first.
     handshakes: RefCell<VecDeque<Handshake>>,
     next_handshake: Cell<u64>,
@@ -99,6 +101,7 @@ impl Endpoint {
             links: RefCell::default(),
             next_link: Cell::new(1),
             accepted: Cell::new(0),
+            held: Rc::default(),
             handshakes: RefCell::default(),
             next_handshake: Cell::new(1),
             refusals: Cell::default(),
@@ -305,6 +308,7 @@ impl EndpointInner {
             limits: self.limits.clone(),
             reserve: self.reserve.clone(),
             owner: self.this.clone(),
+            held: self.held.clone(),
         };
         let link = Link::start(common, id, opened, handler);
         self.links.borrow_mut().insert(id, link.clone());
@@ -346,6 +350,40 @@ impl EndpointInner {
         }
         self.refusals.set((Some(now), 0));
         Some(silent)
+    }
+
+    /// Bytes that may wait on all accepted links together.
+    fn held_max(&self) -> usize {
+        self.env.pool().budget() / HELD_SHARE
+    }
+
+    /// Bytes that may on each of them, whatever waits on the others.
+    fn share(&self) -> usize {
+        self.held_max() / EXTRA_SHARE / self.limits.links_max
+    }
+
+    /// As many bytes as half of the buffers have wait at most. When they do, of the links that hold
+    /// more than their share the one whose peer is due longest is closed, if it has been for as long
+    /// as a peer may be silent; if none has, there is no room.
+    fn make_room(&self, len: usize) -> bool {
+        let most = self.held_max();
+        while self.held.get() + len > most {
+            let oldest = {
+                let links = self.links.borrow();
+                let large = |link: &&Rc<Link>| !link.connected && link.held_bytes() > self.share();
+                let waiting = links.values().filter(large);
+                let waiting = waiting.filter_map(|link| Some((link.waits_since()?, link)));
+                let oldest = waiting.min_by_key(|((since, _), link)| (*since, link.id));
+                oldest.map(|(since, link)| (since, link.clone()))
+            };
+            let Some(((since, what), link)) = oldest else { return false };
+            if self.env.now().since(since) < self.limits.silence_max {
+                return false;
+            }
+            self.env.mark("transport: a link gives way");
+            link.fail(&format!("the peer {what}, and others need the room"));
+        }
+        true
     }
 
     fn count_failure(&self, failure: &Failure) {
@@ -393,33 +431,11 @@ impl Owner for EndpointInner {
         self.stats.borrow_mut().busy += 1;
     }
 
-    /// Half of the buffers wait for parts at most. When they do, the link that has waited longest
-    /// is closed, if it has waited as long as a peer may be silent; if none has, there is no room.
-    fn make_room(&self, len: usize) -> bool {
-        let pool = self.env.pool();
-        let most = pool.budget() / UNFINISHED_SHARE;
-        if pool.used() + len <= most {
-            return true;
-        }
-        loop {
-            let oldest = {
-                let links = self.links.borrow();
-                let accepted = || links.values().filter(|link| !link.connected);
-                let held: usize = accepted().map(|link| link.unfinished.bytes()).sum();
-                if held + len <= most {
-                    return true;
-                }
-                let waiting = accepted().filter_map(|link| Some((link.unfinished.since()?, link)));
-                let oldest = waiting.min_by_key(|(since, link)| (*since, link.id));
-                oldest.map(|(since, link)| (since, link.clone()))
-            };
-            let Some((since, link)) = oldest else { return false };
-            if self.env.now().since(since) < self.limits.silence_max {
-                return false;
-            }
-            self.env.mark("transport: an unfinished message gives way");
-            link.fail("the rest of its message does not come, and others need the room");
-        }
+    fn may_hold(&self, held: usize, len: usize) -> bool {
+        let most = self.held_max();
+        held + len <= self.share()
+            || (held == 0 && self.held.get() + len <= most + most / EXTRA_SHARE)
+            || self.make_room(len)
     }
 }
 

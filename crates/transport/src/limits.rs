@@ -93,10 +93,16 @@ impl Default for Limits {
 /// Refused connections are logged at most this often, each time with the number of the others.
 pub(crate) const REFUSAL_LOG_PAUSE: Duration = Duration::from_secs(1);
 
-/// This part of the buffer budget may be held by messages whose parts are still to come, of all
-/// accepted links together: 256 of 512 MiB, 64 of the largest messages. The rest is for what is
+/// As many bytes as this part of the buffer budget may wait on all accepted links of an endpoint
+/// together, in buffers and on the heap: messages whose parts are still to come, requests that wait,
+/// answers that are not sent. 256 of 512 MiB, 64 of the largest messages. The rest is for what is
 /// being served.
-pub(crate) const UNFINISHED_SHARE: usize = 2;
+pub(crate) const HELD_SHARE: usize = 2;
+
+/// As many bytes as this part of them may wait beyond that, for links that hold little: 64 MiB for one
+/// message of a link that holds nothing, and as many again for small ones, divided among `links_max`:
+/// 64 KiB each.
+pub(crate) const EXTRA_SHARE: usize = 4;
 
 /// Bytes kept for headers and bodies when the buffer budget is spent: what holds the budget may
 /// itself wait to be sent. Two of the largest writes (`batch_bytes` + one part, as a buffer of

@@ -9,8 +9,8 @@ use metrics::{Fact, Span, Step};
 use runtime::sync::Notify;
 use runtime::{BufPool, Class, Env, FrameFate, Instant, JoinHandle, WriteHalf};
 use wire::frame::{
-    FrameKind, Header, Priority, STATUS_BUSY, STATUS_DROPPED, STATUS_EXPIRED, STATUS_TRANSPORT,
-    Service,
+    FrameKind, HEADER, Header, Priority, STATUS_BUSY, STATUS_DROPPED, STATUS_EXPIRED,
+    STATUS_TRANSPORT, Service,
 };
 
 use crate::deferred::{DeferredRequest, DeferredRequests};
@@ -61,8 +61,8 @@ impl Drop for Serving {
 pub(crate) trait Owner {
     fn link_broke(&self, link: &Link, services: &[ServiceStats; COUNTED]);
     fn answered_busy(&self);
-    /// Whether an accepted link may hold `len` bytes more for a message of which parts are missing.
-    fn make_room(&self, len: usize) -> bool;
+    /// Whether an accepted link that holds `held` bytes may hold `len` more.
+    fn may_hold(&self, held: usize, len: usize) -> bool;
 }
 
 pub(crate) struct Link {
@@ -99,6 +99,10 @@ pub(crate) struct Link {
     /// The writer waits for the kernel to take what left the queue.
     pub(crate) writing: Cell<bool>,
     pub(crate) unfinished: Rc<Unfinished>,
+    /// Its part of `all_held`.
+    held: Cell<usize>,
+    /// See [`Common::held`].
+    all_held: Rc<Cell<usize>>,
     broken: Cell<bool>,
     tasks: RefCell<Vec<JoinHandle<()>>>,
     pub(crate) counters: Counters,
@@ -106,7 +110,11 @@ pub(crate) struct Link {
 
 impl Room for Link {
     fn make_room(&self, len: usize) -> bool {
-        self.connected || self.owner.upgrade().is_some_and(|owner| owner.make_room(len))
+        self.connected || self.may_hold(len)
+    }
+
+    fn note_held(&self) {
+        Link::note_held(self);
     }
 }
 
@@ -126,6 +134,8 @@ pub(crate) struct Common {
     pub(crate) limits: Rc<Limits>,
     pub(crate) reserve: BufPool,
     pub(crate) owner: Weak<dyn Owner>,
+    /// Bytes that wait on the accepted links, as each has noted them.
+    pub(crate) held: Rc<Cell<usize>>,
 }
 
 impl Link {
@@ -164,6 +174,8 @@ impl Link {
             uncredited: Cell::new(None),
             writing: Cell::new(false),
             unfinished,
+            held: Cell::new(0),
+            all_held: common.held,
             broken: Cell::new(false),
             tasks: RefCell::default(),
             counters: Counters::default(),
@@ -198,6 +210,7 @@ impl Link {
             connected: self.connected,
             services: self.counters.snapshot(),
             queued_bytes: self.queue.borrow().bytes(),
+            deferred_bytes: self.deferred.borrow().bytes(),
             calls: self.calls.borrow().len(),
             serving: self.inflight.get(),
         }
@@ -224,6 +237,7 @@ impl Link {
         let queued = std::mem::take(&mut *self.queue.borrow_mut());
         let deferred = std::mem::take(&mut *self.deferred.borrow_mut());
         drop((queued, deferred));
+        self.all_held.set(self.all_held.get() - self.held.take());
         let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
         tasks.iter().for_each(JoinHandle::abort);
         if let Some(owner) = self.owner.upgrade() {
@@ -243,6 +257,24 @@ impl Link {
         piece
     }
 
+    /// Bytes that wait on this link: to be sent, to be handled, or for the rest of their messages.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.queue.borrow().bytes() + self.deferred.borrow().bytes() + self.unfinished.bytes()
+    }
+
+    /// Brings the sum over all accepted links up to date.
+    fn note_held(&self) {
+        if !self.connected && !self.broken.get() {
+            let now = self.held_bytes();
+            self.all_held.set(self.all_held.get() + now - self.held.replace(now));
+        }
+    }
+
+    /// Whether this accepted link may hold `len` bytes more.
+    fn may_hold(&self, len: usize) -> bool {
+        self.owner.upgrade().is_some_and(|owner| owner.may_hold(self.held_bytes(), len))
+    }
+
     /// Drops what waits to be sent of a message whose caller has gone.
     fn drop_cancelled(&self, priority: Priority, request: u64) {
         let dropped = self.queue.borrow_mut().take_cancelled(priority, request);
@@ -259,6 +291,7 @@ impl Link {
 
     /// Wakes what waits until less is to be sent.
     fn notify_room(&self) {
+        self.note_held();
         self.room.notify_waiters();
         if self.deferred.borrow().len() > 0 {
             self.deferred_due.notify_one();
@@ -272,17 +305,21 @@ impl Link {
         }
     }
 
-    /// The act that the peer has not done for too long: taking a part of what waits for it, or
-    /// sending a part of the rest of a message.
-    fn stalled(&self) -> Option<&'static str> {
-        let now = self.env.now();
-        let too_long = |since: Instant| now.since(since) >= self.limits.stalled_max;
+    /// Since when the peer has not done what is due: taking a part of what waits for it, or sending a
+    /// part of the rest of a message.
+    pub(crate) fn waits_since(&self) -> Option<(Instant, &'static str)> {
         let waits = self.writing.get() || self.queue.borrow().frames() > 0;
-        let since = |at: Option<Instant>| at.is_some_and(too_long);
-        if (waits && too_long(self.moved.get())) || since(self.uncredited.get()) {
-            return Some("takes nothing of what waits for it");
-        }
-        since(self.unfinished.since()).then_some("sends nothing of the rest of a message")
+        let taken = [waits.then_some(self.moved.get()), self.uncredited.get()];
+        let taken =
+            taken.into_iter().flatten().map(|at| (at, "takes nothing of what waits for it"));
+        let sent = self.unfinished.since().map(|at| (at, "sends nothing of the rest of a message"));
+        taken.chain(sent).min_by_key(|(since, _)| *since)
+    }
+
+    /// The act that the peer has not done for too long.
+    fn stalled(&self) -> Option<&'static str> {
+        let (since, what) = self.waits_since()?;
+        (self.env.now().since(since) >= self.limits.stalled_max).then_some(what)
     }
 
     /// True when as many frames wait to be sent as one link may hold.
@@ -327,6 +364,7 @@ impl Link {
             self.moved.set(self.env.now());
         }
         self.queue.borrow_mut().push(&self.limits, out);
+        self.note_held();
         self.note_credit();
         self.writable.notify_one();
     }
@@ -429,12 +467,18 @@ impl Link {
         let micros = u64::from(header.deadline_us);
         let deadline = self.env.now() + std::time::Duration::from_micros(micros);
         let request = DeferredRequest { message, deadline };
+        if !self.may_hold(request.bytes()) {
+            self.env.mark("transport: request refused, links hold too much");
+            self.refuse_busy(&header);
+            return;
+        }
         if !self.defers_requests() && self.deferred.borrow().len() == 0 {
             self.serve(service, request, handler);
             return;
         }
         self.env.mark("transport: request deferred");
         let kept = self.deferred.borrow_mut().push(request, self.limits.queue_bytes_max);
+        self.note_held();
         if !kept {
             self.refuse_busy(&header);
         }
@@ -588,6 +632,14 @@ impl Served {
             Err(CallError::Busy) => (STATUS_BUSY, Vec::new(), None),
             Err(_) => (STATUS_DROPPED, Vec::new(), None),
         };
+        let len = HEADER + body.len() + payload.as_ref().map_or(0, |payload| payload.len());
+        let (status, body, payload) = if len == HEADER || self.link.may_hold(len) {
+            (status, body, payload)
+        } else {
+            // The request may have taken effect: "busy" would be wrong.
+            self.link.env.mark("transport: answer dropped, links hold too much");
+            (STATUS_DROPPED, Vec::new(), None)
+        };
         debug_assert!(status < STATUS_TRANSPORT || body.is_empty());
         self.link.respond(&self.header, status, body, payload, Some(self.serving));
     }
@@ -604,6 +656,7 @@ async fn receive(link: Rc<Link>, mut receiver: Receiver, handler: Option<Rc<dyn 
             }
         };
         link.heard.set(true);
+        link.note_held();
         match receiver.take_credits() {
             0 => {}
             parts => link.send_credit(parts),
@@ -618,6 +671,7 @@ async fn receive(link: Rc<Link>, mut receiver: Receiver, handler: Option<Rc<dyn 
             (FrameKind::Cancel, Some(_)) => {
                 receiver.cancel(header.request);
                 link.deferred.borrow_mut().cancel(header.request);
+                link.note_held();
                 let serving = link.serving.borrow().get(&header.request).and_then(Weak::upgrade);
                 if let Some(serving) = serving {
                     link.env.mark("transport: request cancelled");
@@ -657,6 +711,7 @@ async fn serve_deferred(link: Rc<Link>, handler: Rc<dyn Handler>) {
         while !link.defers_requests() {
             let next = link.deferred.borrow_mut().pop();
             let Some(request) = next else { break };
+            link.note_held();
             let header = request.message.header;
             let Some(service) = header.service else { continue };
             if request.deadline <= link.env.now() {

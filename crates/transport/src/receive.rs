@@ -107,6 +107,8 @@ impl Unfinished {
 pub(crate) trait Room {
     /// Whether `len` bytes more may wait for their parts; frees some if need be.
     fn make_room(&self, len: usize) -> bool;
+    /// More of them wait than before.
+    fn note_held(&self);
 }
 
 /// Before the handshake is done.
@@ -114,6 +116,8 @@ impl Room for () {
     fn make_room(&self, _: usize) -> bool {
         false
     }
+
+    fn note_held(&self) {}
 }
 
 pub(crate) struct Receiver {
@@ -275,6 +279,7 @@ impl Receiver {
     fn start_assembly(&mut self, header: Header, room: &impl Room) {
         self.assemblies[header.priority as usize] = None;
         self.note_unfinished();
+        room.note_held();
         let (len, mut payload) = (header.payload_len as usize, None);
         if len > 0 && room.make_room(len) {
             payload = self.pool.alloc(len).ok();
@@ -291,6 +296,7 @@ impl Receiver {
             moved: self.env.now(),
         });
         self.note_unfinished();
+        room.note_held();
     }
 
     async fn take_part(&mut self, part: Header) -> Result<Option<Inbound>, ReceiveError> {

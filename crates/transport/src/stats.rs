@@ -43,6 +43,8 @@ pub struct LinkStats {
     pub services: [ServiceStats; COUNTED],
     /// Bytes that wait to be sent.
     pub queued_bytes: usize,
+    /// Bytes of the peer's requests that wait until some of that has left.
+    pub deferred_bytes: usize,
     /// Calls that wait for answers.
     pub calls: usize,
     /// Requests of the peer that are being handled.

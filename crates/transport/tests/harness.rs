@@ -28,6 +28,8 @@ pub const OP_DROP: u16 = 4;
 pub const OP_FETCH: u16 = 5;
 /// A body of as many bytes as the body says.
 pub const OP_BODY: u16 = 7;
+/// As [`OP_BODY`], after 100 ms.
+pub const OP_LATE_BODY: u16 = 8;
 /// Answers that it is busy.
 pub const OP_BUSY: u16 = 6;
 
@@ -128,6 +130,12 @@ impl Handler for Server {
                 reply.send(Response { status: 0, body: Vec::new(), payload });
             }
             OP_BODY => reply.send(Response::ok(vec![7; number(&request.body) as usize])),
+            OP_LATE_BODY => {
+                env.clone().spawn(Class::Foreground, "late answer", async move {
+                    env.sleep(millis(100)).await;
+                    reply.send(Response::ok(vec![7; number(&request.body) as usize]));
+                });
+            }
             OP_DROP => drop(reply),
             OP_BUSY => reply.busy(),
             OP_HOLD => self.held.borrow_mut().push(Incoming {

@@ -7,10 +7,12 @@ use std::time::Duration;
 use runtime::sim::Sim;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
-use transport::Limits;
+use transport::{CallError, Limits, LinkStats};
 use wire::frame::{FrameKind, Header, Priority, Service};
 
-use crate::harness::{Host, OP_ECHO, OP_FETCH, Raw, content, millis, on, pair, request};
+use crate::harness::{
+    Host, OP_BODY, OP_ECHO, OP_FETCH, OP_LATE_BODY, Raw, content, millis, on, pair, request,
+};
 
 /// The slowest of some calls.
 async fn slowest(sim: &Sim, a: &Host, b: &Host, calls: u32) -> Duration {
@@ -81,6 +83,81 @@ fn peer_that_reads_nothing_holds_little_and_is_given_up() {
             assert_eq!(b.endpoint.stats().links.len(), 1, "only the honest peer is left");
         });
         assert!(sim.marks().contains_key(mark), "{mark}: {:?}", sim.marks());
+    }
+}
+
+/// Each holds what one link may. Answers and requests that wait are in no other bound: the buffers of
+/// a process, or its heap, would be spent.
+#[test]
+fn peers_that_read_nothing_hold_a_bounded_part_together() {
+    for what in [Unread::Payloads, Unread::Bodies, Unread::Late, Unread::Requests] {
+        println!("{what:?}");
+        let sim = pair(38, Limits::default(), async |sim, a, b| {
+            let alone = slowest(&sim, &a, &b, 200).await;
+            let env = sim.boot(sim.add_host("hogs"));
+            for _ in 0..40 {
+                let (hostile, addr) = (env.clone(), b.addr);
+                let raw = on(&env, async move { Raw::admitted(&hostile, addr).await }).await;
+                let task = ask_for(raw, sim.clone(), what);
+                drop(env.spawn(runtime::Class::Foreground, "hog", task));
+            }
+            let waiting = || {
+                let waits = |link: &LinkStats| link.queued_bytes + link.deferred_bytes;
+                b.endpoint.stats().links.iter().map(waits).sum::<usize>()
+            };
+            for number in 0..40 {
+                sim.sleep(millis(50)).await;
+                let held = waiting();
+                let bound = b.env.pool().budget() / 4 * 3;
+                assert!(held <= bound, "{held} bytes wait, {bound} may");
+                let payload = content(&a.env, number, 1 << 20);
+                let asked = request(OP_ECHO, Vec::new(), payload);
+                let answer = a.call(b.addr, asked, millis(5000)).await;
+                // Until the others have read nothing for as long as a peer may be silent.
+                let busy = matches!(answer, Err(CallError::Busy | CallError::Closed));
+                assert!(answer.is_ok() || (busy && number < 12), "{number}: {:?}", answer.err());
+            }
+            let beside = slowest(&sim, &a, &b, 200).await;
+            assert!(beside <= 2 * alone, "{beside:?} beside hostile peers, {alone:?} without");
+            sim.sleep(Duration::from_secs(25)).await;
+            // Some were refused all that they asked for: they hold nothing.
+            assert!(waiting() < 64 << 10, "{} bytes wait for peers that read nothing", waiting());
+        });
+        assert!(sim.marks().contains_key("transport: a link gives way"), "{:?}", sim.marks());
+    }
+}
+
+/// What hostile peers leave with a process.
+#[derive(Clone, Copy, Debug)]
+enum Unread {
+    /// Answers with payloads of 1 MiB.
+    Payloads,
+    /// Answers with bodies of 1 MiB.
+    Bodies,
+    /// The same, of which none is there when the requests are taken.
+    Late,
+    /// Such answers, and behind them requests with bodies of 256 KiB.
+    Requests,
+}
+
+async fn ask_for(mut raw: Raw, sim: Sim, what: Unread) {
+    let large = (1u64 << 20).to_le_bytes();
+    let (op, count) = match what {
+        Unread::Payloads => (OP_FETCH, 17),
+        Unread::Late => (OP_LATE_BODY, 34),
+        Unread::Bodies | Unread::Requests => (OP_BODY, 17),
+    };
+    for number in 1..=count {
+        raw.request(number, op, &large).await;
+    }
+    if matches!(what, Unread::Requests) {
+        for number in 18..=81 {
+            raw.request(number, OP_ECHO, &vec![7; PART]).await;
+        }
+    }
+    loop {
+        sim.sleep(millis(100)).await;
+        raw.send(FrameKind::Ping, &[]).await;
     }
 }
 

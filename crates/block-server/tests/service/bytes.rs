@@ -135,6 +135,32 @@ fn reads_that_stand_still_leave_half_of_the_bytes_to_other_segments() {
     });
 }
 
+/// A segment may be lost, and opened here again, before its requests have ended.
+#[test]
+fn successor_of_a_segment_that_stands_still_takes_no_second_half() {
+    world(44, async |world: World| {
+        let stuck = Stuck::begin(world).await;
+        let gates = stuck.world.gates.clone();
+        let former = stuck.send_all((1..=WRITES_ALL / 2).map(|seq| write(stuck.at, seq))).await;
+        let former_gate = gates.device(segment(0));
+        // It ends with the former requests.
+        drop(stuck.world.servers.borrow()[&0].release(segment(0)));
+        let at = SessionRef { session: 2, grant: 0, ..stuck.at };
+        let at = stuck.raw.open_after(at, 1, 0).await.expect("it is admitted");
+        gates.device(segment(0)).shut();
+        let later = stuck.send_all((1..=WRITES_ALL / 2).map(|seq| write(at, seq))).await;
+        assert_eq!(stuck.use_other().await, SERVED);
+        gates.device(segment(0)).open();
+        assert_eq!(done_and_busy(later).await, (0, WRITES_ALL / 2));
+        former_gate.open();
+        for ended in former {
+            drop(ended.await.expect("it ends"));
+        }
+        let again = stuck.send_all((1..=WRITES_ALL / 2).map(|seq| write(at, seq))).await;
+        assert_eq!(done_and_busy(again).await, (WRITES_ALL / 2, 0));
+    });
+}
+
 /// A client that is refused pauses and tries again: its write is late, and done.
 #[test]
 fn write_beyond_the_bytes_of_its_segment_is_done_when_there_are_some() {

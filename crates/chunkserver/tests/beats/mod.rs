@@ -372,6 +372,31 @@ fn check_of_a_disk_that_hangs_holds_back_no_other_check() {
 }
 
 #[test]
+fn scrub_of_a_disk_that_hangs_holds_back_no_other_scrub() {
+    for hung in 0..2 {
+        check(async |sim| {
+            let host = sim.add_host("cs0");
+            let env = sim.boot(host);
+            let endpoint = Endpoint::new(&env, identity("chunkserver"), Limits::default());
+            let mut config = Config::new("cs0", sim.addr(host, PORT), Vec::new());
+            (config.scrub_rate, config.scrub_pause) = (64 << 20, Duration::from_secs(1));
+            let store = |id| Latent::new(ModelDisk::new(DiskId::new(id)).open(Some(env.clone())));
+            let stores = [store(100), store(101)];
+            let disks = stores.iter().map(|store| ("/disk".to_owned(), store.clone())).collect();
+            let server = Chunkserver::start(&env, endpoint, config, disks).await.unwrap();
+            for store in &stores {
+                fill(&env, store).await;
+                store.spoil(50);
+            }
+            stores[hung].hang();
+            env.sleep(Duration::from_secs(5)).await;
+            assert_eq!(server.stats().damaged, 1, "disk {} is not scrubbed", 1 - hung);
+            assert!(server.stats().scrub_passes >= 3, "{:?}", server.stats());
+        });
+    }
+}
+
+#[test]
 fn master_that_does_not_know_the_server_delays_no_heartbeat_to_others() {
     check(async |sim| {
         let a = StubMaster::start(sim, 1, |_| Reaction::Answer).await;

@@ -50,7 +50,7 @@ impl Latent {
         self.checks.get()
     }
 
-    /// No read or write of the superblock ends from now on.
+    /// Nothing that asks the medium for data or its superblock ends from now on.
     pub fn hang(&self) {
         self.hung.set(true);
     }
@@ -76,6 +76,9 @@ impl ChunkStore for Latent {
         len: u32,
         is_wanted: impl Fn() -> bool,
     ) -> Result<Read, StoreError> {
+        if self.hung.get() {
+            std::future::pending::<()>().await;
+        }
         let read = self.store.read_while(chunk, offset, len, is_wanted).await?;
         for sector in read.sectors.chunks(SECTOR) {
             let footer = parse_footer(sector).unwrap();

@@ -22,26 +22,26 @@ enum Harm {
 
 /// Faults of media of all hosts.
 #[derive(Default)]
-pub(super) struct Harms(RefCell<BTreeMap<HostId, Harm>>);
+pub struct Harms(RefCell<BTreeMap<HostId, Harm>>);
 
 impl Harms {
     /// Operations on a host's media fail from now on.
-    pub(super) fn begin(&self, host: HostId) {
+    pub fn begin(&self, host: HostId) {
         self.set(host, Harm::Now);
     }
 
     /// They fail no longer.
-    pub(super) fn end(&self, host: HostId, now: Duration) {
+    pub fn end(&self, host: HostId, now: Duration) {
         self.set(host, Harm::Until(now));
     }
 
     /// What is stored on a host is damaged or gone.
-    pub(super) fn damage(&self, host: HostId) {
+    pub fn damage(&self, host: HostId) {
         self.set(host, Harm::Lasting);
     }
 
     /// A host's media are new ones.
-    pub(super) fn replace(&self, host: HostId) {
+    pub fn replace(&self, host: HostId) {
         self.0.borrow_mut().remove(&host);
     }
 
@@ -55,39 +55,16 @@ impl Harms {
     }
 
     /// Whether what is stored on a host is damaged or gone.
-    pub(super) fn lasts(&self, host: HostId) -> bool {
+    pub fn lasts(&self, host: HostId) -> bool {
         self.0.borrow().get(&host) == Some(&Harm::Lasting)
     }
 
     /// Whether a process that ends now on a host may do so by a fault of its media.
-    pub(super) fn explains(&self, host: HostId, now: Duration) -> bool {
+    pub fn explains(&self, host: HostId, now: Duration) -> bool {
         match self.0.borrow().get(&host) {
             None => false,
             Some(Harm::Now | Harm::Lasting) => true,
             Some(Harm::Until(end)) => now - *end < SHOWN_WITHIN,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use runtime::sim::Sim;
-
-    use super::*;
-
-    #[test]
-    fn a_fault_explains_an_end_until_it_is_over_and_damage_until_it_is_replaced() {
-        let host = Sim::new(1).add_host("h");
-        let (harms, at) = (Harms::default(), Duration::from_secs);
-        assert!(!harms.explains(host, at(1)));
-        harms.begin(host);
-        assert!(harms.explains(host, at(100)));
-        harms.end(host, at(100));
-        assert!(harms.explains(host, at(102)) && !harms.explains(host, at(104)));
-        harms.damage(host);
-        harms.end(host, at(100));
-        assert!(harms.explains(host, at(500)) && harms.lasts(host));
-        harms.replace(host);
-        assert!(!harms.explains(host, at(500)) && !harms.lasts(host));
     }
 }

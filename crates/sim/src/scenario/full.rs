@@ -66,12 +66,17 @@ impl World {
         let snapshot = self.snapshot(kept, "s").await?;
         let large = self.create("large", LARGE).await?;
         let device = self.open("large").await?;
-        let end = self.write_until_full(&device).await?;
+        let mut end = self.write_until_full(&device, 0).await?;
         self.env.mark("full: a write is refused");
         for _ in 0..2 + draw(30) {
             match self.soon("a write", self.write_part(&device, end)).await? {
                 Err(fault) if fault.kind == Kind::Full => {}
-                answer => return Err(format!("a write to a full cluster: {answer:?}")),
+                Err(fault) => return Err(format!("a write to a full cluster: {fault}")),
+                // What openings of files had taken of the room has come back.
+                Ok(()) => {
+                    self.env.mark("full: room comes back by itself");
+                    end = self.write_until_full(&device, end + PART).await?;
+                }
             }
             self.env.sleep(Duration::from_millis(draw(1000))).await;
             if draw(6) == 0 {
@@ -114,9 +119,9 @@ impl World {
         device.write(offset, data).await
     }
 
-    /// Writes until a write is refused for want of room; answers where.
-    async fn write_until_full(&self, device: &Rc<dyn Device>) -> Result<u64, String> {
-        for offset in (0..LARGE).step_by(PART as usize) {
+    /// Writes from an offset on until a write is refused for want of room; answers where.
+    async fn write_until_full(&self, device: &Rc<dyn Device>, from: u64) -> Result<u64, String> {
+        for offset in (from..LARGE).step_by(PART as usize) {
             match self.soon("a write", self.write_part(device, offset)).await? {
                 Ok(()) => {}
                 Err(fault) if fault.kind == Kind::Full => return Ok(offset),

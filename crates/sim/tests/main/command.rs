@@ -34,8 +34,17 @@ fn scenarios_run_and_replay() {
 }
 
 #[test]
+fn commands_have_help() {
+    for command in ["list", "run", "replay", "hashes", "soak", "chaos"] {
+        assert!(good(&[command, "--help"]).contains("Usage: craton-sim"), "{command}");
+    }
+}
+
+#[test]
 fn wrong_arguments_are_refused() {
-    bad(&["run", "--scenario", "echo", "--seeds", "5"], 2, "A..B");
+    for seeds in ["5", "7..3", "3..3", "a..b", "..5"] {
+        bad(&["run", "--scenario", "echo", "--seeds", seeds], 2, "A..B");
+    }
     bad(&["replay", "--scenario", "nothing", "--seed", "5"], 2, "craton-sim list");
     bad(&["frobnicate"], 2, "frobnicate");
 }
@@ -53,6 +62,16 @@ fn soak_goes_on_behind_the_seeds_of_its_record() {
     soak("one", "6");
     soak("two", "3");
     let text = std::fs::read_to_string(&record).expect("the record");
+    // A kill has cut off a line, the rest of which does not count.
+    std::fs::write(&record, format!("{text}two\tec")).expect("the record");
+    soak("two", "4");
+    let again = std::fs::read_to_string(&record).expect("the record");
+    let added = again.strip_prefix(&format!("{text}two\tec\n")).expect("it is continued");
+    let last = text.trim_end().rsplit('\t').nth(1).and_then(|seeds| seeds.split_once(".."));
+    let next = last.expect("a range").1.parse::<u64>().expect("a seed");
+    assert_eq!(added, format!("two\techo\t{next}..{}\tgood\n", next + 1));
+    std::fs::write(&record, "one\techo\tx..y\tgood\n").expect("the record");
+    bad(&["soak", "--scenarios", "echo", "--record", path], 4, "line 1 names no seeds");
     let mut next = None;
     let mut counts = Vec::new();
     for line in text.lines() {

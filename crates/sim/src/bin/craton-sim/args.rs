@@ -121,21 +121,3 @@ pub fn parse_seeds(text: &str) -> Result<Seeds, String> {
         _ => Err(wrong()),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use clap::CommandFactory;
-
-    use super::*;
-
-    #[test]
-    fn definitions_are_consistent() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn ranges_of_seeds_are_checked() {
-        assert_eq!(parse_seeds("3..7"), Ok(Seeds { start: 3, end: 7 }));
-        assert!(["3", "7..3", "3..3", "a..b", "..5"].iter().all(|text| parse_seeds(text).is_err()));
-    }
-}

@@ -139,26 +139,3 @@ fn first_seed() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     since.as_secs()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn record_is_continued_behind_its_last_seeds() {
-        let text = "aa\techo\t5..9\tgood\nbb\techo\t9..10\tFAILED x\nbb\tnames\t7..8\tgood\nbb\tec";
-        let past = read_record(text, "bb").expect("it reads");
-        assert_eq!(past["echo"], Past { next: 10, count: 1 });
-        assert_eq!(past["names"], Past { next: 8, count: 1 });
-        let cut = format!("{text}\naa\techo\t10..12\tgood\n");
-        assert_eq!(read_record(&cut, "aa").expect("it reads")["echo"].next, 12);
-        assert!(read_record("aa\techo\tx..y\tgood\n", "aa").is_err());
-    }
-
-    #[test]
-    fn ranges_that_pass_are_one_line() {
-        let echo = find("echo").expect("in the table");
-        let (line, ran, bad) = batch(echo, 3..6, 2, "c");
-        assert_eq!((line.as_str(), ran, bad), ("c\techo\t3..6\tgood\n", 3, false));
-    }
-}
