@@ -108,6 +108,15 @@ fn stages(length: Length) -> Vec<Stage> {
             ))],
         });
         stages.push(Stage {
+            name: "chase-model of three appends",
+            budget: minutes(20),
+            steps: vec![Step::Built {
+                only: &["client"],
+                but: &[],
+                run: words("env CRATON_CHASE_MODEL_APPENDS=3"),
+            }],
+        });
+        stages.push(Stage {
             name: "long simulation",
             budget: minutes(120),
             steps: vec![sim(5400, 100)],

@@ -3,6 +3,7 @@
 
 mod backup;
 mod chase;
+mod chase_model;
 mod cluster;
 mod fake;
 mod idle;

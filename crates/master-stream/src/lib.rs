@@ -34,3 +34,4 @@ pub use ports::{CallError, ChunkserverCalls, ClusterSource, CopyOrder, Listing, 
 pub(crate) use service::Service;
 pub use service::{GrantCheck, StreamParts, StreamService, StreamStatus};
 pub use state::{Dead, Stream, StreamMachine};
+pub use votes::sealed_lens;
