@@ -108,6 +108,14 @@ fn stages(length: Length) -> Vec<Stage> {
             ))],
         });
         stages.push(Stage {
+            name: "fixed seeds with openraft's own checks",
+            budget: minutes(30),
+            steps: vec![Step::Tests(words(
+                "cargo test --config profile.dev.package.validit.debug-assertions=true \
+                 --package sim --locked --target-dir target/raft --test main fixed",
+            ))],
+        });
+        stages.push(Stage {
             name: "chase-model of three appends",
             budget: minutes(20),
             steps: vec![Step::Built {

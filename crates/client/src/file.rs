@@ -146,8 +146,14 @@ impl FlatLogFile {
         match inner.client.stream_change(inner.file, change).await {
             Ok(StreamReply::Done { len }) => Ok(len),
             Ok(_) => Err(Error::invalid(&inner.path, "the stream service answered something else")),
-            // Never opened for append: there is nothing to seal.
-            Err(refusal) if refusal.kind == Kind::NotFound => Ok(0),
+            // Never opened for append, so that there is nothing to seal; or removed since.
+            Err(refusal) if refusal.kind == Kind::NotFound => {
+                let there = inner.client.stat_file(inner.file).await;
+                there.map(|_| 0).map_err(|error| match error {
+                    Error::NotFound { .. } => Error::not_found(&inner.path),
+                    other => other,
+                })
+            }
             Err(refusal) => Err(refusal.about("seal", &inner.path)),
         }
     }

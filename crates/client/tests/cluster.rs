@@ -306,6 +306,23 @@ fn a_second_writer_fences_the_first() {
     });
 }
 
+/// Who seals a file may have found its name before another client removed it.
+#[test]
+fn seal_of_a_removed_file_is_refused_and_that_of_one_never_written_is_empty() {
+    let fake = Fake::new(1, 3);
+    run(5, &fake.clone(), Config::default(), |client| async move {
+        let file = create(&client, "/file").await;
+        assert_eq!(file.seal().await, Ok(0));
+        let writer = file.append_handle().await.unwrap();
+        writer.append(b"acknowledged").await.unwrap();
+        assert_eq!(writer.close().await, Ok(12));
+        client.unlink("/file").await.unwrap();
+        assert_eq!(file.seal().await, Ok(12), "its chunks are there for a while");
+        fake.with(|state| state.streams.clear());
+        assert_eq!(file.seal().await.unwrap_err().kind(), Kind::NotFound);
+    });
+}
+
 /// A writer notes the length of its file by the name, which may lead to another one by then.
 #[test]
 fn closing_a_file_changes_nothing_of_the_file_that_took_its_name() {

@@ -610,7 +610,7 @@ impl Cluster {
         let started = roles::chunkserver::start_with(env, &config, how, &seams, disks, tune, &[]);
         let role = started.await.map_err(|error| error.to_string())?;
         for unopened in &role.unopened {
-            eprintln!("craton: warning: {}: a disk is left out: {}", config.id, unopened.error);
+            tracing::warn!(server = %config.id, error = %unopened.error, "a disk is left out");
         }
         let explained = self.is_harmed(self.0.servers[index])
             || self.0.absent[index].has_any()
