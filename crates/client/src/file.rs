@@ -146,16 +146,20 @@ impl FlatLogFile {
         match inner.client.stream_change(inner.file, change).await {
             Ok(StreamReply::Done { len }) => Ok(len),
             Ok(_) => Err(Error::invalid(&inner.path, "the stream service answered something else")),
-            // Never opened for append, so that there is nothing to seal; or removed since.
-            Err(refusal) if refusal.kind == Kind::NotFound => {
-                let there = inner.client.stat_file(inner.file).await;
-                there.map(|_| 0).map_err(|error| match error {
-                    Error::NotFound { .. } => Error::not_found(&inner.path),
-                    other => other,
-                })
-            }
+            // Never opened for append: there is nothing to seal.
+            Err(refusal) if refusal.kind == Kind::NotFound => self.check_named().await.map(|()| 0),
             Err(refusal) => Err(refusal.about("seal", &inner.path)),
         }
+    }
+
+    /// An error when the file was removed. Its stream is made with the first writer, and goes with
+    /// the last name: where the masters know none, only its name distinguishes the two.
+    pub(crate) async fn check_named(&self) -> Result<(), Error> {
+        let inner = &*self.0;
+        inner.client.stat_file(inner.file).await.map(drop).map_err(|error| match error {
+            Error::NotFound { .. } => Error::not_found(&inner.path),
+            other => other,
+        })
     }
 
     /// All its chunks in order, fresh; for operators and tools. None of a file that was never

@@ -186,11 +186,7 @@ impl Reader {
         match locator.locate(self.file.id(), offset, self.file.path()).await {
             Ok(view) => Ok(Some(view)),
             Err(error) if error.kind() == Kind::NotFound => {
-                // The stream is made with the first writer, and goes with the last name.
-                self.client().stat_file(self.file.id()).await.map_err(|error| match error {
-                    Error::NotFound { .. } => Error::not_found(self.file.path()),
-                    other => other,
-                })?;
+                self.file.check_named().await?;
                 Ok(None)
             }
             Err(error) => Err(error),

@@ -381,6 +381,10 @@ impl EndpointInner {
                 return false;
             }
             self.env.mark("transport: a link gives way");
+            if let Some(others) = self.refusals_to_log() {
+                let (peer, addr, held) = (&link.peer.name, link.peer.addr, link.held_bytes());
+                tracing::warn!(%peer, %addr, held, others, "connection closed: its peer {what}");
+            }
             link.fail(&format!("the peer {what}, and others need the room"));
         }
         true
