@@ -4,7 +4,7 @@
 //! configuration, its data and its log. `cluster.key` is there when the cluster has a key. `nbd`
 //! has the front ends' Unix sockets. Other files of the directory are not touched.
 
-use std::fs::{File, Permissions};
+use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ use super::cluster_file::{ClusterFile, replace};
 use crate::args::RoleName;
 use crate::config::{self, Config};
 use crate::exit::{Failure, io};
-use crate::file_lock::lock;
+use crate::file_lock::{FileLock, lock};
 
 const BOOK: &str = "cluster.json";
 const KEY: &str = "cluster.key";
@@ -29,7 +29,7 @@ const UNFINISHED: &str = ".craton.unfinished";
 pub struct Directory {
     path: PathBuf,
     /// Held by commands that change it.
-    lock: Option<File>,
+    lock: Option<FileLock>,
 }
 
 /// State of a directory.

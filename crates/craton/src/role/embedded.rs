@@ -18,7 +18,7 @@ use crate::cluster::{
 };
 use crate::config::{self, Logging, Peer, Store};
 use crate::exit::{Done, Failure, io};
-use crate::file_lock::lock;
+use crate::file_lock::{FileLock, lock};
 use crate::output::{self, warn};
 
 /// MiB of buffers of the one process.
@@ -78,7 +78,7 @@ fn default_dir() -> Result<PathBuf, Failure> {
         .ok_or_else(|| Failure::usage("HOME is not set: name a directory with --dir"))
 }
 
-async fn claim(env: &Env, path: &Path) -> Result<std::fs::File, Failure> {
+async fn claim(env: &Env, path: &Path) -> Result<FileLock, Failure> {
     let mut tries = 0;
     loop {
         match lock(path, "'craton up' runs on this directory already: stop it, or name another") {

@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::exit::{Done, Failure, io as failed};
-use crate::file_lock::lock;
+use crate::file_lock::{FileLock, lock};
 
 /// A file on its way, under another name in the same directory. It is removed when it is dropped.
 /// It is locked: another export to the same path is refused.
@@ -18,7 +18,7 @@ pub struct Fresh {
     path: PathBuf,
     under: PathBuf,
     /// Ends the lock last, when the other name is gone.
-    lock: File,
+    lock: FileLock,
 }
 
 impl Fresh {
@@ -37,7 +37,7 @@ impl Fresh {
         loop {
             let lock = lock(&under, &held)?;
             // Its last owner may have renamed or removed it before the lock was free.
-            if is_at(&lock, &under).map_err(|error| failed("open", &under, &error))? {
+            if is_at(lock.file(), &under).map_err(|error| failed("open", &under, &error))? {
                 return Ok(Some(Fresh { path, under, lock }));
             }
         }
@@ -70,7 +70,7 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
 impl Drop for Fresh {
     fn drop(&mut self) {
         // It is not there any more when it was kept, or is the next export's.
-        if is_at(&self.lock, &self.under).unwrap_or(false) {
+        if is_at(self.lock.file(), &self.under).unwrap_or(false) {
             let _ = fs::remove_file(&self.under);
         }
     }
