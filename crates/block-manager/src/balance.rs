@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use block_proto::BlockServerId;
+use block_proto::lease::RENEW;
 use block_volume::ids::{SegmentId, VolumeId};
 use runtime::Instant;
 
@@ -58,7 +59,8 @@ impl Machine {
         if !self.servers.values().any(ServerEntry::is_staying) {
             return;
         }
-        let gone = self.servers.iter().filter(|(_, entry)| !entry.is_staying());
+        let judges = self.may_judge_silence(now);
+        let gone = self.servers.iter().filter(|(_, entry)| judges && !entry.is_staying());
         let left = gone.flat_map(|(&id, _)| self.state.owned(id));
         let orphans: Vec<SegmentId> = self.state.orphans().chain(left).collect();
         if orphans.is_empty() {
@@ -71,6 +73,14 @@ impl Machine {
             self.moves += u64::from(had_owner);
             self.give(now, id, Some(server));
         }
+    }
+
+    /// True when the silence of a server says something about that server: one renewal after the
+    /// first heartbeat since the takeover. Until then it may be this leader that is out of reach:
+    /// one fault leaves all links to it dead, until the transport of each server gives its own up.
+    /// Nothing is lost by the wait, as no server is known to live that could serve the segments.
+    fn may_judge_silence(&self, now: Instant) -> bool {
+        self.first_heard.is_some_and(|first| now - first >= RENEW)
     }
 
     /// Takes all segments from a server that is about to end: others open them at once.

@@ -168,6 +168,7 @@ impl Machine {
         if entry.boot == Some(heartbeat.boot) && heartbeat.seq <= entry.seq {
             return Ok(grant); // Overtaken by a later one, or come twice.
         }
+        self.first_heard.get_or_insert(now);
         let heard = self.state.boots(server).heard;
         if heartbeat.boot < heard {
             let name = self.state.server(server).map(|known| known.name.clone());

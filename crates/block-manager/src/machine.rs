@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use base::GIB;
-use block_proto::lease::{IDLE, LEASE, drifted};
+use block_proto::lease::{IDLE, LEASE, RENEW, drifted};
 use block_proto::{
     BlockReply, BlockRequest, BlockServerId, BlockServerStatus, BlockStatus, SegmentPlace,
     VolumeInfo,
@@ -107,6 +107,8 @@ pub struct Machine {
     pub(super) config: Config,
     pub(super) state: ManagerState,
     pub(super) servers: BTreeMap<BlockServerId, ServerEntry>,
+    /// Time of the first heartbeat that this leader has received.
+    pub(super) first_heard: Option<Instant>,
     /// Segments whose owners must not acknowledge writes yet.
     pub(super) holds: BTreeMap<SegmentId, Hold>,
     /// Leases that a previous leader granted are over by then.
@@ -147,6 +149,7 @@ impl Machine {
         let mut machine = Machine {
             config,
             servers,
+            first_heard: None,
             holds: BTreeMap::new(),
             former_leases_end,
             peers: Peers::default(),
@@ -245,8 +248,11 @@ impl Machine {
         self.rest_snapshots(now);
         let silent = self.servers.iter().filter(|(_, entry)| entry.alive);
         let next = silent.map(|(&id, entry)| entry.last_heartbeat + self.dead_after(id)).min();
-        let latest = now + self.config.server_dead;
-        self.tick_due = next.unwrap_or(latest).clamp(now + TICK, latest.max(now + TICK));
+        // Until the first heartbeat that comes without a tick.
+        let latest = now + if self.first_heard.is_some() { self.config.server_dead } else { RENEW };
+        let judged = self.first_heard.map(|first| first + RENEW).filter(|&at| at > now);
+        let next = next.into_iter().chain(judged).min().unwrap_or(latest);
+        self.tick_due = next.clamp(now + TICK, latest.max(now + TICK));
         self.tick_due
     }
 

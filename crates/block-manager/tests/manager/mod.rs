@@ -46,6 +46,7 @@ pub fn machine(state: ManagerState, term: u64, now: Instant) -> Machine {
 }
 
 /// One block server, as a test drives it.
+#[derive(Clone)]
 pub struct Server {
     pub id: block_proto::BlockServerId,
     pub boot: u64,

@@ -206,6 +206,77 @@ fn segments_go_to_servers_that_the_leader_has_heard_of() {
     assert_eq!(machine.state().owned_count(servers[2].id), 4);
 }
 
+/// Links of all servers to a new leader may be dead since an earlier fault, until the transport gives
+/// them up: 520 ms after the takeover (docs/simulation.md).
+#[test]
+fn a_leader_that_has_heard_of_no_server_takes_no_segment_away() {
+    let mut machine = machine(ManagerState::default(), 1, at(0));
+    let mut servers: Vec<Server> =
+        (1..=3).map(|n| Server::join(&mut machine, at(0), &format!("bs{n}"))).collect();
+    servers[..2].iter_mut().for_each(|server| drop(server.heartbeat(&mut machine, at(1))));
+    create(&mut machine, 1, spec("a", 4 * GIB)).expect("it is made");
+    let ids = [0, 1, 2].map(|n: usize| servers[n].id);
+    let owned = |machine: &Machine| ids.map(|id| machine.state().owned(id).collect::<Vec<_>>());
+    let before = owned(&machine);
+    assert_eq!(before.each_ref().map(Vec::len), [2, 2, 0]);
+    // The third is dead, which this leader does not know.
+    let mut machine = next_leader(&machine);
+    let mut ticks = 0;
+    let mut due = at(0);
+    for ms in 0..1000 {
+        if at(ms) >= due {
+            due = machine.tick(at(ms));
+            ticks += 1;
+        }
+        assert_eq!(owned(&machine), before, "segments move at {ms} ms");
+        for (n, first) in [(0, 520), (1, 650)] {
+            if ms >= first && (ms - first) % 150 == 0 {
+                servers[n].heartbeat(&mut machine, at(ms));
+            }
+        }
+    }
+    assert!(ticks < 20, "{ticks} clock checks in a second");
+    // The second dies: it has been heard of, and a renewal later its silence counts.
+    for ms in 1000..1700 {
+        if at(ms) >= due {
+            due = machine.tick(at(ms));
+        }
+        if ms % 150 == 0 {
+            servers[0].heartbeat(&mut machine, at(ms));
+        }
+    }
+    assert_eq!(owned(&machine).map(|owned| owned.len()), [4, 0, 0]);
+}
+
+/// A server that has never been heard of while others are is dead after the same time as ever.
+#[test]
+fn a_silent_server_is_dead_in_time_after_a_takeover() {
+    let mut machine = machine(ManagerState::default(), 1, at(0));
+    let mut servers: Vec<Server> =
+        (1..=2).map(|n| Server::join(&mut machine, at(0), &format!("bs{n}"))).collect();
+    servers.iter_mut().for_each(|server| drop(server.heartbeat(&mut machine, at(1))));
+    create(&mut machine, 1, spec("a", 4 * GIB)).expect("it is made");
+    for first in [0, 140, 300, 449, 600, 2000] {
+        let mut machine = next_leader(&machine);
+        let (mut due, mut taken) = (at(0), None);
+        let mut left = Server { seen: Default::default(), ..servers[0].clone() };
+        for ms in 0..3000 {
+            if ms >= first && (ms - first) % 150 == 0 {
+                left.heartbeat(&mut machine, at(ms));
+            }
+            if at(ms) >= due {
+                due = machine.tick(at(ms));
+            }
+            if machine.state().owned_count(left.id) == 4 {
+                taken.get_or_insert(ms);
+            }
+        }
+        let due = 450.max(first + 150);
+        let in_time = taken.is_some_and(|taken| (due..=due + 50).contains(&taken));
+        assert!(in_time, "first heartbeat at {first} ms, taken at {taken:?}");
+    }
+}
+
 #[test]
 fn load_moves_the_busy_segment_away() {
     let mut machine = machine(ManagerState::default(), 1, at(0));

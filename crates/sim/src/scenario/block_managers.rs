@@ -514,9 +514,31 @@ impl World {
         Ok(())
     }
 
+    /// Leaves the links of all block servers to a manager dead, without their notice: they have
+    /// asked it, were cut off from it, and it began to run again.
+    async fn links_die(self: &Rc<Self>, manager: usize) {
+        let (sim, host) = (self.cluster.sim(), self.managers[manager]);
+        for &server in &self.servers {
+            sim.set_blocked(server, host, true);
+            sim.set_blocked(host, server, true);
+        }
+        self.leading.borrow_mut()[manager] = None;
+        sim.crash(host, CrashMode::Power);
+        self.boot_manager(manager);
+        sim.sleep(Duration::from_millis(500)).await;
+        for &server in &self.servers {
+            sim.set_blocked(server, host, false);
+            sim.set_blocked(host, server, false);
+        }
+        sim.mark("block-managers: links to the next leader are dead");
+    }
+
     /// Without other faults: a server that dies, and a manager that dies, are replaced in less than
     /// a second.
-    async fn kill_and_measure(&self, segments: &BTreeSet<SegmentId>) -> Result<(), String> {
+    async fn kill_and_measure(
+        self: &Rc<Self>,
+        segments: &BTreeSet<SegmentId>,
+    ) -> Result<(), String> {
         let sim = self.cluster.sim();
         sim.sleep(Duration::from_secs(2)).await;
         self.until_served(segments, Duration::from_secs(10)).await?;
@@ -534,6 +556,9 @@ impl World {
             .iter()
             .position(|manager| manager.as_ref().is_some_and(ManagerRole::leads));
         let leader = leader.ok_or("no manager leads")?;
+        if sim.with_rng(|rng| rng.one_in(2)) {
+            self.links_die(1 - leader).await;
+        }
         self.leading.borrow_mut()[leader] = None;
         sim.crash(self.managers[leader], CrashMode::Power);
         // Leases last on for a while; then a server must have renewed them.

@@ -583,6 +583,7 @@ pub const SCENARIOS: &[Scenario] = &[
             "block: a new owner waits for a lease",
             "block-managers: a manager is stopped",
             "block-managers: a block server is stopped",
+            "block-managers: links to the next leader are dead",
             "net: connection reset",
             "numbers: a fencing token above 2^32",
             "numbers: a segment's epoch above 2^32",
