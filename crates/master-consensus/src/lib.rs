@@ -30,6 +30,7 @@ pub mod limits;
 mod log;
 mod machine;
 mod manifest;
+mod member;
 pub mod messages;
 mod net;
 mod outcome;

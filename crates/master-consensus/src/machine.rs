@@ -1,6 +1,6 @@
 //! The replicated state machine behind a group: ours, and as openraft drives it.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::fmt;
 use std::io;
 use std::rc::Rc;
@@ -72,9 +72,81 @@ impl fmt::Display for BadSnapshot {
 
 impl std::error::Error for BadSnapshot {}
 
-/// The state with its place in the log; shared by the group's handle and openraft's worker.
-pub(super) struct Applied<M> {
-    pub(super) machine: RefCell<M>,
+/// A state machine of any kind, as openraft's worker drives it. The library is generic over the
+/// worker: with one kind of worker it is compiled once, here, and not in each crate that has a state
+/// machine or opens a group.
+pub(super) trait Replicated {
+    /// See [`StateMachine::apply`].
+    fn apply(&self, index: u64, command: &[u8]) -> Result<Vec<u8>, BadCommand>;
+
+    /// See [`StateMachine::take_changes`].
+    fn take_changes(&self, rows: &mut Rows) -> bool;
+
+    /// Begins a blank state beside the present one.
+    fn begin_load(&self);
+
+    /// Adds a row to the state that was begun: [`StateMachine::load`].
+    fn load(&self, key: &[u8], value: &[u8]) -> Result<(), BadSnapshot>;
+
+    /// The state that was loaded is the present one from here on, and that before it is shed.
+    fn finish_load(&self);
+
+    /// Drops some rows of the state before; false when none is left: [`StateMachine::shed`].
+    fn shed(&self) -> bool;
+}
+
+/// A state of one kind, shared by the group's handle and openraft's worker.
+pub(super) struct State<M> {
+    machine: RefCell<M>,
+    /// The state that is being loaded, or the one before that is being shed.
+    other: RefCell<Option<M>>,
+}
+
+impl<M: StateMachine> State<M> {
+    pub(super) fn new(machine: M) -> Rc<State<M>> {
+        Rc::new(State { machine: RefCell::new(machine), other: RefCell::new(None) })
+    }
+
+    pub(super) fn machine(&self) -> Ref<'_, M> {
+        self.machine.borrow()
+    }
+}
+
+impl<M: StateMachine> Replicated for State<M> {
+    fn apply(&self, index: u64, command: &[u8]) -> Result<Vec<u8>, BadCommand> {
+        self.machine.borrow_mut().apply(index, command)
+    }
+
+    fn take_changes(&self, rows: &mut Rows) -> bool {
+        self.machine.borrow_mut().take_changes(rows)
+    }
+
+    fn begin_load(&self) {
+        let blank = self.machine.borrow().blank();
+        self.other.replace(Some(blank));
+    }
+
+    fn load(&self, key: &[u8], value: &[u8]) -> Result<(), BadSnapshot> {
+        self.other.borrow_mut().as_mut().expect("begun").load(key, value)
+    }
+
+    fn finish_load(&self) {
+        let fresh = self.other.take().expect("begun");
+        self.other.replace(Some(self.machine.replace(fresh)));
+    }
+
+    fn shed(&self) -> bool {
+        let more = self.other.borrow_mut().as_mut().is_some_and(M::shed);
+        if !more {
+            self.other.replace(None);
+        }
+        more
+    }
+}
+
+/// The state with its place in the log; shared by the member and openraft's worker.
+pub(super) struct Applied {
+    state: Rc<dyn Replicated>,
     last: Cell<Option<LogId>>,
     /// Times at which the latest entries were found committed, and were applied here; each at its
     /// index modulo the length. For traces.
@@ -96,54 +168,55 @@ pub(super) struct EntryTimes {
 }
 
 /// openraft's view of a [`StateMachine`].
-pub(super) struct Worker<M> {
+pub(super) struct Worker {
     env: Env,
-    applied: Rc<Applied<M>>,
+    applied: Rc<Applied>,
     checkpoints: Checkpoints,
 }
 
-impl<M: StateMachine> Worker<M> {
-    /// `machine` is in its initial state; `purged` is where the log begins, which the newest
+impl Worker {
+    /// `state` is in its initial state; `purged` is where the log begins, which the newest
     /// checkpoint must cover.
     pub(super) async fn open(
-        machine: M,
+        state: Rc<dyn Replicated>,
         checkpoints: Checkpoints,
         purged: Option<u64>,
-    ) -> Result<Self, LogError> {
+    ) -> Result<Worker, LogError> {
         if checkpoints.covers() < purged {
             return Err(LogError::SnapshotLost);
         }
         let env = checkpoints.env().clone();
-        let mut applied = Applied {
-            machine: RefCell::new(machine),
+        let applied = Applied {
+            state,
             last: Cell::new(None),
             times: RefCell::new(vec![EntryTimes::default(); TIMES]),
             membership: RefCell::default(),
             failure: RefCell::default(),
         };
         if let Some((meta, data)) = checkpoints.current() {
-            let blank = applied.machine.get_mut().blank();
-            let loaded = load(&env, &checkpoints, blank, &data).await?;
-            applied.machine = RefCell::new(loaded);
+            load(&env, &checkpoints, &*applied.state, &data).await?;
+            applied.state.finish_load();
+            while applied.state.shed() {}
             applied.last.set(meta.last_log_id);
-            applied.membership = RefCell::new(meta.last_membership);
+            applied.membership.replace(meta.last_membership);
         }
         Ok(Worker { env, applied: Rc::new(applied), checkpoints })
     }
 
-    pub(super) fn applied(&self) -> Rc<Applied<M>> {
+    pub(super) fn applied(&self) -> Rc<Applied> {
         self.applied.clone()
     }
 }
 
 /// Fills a blank state from a checkpoint, while other tasks run.
-async fn load<M: StateMachine>(
+async fn load(
     env: &Env,
     checkpoints: &Checkpoints,
-    mut state: M,
+    state: &dyn Replicated,
     data: &SnapshotData,
-) -> Result<M, LogError> {
+) -> Result<(), LogError> {
     let lost = |_| LogError::SnapshotLost;
+    state.begin_load();
     let sink = async |bytes: Vec<u8>| {
         let (mut at, mut count) = (0, 0);
         while let Some(row) = first_row(&bytes[at..]).map_err(|_| LogError::SnapshotLost)? {
@@ -157,11 +230,10 @@ async fn load<M: StateMachine>(
         }
         Ok(())
     };
-    checkpoints.merged(&data.runs, false, sink).await?;
-    Ok(state)
+    checkpoints.merged(&data.runs, false, sink).await
 }
 
-impl<M> Applied<M> {
+impl Applied {
     /// Index of the last entry that was applied.
     pub(super) fn last_index(&self) -> Option<u64> {
         self.last.get().map(|id| id.index)
@@ -177,9 +249,7 @@ impl<M> Applied<M> {
         let times = self.times.borrow()[index as usize % TIMES];
         (times.index == index).then_some(times)
     }
-}
 
-impl<M: StateMachine> Applied<M> {
     fn apply(&self, (entry, responder): EntryResponder<Types>) -> Result<(), LogError> {
         let id = entry.log_id();
         let in_order = self.last.get().map_or(0, |last| last.index + 1) == id.index;
@@ -190,7 +260,7 @@ impl<M: StateMachine> Applied<M> {
         let answer = match entry.payload {
             EntryPayload::Blank => Vec::new(),
             EntryPayload::Normal(command) => {
-                let applied = self.machine.borrow_mut().apply(id.index, &command.0);
+                let applied = self.state.apply(id.index, &command.0);
                 applied.map_err(|BadCommand| {
                     let failure = LogError::BadCommand { index: id.index, len: command.0.len() };
                     self.failure.replace(Some(failure.clone()));
@@ -213,7 +283,7 @@ impl<M: StateMachine> Applied<M> {
     }
 }
 
-impl<M: StateMachine> RaftStateMachine<Types> for Worker<M> {
+impl RaftStateMachine<Types> for Worker {
     type SnapshotData = SnapshotData;
     type SnapshotBuilder = Builder;
 
@@ -234,7 +304,7 @@ impl<M: StateMachine> RaftStateMachine<Types> for Worker<M> {
     async fn get_snapshot_builder(&mut self) -> Builder {
         let mut rows = Rows::default();
         // Commands wait during this, other tasks do not.
-        while self.applied.machine.borrow_mut().take_changes(&mut rows) {
+        while self.applied.state.take_changes(&mut rows) {
             rows.next_slice();
             self.env.yield_now().await;
         }
@@ -250,13 +320,12 @@ impl<M: StateMachine> RaftStateMachine<Types> for Worker<M> {
         data: SnapshotData,
     ) -> Result<(), io::Error> {
         let data = self.checkpoints.adopt(data).await?;
-        let blank = self.applied.machine.borrow().blank();
-        let fresh = load(&self.env, &self.checkpoints, blank, &data).await?;
+        load(&self.env, &self.checkpoints, &*self.applied.state, &data).await?;
         self.checkpoints.replace(meta, &data).await?;
-        let mut old = self.applied.machine.replace(fresh);
+        self.applied.state.finish_load();
         self.applied.last.set(meta.last_log_id);
         *self.applied.membership.borrow_mut() = meta.last_membership.clone();
-        while old.shed() {
+        while self.applied.state.shed() {
             self.env.yield_now().await;
         }
         Ok(())

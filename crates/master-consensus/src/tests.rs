@@ -8,7 +8,7 @@ use runtime::{Class, Env};
 use testing::chunks::ModelDisk;
 
 use super::log::RaftLog;
-use super::machine::Worker;
+use super::machine::{State, Worker};
 use super::types::Types;
 use super::{BadCommand, BadSnapshot, Checkpoints, GroupStore, MemoryDevice, Rows, StateMachine};
 
@@ -42,12 +42,12 @@ impl StateMachine for Counter {
 
 struct Stores;
 
-impl StoreBuilder<Types, RaftLog, Worker<Counter>> for Stores {
-    async fn build(&self) -> Result<((), RaftLog, Worker<Counter>), StorageError<Types>> {
+impl StoreBuilder<Types, RaftLog, Worker> for Stores {
+    async fn build(&self) -> Result<((), RaftLog, Worker), StorageError<Types>> {
         let log = RaftLog::open(&Env::current(), MemoryDevice::new(64 << 10)).await;
         let store = ModelDisk::new(DiskId::new(1)).open(None);
         let checkpoints = Checkpoints::open(GroupStore::new(&Env::current(), store, 1)).await;
-        let worker = Worker::open(Counter(0), checkpoints.expect("empty"), None).await;
+        let worker = Worker::open(State::new(Counter(0)), checkpoints.expect("empty"), None).await;
         Ok(((), log.expect("an empty log"), worker.expect("no snapshot")))
     }
 }
