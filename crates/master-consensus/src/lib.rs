@@ -15,6 +15,7 @@
 
 pub mod bytes;
 mod checkpoint;
+mod config;
 mod device;
 mod engine;
 mod error;
@@ -46,16 +47,18 @@ pub mod tracked;
 mod types;
 
 pub use checkpoint::Checkpoints;
+pub use config::GroupConfig;
 pub use device::{LogDevice, LogImage, MemoryDevice, MemoryLog};
 pub use engine::EngineDevice;
 pub use error::{DeviceError, LogError};
 pub use files::FileDevice;
 pub use fuzz::{fuzz_log, fuzz_message};
-pub use group::{Group, GroupConfig, Leadership};
+pub use group::Group;
 pub use group_store::{GroupStore, open_store, store_options};
 pub use log::RaftLog;
 pub use machine::{BadCommand, BadSnapshot, StateMachine};
 pub use manifest::fuzz_manifest;
+pub use member::Leadership;
 pub use net::{Groups, LocalFuture, NetError, PeerReceive, PeerSend};
 pub use outcome::{MembershipError, OpenError, ProposeError, ReadError};
 pub use rows::{RowCopy, Rows, fuzz_rows};

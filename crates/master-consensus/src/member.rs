@@ -23,8 +23,8 @@ use runtime::{Class, Env};
 use wire::control::Group as GroupName;
 
 use super::checkpoint::Checkpoints;
+use super::config::GroupConfig;
 use super::error::LogError;
-use super::group::{GroupConfig, Leadership};
 use super::incoming::Incoming;
 use super::limits::{
     APPENDS_TOGETHER, PROPOSAL_BYTES_MAX, PROPOSALS_INFLIGHT_MAX, READS_INFLIGHT_MAX,
@@ -36,6 +36,17 @@ use super::net::{
 };
 use super::outcome::{MembershipError, OpenError, ProposeError, ReadError};
 use super::types::{Command, Snapshot, Types, Vote};
+
+/// The leader of a group, as this member knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Leadership {
+    /// The term.
+    pub term: u64,
+    /// Its leader.
+    pub leader: Option<u64>,
+    /// This member leads: it takes proposals. It may be deposed already without knowing.
+    pub leading: bool,
+}
 
 /// One member of a group, for any state machine.
 pub(super) struct Member {
