@@ -14,6 +14,7 @@ pub mod exports;
 mod files;
 pub mod limits;
 mod location_cache;
+mod owner;
 mod ranges;
 mod segment;
 mod session;

@@ -15,6 +15,13 @@ pub const BLOCK_REQUEST_DEADLINE: Duration = Duration::from_secs(120);
 /// First and longest pause between two tries of a request. A takeover is to be noticed within a
 /// small part of the second that it may take.
 pub const BLOCK_PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
+/// A request without an answer for this long asks the manager whether its segment has moved: longer
+/// than a healthy request takes, and a part of what a takeover may take.
+pub const MOVED_AFTER: Duration = Duration::from_millis(150);
+/// Between two such questions of a segment, in the first second of a request, and later: an opening that
+/// recovers much takes seconds.
+pub const MOVED_PAUSE: (Duration, Duration) =
+    (Duration::from_millis(100), Duration::from_millis(1000));
 /// Bytes of a volume for which one request lists pieces: 2,048 sectors of 128 KiB.
 pub const PIECES_BYTES_MAX: u64 = 256 * MIB;
 /// DataFiles of one segment that a client keeps open: one of 32 GiB has 64, and some more during

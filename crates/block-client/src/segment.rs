@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -14,12 +15,14 @@ use block_volume::geometry::Extent;
 use block_volume::ids::SegmentId;
 use block_volume::limits::BLOCK;
 use block_volume::location::{LocationRun, location_group};
+use futures_util::future::{Either, select};
 use runtime::sync::Mutex;
 use runtime::{Buf, Instant};
 use transport::{CallError, Priority, Request, Token};
 
 use super::direct::{DirectReader, part_of};
 use super::location_cache::{Watch, Watching};
+use super::owner::OwnerWatch;
 use super::ranges::Ranges;
 use super::session::{Changes, Session, Ticket};
 use super::shared::{Attachment, SegmentOwner, Shared};
@@ -68,6 +71,13 @@ struct Link {
     admitted: u64,
 }
 
+/// Why a call has no answer.
+enum CallEnd {
+    /// The segment is another's by now.
+    Moved,
+    Failed(CallError),
+}
+
 /// End of the lease on the locations of a session.
 #[derive(Clone, Copy, Default)]
 struct LocationLease {
@@ -82,6 +92,7 @@ pub(super) struct Segment {
     /// One session is begun at a time.
     turn: Mutex<()>,
     link: RefCell<Link>,
+    owner: Rc<OwnerWatch>,
     changes: Rc<Changes>,
     direct: Rc<DirectReader>,
     watch: Watch,
@@ -92,6 +103,7 @@ impl Segment {
     pub(super) fn new(shared: &Rc<Shared>, index: u32) -> Rc<Segment> {
         let id = SegmentId { volume: shared.volume, index };
         Rc::new(Segment {
+            owner: OwnerWatch::new(shared, id),
             shared: shared.clone(),
             id,
             ranges: Ranges::default(),
@@ -252,7 +264,11 @@ impl Segment {
         match self.call(session.place, request, payload, (priority, timeout)).await {
             Ok(Ok(answered)) => AttemptEnd::Answered(answered, session.number),
             Ok(Err(error)) => self.refused(error, &session),
-            Err(error) => {
+            Err(CallEnd::Moved) => {
+                self.doubt(session.place);
+                again(false, "the segment has moved to another block server")
+            }
+            Err(CallEnd::Failed(error)) => {
                 if error != CallError::Busy {
                     self.doubt(session.place);
                 }
@@ -366,6 +382,9 @@ impl Segment {
         if let Some(session) = kept.filter(|kept| !kept.is_lost() && kept.place == place) {
             return Ok(session); // The server or the network was slow.
         }
+        if let Some(kept) = self.changes.session().filter(|kept| kept.place != place) {
+            self.owner.lose(kept.place); // Requests that wait for it come along.
+        }
         let number = {
             let link = &mut *self.link.borrow_mut();
             link.next += 1;
@@ -396,14 +415,41 @@ impl Segment {
                 Err(again(true, &format!("the segment is not served at {}: {error}", place.addr)))
             }
             Ok(Ok(_)) => Err(failed(Kind::Invalid, "the block server gives another answer")),
-            Err(error) => {
+            Err(CallEnd::Moved) => {
+                self.doubt(place);
+                Err(again(false, "the segment has moved to another block server"))
+            }
+            Err(CallEnd::Failed(error)) => {
                 self.doubt(place);
                 Err(again(true, &error.to_string()))
             }
         }
     }
 
+    /// Calls an owner, for as long as it has the segment: one that hears nothing, or stands still, never
+    /// says that it lost it.
     async fn call(
+        &self,
+        place: SegmentOwner,
+        request: BlockIo,
+        payload: Option<Buf>,
+        how: (Priority, Duration),
+    ) -> Result<Result<Answered, BlockError>, CallEnd> {
+        let _waits = self.owner.wait(place);
+        let call = pin!(self.send(place, request, payload, how));
+        match select(call, pin!(self.owner.lost(place))).await {
+            Either::Left((answer, _)) => {
+                self.owner.note_answer();
+                answer.map_err(CallEnd::Failed)
+            }
+            Either::Right(_) => {
+                self.shared.env.mark("block: request leaves an owner that has lost the segment");
+                Err(CallEnd::Moved)
+            }
+        }
+    }
+
+    async fn send(
         &self,
         place: SegmentOwner,
         request: BlockIo,

@@ -14,6 +14,7 @@ use super::entity::{Boots, Segment, Server};
 use super::error::Refusal;
 use super::machine::Machine;
 use super::owners::{Hold, ServerEntry, Wait};
+use super::reach::Reach;
 use super::rows::{Key, Value};
 
 impl Machine {
@@ -113,8 +114,9 @@ impl Machine {
             if self.state.owned_count(to) == 1
                 && let Some(entry) = self.servers.get_mut(&to)
             {
-                // It sent heartbeats rarely so far, and is asked for one now.
+                // It sent heartbeats rarely so far, and is asked for one now; pings likewise.
                 entry.last_heartbeat = entry.last_heartbeat.max(now);
+                entry.reach.excuse(now);
             }
             if segment.owner != Some(to) {
                 self.note(to, id);
@@ -180,16 +182,21 @@ impl Machine {
             }
             let entry = self.servers.get_mut(&server).expect("found above");
             entry.boot = Some(heartbeat.boot);
+            entry.reach = Reach::new(now);
             (entry.seen, entry.seq) = (0, 0);
             entry.loads.clear();
         }
         let reset = heartbeat.seen.term != term;
         let seen = if reset { 0 } else { heartbeat.seen.change };
+        let slower = self.slower(server);
         let entry = self.servers.get_mut(&server).expect("found above");
         let stayed = entry.is_staying();
-        entry.alive = true;
+        if !std::mem::replace(&mut entry.alive, true) {
+            entry.reach.excuse(now); // It was not pinged.
+        }
         (entry.last_heartbeat, entry.seq, entry.seen) = (now, heartbeat.seq, seen);
         entry.leaving = heartbeat.leaving;
+        entry.reach.note_heartbeat(now, slower);
         let woke = !stayed && entry.is_staying();
         entry.unopened = heartbeat.unopened.into_iter().collect();
         entry.unopened_count = heartbeat.unopened_count;
@@ -215,7 +222,8 @@ impl Machine {
         self.fill(now, server, seen, &mut grant);
         grant.reset = reset;
         grant.seen.term = term;
-        if !grant.more && self.leads(now) {
+        let reached = !self.servers[&server].reach.is_lost();
+        if !grant.more && reached && self.leads(now) {
             grant.lease_ms = self.config.lease.as_millis() as u32;
             let until = now + drifted(self.config.lease);
             let entry = self.servers.get_mut(&server).expect("found above");

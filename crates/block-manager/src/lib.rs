@@ -26,6 +26,8 @@ pub mod limits;
 pub mod machine;
 mod owners;
 mod peers;
+mod pings;
+mod reach;
 pub mod rows;
 pub mod service;
 mod snapshots;

@@ -1,6 +1,6 @@
 //! Bounds and times of the block manager, with reason and arithmetic.
 
-use block_proto::lease::LEASE;
+use block_proto::lease::{IDLE, LEASE, RENEW};
 use runtime::Duration;
 
 /// A block server without a heartbeat for this long is dead: three renewals.
@@ -9,6 +9,24 @@ pub const SERVER_DEAD: Duration = Duration::from_millis(450);
 pub const PAUSED: Duration = Duration::from_millis(100);
 /// Between two clock checks of the manager: at least.
 pub const TICK: Duration = Duration::from_millis(50);
+/// Between two pings to a block server that owns segments; one without gets every [`IDLE`]th.
+pub const PING: Duration = Duration::from_millis(100);
+/// A server that has answered no ping for this long is not reached, though its heartbeats come: three
+/// pings.
+pub const UNREACHED: Duration = Duration::from_millis(300);
+/// The same for one that has answered none yet: the link to it may be dead since an earlier fault, and
+/// is given up after half a second (docs/simulation.md).
+pub const UNREACHED_FIRST: Duration = Duration::from_millis(1000);
+/// Heartbeats further apart than this do not come regularly: one and a half renewals.
+pub const BEAT_GAP: Duration = Duration::from_millis(225);
+/// Heartbeats must have come regularly for this long, since the last answer, before that says anything:
+/// a server that stood still sends its next heartbeat before it answers.
+pub const BEATS_MIN: Duration = RENEW;
+/// A server that was not reached is given segments again when its answers have come for this long.
+pub const REACHED_AGAIN: Duration = Duration::from_secs(2);
+/// Servers that are not reached at most, and a third of those that live at most, though one always:
+/// what a manager does for one broken server must not empty a cluster.
+pub const UNREACHED_MAX: usize = 3;
 /// An attachment without a renewal for this long may be taken over.
 pub const ATTACH_DEAD: Duration = Duration::from_secs(5);
 /// Records of changes have 32 bits for the epoch of the attachment that asked for them: 136 years of
@@ -62,6 +80,7 @@ pub const PAGE_ENTRY: usize = 160;
 pub const VOLUMES_MAX: usize = 1 << 18;
 
 const _: () = assert!(SERVER_DEAD.as_millis() < LEASE.as_millis());
+const _: () = assert!(PING.as_millis() * 3 <= UNREACHED.as_millis() && IDLE > 0);
 /// Rows of changes in one batch of the table, unless one change has more: what waits longer than an
 /// append takes.
 pub const ROWS_TOGETHER: usize = 4096;

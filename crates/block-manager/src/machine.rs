@@ -21,6 +21,7 @@ use super::entity::{Counters, PendingDelete};
 use super::error::Refusal;
 use super::limits::{
     LINK_ATTEMPT, PAGE_BYTES, PAGE_ENTRY, PAUSED, PURGE_AFTER, ROWS_TOGETHER, SERVER_DEAD, TICK,
+    UNREACHED,
 };
 use super::owners::{Hold, ServerEntry};
 use super::peers::Peers;
@@ -40,6 +41,8 @@ pub struct Config {
     pub lease: Duration,
     /// A block server without a heartbeat for this long is dead.
     pub server_dead: Duration,
+    /// A block server whose heartbeats come, and that answers no ping for this long, is not reached.
+    pub unreached: Duration,
     /// Volumes at most.
     pub volumes_max: usize,
     /// Time for which the data of deleted volumes is kept.
@@ -66,6 +69,7 @@ impl Config {
             bytes_least: GIB,
             lease: LEASE,
             server_dead: SERVER_DEAD,
+            unreached: UNREACHED,
             volumes_max: super::limits::VOLUMES_MAX,
             undelete: super::limits::UNDELETE,
             first: FirstEpochs::default(),
@@ -124,6 +128,9 @@ pub struct Machine {
     /// Deleted volumes, without their snapshots.
     pub(super) left: BTreeMap<VolumeId, Left>,
     pub(super) balanced: Instant,
+    /// Time of the latest round of pings, and number of rounds.
+    pub(super) pinged: Instant,
+    pub(super) pings: u64,
     /// Since when this leader knows of a pending delete.
     pending_since: BTreeMap<PendingDelete, Instant>,
     /// When [`Machine::tick`] is due.
@@ -159,6 +166,8 @@ impl Machine {
             snapshots: Snapshots::default(),
             left: BTreeMap::new(),
             balanced: now,
+            pinged: now,
+            pings: 0,
             pending_since,
             tick_due: now,
             leads_until: now,
@@ -258,8 +267,12 @@ impl Machine {
 
     /// Silence after which a server is dead. One without segments sends heartbeats rarely.
     pub(super) fn dead_after(&self, id: BlockServerId) -> Duration {
-        let idle = self.state.owned_count(id) == 0;
-        self.config.server_dead * if idle { IDLE } else { 1 }
+        self.config.server_dead * self.slower(id)
+    }
+
+    /// A server without segments sends heartbeats less often by this factor, and is pinged less often.
+    pub(super) fn slower(&self, id: BlockServerId) -> u32 {
+        if self.state.owned_count(id) == 0 { IDLE } else { 1 }
     }
 
     /// True when there is nothing to serve, so that no client waits for a successor of this manager.
@@ -416,6 +429,7 @@ impl Machine {
                 addr: known.addr,
                 alive: entry.is_some_and(|entry| entry.alive),
                 leaving: entry.is_some_and(|entry| entry.leaving),
+                unreached: entry.is_some_and(|entry| entry.reach.is_lost()),
                 segments: self.state.owned_count(server) as u32,
                 iops,
                 bytes,

@@ -7,6 +7,7 @@ use block_volume::ids::SegmentId;
 use runtime::Instant;
 
 use super::limits::{BYTES_PER_REQUEST, SEGMENT_COST};
+use super::reach::Reach;
 
 /// A block server as this leader knows it.
 #[derive(Debug)]
@@ -14,6 +15,7 @@ pub(super) struct ServerEntry {
     pub(super) alive: bool,
     /// It has reported that it is about to end.
     pub(super) leaving: bool,
+    pub(super) reach: Reach,
     /// Time of the last heartbeat.
     pub(super) last_heartbeat: Instant,
     /// The process that sends heartbeats, once this leader has heard of one.
@@ -67,6 +69,7 @@ impl ServerEntry {
             // Until it has been silent for long, it is assumed to be as it was.
             alive: true,
             leaving: false,
+            reach: Reach::new(now),
             last_heartbeat: now,
             boot: None,
             seq: 0,
@@ -83,7 +86,7 @@ impl ServerEntry {
 
     /// True when it lives and may be given segments.
     pub(super) fn is_staying(&self) -> bool {
-        self.alive && !self.leaving
+        self.alive && !self.leaving && !self.reach.is_lost()
     }
 
     /// Requests and bytes a second.

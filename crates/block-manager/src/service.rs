@@ -70,6 +70,8 @@ pub struct ManagerConfig {
     pub bytes_least: u64,
     /// A block server without a heartbeat for this long is dead.
     pub server_dead: Duration,
+    /// A block server whose heartbeats come, and that answers no ping for this long, is not reached.
+    pub unreached: Duration,
     /// Time for which the data of deleted volumes is kept; zero: not at all.
     pub undelete: Duration,
     /// First epochs of new volumes.
@@ -314,6 +316,7 @@ impl Manager {
         let config = Config {
             bytes_least: inner.config.bytes_least,
             server_dead: inner.config.server_dead,
+            unreached: inner.config.unreached,
             undelete: inner.config.undelete,
             first: inner.config.first,
             ..Config::new(&inner.config.name, fencing)
@@ -340,6 +343,7 @@ impl Manager {
         let tasks = [
             spawn(Class::Foreground, "block manager: store", boxed(lead.clone().store(&inner.env))),
             spawn(Class::Control, "block manager: tick", boxed(self.clone().watch(lead.clone()))),
+            spawn(Class::Control, "block manager: pings", boxed(self.clone().ping(lead.clone()))),
             spawn(
                 Class::Background,
                 "block manager: purge",

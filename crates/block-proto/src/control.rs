@@ -397,6 +397,9 @@ pub struct BlockServerStatus {
     pub alive: bool,
     /// True when it is about to end.
     pub leaving: bool,
+    /// True when its heartbeats come, and the manager's pings are not answered: others have its
+    /// segments until they are again.
+    pub unreached: bool,
     /// Segments that it owns.
     pub segments: u32,
     /// Requests a second over its segments.
@@ -500,6 +503,8 @@ pub enum BlockReply {
 pub enum BlockServerRequest {
     /// Send a heartbeat now: there is news.
     HeartbeatNow,
+    /// Answer, so that the manager knows that others reach this server (`protocols-tail.md` 10.7).
+    Ping,
     /// Is there data in a part of a segment?
     HasData {
         /// The segment.
@@ -568,6 +573,7 @@ impl BlockServerRequest {
     pub fn name(&self) -> &'static str {
         match self {
             BlockServerRequest::HeartbeatNow => "beat now",
+            BlockServerRequest::Ping => "ping",
             BlockServerRequest::HasData { .. } => "has data",
             BlockServerRequest::Check { .. } => "check segment",
             BlockServerRequest::Scrub { .. } => "scrub progress",

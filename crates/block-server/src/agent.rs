@@ -176,6 +176,11 @@ impl BlockServerAgent {
         self.0.ownership.borrow().lease_state(segment, epoch, self.0.env.now())
     }
 
+    /// Returns after a change of what this server owns, or of how long it holds answers back.
+    pub async fn changed(&self) {
+        self.0.changed.notified().await;
+    }
+
     /// No write to a segment that was opened under `epoch` is acknowledged before; `None` when
     /// another server owns it.
     pub fn acknowledge_from(&self, segment: SegmentId, epoch: u64) -> Option<Instant> {
@@ -285,6 +290,8 @@ impl BlockServerAgent {
                     actions.into_iter().for_each(|action| self.act(action));
                     if leaves_none && grant.known {
                         self.0.left.set(true);
+                    }
+                    if leaves_none || !grant.changes.is_empty() {
                         self.0.changed.notify_waiters();
                     }
                     if again {
@@ -509,6 +516,7 @@ impl BlockServerAgent {
                 self.0.heartbeat.notify_one();
                 Ok(BlockServerReply::Done)
             }
+            BlockServerRequest::Ping => Ok(BlockServerReply::Done),
             BlockServerRequest::HasData { segment, from, to } => {
                 let found = self.has_data(segment, from, to).await;
                 found.map(BlockServerReply::HasData).map_err(refused)

@@ -14,6 +14,7 @@ use block_segment::{LinkFrom, Options, Segment, Shared};
 use block_volume::contract::Answer;
 use block_volume::ids::{Identity, SegmentId, VolumeId};
 use client::Client;
+use futures_util::future::LocalBoxFuture;
 use runtime::Instant;
 use table::{ClientStore, Store};
 use transport::{Endpoint, Handler, Incoming, TransportError};
@@ -118,6 +119,10 @@ struct SegmentLease {
 impl Lease for SegmentLease {
     fn lease_state(&self) -> LeaseState {
         self.agent.lease_state(self.segment, self.epoch)
+    }
+
+    fn changed(&self) -> LocalBoxFuture<'_, ()> {
+        Box::pin(self.agent.changed())
     }
 }
 

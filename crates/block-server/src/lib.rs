@@ -38,6 +38,7 @@ use base::{Fault, Kind};
 use block_proto::{BlockAnswer, BlockError, BlockIo, SERVICE, SessionRef, encode_answer};
 use block_volume::contract::{Answer, Owned};
 use block_volume::ids::{SegmentId, VolumeId};
+use futures_util::future::LocalBoxFuture;
 use location_leases::{LocationLease, LocationLeases};
 use runtime::sync::{Budget, Mutex};
 use runtime::{Class, Env, Instant};
@@ -54,6 +55,11 @@ use crate::limits::{
 pub trait Lease {
     /// The present lease state.
     fn lease_state(&self) -> LeaseState;
+
+    /// Returns when the state may be another, before the time that it names.
+    fn changed(&self) -> LocalBoxFuture<'_, ()> {
+        Box::pin(std::future::pending())
+    }
 }
 
 /// A segment that is served here.

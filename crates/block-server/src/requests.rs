@@ -1,5 +1,6 @@
 //! Requests in a session: reads, changes.
 
+use std::pin::pin;
 use std::rc::Rc;
 
 use base::Fault;
@@ -8,6 +9,7 @@ use block_volume::contract::{AllocationExtent, Clear};
 use block_volume::dedup::RequestId;
 use block_volume::geometry::Extent;
 use block_volume::limits::IO_MAX;
+use futures_util::future::select;
 use runtime::sync::{Budget, Permit};
 use runtime::{Buf, Instant};
 use transport::Priority;
@@ -168,9 +170,11 @@ impl BlockServer {
                 LeaseState::Active(until) => return Ok(Some(until)),
                 LeaseState::HoldingAcks(until) => {
                     env.mark("block: read held back");
-                    env.sleep_until(until).await;
+                    self.held_until(hosted, until).await;
                 }
-                LeaseState::Expired(until) if env.now() < until => env.sleep_until(until).await,
+                LeaseState::Expired(until) if env.now() < until => {
+                    self.held_until(hosted, until).await;
+                }
                 LeaseState::Expired(_) => {
                     env.mark("block: read confirmed by the core");
                     let confirmed = hosted.device.confirm().await;
@@ -186,6 +190,12 @@ impl BlockServer {
         }
     }
 
+    /// Waits for the end of previous owners' leases: `until`, or earlier when they have said that they
+    /// have released the segment.
+    async fn held_until(&self, hosted: &OpenSegment, until: Instant) {
+        select(hosted.lease.changed(), pin!(self.0.env.sleep_until(until))).await;
+    }
+
     /// Waits until a change may be acknowledged. Fencing protects it, with or without a lease: it
     /// is durable, so a later owner has it. The wait ends when no previous owner answers reads any
     /// more.
@@ -196,9 +206,11 @@ impl BlockServer {
                 LeaseState::Active(_) => return Ok(()),
                 LeaseState::HoldingAcks(until) => {
                     env.mark("block: acknowledgement held back");
-                    env.sleep_until(until).await;
+                    self.held_until(hosted, until).await;
                 }
-                LeaseState::Expired(until) if env.now() < until => env.sleep_until(until).await,
+                LeaseState::Expired(until) if env.now() < until => {
+                    self.held_until(hosted, until).await;
+                }
                 LeaseState::Expired(_) if !hosted.released.get() => {
                     env.mark("block: change acknowledged without a lease");
                     return Ok(());

@@ -100,7 +100,8 @@ pub struct BlockServer {
     pub id: String,
     /// Its address.
     pub addr: String,
-    /// `up`, `leaving` while it hands its segments over, or `down`.
+    /// `up`, `leaving` while it hands its segments over, `unreached` while its heartbeats come and
+    /// others do not reach it, or `down`.
     pub state: &'static str,
     /// Segments that it owns.
     pub segments: u32,
@@ -310,9 +311,10 @@ fn block_servers(block: &BlockStatus) -> Vec<BlockServer> {
     let server = |server: &BlockServerStatus| BlockServer {
         id: server.name.clone(),
         addr: server.addr.to_string(),
-        state: match (server.alive, server.leaving) {
-            (true, true) => "leaving",
-            (alive, _) => up_or_down(alive),
+        state: match server.alive {
+            true if server.leaving => "leaving",
+            true if server.unreached => "unreached",
+            alive => up_or_down(alive),
         },
         segments: server.segments,
         iops: server.iops,

@@ -176,6 +176,7 @@ pub async fn start_manager_with(
         policy: Policy::rep(config.copies),
         bytes_least: config::mib(config.volume_mib_min) as u64,
         server_dead: Duration::from_millis(config.server_dead_ms),
+        unreached: block_manager::limits::UNREACHED,
         undelete: Duration::from_secs(config.volume_undelete_s),
         first: FirstEpochs::default(),
     };

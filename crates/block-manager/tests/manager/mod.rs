@@ -4,6 +4,7 @@ mod boots;
 mod deleted;
 mod ends;
 mod leases;
+mod reach;
 mod requests;
 mod rows;
 mod snapshots;

@@ -116,10 +116,11 @@ fn role() -> impl Strategy<Value = BlockRole> {
 
 fn status() -> impl Strategy<Value = BlockStatus> {
     let server = made!((server, server()), (name, label()), (addr, addr()),
-        (alive, any::<bool>()), (leaving, any::<bool>()), (segments, any::<u32>()),
+        (alive, any::<[bool; 3]>()), (segments, any::<u32>()),
         (n, any::<[u64; 2]>()) => {
         BlockServerStatus {
-            server, name, addr, alive, leaving, segments, iops: n[0], bytes: n[1],
+            server, name, addr, alive: alive[0], leaving: alive[1], unreached: alive[2], segments,
+            iops: n[0], bytes: n[1],
         }
     });
     let peer = made!((role, role()), (name, label()), (addr, addr()), (alive, any::<bool>()) => {
@@ -211,6 +212,7 @@ pub(super) fn reply() -> impl Strategy<Value = BlockReply> {
 pub(super) fn server_request() -> impl Strategy<Value = BlockServerRequest> {
     prop_oneof![
         Just(BlockServerRequest::HeartbeatNow),
+        Just(BlockServerRequest::Ping),
         made!((segment, segment()), (from, any::<u64>()), (to, any::<u64>()) => {
             BlockServerRequest::HasData { segment, from, to }
         }),

@@ -215,6 +215,7 @@ impl Proto for BlockServerStatus {
             iops: self.iops,
             bytes: self.bytes,
             leaving: self.leaving,
+            unreached: self.unreached,
         }
     }
 
@@ -228,6 +229,7 @@ impl Proto for BlockServerStatus {
             iops: pb.iops,
             bytes: pb.bytes,
             leaving: pb.leaving,
+            unreached: pb.unreached,
         })
     }
 }

@@ -314,6 +314,7 @@ impl Proto for BlockServerRequest {
             |segment: &SegmentId, from, to| Range { segment: Some(segment.to_pb()), from, to };
         let ask = match self {
             BlockServerRequest::HeartbeatNow => Ask::HeartbeatNow(pb::Empty {}),
+            BlockServerRequest::Ping => Ask::Ping(pb::Empty {}),
             BlockServerRequest::HasData { segment, from, to } => {
                 Ask::HasData(part(segment, *from, *to))
             }
@@ -348,6 +349,7 @@ impl Proto for BlockServerRequest {
         };
         Ok(match pb.ask.ok_or(WireError::Missing { field: "BlockServerRequest.ask" })? {
             Ask::HeartbeatNow(_) => BlockServerRequest::HeartbeatNow,
+            Ask::Ping(_) => BlockServerRequest::Ping,
             Ask::HasData(pb) => {
                 let (segment, from, to) = part(pb)?;
                 BlockServerRequest::HasData { segment, from, to }

@@ -1,7 +1,7 @@
 //! Simulated connections: latency, partitions, resets, silence after a power cut.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -28,6 +28,8 @@ pub(crate) struct Net {
     pub(crate) faults: RefCell<NetFaults>,
     /// Closed paths, with how much each has held back.
     blocked: RefCell<BTreeMap<(HostId, HostId), u64>>,
+    /// Hosts that get nothing of what others began.
+    grey: RefCell<BTreeSet<HostId>>,
     listeners: RefCell<BTreeMap<SocketAddr, Rc<Backlog>>>,
     pipes: RefCell<Vec<Weak<Pipe>>>,
     changed: Notify,
@@ -65,8 +67,21 @@ impl Net {
         }
     }
 
+    pub(crate) fn set_grey(&self, host: HostId, grey: bool) {
+        if grey {
+            self.grey.borrow_mut().insert(host);
+        } else if self.grey.borrow_mut().remove(&host) {
+            self.wake_all();
+        }
+    }
+
+    fn is_grey(&self, host: HostId) -> bool {
+        self.grey.borrow().contains(&host)
+    }
+
     pub(crate) fn unblock_all(&self) {
         self.blocked.borrow_mut().clear();
+        self.grey.borrow_mut().clear();
         self.wake_all();
     }
 
@@ -131,6 +146,8 @@ struct PipeState {
 struct Pipe {
     from: HostId,
     to: HostId,
+    /// The receiver accepted the connection, it did not begin it.
+    is_inbound: bool,
     from_node: Cell<u32>,
     to_node: Cell<u32>,
     state: RefCell<PipeState>,
@@ -139,10 +156,16 @@ struct Pipe {
 }
 
 impl Pipe {
-    fn new(world: &World, from: HostId, from_node: u32, to: HostId, to_node: u32) -> Rc<Pipe> {
+    fn new(
+        world: &World,
+        (from, from_node): (HostId, u32),
+        (to, to_node): (HostId, u32),
+        is_inbound: bool,
+    ) -> Rc<Pipe> {
         let pipe = Rc::new(Pipe {
             from,
             to,
+            is_inbound,
             from_node: Cell::new(from_node),
             to_node: Cell::new(to_node),
             state: RefCell::default(),
@@ -202,7 +225,9 @@ pub(crate) async fn connect(
     world.sleep(round_trip).await;
     world.net.hold(host, target);
     loop {
-        let blocked = world.net.is_blocked(host, target) || world.net.is_blocked(target, host);
+        let blocked = world.net.is_blocked(host, target)
+            || world.net.is_blocked(target, host)
+            || world.net.is_grey(target);
         let powered =
             world.hosts.borrow().get(target.0).is_some_and(|h| h.running.borrow().is_some());
         if !blocked && powered {
@@ -223,8 +248,9 @@ pub(crate) async fn connect(
     };
     let port = FIRST_FREE_PORT + (world.rng.borrow_mut().below(40_000)) as u16;
     let here = SocketAddr::new(ip_of(host), port);
-    let out = Pipe::new(&world, host, node, target, backlog.node);
-    let back = Pipe::new(&world, target, backlog.node, host, node);
+    let (here_node, there_node) = ((host, node), (target, backlog.node));
+    let out = Pipe::new(&world, here_node, there_node, true);
+    let back = Pipe::new(&world, there_node, here_node, false);
     let ends = |read: Rc<Pipe>, write: Rc<Pipe>, peer| Stream {
         read: ReadHalf::Sim(SimReadHalf { world: world.clone(), pipe: read }),
         write: WriteHalf::Sim(SimWriteHalf { world: world.clone(), pipe: write }),
@@ -303,7 +329,9 @@ impl SimReadHalf {
     }
 
     fn take(&self, into: &mut [u8]) -> io::Result<Taken> {
-        let blocked = self.world.net.is_blocked(self.pipe.from, self.pipe.to);
+        let net = &self.world.net;
+        let blocked = net.is_blocked(self.pipe.from, self.pipe.to)
+            || (self.pipe.is_inbound && net.is_grey(self.pipe.to));
         let state = &mut *self.pipe.state.borrow_mut();
         if state.reset {
             return Err(io::ErrorKind::ConnectionReset.into());

@@ -473,6 +473,12 @@ impl Sim {
         self.0.net.set_blocked(from, to, blocked);
     }
 
+    /// Makes a host grey, or ends that: it gets nothing of what others send to it or begin, while its
+    /// own connections stay. So it says that it lives, and serves none.
+    pub fn set_grey(&self, host: HostId, grey: bool) {
+        self.0.net.set_grey(host, grey);
+    }
+
     /// Segments and connection attempts that a blocked one-way path has held back since it was
     /// blocked: proof that a cut met traffic. 0 for an open path.
     pub fn held(&self, from: HostId, to: HostId) -> u64 {

@@ -93,13 +93,15 @@ pub enum Planted {
     AlwaysForced,
     /// Block managers keep the data of deleted volumes for half of the time.
     HalfKept,
+    /// Block managers take a server whose heartbeats come for one that serves.
+    BeatsAreAlive,
     /// Segments never answer a change that a full cluster refuses.
     SilentWhenFull,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 31] = [
+    pub const ALL: [Planted; 32] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -130,6 +132,7 @@ impl Planted {
         Planted::LeakySeal,
         Planted::AlwaysForced,
         Planted::HalfKept,
+        Planted::BeatsAreAlive,
         Planted::SilentWhenFull,
     ];
 }

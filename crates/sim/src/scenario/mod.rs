@@ -9,6 +9,7 @@ mod deleted;
 mod disks;
 mod echo;
 mod full;
+mod grey;
 mod hedge;
 mod idle;
 mod locks;
@@ -690,6 +691,15 @@ pub const SCENARIOS: &[Scenario] = &[
             "full: blocks are trimmed",
             "full: volumes are removed",
             "segment: a write is refused on a full cluster",
+        ],
+    },
+    Scenario {
+        name: "grey-block",
+        about: "block servers that hear nothing, while their heartbeats come, under requests",
+        run: |sim| Box::pin(grey::run(sim)),
+        marks: &[
+            "grey-block: segments leave a grey server",
+            "block: request leaves an owner that has lost the segment",
         ],
     },
     Scenario {

@@ -81,6 +81,7 @@ scenarios! {
     chase_three "chase-three",
     deleted "deleted",
     full "full",
+    grey_block "grey-block",
     hedge "hedge",
     disks "disks",
     disks_cuts "disks-cuts",

@@ -3,7 +3,7 @@
 use sim::{Planted, find, run_planted, run_seed};
 
 /// Each bug with scenarios and the seeds that find it first there, and what is said then.
-const FOUND: [(Planted, &str, u64, &str); 33] = [
+const FOUND: [(Planted, &str, u64, &str); 34] = [
     // Oracle: acknowledged bytes are there.
     (Planted::AckEarly, "append-blackout", 7, "were acknowledged"),
     (Planted::AckUnsent, "append-writers", 0, "were there before"),
@@ -48,6 +48,8 @@ const FOUND: [(Planted, &str, u64, &str); 33] = [
     // A refused request changes nothing; deleted volumes are kept for as long as was promised.
     (Planted::AlwaysForced, "deleted", 1, "was not refused"),
     (Planted::HalfKept, "deleted", 0, "was removed"),
+    // Segments leave a server that hears nothing.
+    (Planted::BeatsAreAlive, "grey-block", 0, "serves no client"),
     // Writes on a full cluster are refused, and that soon.
     (Planted::SilentWhenFull, "full", 0, "on a full cluster takes"),
     // Snapshots are consistent cuts over segments.

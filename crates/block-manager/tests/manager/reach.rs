@@ -1,0 +1,196 @@
+//! Servers whose heartbeats come and that others do not reach (`protocols-tail.md` 10.7).
+
+use base::GIB;
+use block_manager::limits::PING;
+use block_manager::{Machine, ManagerState};
+use block_proto::{BlockReply, BlockRequest, BlockServerId, SegmentPlace};
+use runtime::Instant;
+
+use super::snapshots::next_leader;
+use super::{Server, at, machine, spec};
+
+/// A manager and its servers, millisecond by millisecond.
+struct World {
+    machine: Machine,
+    servers: Vec<Server>,
+    ms: u64,
+    due: Instant,
+    /// The next round of pings.
+    round: u64,
+    /// Servers that stand still, and that hear nothing.
+    still: Vec<usize>,
+    grey: Vec<usize>,
+}
+
+impl World {
+    fn new(count: usize, gib: u64) -> World {
+        let mut machine = machine(ManagerState::default(), 1, at(0));
+        let mut servers: Vec<Server> =
+            (1..=count).map(|n| Server::join(&mut machine, at(0), &format!("bs{n}"))).collect();
+        servers.iter_mut().for_each(|server| drop(server.heartbeat(&mut machine, at(0))));
+        let made =
+            machine.handle(at(0), BlockRequest::Create { nonce: 1, spec: spec("a", gib * GIB) });
+        made.expect("it is made");
+        let (still, grey) = (Vec::new(), Vec::new());
+        World { machine, servers, ms: 0, due: at(0), round: 0, still, grey }
+    }
+
+    /// Lets time pass. Pings are answered after a millisecond, heartbeats sent each 150 ms.
+    fn run(&mut self, ms: u64) {
+        for _ in 0..ms {
+            self.ms += 1;
+            let now = at(self.ms);
+            if now >= self.due {
+                self.due = self.machine.tick(now);
+            }
+            if self.ms >= self.round {
+                self.round = self.ms + PING.as_millis() as u64;
+                for (server, _) in self.machine.ping_round(now) {
+                    let index = self.index(server);
+                    if !self.grey.contains(&index) && !self.still.contains(&index) {
+                        self.machine.answered(server, now);
+                    }
+                }
+            }
+            for (index, server) in self.servers.iter_mut().enumerate() {
+                if self.ms % 150 == 7 * index as u64 && !self.still.contains(&index) {
+                    server.heartbeat(&mut self.machine, now);
+                }
+            }
+        }
+    }
+
+    fn index(&self, id: BlockServerId) -> usize {
+        self.servers.iter().position(|server| server.id == id).expect("one of them")
+    }
+
+    fn owned(&self) -> Vec<usize> {
+        self.servers.iter().map(|server| self.machine.state().owned_count(server.id)).collect()
+    }
+
+    fn unreached(&mut self) -> Vec<usize> {
+        let Ok(BlockReply::Status(status)) = self.machine.handle(at(self.ms), BlockRequest::Status)
+        else {
+            panic!("no status")
+        };
+        let lost = status.servers.iter().filter(|server| server.unreached);
+        lost.map(|server| self.index(server.server)).collect()
+    }
+
+    fn serving(&mut self) -> bool {
+        let volume = self.machine.state().list(None).next().expect("there is one");
+        let ask = BlockRequest::Map { volume, from: 0, limit: 100 };
+        let Ok(BlockReply::Map { segments, .. }) = self.machine.handle(at(self.ms), ask) else {
+            panic!("no map")
+        };
+        segments.iter().all(|place: &SegmentPlace| place.serving)
+    }
+}
+
+#[test]
+fn a_server_that_hears_nothing_loses_its_segments_and_its_lease() {
+    let mut world = World::new(3, 12);
+    world.run(1000);
+    assert_eq!(world.owned(), [4, 4, 4]);
+    for grey in [0, 2, 1] {
+        world.grey = vec![grey];
+        let began = world.ms;
+        while world.owned()[grey] > 0 {
+            world.run(1);
+            assert!(world.ms - began <= 550, "its segments stay for {} ms", world.ms - began);
+        }
+        assert_eq!(world.unreached(), [grey]);
+        // It says itself that it has released them: no other waits for its lease.
+        let moved = world.ms;
+        while !world.serving() {
+            world.run(1);
+            // Two heartbeats of the grey one, then two of the others: none is asked for one here.
+            assert!(world.ms - moved <= 620, "not served {} ms after they moved", world.ms - moved);
+        }
+        let grant = world.servers[grey].heartbeat(&mut world.machine, at(world.ms));
+        assert_eq!(grant.lease_ms, 0, "a server that hears nothing has its lease renewed");
+        world.run(5000);
+        assert_eq!((world.owned()[grey], world.unreached()), (0, vec![grey]));
+        world.grey.clear();
+        world.run(1900);
+        assert_eq!(world.unreached(), [grey], "it is trusted again at once");
+        world.run(400);
+        assert_eq!(world.unreached(), []);
+        let grant = world.servers[grey].heartbeat(&mut world.machine, at(world.ms));
+        assert!(grant.lease_ms > 0);
+    }
+}
+
+#[test]
+fn a_manager_that_reaches_fewer_than_half_takes_no_server_out() {
+    for grey in [vec![0, 1, 2], vec![0, 1]] {
+        let mut world = World::new(3, 12);
+        world.run(1000);
+        world.grey = grey;
+        world.run(5000);
+        assert_eq!(world.owned(), [4, 4, 4]);
+        assert_eq!(world.unreached(), []);
+    }
+    // Of one server nothing can be taken.
+    let mut world = World::new(1, 4);
+    world.grey = vec![0];
+    world.run(5000);
+    assert_eq!(world.owned(), [4]);
+}
+
+#[test]
+fn only_some_servers_are_taken_out_at_a_time() {
+    for (count, grey, most) in [(6, 3, 2), (4, 2, 1), (2, 1, 1), (20, 9, 3)] {
+        let mut world = World::new(count, 4 * count as u64);
+        world.run(1000);
+        world.grey = (0..grey).collect();
+        world.run(5000);
+        assert_eq!(world.unreached().len(), most, "{grey} of {count}");
+        assert_eq!(world.owned().iter().filter(|&&owned| owned == 0).count(), most);
+    }
+}
+
+/// Its heartbeats decide: 450 ms, not 300.
+#[test]
+fn a_server_that_stands_still_is_no_case_for_pings() {
+    let mut world = World::new(3, 12);
+    world.run(1000);
+    for _ in 0..20 {
+        world.still = vec![1];
+        world.run(280);
+        assert_eq!(world.unreached(), []);
+        world.still.clear();
+        world.run(450);
+    }
+    assert_eq!(world.owned(), [4, 4, 4]);
+}
+
+/// The links of a new leader to all servers may be dead, until its transport gives them up; and a
+/// manager that stood still has read no answers.
+#[test]
+fn silence_that_may_be_the_managers_says_nothing() {
+    let mut world = World::new(3, 12);
+    world.run(1000);
+    world.machine = next_leader(&world.machine);
+    (world.ms, world.due, world.round) = (0, at(0), 0);
+    world.grey = vec![1];
+    world.run(700);
+    world.grey.clear();
+    world.run(3000);
+    assert_eq!((world.owned(), world.unreached()), (vec![4, 4, 4], vec![]));
+    for _ in 0..10 {
+        // Heartbeats were read at once when it went on, answers a little later.
+        world.ms += 5000;
+        (world.due, world.round) = (at(world.ms), world.ms);
+        for _ in 0..3 {
+            let now = at(world.ms);
+            world
+                .servers
+                .iter_mut()
+                .for_each(|server| drop(server.heartbeat(&mut world.machine, now)));
+            world.ms += 1;
+        }
+        world.run(700);
+        assert_eq!((world.owned(), world.unreached()), (vec![4, 4, 4], vec![]));
+    }
+}

@@ -1,0 +1,253 @@
+//! Block servers that become grey: they get nothing of what others send to them or begin, while their
+//! own connections stay, so that their heartbeats come. A front end's requests are answered again
+//! within a bound; the server has segments again after it has come back; each block is linearizable.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use block_client::Limits;
+use block_nbd::protocol::Command;
+use block_proto::{BlockReply, BlockRequest, Managers, VolumeGeometry, VolumeSpec};
+use block_volume::geometry::Geometry;
+use block_volume::ids::VolumeId;
+use block_volume::qos::VolumeLimits;
+use client::Client;
+use roles::block::start_frontend_with;
+use runtime::sim::{CrashMode, HostId, Sim};
+use runtime::{Class, Env, Rng};
+
+use super::nbd::Connection;
+use super::record::{By, Record, content, extent};
+use super::stack::Stack;
+use super::{ownership_views, policy};
+use crate::cluster::{Cluster, Shape, parse};
+use crate::register::Did;
+use crate::tuning::Tuning;
+
+const MANAGERS: usize = 2;
+const SERVERS: usize = 3;
+const NAME: &str = "disk";
+const PORT: u16 = 10_809;
+/// NBD connections; each has one request at a time.
+const WORKERS: usize = 4;
+/// Four segments, a sector each in turn.
+const BYTES: u64 = 1 << 20;
+const SEGMENTS: u32 = 4;
+const SECTOR: u64 = 64 << 10;
+const FILE_BYTES: u64 = 64 << 10;
+/// Blocks in use: of each segment some.
+const BLOCKS: [u64; 8] = [0, 1, 16, 17, 32, 33, 48, 49];
+/// Faults of a run.
+const FAULTS: usize = 3;
+const THINK: Duration = Duration::from_millis(30);
+/// The longest request: the sum is in docs/simulation.md.
+const STALL_MAX: Duration = Duration::from_millis(700);
+/// From the end of a fault until the server has segments again: two seconds of answers, then balance,
+/// which does not move a segment twice in half a minute.
+const AGAIN_MAX: Duration = Duration::from_secs(45);
+
+struct World {
+    sim: Sim,
+    stack: Rc<Stack>,
+    host: HostId,
+    volume: VolumeId,
+    record: Rc<Record>,
+    stop: Cell<bool>,
+    /// The longest request, and when it began.
+    longest: Cell<(Duration, Duration)>,
+    owners: RefCell<Vec<BTreeSet<u32>>>,
+}
+
+pub(super) async fn run(sim: Sim) -> Result<(), String> {
+    let shape = Shape { servers: 4, ..Shape::default() };
+    let cluster = Cluster::start(&sim, shape, Tuning::default());
+    cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
+    let stack = Stack::start(&cluster, (MANAGERS, SERVERS), FILE_BYTES);
+    let (host, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
+    let making = client.env().spawn(Class::Foreground, "make", make(client.clone()));
+    let volume = making.await.map_err(|_| "the maker of volumes has crashed")??;
+    sim.crash(host, CrashMode::Process);
+    let world = Rc::new(World {
+        sim: sim.clone(),
+        stack,
+        host: sim.add_host("host"),
+        volume,
+        record: Record::new(&sim),
+        stop: Cell::new(false),
+        longest: Cell::default(),
+        owners: RefCell::new(vec![BTreeSet::new(); SERVERS]),
+    });
+    world.boot();
+    let watch = sim.spawn("watch", world.clone().watch());
+    world.until_answered(Duration::from_secs(60)).await?;
+    world.pause(2000, 4000).await;
+    world.longest.set(Default::default());
+    for _ in 0..FAULTS {
+        world.grey_one().await?;
+    }
+    world.stop.set(true);
+    watch.abort();
+    world.stack.verdict()?;
+    let (longest, at) = world.longest.get();
+    sim.note(longest.as_micros() as u64);
+    tracing::info!(?longest, ?at, "grey-block: the longest request");
+    if longest > STALL_MAX {
+        return Err(format!("a request takes {longest:?} from {at:?} on"));
+    }
+    world.record.judge(|_| true)
+}
+
+async fn make(client: Client) -> Result<VolumeId, String> {
+    let managers = Managers::with_budget(&client, Duration::from_secs(60));
+    let geometry =
+        VolumeGeometry { group_bytes: BYTES, segments_per_group: SEGMENTS, data_sector: SECTOR };
+    let spec = VolumeSpec {
+        name: NAME.to_owned(),
+        bytes: BYTES,
+        geometry,
+        policy: policy::drawn(),
+        limits: VolumeLimits::default(),
+        shared: false,
+    };
+    let nonce = client.env().random_u64();
+    match managers.ask(BlockRequest::Create { nonce, spec }).await {
+        Ok(BlockReply::Volume(info)) => Ok(info.volume),
+        other => Err(format!("no volume was made: {other:?}")),
+    }
+}
+
+impl World {
+    async fn pause(&self, low_ms: u64, high_ms: u64) {
+        let length = self.sim.with_rng(|rng| rng.between(low_ms, high_ms));
+        self.sim.sleep(Duration::from_millis(length)).await;
+    }
+
+    fn addr(&self) -> SocketAddr {
+        self.sim.addr(self.host, PORT)
+    }
+
+    /// Starts the front end, with its own limits, and its clients.
+    fn boot(self: &Rc<Self>) {
+        let (env, this) = (self.sim.boot(self.host), self.clone());
+        env.clone().spawn(Class::Control, "boot host", async move {
+            let cluster = this.stack.cluster();
+            let text = cluster.config_text(env.name(), &cluster.masters_text());
+            let config = parse(&format!("{text}nbd = '127.0.0.1:{PORT}'\n"));
+            let tune = |_: &mut Limits| {};
+            let started = start_frontend_with(&env, &config, &cluster.seams(), tune).await;
+            if let Err(error) = started {
+                return this.stack.violation(format!("a front end did not start: {error}"));
+            }
+            for _ in 0..WORKERS {
+                let rng = Rng::new(env.random_u64());
+                env.spawn(Class::Foreground, "lane", this.clone().work(env.clone(), rng));
+            }
+        });
+    }
+
+    async fn work(self: Rc<Self>, env: Env, mut rng: Rng) {
+        while !self.stop.get() {
+            env.sleep(Duration::from_millis(1 + rng.below(40))).await;
+            let open = Connection::open(&env, self.addr(), NAME, true).await;
+            let Ok(mut connection) = open else { continue };
+            while !self.stop.get() {
+                let began = self.sim.elapsed();
+                if let Err(error) = self.act(&mut connection, &mut rng).await {
+                    self.stack.violation(format!("a request fails: {error}"));
+                    return;
+                }
+                let took = self.sim.elapsed() - began;
+                if took > self.longest.get().0 {
+                    self.longest.set((took, began));
+                }
+                env.sleep(Duration::from_micros(rng.below(THINK.as_micros() as u64))).await;
+            }
+        }
+    }
+
+    async fn act(&self, to: &mut Connection, rng: &mut Rng) -> Result<(), String> {
+        let geometry = Geometry::new(BYTES, SEGMENTS, SECTOR).expect("it goes up");
+        let by = By { volume: self.volume, geometry, epoch: 1, opened: Duration::ZERO };
+        let block = *rng.pick(&BLOCKS);
+        let blocks = block..block + 1;
+        if rng.one_in(3) {
+            let pending = self.record.begin(by, &blocks, Did::Read(0));
+            let data = to.request(Command::Read, 0, extent(&blocks), &[]).await?;
+            if let Err(what) = pending.saw(&data) {
+                self.stack.violation(what);
+            }
+            return Ok(());
+        }
+        let value = self.record.value();
+        let pending = self.record.begin(by, &blocks, Did::Write(value));
+        to.request(Command::Write, 0, extent(&blocks), &content(value, &blocks)).await?;
+        pending.done();
+        Ok(())
+    }
+
+    /// Compares the beliefs of servers, and notes which has which segment.
+    async fn watch(self: Rc<Self>) {
+        loop {
+            self.sim.sleep(Duration::from_millis(5)).await;
+            let views = self.stack.ownership_views();
+            let mut owners = vec![BTreeSet::new(); SERVERS];
+            for &(server, (id, ..)) in &views {
+                owners[server].insert(id.index);
+            }
+            self.owners.replace(owners);
+            if let Err(what) = ownership_views::compare(views) {
+                self.stack.violation(what);
+            }
+        }
+    }
+
+    fn owned(&self, server: usize) -> usize {
+        self.owners.borrow()[server].len()
+    }
+
+    /// A server that has segments is grey for a while.
+    async fn grey_one(&self) -> Result<(), String> {
+        let busy: Vec<usize> = (0..SERVERS).filter(|&server| self.owned(server) > 0).collect();
+        let server = self.sim.with_rng(|rng| *rng.pick(&busy));
+        let host = self.stack.servers()[server];
+        let length = self.sim.with_rng(|rng| match rng.below(3) {
+            0 => rng.between(500, 2000),
+            _ => rng.between(2000, 12_000),
+        });
+        self.sim.set_grey(host, true);
+        self.sim.sleep(Duration::from_millis(length)).await;
+        if self.owned(server) == 0 {
+            self.sim.mark("grey-block: segments leave a grey server");
+        } else if length > 2000 {
+            return Err(format!(
+                "server {server} keeps segments for {length} ms, and serves no client"
+            ));
+        }
+        self.sim.set_grey(host, false);
+        let end = self.sim.elapsed() + AGAIN_MAX;
+        while self.owned(server) == 0 {
+            if self.sim.elapsed() > end {
+                return Err(format!("server {server} has come back, and gets no segment"));
+            }
+            self.stack.verdict()?;
+            self.sim.sleep(Duration::from_millis(20)).await;
+        }
+        self.pause(1000, 3000).await;
+        self.stack.verdict()
+    }
+
+    async fn until_answered(&self, most: Duration) -> Result<(), String> {
+        let end = self.sim.elapsed() + most;
+        while self.record.answered(self.volume, 0) < 50 {
+            self.stack.verdict()?;
+            if self.sim.elapsed() > end {
+                return Err(format!("no answers in {most:?} without faults"));
+            }
+            self.sim.sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+}
