@@ -214,7 +214,7 @@ impl Machine {
         self.volume_reply(volume)
     }
 
-    fn deleted_reply(&self, volume: VolumeId, now: Instant) -> BlockReply {
+    pub(super) fn deleted_reply(&self, volume: VolumeId, now: Instant) -> BlockReply {
         let volumes = self.deleted_info(volume, now).into_iter().collect();
         BlockReply::Deleted { volumes, more: false }
     }

@@ -25,7 +25,7 @@ impl Manager {
     pub(super) async fn delete(
         &self,
         lead: &Rc<LeaderTerm>,
-        volume: VolumeId,
+        (once, volume): (u64, VolumeId),
         (force, snapshots): (bool, bool),
     ) -> Result<BlockReply, ControlError> {
         let (gone, is_snapshot) = {
@@ -46,7 +46,9 @@ impl Manager {
             return Box::pin(self.serve(BlockRequest::Remove { volume, force })).await;
         }
         let (now, unix_ms) = (self.env().now(), self.unix_ms());
-        let deleted = lead.machine.borrow_mut().delete((now, unix_ms), volume, (force, snapshots));
+        let deleted = lead.machine.borrow_mut().once(now, (once, volume), |machine| {
+            machine.delete((now, unix_ms), volume, (force, snapshots))
+        });
         let deleted = self.durable(lead, deleted).await??;
         self.env().mark("block manager: volume deleted");
         Ok(deleted)

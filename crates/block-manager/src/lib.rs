@@ -24,6 +24,7 @@ mod fleet;
 pub mod fuzz;
 pub mod limits;
 pub mod machine;
+mod once;
 mod owners;
 mod peers;
 mod pings;

@@ -15,7 +15,7 @@ use wire::control::Policy;
 use super::entity::{
     AttachedClient, Boots, Counters, Deleted, Family, PendingDelete, Segment, Server, Volume,
 };
-use super::limits::{ROW_OVERHEAD, ROWS_TOGETHER, ROWS_TOGETHER_BYTES};
+use super::limits::{DONE_MAX, ROW_OVERHEAD, ROWS_TOGETHER, ROWS_TOGETHER_BYTES};
 
 /// Version of the rows' form: the first byte of each value.
 pub const VERSION: u8 = 1;
@@ -37,6 +37,8 @@ pub enum Key {
     PendingDelete(PendingDelete),
     /// A volume.
     Volume(VolumeId),
+    /// Changes of a volume that have happened.
+    Done(VolumeId),
 }
 
 /// A row's content.
@@ -57,6 +59,8 @@ pub enum Value {
     },
     /// Of [`Key::Volume`].
     Volume(Volume),
+    /// Of [`Key::Done`]: numbers of the latest ones, in order, [`DONE_MAX`] at most.
+    Done(Vec<u64>),
 }
 
 /// A change of one row.
@@ -115,6 +119,7 @@ impl Row {
                 segment_key(b"t", pending_delete.volume, pending_delete.segment.unwrap_or(WHOLE))
             }
             Key::Volume(id) => [b"v".as_slice(), &id.get().to_be_bytes()].concat(),
+            Key::Done(id) => [b"d".as_slice(), &id.get().to_be_bytes()].concat(),
         }
     }
 
@@ -140,6 +145,10 @@ impl Row {
             }
             Value::PendingDelete { nonce } => put_u64(&mut out, *nonce),
             Value::Volume(volume) => put_volume(&mut out, volume),
+            Value::Done(done) => {
+                out.push(done.len() as u8);
+                done.iter().for_each(|&once| put_u64(&mut out, once));
+            }
         }
         Some(out)
     }
@@ -173,6 +182,10 @@ impl Row {
                 }
                 Key::PendingDelete(_) => Value::PendingDelete { nonce: input.u64()? },
                 Key::Volume(_) => Value::Volume(input.volume()?),
+                Key::Done(_) => {
+                    let count = Some(usize::from(input.u8()?)).filter(|&it| it <= DONE_MAX)?;
+                    Value::Done((0..count).map(|_| input.u64()).collect::<Option<_>>()?)
+                }
             };
             Some(Row::put(key, value))
         });
@@ -230,6 +243,7 @@ fn decode_key(key: &[u8]) -> Option<Key> {
             Key::PendingDelete(PendingDelete { volume, segment: (index != WHOLE).then_some(index) })
         }
         b'v' => Key::Volume(VolumeId::new(number(rest)?)),
+        b'd' => Key::Done(VolumeId::new(number(rest)?)),
         _ => return None,
     })
 }

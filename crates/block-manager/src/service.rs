@@ -542,6 +542,15 @@ impl Manager {
 
     /// Answers a request.
     pub async fn serve(&self, request: BlockRequest) -> Result<BlockReply, ControlError> {
+        self.serve_once(0, request).await
+    }
+
+    /// The same, with the number by which a repeat is known; 0: without.
+    async fn serve_once(
+        &self,
+        once: u64,
+        request: BlockRequest,
+    ) -> Result<BlockReply, ControlError> {
         let Some(lead) = self.lead() else { return Err(self.not_leading()) };
         let request = match request {
             BlockRequest::Resize { volume, bytes, force } => {
@@ -558,7 +567,7 @@ impl Manager {
                 return self.rollback(&lead, (nonce, snapshot)).await;
             }
             BlockRequest::Delete { volume, force, snapshots } => {
-                return self.delete(&lead, volume, (force, snapshots)).await;
+                return self.delete(&lead, (once, volume), (force, snapshots)).await;
             }
             BlockRequest::ListDeleted { after, limit } => {
                 return Ok(lead.machine.borrow().list_deleted(self.0.env.now(), after, limit));
@@ -573,7 +582,7 @@ impl Manager {
             BlockRequest::Flatten { volume } => return self.flatten(&lead, volume).await,
             request => request,
         };
-        let answer = lead.machine.borrow_mut().handle(self.0.env.now(), request);
+        let answer = lead.machine.borrow_mut().handle_once(self.0.env.now(), once, request);
         let ticket = self.after(&lead);
         if lead.stored(ticket).await.is_err() {
             return Err(self.not_leading());
@@ -675,6 +684,9 @@ impl Manager {
     async fn answer(&self, body: &[u8]) -> Result<Reply, ControlError> {
         match Request::decode(body) {
             Ok(Request::Block(request)) => Ok(Reply::Block(self.serve(request).await?)),
+            Ok(Request::Once(once, request)) => {
+                Ok(Reply::Block(self.serve_once(once, request).await?))
+            }
             Ok(Request::Core(ControlRequest::Trace(asked))) => {
                 let (env, process) = (&self.0.env, format!("block manager {}", self.0.config.name));
                 let (ring, now) = (env.tracer().ring(), env.now().as_nanos());

@@ -185,6 +185,7 @@ impl Machine {
         }
         self.next_change();
         self.change(Row::delete(Key::Volume(id)));
+        self.forget_done(id);
         self.discard(now + LINK_ATTEMPT, PendingDelete { volume: id, segment: None }, 0);
     }
 

@@ -27,6 +27,8 @@ pub struct ManagerState {
     boots: BTreeMap<BlockServerId, Boots>,
     /// With the nonce of the volume's creation.
     pending_deletes: BTreeMap<PendingDelete, u64>,
+    /// Changes of volumes that have happened.
+    done: BTreeMap<VolumeId, Vec<u64>>,
 }
 
 impl Default for ManagerState {
@@ -42,6 +44,7 @@ impl Default for ManagerState {
             server_names: BTreeMap::new(),
             boots: BTreeMap::new(),
             pending_deletes: BTreeMap::new(),
+            done: BTreeMap::new(),
         }
     }
 }
@@ -85,6 +88,12 @@ impl ManagerState {
             (Key::Boots(id), Some(Value::Boots(boots))) => {
                 self.boots.insert(id, boots);
             }
+            (Key::Done(id), Some(Value::Done(done))) => {
+                self.done.insert(id, done);
+            }
+            (Key::Done(id), None) => {
+                self.done.remove(&id);
+            }
             (Key::PendingDelete(pending_delete), Some(Value::PendingDelete { nonce })) => {
                 self.pending_deletes.insert(pending_delete, nonce);
             }
@@ -115,6 +124,9 @@ impl ManagerState {
             Row::put(Key::PendingDelete(pending_delete), Value::PendingDelete { nonce })
         }));
         rows.extend(
+            self.done.iter().map(|(&id, done)| Row::put(Key::Done(id), Value::Done(done.clone()))),
+        );
+        rows.extend(
             self.volumes
                 .iter()
                 .map(|(&id, volume)| Row::put(Key::Volume(id), Value::Volume(volume.clone()))),
@@ -125,6 +137,16 @@ impl ManagerState {
     /// Numbers that come next.
     pub fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// True when a change of a volume has happened.
+    pub(super) fn was_done(&self, volume: VolumeId, once: u64) -> bool {
+        self.done(volume).contains(&once)
+    }
+
+    /// Changes of a volume that have happened, the latest ones in order.
+    pub(super) fn done(&self, volume: VolumeId) -> &[u64] {
+        self.done.get(&volume).map_or(&[], Vec::as_slice)
     }
 
     /// A volume.

@@ -118,6 +118,7 @@ impl Machine {
         parts.into_iter().for_each(|pending_delete| self.purged(pending_delete));
         self.discard(now, PendingDelete { volume, segment: None }, nonce);
         self.change(Row::delete(Key::Volume(volume)));
+        self.forget_done(volume);
     }
 
     /// Ends the ownership of all segments of a volume; later owners begin above its epochs.

@@ -355,6 +355,18 @@ pub enum BlockRole {
 }
 
 impl BlockRequest {
+    /// The volume that a request changes which must not happen again late, behind a later change: it
+    /// goes as [`crate::Request::Once`]. Others have a number of their own, or do no harm.
+    pub fn happens_once(&self) -> Option<VolumeId> {
+        match self {
+            BlockRequest::Delete { volume, .. }
+            | BlockRequest::Undelete { volume, .. }
+            | BlockRequest::Resize { volume, .. }
+            | BlockRequest::Set { volume, .. } => Some(*volume),
+            _ => None,
+        }
+    }
+
     /// Its name in traces and metrics.
     pub fn name(&self) -> &'static str {
         match self {

@@ -54,10 +54,20 @@ impl Managers {
         self.leader.client()
     }
 
-    /// Asks until there is an answer or the budget is spent.
+    /// Asks until there is an answer or the budget is spent. A change happens once, however often its
+    /// message arrives, and never behind a later one.
     pub async fn ask(&self, request: BlockRequest) -> Result<BlockReply, Error> {
+        self.ask_as(self.client().env().random_u64().max(1), request).await
+    }
+
+    /// The same, of a caller that may ask again, for the same change under the same number; not 0.
+    pub async fn ask_as(&self, once: u64, request: BlockRequest) -> Result<BlockReply, Error> {
         let what = request.name();
-        let asked = ControlRequest::from(Request::Block(request));
+        let asked = match request.happens_once() {
+            Some(_) => Request::Once(once, request),
+            None => Request::Block(request),
+        };
+        let asked = ControlRequest::from(asked);
         self.leader.ask(what, &asked, read, self.budget).await
     }
 

@@ -9,6 +9,8 @@ use crate::{BlockReply, BlockRequest, BlockServerReply, BlockServerRequest, MANA
 pub enum Request {
     /// To the block manager that leads.
     Block(BlockRequest),
+    /// The same, for a change that happens once only: the same number is the same request. Not 0.
+    Once(u64, BlockRequest),
     /// To a block server.
     BlockServer(BlockServerRequest),
     /// A request that any role answers, or a message of another service.
@@ -31,6 +33,7 @@ impl From<Request> for ControlRequest {
     fn from(request: Request) -> ControlRequest {
         let (tag, body) = match request {
             Request::Block(request) => (MANAGER, request.encode()),
+            Request::Once(once, request) => (MANAGER, request.encode_once(once)),
             Request::BlockServer(request) => (SERVER, request.encode()),
             Request::Core(request) => return request,
         };
@@ -44,7 +47,10 @@ impl TryFrom<ControlRequest> for Request {
     fn try_from(request: ControlRequest) -> Result<Request, WireError> {
         Ok(match request {
             ControlRequest::Service(ServiceMessage { tag: MANAGER, body }) => {
-                Request::Block(BlockRequest::decode(&body)?)
+                match BlockRequest::decode_once(&body)? {
+                    (0, request) => Request::Block(request),
+                    (once, request) => Request::Once(once, request),
+                }
             }
             ControlRequest::Service(ServiceMessage { tag: SERVER, body }) => {
                 Request::BlockServer(BlockServerRequest::decode(&body)?)
@@ -57,7 +63,7 @@ impl TryFrom<ControlRequest> for Request {
 /// Answers of a process of the block service.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Reply {
-    /// To [`Request::Block`].
+    /// To [`Request::Block`] and [`Request::Once`].
     Block(BlockReply),
     /// To [`Request::BlockServer`].
     BlockServer(BlockServerReply),

@@ -5,6 +5,7 @@ use block_manager::rows::{Row, Value};
 use block_manager::{Machine, ManagerState, Refusal};
 use block_proto::{BlockGrant, BlockReply, BlockRequest, DeletedVolume};
 use block_volume::ids::VolumeId;
+use block_volume::qos::VolumeLimits;
 use runtime::Duration;
 
 use super::snapshots::{find, next_leader, open, remove, snapshot, world};
@@ -360,4 +361,51 @@ fn deleted_clone_keeps_its_owners_while_it_is_parted() {
     machine.end_parting(of);
     assert_eq!(beat_and_tick(&mut machine, &mut server, 12_000), 4, "it was used just now");
     assert_eq!(beat_and_tick(&mut machine, &mut server, 30_000), 0);
+}
+
+/// A message may come again long after it was answered: its sender has asked twice, or the network has
+/// kept it. It changes nothing behind later changes, under the next leader either.
+#[test]
+fn a_change_that_comes_late_changes_nothing() {
+    let mut machine = super::machine(ManagerState::default(), 1, at(0));
+    let create = BlockRequest::Create { nonce: 1, spec: spec("a", 4 * GIB) };
+    let id = volume(machine.handle(at(0), create)).volume;
+    let grow = |gib: u64| BlockRequest::Resize { volume: id, bytes: gib * GIB, force: true };
+    let set = |shared| BlockRequest::Set { volume: id, limits: VolumeLimits::default(), shared };
+    let mut numbered = vec![(11, grow(8)), (12, grow(4)), (13, set(true)), (14, set(false))];
+    for (once, request) in &numbered {
+        machine.handle_once(at(1), *once, request.clone()).expect("it is done");
+        // Segments that were cut off are gone.
+        let gone: Vec<_> = machine.state().pending_deletes().collect();
+        gone.into_iter().for_each(|gone| machine.purged(gone));
+    }
+    for _ in 0..2 {
+        let before = machine.state().rows();
+        for (once, request) in &numbered {
+            let repeated = machine.handle_once(at(2), *once, request.clone());
+            let info = volume(repeated);
+            assert_eq!((info.spec.bytes, info.spec.shared), (4 * GIB, false), "{request:?}");
+        }
+        assert_eq!(machine.state().rows(), before);
+        machine = next_leader(&machine);
+    }
+    // Without a number, as older clients ask, it happens again.
+    let info = volume(machine.handle_once(at(3), 0, grow(8)));
+    assert_eq!(info.spec.bytes, 8 * GIB);
+    // The numbers of a volume are bounded, and go with it.
+    numbered.clear();
+    for once in 100..200 {
+        machine.handle_once(at(4), once, set(once % 2 == 0)).expect("it is done");
+    }
+    let rows = machine.state().rows();
+    let done = rows.iter().find_map(|row| match &row.value {
+        Some(block_manager::rows::Value::Done(done)) => Some(done.len()),
+        _ => None,
+    });
+    assert_eq!(done, Some(block_manager::limits::DONE_MAX));
+    let remove = BlockRequest::Remove { volume: id, force: true };
+    machine.handle(at(5), remove).expect("it is removed");
+    let is_done =
+        |row: &block_manager::rows::Row| matches!(row.key, block_manager::rows::Key::Done(_));
+    assert!(!machine.state().rows().iter().any(is_done));
 }

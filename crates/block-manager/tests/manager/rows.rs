@@ -60,6 +60,7 @@ fn rows() -> Vec<(&'static str, Row)> {
         ("volume-deleted", Row::put(Key::Volume(segment.volume), gone)),
         ("volume-deleted-timed", Row::put(Key::Volume(segment.volume), timed)),
         ("boots", Row::put(Key::Boots(id), Value::Boots(Boots { given: 4, heard: 3 }))),
+        ("done", Row::put(Key::Done(segment.volume), Value::Done(vec![5, u64::MAX]))),
     ]
 }
 
@@ -107,7 +108,7 @@ fn format_page_matches_the_rows() {
     assert_eq!(len(7), fixed + texts);
     assert_eq!((len(8), len(9)), (len(7) + 25, len(7) + 25));
     assert_eq!((len(10), len(11)), (len(7) + 29, len(7) + 16));
-    assert_eq!((len(12), len(13)), (len(11) + 8, 1 + 16));
+    assert_eq!((len(12), len(13), len(14)), (len(11) + 8, 1 + 16, 1 + 1 + 16));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use block_volume::ids::VolumeId;
 use wire::control::check::{addr_bytes, addr_from, each, label, name, range_u32};
 
 use super::volume::{epoch, volume_bytes};
-use super::{Proto, WireError, all, need, pb};
+use super::{Proto, WireError, all, decode, encode, need, pb};
 use crate::limits::{BLOCK_PEERS_MAX, BLOCK_SERVERS_MAX, KEEPS_MAX, SEGMENTS_PAGE, VOLUMES_PAGE};
 use crate::{
     BlockPeer, BlockReply, BlockRequest, BlockRole, BlockServerId, BlockServerStatus, BlockStatus,
@@ -19,6 +19,33 @@ fn attachment_pb((volume, epoch): &Attachment) -> pb::AttachmentId {
 
 fn attachment(pb: pb::AttachmentId) -> Result<Attachment, WireError> {
     Ok((VolumeId::new(pb.volume), epoch(pb.epoch, "AttachmentId.epoch")?))
+}
+
+/// A request with the number by which a repeat of it is known; 0: without.
+struct Numbered(u64, BlockRequest);
+
+impl Proto for Numbered {
+    type Pb = pb::BlockRequest;
+
+    fn to_pb(&self) -> pb::BlockRequest {
+        pb::BlockRequest { once: self.0, ..self.1.to_pb() }
+    }
+
+    fn from_pb(pb: pb::BlockRequest) -> Result<Numbered, WireError> {
+        Ok(Numbered(pb.once, BlockRequest::from_pb(pb)?))
+    }
+}
+
+impl BlockRequest {
+    /// The protobuf form of [`crate::Request::Once`].
+    pub(crate) fn encode_once(self, once: u64) -> Vec<u8> {
+        encode(&Numbered(once, self))
+    }
+
+    /// The same, back; 0: it has no number.
+    pub(crate) fn decode_once(bytes: &[u8]) -> Result<(u64, BlockRequest), WireError> {
+        decode(bytes).map(|Numbered(once, request)| (once, request))
+    }
 }
 
 impl Proto for BlockRequest {
@@ -93,7 +120,7 @@ impl Proto for BlockRequest {
             }),
             BlockRequest::Status => Ask::Status(pb::Empty {}),
         };
-        pb::BlockRequest { ask: Some(ask) }
+        pb::BlockRequest { ask: Some(ask), once: 0 }
     }
 
     fn from_pb(pb: pb::BlockRequest) -> Result<BlockRequest, WireError> {

@@ -12,6 +12,7 @@ use crate::{Reply, Request};
 fn any_request() -> impl Strategy<Value = Request> {
     prop_oneof![
         4 => request().prop_map(Request::Block),
+        1 => (1..=u64::MAX, request()).prop_map(|(once, request)| Request::Once(once, request)),
         1 => server_request().prop_map(Request::BlockServer),
     ]
 }

@@ -25,7 +25,11 @@ const CUT_AFTER: Duration = Duration::from_secs(1);
 
 /// A request to block managers, by force where it could be.
 fn forced(asked: ControlRequest) -> ControlRequest {
-    let Ok(Request::Block(mut request)) = Request::try_from(asked.clone()) else { return asked };
+    let (once, mut request) = match Request::try_from(asked.clone()) {
+        Ok(Request::Block(request)) => (0, request),
+        Ok(Request::Once(once, request)) => (once, request),
+        _ => return asked,
+    };
     match &mut request {
         BlockRequest::Delete { force, snapshots, .. }
             if !(*force && *snapshots) && acts(Planted::AlwaysForced) =>
@@ -37,7 +41,7 @@ fn forced(asked: ControlRequest) -> ControlRequest {
         }
         _ => {}
     }
-    Request::Block(request).into()
+    if once == 0 { Request::Block(request) } else { Request::Once(once, request) }.into()
 }
 
 type ControlAnswer = Result<ControlReply, PeerError<ControlError>>;

@@ -92,8 +92,10 @@ impl Keeper {
 
     async fn delete_and_undelete(&self, volume: VolumeId) -> Result<(), String> {
         self.record.set_length(volume, None);
-        let request = BlockRequest::Delete { volume, force: true, snapshots: true };
-        self.done(request).await?.map_err(|error| format!("delete: {error}"))?;
+        let delete = BlockRequest::Delete { volume, force: true, snapshots: true };
+        let once = self.env.random_u64().max(1);
+        let deleted = self.done_as(once, delete.clone()).await?;
+        deleted.map_err(|error| format!("delete: {error}"))?;
         self.record.set_length(volume, Some(0));
         let pause = Duration::from_millis(self.env.random_below(DELETED_MS));
         self.env.sleep(pause).await;
@@ -105,6 +107,9 @@ impl Keeper {
         self.record.set_length(volume, None);
         let back = self.done(BlockRequest::Undelete { volume, name: None }).await?;
         back.map_err(|error| format!("undelete: {error}"))?;
+        // Its message comes again, late.
+        let late = self.done_as(once, delete).await?;
+        late.map_err(|error| format!("a late deletion: {error}"))?;
         self.record.set_length(volume, Some(self.known.borrow()[&volume].bytes));
         self.env.mark("operator: a deleted volume came back");
         self.compare(volume).await
@@ -112,9 +117,18 @@ impl Keeper {
 
     /// Asks until the request is done, or refused for good.
     async fn done(&self, request: BlockRequest) -> Result<Result<BlockReply, Error>, String> {
+        self.done_as(self.env.random_u64().max(1), request).await
+    }
+
+    /// The same, under a number by which a repeat is known.
+    async fn done_as(
+        &self,
+        once: u64,
+        request: BlockRequest,
+    ) -> Result<Result<BlockReply, Error>, String> {
         let end = self.record.now() + TIMEOUT;
         loop {
-            match self.managers.ask(request.clone()).await {
+            match self.managers.ask_as(once, request.clone()).await {
                 Err(error) if error.kind() == Kind::Retry => {
                     if self.record.now() > end {
                         return Err(format!("{}, for {TIMEOUT:?}: {error}", request.name()));
