@@ -276,6 +276,34 @@ impl Device for AttachedVolume {
     }
 }
 
+impl Map {
+    /// Asks the manager for a segment's owner, and has it look at one that is doubted.
+    async fn ask(
+        &self,
+        segment: SegmentId,
+        doubt: Option<SegmentOwner>,
+    ) -> Result<Vec<SegmentPlace>, Fault> {
+        // The first question brings the neighbours too.
+        let limit = if doubt.is_none() { SEGMENTS_PAGE } else { 1 };
+        let map = BlockRequest::Map { volume: self.volume, from: segment.index, limit };
+        let asked = match doubt {
+            Some(owner) => BlockRequest::Doubt { segment, epoch: owner.epoch },
+            None => map.clone(),
+        };
+        let answer = match self.managers.ask(asked).await {
+            // A manager of an older version looks at nothing unasked.
+            Err(error) if doubt.is_some() && error.kind() == Kind::Invalid => {
+                self.managers.ask(map).await?
+            }
+            answer => answer?,
+        };
+        match answer {
+            BlockReply::Map { segments, .. } => Ok(segments),
+            other => Err(unexpected_reply(&other).into()),
+        }
+    }
+}
+
 impl Route for Map {
     fn place(&self, segment: SegmentId, doubt: Option<SegmentOwner>) -> Answer<'_, SegmentOwner> {
         Box::pin(async move {
@@ -286,13 +314,7 @@ impl Route for Map {
             if let Some(place) = known.filter(|&place| Some(place) != doubt) {
                 return Ok(place);
             }
-            // The first question brings the neighbours too.
-            let limit = if known.is_none() { SEGMENTS_PAGE } else { 1 };
-            let request = BlockRequest::Map { volume: self.volume, from: segment.index, limit };
-            let found = match self.managers.ask(request).await? {
-                BlockReply::Map { segments, .. } => segments,
-                other => return Err(unexpected_reply(&other).into()),
-            };
+            let found = self.ask(segment, doubt.filter(|_| known.is_some())).await?;
             let place = |found: &SegmentPlace| {
                 Some((found.index, SegmentOwner { addr: found.addr?, epoch: found.epoch }))
             };

@@ -96,6 +96,7 @@ impl Volume {
             direct_backoff: DirectReadBackoff::default(),
             locations: LocationCache::default(),
             reads: Cell::default(),
+            answer_times: RefCell::default(),
         };
         Volume(Rc::new(VolumeInner {
             shared: Rc::new(shared),

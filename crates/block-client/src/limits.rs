@@ -15,12 +15,22 @@ pub const BLOCK_REQUEST_DEADLINE: Duration = Duration::from_secs(120);
 /// First and longest pause between two tries of a request. A takeover is to be noticed within a
 /// small part of the second that it may take.
 pub const BLOCK_PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
-/// A request without an answer for this long asks the manager whether its segment has moved: longer
-/// than a healthy request takes, and a part of what a takeover may take.
+/// An owner that leaves requests without an answer for this long is pinged: longer than most requests
+/// take, and a tenth of what a takeover may take.
+pub const PING_AFTER: Duration = Duration::from_millis(10);
+/// Wait for the answer to such a ping, at least and at most; in between, so many times what answers took
+/// at most in the last seconds (`protocols-tail.md` 10.2).
+pub const PING_TIMEOUT: (Duration, Duration) =
+    (Duration::from_millis(25), Duration::from_millis(500));
+/// See [`PING_TIMEOUT`].
+pub const PING_FACTOR: u32 = 10;
+/// A timer that is later than this says that this process stood still.
+pub const OWN_PAUSE: Duration = Duration::from_millis(10);
+/// An owner that answers pings, and requests for this long not, is doubted too.
 pub const MOVED_AFTER: Duration = Duration::from_millis(150);
-/// Between two such questions of a segment, in the first second of a request, and later: an opening that
+/// Between two doubts of a segment's owner, in the first second of a request, and later: an opening that
 /// recovers much takes seconds.
-pub const MOVED_PAUSE: (Duration, Duration) =
+pub const DOUBT_PAUSE: (Duration, Duration) =
     (Duration::from_millis(100), Duration::from_millis(1000));
 /// Bytes of a volume for which one request lists pieces: 2,048 sectors of 128 KiB.
 pub const PIECES_BYTES_MAX: u64 = 256 * MIB;

@@ -1,11 +1,12 @@
 //! State that the segments of a volume share, and times that its opener chooses.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
 use base::{Fault, Kind};
+use block_proto::answers::AnswerTimes;
 use block_proto::limits::BLOCK_CALL_TIMEOUT;
 use block_volume::buffer::alloc;
 use block_volume::contract::Answer;
@@ -29,7 +30,7 @@ pub struct SegmentOwner {
 /// The segment map.
 pub trait Route {
     /// The owner of a segment. `doubt` is an owner that did not answer as it should: then the
-    /// answer is newer than that failure, though it may be the same. `Fenced`: the attachment is
+    /// manager has looked at it, and the answer is newer than that failure, though it may be the same. `Fenced`: the attachment is
     /// over. `NotFound`: the volume is no more. After other errors: ask again.
     fn place(&self, segment: SegmentId, doubt: Option<SegmentOwner>) -> Answer<'_, SegmentOwner>;
 }
@@ -93,6 +94,8 @@ pub(super) struct Shared {
     pub(super) direct_backoff: DirectReadBackoff,
     pub(super) locations: LocationCache,
     pub(super) reads: Cell<Reads>,
+    /// Of pings to owners of its segments.
+    pub(super) answer_times: RefCell<AnswerTimes>,
 }
 
 /// Reads of an attachment, by their way.

@@ -8,7 +8,7 @@ use block_proto::{
     Assignment, BlockGrant, BlockHeartbeat, BlockReply, BlockServerId, OwnershipGrant,
 };
 use block_volume::ids::SegmentId;
-use runtime::{Duration, Instant};
+use runtime::Instant;
 
 use super::entity::{Boots, Segment, Server};
 use super::error::Refusal;
@@ -108,7 +108,7 @@ impl Machine {
         self.next_change();
         self.put(Key::Segment(id), Value::Segment(Segment { epoch, owner: to }));
         if let Some(from) = segment.owner {
-            self.take_from(now, id, from);
+            self.take_from(now, (id, segment.epoch), from);
         }
         if let Some(to) = to {
             if self.state.owned_count(to) == 1
@@ -127,12 +127,17 @@ impl Machine {
 
     /// A segment is not a server's any more. Its next owner waits until the server has made the
     /// change, or its lease is over.
-    pub(super) fn take_from(&mut self, now: Instant, id: SegmentId, from: BlockServerId) {
+    pub(super) fn take_from(
+        &mut self,
+        now: Instant,
+        (id, epoch): (SegmentId, u64),
+        from: BlockServerId,
+    ) {
         let change = self.note(from, id);
         let mut hold = self.holds.remove(&id).unwrap_or_default();
         if let Some(entry) = self.servers.get(&from) {
-            let (boot, until) = (entry.boot, entry.lease_end);
-            hold.0.push(Wait { server: from, boot, change, until });
+            let (boot, until, asks_admission) = (entry.boot, entry.lease_end, entry.asks_admission);
+            hold.0.push(Wait { server: from, boot, epoch, asks_admission, change, until });
         }
         hold.0.retain(|wait| wait.until > now);
         if !hold.0.is_empty() {
@@ -141,11 +146,18 @@ impl Machine {
         self.tell(from);
     }
 
-    /// Time for which a segment's owner must hold back acknowledgements of writes.
-    fn hold(&self, now: Instant, id: SegmentId) -> Duration {
-        let until = self.holds.get(&id).map_or(Instant::default(), Hold::until);
+    /// Time for which a segment's owner of `epoch` must hold back acknowledgements of writes, ms, and what
+    /// of that is for its predecessor only.
+    fn hold_ms(&self, now: Instant, id: SegmentId, epoch: u64) -> (u32, u32) {
+        let hold = self.holds.get(&id);
+        let (all, alone) = hold
+            .map_or_else(Default::default, |hold: &Hold| (hold.until(), hold.until_alone(epoch)));
         // Owners under a previous leader are not known here.
-        until.max(self.former_leases_end) - now
+        let millis = |until: Instant| {
+            let left = drifted(until.max(self.former_leases_end) - now);
+            left.as_micros().div_ceil(1000) as u32
+        };
+        (millis(all), millis(all) - millis(alone))
     }
 
     /// Answers a heartbeat: what the server owns, and its lease.
@@ -196,6 +208,7 @@ impl Machine {
         }
         (entry.last_heartbeat, entry.seq, entry.seen) = (now, heartbeat.seq, seen);
         entry.leaving = heartbeat.leaving;
+        entry.asks_admission = heartbeat.asks_admission;
         entry.reach.note_heartbeat(now, slower);
         let woke = !stayed && entry.is_staying();
         entry.unopened = heartbeat.unopened.into_iter().collect();
@@ -245,13 +258,14 @@ impl Machine {
             }
             let owned = self.state.segment(segment).filter(|known| known.owner == Some(server));
             let ownership = owned.map(|known| {
-                let hold = drifted(self.hold(now, segment)).as_micros().div_ceil(1000);
+                let (hold_ms, predecessor_ms) = self.hold_ms(now, segment, known.epoch);
                 let volume = self.state.volume(segment.volume).expect("it has one");
                 OwnershipGrant {
                     epoch: known.epoch,
                     bytes: self.state.segment_bytes(segment),
                     policy: volume.spec.policy,
-                    hold_ms: hold as u32,
+                    hold_ms,
+                    predecessor_ms,
                     read_only: volume.family.parent.is_some(),
                     clone_source: self.state.clone_source_of(segment),
                 }

@@ -17,6 +17,18 @@ pub const UNREACHED: Duration = Duration::from_millis(300);
 /// The same for one that has answered none yet: the link to it may be dead since an earlier fault, and
 /// is given up after half a second (docs/simulation.md).
 pub const UNREACHED_FIRST: Duration = Duration::from_millis(1000);
+/// Wait for the answer of a server that a client doubts, at least and at most; in between, so many times
+/// what answers of servers took at most in the last seconds.
+pub const DOUBT_PING: (Duration, Duration) = (Duration::from_millis(20), UNREACHED);
+/// See [`DOUBT_PING`].
+pub const DOUBT_PING_FACTOR: u32 = 6;
+/// Servers that are pinged beside a doubted one: when none of them answers in the same time, it is this
+/// manager, or this machine, that is late.
+pub const DOUBT_WITNESSES: usize = 2;
+/// A server that has answered a ping which was sent at most so long ago is not pinged for a doubt.
+pub const DOUBT_FRESH: Duration = Duration::from_millis(10);
+/// A clock check that is later than this says that the manager itself stood still.
+pub const DOUBT_LATE: Duration = Duration::from_millis(10);
 /// Heartbeats further apart than this do not come regularly: one and a half renewals.
 pub const BEAT_GAP: Duration = Duration::from_millis(225);
 /// Heartbeats must have come regularly for this long, since the last answer, before that says anything:

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use base::GIB;
+use block_proto::answers::AnswerTimes;
 use block_proto::lease::{IDLE, LEASE, RENEW, drifted};
 use block_proto::{
     BlockReply, BlockRequest, BlockServerId, BlockServerStatus, BlockStatus, SegmentPlace,
@@ -131,6 +132,7 @@ pub struct Machine {
     /// Time of the latest round of pings, and number of rounds.
     pub(super) pinged: Instant,
     pub(super) pings: u64,
+    pub(super) answer_times: AnswerTimes,
     /// Since when this leader knows of a pending delete.
     pending_since: BTreeMap<PendingDelete, Instant>,
     /// When [`Machine::tick`] is due.
@@ -168,6 +170,7 @@ impl Machine {
             balanced: now,
             pinged: now,
             pings: 0,
+            answer_times: AnswerTimes::default(),
             pending_since,
             tick_due: now,
             leads_until: now,
@@ -232,6 +235,11 @@ impl Machine {
             BlockRequest::Attach { name, nonce, holder } => self.attach(now, &name, nonce, &holder),
             BlockRequest::Keep { attachments } => Ok(self.keep(now, attachments)),
             BlockRequest::Detach { volume, epoch } => Ok(self.detach(volume, epoch)),
+            BlockRequest::Admit { segment, epoch, attachment } => {
+                Ok(self.admit(now, (segment, epoch), attachment))
+            }
+            // Pings have found out by now.
+            BlockRequest::Doubt { segment, .. } => self.map(segment.volume, segment.index, 1),
             BlockRequest::Register { name, addr } => self.register(now, &name, addr),
             BlockRequest::Heartbeat(heartbeat) => {
                 self.heartbeat(now, heartbeat).map(BlockReply::Grant)

@@ -21,6 +21,8 @@ pub(super) struct ServerEntry {
     /// The process that sends heartbeats, once this leader has heard of one.
     pub(super) boot: Option<u64>,
     pub(super) seq: u64,
+    /// It asks about each attachment that it admits to a segment.
+    pub(super) asks_admission: bool,
     /// No lease that was granted to it lasts longer.
     pub(super) lease_end: Instant,
     /// Changes for it, by number; each segment once, at its last change.
@@ -44,6 +46,10 @@ pub(super) struct Hold(pub(super) Vec<Wait>);
 pub(super) struct Wait {
     pub(super) server: BlockServerId,
     pub(super) boot: Option<u64>,
+    /// The epoch under which it had the segment.
+    pub(super) epoch: u64,
+    /// It asks the manager about each attachment that it admits to a segment.
+    pub(super) asks_admission: bool,
     /// The change that took the segment from it: when it has made that, it serves no more.
     pub(super) change: u64,
     /// Its lease is over by then.
@@ -54,6 +60,14 @@ impl Hold {
     /// End of the last of these leases.
     pub(super) fn until(&self) -> Instant {
         self.0.iter().map(|wait| wait.until).max().unwrap_or_default()
+    }
+
+    /// The same for an attachment that is alone at the owner of `epoch`, which need not wait for the
+    /// owner before (`protocols-tail.md` 10.10): that one admits no one else to the segment any more.
+    pub(super) fn until_alone(&self, epoch: u64) -> Instant {
+        let spared =
+            |wait: &&Wait| !(wait.asks_admission && wait.epoch.checked_add(1) == Some(epoch));
+        self.0.iter().filter(spared).map(|wait| wait.until).max().unwrap_or_default()
     }
 }
 
@@ -73,6 +87,7 @@ impl ServerEntry {
             last_heartbeat: now,
             boot: None,
             seq: 0,
+            asks_admission: false,
             lease_end,
             changes: BTreeMap::new(),
             numbers: BTreeMap::new(),

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use block_proto::managers::ask_peer;
 use block_proto::{BlockServerId, BlockServerRequest, Request};
 use client::PeerError;
-use runtime::{Class, Instant};
+use runtime::{Class, Duration, Instant};
 
 use super::limits::{PAUSED, PING, UNREACHED, UNREACHED_MAX};
 use super::machine::Machine;
@@ -31,9 +31,10 @@ impl Machine {
     }
 
     /// A server has answered the ping that was sent at `sent`.
-    pub fn answered(&mut self, server: BlockServerId, sent: Instant) {
+    pub fn answered(&mut self, now: Instant, server: BlockServerId, sent: Instant) {
         if let Some(entry) = self.servers.get_mut(&server) {
             entry.reach.note_answer(sent);
+            self.answer_times.note(now, now - sent);
         }
     }
 
@@ -44,17 +45,22 @@ impl Machine {
         if lost { 1 } else { self.slower(id) }
     }
 
-    fn judge_reach(&mut self, now: Instant) {
+    /// Servers that live, and whether they are reached.
+    pub(super) fn judged(&self, now: Instant) -> Vec<(BlockServerId, bool)> {
         let unreached = self.config.unreached;
         let heard = self.servers.iter().filter(|(_, entry)| entry.alive && entry.has_heartbeat());
-        let judged = heard
-            .map(|(&id, entry)| (id, entry.reach.is_reached(now, unreached, self.ping_every(id))));
-        let judged: Vec<(BlockServerId, bool)> = judged.collect();
+        heard
+            .map(|(&id, entry)| (id, entry.reach.is_reached(now, unreached, self.ping_every(id))))
+            .collect()
+    }
+
+    fn judge_reach(&mut self, now: Instant) {
+        let judged = self.judged(now);
         let reached = judged.iter().filter(|(_, reached)| *reached).count();
         if reached * 2 < judged.len() {
             return;
         }
-        let most = (judged.len() / 3).clamp(1, UNREACHED_MAX);
+        let most = lost_max(judged.len());
         let mut lost = judged.iter().filter(|(id, _)| self.servers[id].reach.is_lost()).count();
         let mut changed = false;
         for (id, reached) in judged {
@@ -81,7 +87,31 @@ impl Machine {
     }
 }
 
+/// Servers that may be lost at a time, of so many that live (N8).
+pub(super) fn lost_max(living: usize) -> usize {
+    (living / 3).clamp(1, UNREACHED_MAX)
+}
+
 impl Manager {
+    /// Pings a server; false when no answer came in time.
+    pub(super) async fn ping_once(
+        &self,
+        lead: &Rc<LeaderTerm>,
+        server: BlockServerId,
+        addr: SocketAddr,
+        timeout: Duration,
+    ) -> bool {
+        let (env, sent) = (self.env(), self.env().now());
+        let request = Request::BlockServer(BlockServerRequest::Ping);
+        let reply = ask_peer(self.client(), addr, request, timeout).await;
+        // One of an older version refuses what it does not know, and is reached.
+        let answers = !matches!(reply, Err(PeerError::Silent(_) | PeerError::Unreachable(_)));
+        if answers {
+            lead.machine.borrow_mut().answered(env.now(), server, sent);
+        }
+        answers
+    }
+
     /// Pings block servers: one that hears nothing is to serve nothing.
     pub(super) async fn ping(self, lead: Rc<LeaderTerm>) {
         let env = self.env();
@@ -89,18 +119,9 @@ impl Manager {
             let due = lead.machine.borrow_mut().ping_round(env.now());
             self.after(&lead);
             for (server, addr) in due {
-                let (client, lead) = (self.client().clone(), lead.clone());
+                let (this, lead) = (self.clone(), lead.clone());
                 env.spawn(Class::Control, "block manager: ping", async move {
-                    let sent = client.env().now();
-                    let request = Request::BlockServer(BlockServerRequest::Ping);
-                    let reply = ask_peer(&client, addr, request, UNREACHED).await;
-                    // One of an older version refuses what it does not know, and is reached. A
-                    // ping that did not leave here says nothing of it.
-                    let lost =
-                        matches!(reply, Err(PeerError::Silent(_) | PeerError::Unreachable(_)));
-                    if !lost {
-                        lead.machine.borrow_mut().answered(server, sent);
-                    }
+                    this.ping_once(&lead, server, addr, UNREACHED).await;
                 });
             }
             env.sleep(PING).await;

@@ -57,6 +57,11 @@ impl Reach {
         self.answered = self.answered.max(Some(sent));
     }
 
+    /// True when it has answered a ping that was sent at `since` or later.
+    pub(super) fn has_answered_since(self, since: Instant) -> bool {
+        self.answered >= Some(since)
+    }
+
     /// True unless it goes on sending heartbeats and answers nothing.
     pub(super) fn is_reached(self, now: Instant, unreached: Duration, slower: u32) -> bool {
         let (since, most) = match self.answered {

@@ -8,7 +8,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::rc::Rc;
 
 use base::Kind;
@@ -19,13 +18,12 @@ use block_proto::limits::ATTEMPT;
 use block_proto::managers::ask_peer;
 use block_proto::paths::{LOCK, ROOT, segment_path};
 use block_proto::{
-    BlockReply, BlockRequest, BlockRole, BlockServerReply, BlockServerRequest, Reply, Request,
+    BlockReply, BlockRequest, BlockRole, BlockServerId, BlockServerRequest, Reply, Request,
 };
-use block_volume::ids::{SegmentId, VolumeId};
+use block_volume::ids::VolumeId;
 use client::Client;
 use client::leader::{holder_addr, holder_text};
 use futures_util::future::{Either, select};
-use futures_util::stream::{StreamExt, iter};
 use runtime::sync::Notify;
 use runtime::{Class, Duration, Env, Instant};
 use table::{Cache, ClientStore, Options, Table};
@@ -36,10 +34,7 @@ use wire::control::{
 };
 
 use super::entity::PendingDelete;
-use super::error::Refusal;
-use super::limits::{
-    CONTENT_ATTEMPT, LEAD_PAUSE, LEADER_POLL_INTERVAL, LINKS_INFLIGHT, PURGE_AFTER, SWEEP,
-};
+use super::limits::{LEAD_PAUSE, LEADER_POLL_INTERVAL, PURGE_AFTER, SWEEP};
 use super::machine::{Config, FirstEpochs, Machine};
 use super::rows::{Row, next_batch};
 use super::state::ManagerState;
@@ -114,6 +109,9 @@ pub(super) struct LeaderTerm {
     over: Cell<bool>,
     /// Servers that are being asked for a heartbeat.
     notifying: RefCell<BTreeSet<SocketAddr>>,
+    /// Servers that are being asked whether they serve, because of a doubt.
+    pub(super) doubts: RefCell<BTreeSet<BlockServerId>>,
+    pub(super) doubts_changed: Notify,
 }
 
 impl Manager {
@@ -334,6 +332,8 @@ impl Manager {
             work: Notify::new(),
             over: Cell::new(false),
             notifying: RefCell::default(),
+            doubts: RefCell::default(),
+            doubts_changed: Notify::new(),
         });
         tracing::info!(name = inner.config.name, term = fencing, "block manager leads");
         inner.env.mark("block manager: leads");
@@ -580,6 +580,10 @@ impl Manager {
                 return self.remove_deleted(&lead, volume).await;
             }
             BlockRequest::Flatten { volume } => return self.flatten(&lead, volume).await,
+            BlockRequest::Doubt { segment, epoch } => {
+                self.look_into(&lead, segment, epoch).await;
+                BlockRequest::Doubt { segment, epoch }
+            }
             request => request,
         };
         let answer = lead.machine.borrow_mut().handle_once(self.0.env.now(), once, request);
@@ -587,7 +591,14 @@ impl Manager {
         if lead.stored(ticket).await.is_err() {
             return Err(self.not_leading());
         }
-        Ok(answer?)
+        let answer = answer?;
+        // A later leader may know of other owners and attachments.
+        if matches!(answer, BlockReply::Standing(_))
+            && !lead.machine.borrow().leads(self.0.env.now())
+        {
+            return Err(self.not_leading());
+        }
+        Ok(answer)
     }
 
     /// Returns `answer` once all changes of the machine are durable.
@@ -619,66 +630,6 @@ impl Manager {
             None => "this block manager does not lead".to_owned(),
         };
         ControlError { kind: Kind::Reroute, message, leader }
-    }
-
-    /// Makes sure that nothing is cut off unasked, and that cut parts of segments that stay, even
-    /// all of them, read as zeroes later on. Nothing is changed here: a message of a manager that
-    /// was stopped could come when the volume has grown again.
-    async fn before_cut(
-        &self,
-        lead: &LeaderTerm,
-        volume: VolumeId,
-        bytes: u64,
-        force: bool,
-    ) -> Result<(), ControlError> {
-        let attached = |lead: &LeaderTerm| {
-            let machine = lead.machine.borrow();
-            machine
-                .state()
-                .volume(volume)
-                .map(|known| (known.attach_epoch, known.spec.name.clone()))
-        };
-        let before = attached(lead);
-        let cut = lead.machine.borrow().check_cut(self.0.env.now(), volume, bytes)?;
-        let kept = lead.machine.borrow().state().segments_at(volume, bytes);
-        // The files of a segment that goes go with it.
-        let asked = cut.into_iter().filter(|(segment, _)| !force || segment.index < kept);
-        let looks = asked.map(|(segment, part)| self.has_data(lead, segment, part));
-        let mut looks = iter(looks).buffer_unordered(LINKS_INFLIGHT);
-        while let Some(found) = looks.next().await {
-            if found? {
-                let name = before.map_or_else(|| volume.to_string(), |(_, name)| name);
-                return Err(Refusal::HasData { name, bytes }.into());
-            }
-        }
-        match attached(lead) == before {
-            true => Ok(()),
-            false => Err(Refusal::Opened { volume }.into()),
-        }
-    }
-
-    /// True when a part of a segment has data.
-    async fn has_data(
-        &self,
-        lead: &LeaderTerm,
-        segment: SegmentId,
-        Range { start: from, end: to }: Range<u64>,
-    ) -> Result<bool, Refusal> {
-        let failed = |what: String| Refusal::Server { what: format!("{segment}: {what}") };
-        match self.0.client.lookup(&segment_path(segment)).await {
-            Ok(_) => {}
-            // It was not used yet: a large volume has many such.
-            Err(error) if error.kind() == Kind::NotFound => return Ok(false),
-            Err(error) => return Err(failed(error.to_string())),
-        }
-        let server = lead.machine.borrow().owner_addr(segment);
-        let server = server.ok_or_else(|| failed("no block server has it".to_owned()))?;
-        let asked = Request::BlockServer(BlockServerRequest::HasData { segment, from, to });
-        match ask_peer(&self.0.client, server, asked, CONTENT_ATTEMPT).await {
-            Ok(Reply::BlockServer(BlockServerReply::HasData(found))) => Ok(found),
-            Ok(_) => Err(failed(format!("{server} is no block server"))),
-            Err(error) => Err(failed(error.to_string())),
-        }
     }
 
     async fn answer(&self, body: &[u8]) -> Result<Reply, ControlError> {

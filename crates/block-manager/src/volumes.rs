@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use block_proto::limits::ATTACHMENTS_MAX;
-use block_proto::{BlockReply, VolumeSpec, geometry};
+use block_proto::{BlockReply, Standing, VolumeSpec, geometry};
 use block_volume::geometry::Geometry;
 use block_volume::ids::{SegmentId, VolumeId};
 use block_volume::limits::{BLOCK, VOLUME_BYTES};
@@ -137,11 +137,11 @@ impl Machine {
 
     /// Ends a segment. If it is made again, its owner waits for the leases of owners before.
     pub(super) fn retire(&mut self, now: Instant, id: SegmentId) {
-        let owner = self.state.segment(id).and_then(|segment| segment.owner);
+        let known = self.state.segment(id);
         self.change(Row::delete(Key::Segment(id)));
         self.moved.remove(&id);
-        if let Some(owner) = owner {
-            self.take_from(now, id, owner);
+        if let Some(Segment { epoch, owner: Some(owner) }) = known {
+            self.take_from(now, (id, epoch), owner);
         }
     }
 
@@ -301,6 +301,28 @@ impl Machine {
             }
         }
         BlockReply::Kept { over }
+    }
+
+    /// The word on an attachment that asks the segment's owner of `epoch` for a session.
+    pub(super) fn admit(
+        &mut self,
+        now: Instant,
+        (segment, epoch): (SegmentId, u64),
+        attachment: u64,
+    ) -> BlockReply {
+        let volume = segment.volume;
+        let lives = match self.kept.get_mut(&(volume, attachment)) {
+            Some(heard) => {
+                *heard = now;
+                true
+            }
+            None => false,
+        };
+        let known = self.state.segment(segment);
+        let owns = known.is_some_and(|known| known.epoch == epoch && known.owner.is_some());
+        let latest =
+            self.state.volume(volume).is_some_and(|known| known.attach_epoch == attachment);
+        BlockReply::Standing(Standing { lives, owns, latest })
     }
 
     pub(super) fn detach(&mut self, volume: VolumeId, epoch: u64) -> BlockReply {

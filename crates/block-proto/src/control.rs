@@ -136,6 +136,9 @@ pub struct BlockHeartbeat {
     pub loads: Vec<SegmentLoad>,
     /// It is about to end: others are to get its segments now, and it gets none.
     pub leaving: bool,
+    /// It admits an attachment to a segment by a [`BlockRequest::Admit`] of its own. Servers of older
+    /// versions ask once for all segments of a volume.
+    pub asks_admission: bool,
 }
 
 /// A change of a block server's ownership.
@@ -159,11 +162,26 @@ pub struct OwnershipGrant {
     /// Acknowledge no write for this long from the receipt of this, ms: the previous owner's lease
     /// may not have expired (`protocols.md` 6.5).
     pub hold_ms: u32,
+    /// Of that, what only the previous owner's lease asks for, ms: not more than `hold_ms`. An attachment
+    /// that is alone need not wait for it (`protocols-tail.md` 10.10).
+    pub predecessor_ms: u32,
     /// Of a snapshot: it takes no changes.
     pub read_only: bool,
     /// Clone source: its content is that of the same segment of this volume, a snapshot. The server
     /// that first opens it links it from there (B11).
     pub clone_source: Option<VolumeId>,
+}
+
+/// The manager's word on an attachment that asks a segment's owner for a session
+/// (`protocols-tail.md` 10.10).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Standing {
+    /// The attachment is not over.
+    pub lives: bool,
+    /// The segment is the owner's still, under the epoch that it named.
+    pub owns: bool,
+    /// No attachment of the volume was ever made after this one.
+    pub latest: bool,
 }
 
 /// Answer to a [`BlockHeartbeat`].
@@ -323,6 +341,23 @@ pub enum BlockRequest {
         /// The attachment's epoch.
         epoch: u64,
     },
+    /// A segment's owner asks whether it may admit an attachment, after that has asked for a session.
+    Admit {
+        /// The segment.
+        segment: SegmentId,
+        /// The owner's epoch.
+        epoch: u64,
+        /// The attachment's epoch.
+        attachment: u64,
+    },
+    /// A client gets no answer of a segment's owner, or no connection to it: the manager finds out
+    /// whether it serves, and gives its segments to others if not (`protocols-tail.md` 10.9).
+    Doubt {
+        /// The segment.
+        segment: SegmentId,
+        /// The owner's epoch.
+        epoch: u64,
+    },
     /// A block server joins, or comes back.
     Register {
         /// Its name: the same name is the same server.
@@ -388,6 +423,8 @@ impl BlockRequest {
             BlockRequest::Attach { .. } => "attach volume",
             BlockRequest::Keep { .. } => "keep attachments",
             BlockRequest::Detach { .. } => "detach volume",
+            BlockRequest::Admit { .. } => "admit attachment",
+            BlockRequest::Doubt { .. } => "doubt owner",
             BlockRequest::Register { .. } => "register block server",
             BlockRequest::Heartbeat(_) => "block server beat",
             BlockRequest::Here { .. } => "block service sign of life",
@@ -467,7 +504,7 @@ pub enum BlockReply {
         /// True when more follow.
         more: bool,
     },
-    /// To `Map`.
+    /// To `Map`; to `Doubt`, the segment's owner after that.
     Map {
         /// Segments.
         segments: Vec<SegmentPlace>,
@@ -486,6 +523,8 @@ pub enum BlockReply {
         /// Volumes and epochs.
         over: Vec<(VolumeId, u64)>,
     },
+    /// To `Admit`.
+    Standing(Standing),
     /// To `Register`.
     Registered {
         /// The server: the same for the same name.

@@ -4,6 +4,7 @@
 //!
 //! Invariant: its only state is the known leader; a generated type never leaves it.
 
+pub mod answers;
 mod control;
 mod data;
 mod ids;

@@ -28,7 +28,7 @@ use transport::{Handler, Incoming, Response, Service};
 use wire::control::{ControlError, ControlReply, ControlRequest, TraceReply};
 
 use super::limits::{LEAVE_MAX, LOADS, OPEN_PAUSE, OPENS_MAX};
-use super::ownership::{Action, LeaseState, OwnedSegment, OwnershipLease};
+use super::ownership::{Action, LeaseState, OwnedSegment, OwnershipLease, Predecessors};
 use super::served::Counted;
 pub use super::served::ServedSegment;
 
@@ -171,9 +171,15 @@ impl BlockServerAgent {
         &self.0.managers
     }
 
-    /// Lease state of a segment that was opened under `epoch`.
-    pub fn lease_state(&self, segment: SegmentId, epoch: u64) -> LeaseState {
-        self.0.ownership.borrow().lease_state(segment, epoch, self.0.env.now())
+    /// Lease state of a segment that was opened under `epoch`, for answers that wait for the leases
+    /// of `predecessors`.
+    pub fn lease_state(
+        &self,
+        segment: SegmentId,
+        epoch: u64,
+        predecessors: Predecessors,
+    ) -> LeaseState {
+        self.0.ownership.borrow().lease_state(segment, epoch, predecessors, self.0.env.now())
     }
 
     /// Returns after a change of what this server owns, or of how long it holds answers back.
@@ -250,7 +256,7 @@ impl BlockServerAgent {
     pub fn lease_states(&self) -> Vec<(SegmentId, u64, LeaseState)> {
         let (ownership, now) = (self.0.ownership.borrow(), self.0.env.now());
         let standing = |(id, held): (SegmentId, OwnedSegment)| {
-            (id, held.epoch, ownership.lease_state(id, held.epoch, now))
+            (id, held.epoch, ownership.lease_state(id, held.epoch, Predecessors::All, now))
         };
         ownership.segments().map(standing).collect()
     }
@@ -378,6 +384,7 @@ impl BlockServerAgent {
             unopened_count: unopened().count() as u32,
             loads,
             leaving: self.0.leaving.get(),
+            asks_admission: true,
         }
     }
 

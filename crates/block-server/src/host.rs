@@ -9,7 +9,7 @@ use base::{Fault, Kind};
 use block_proto::lease::{FIRST_EPOCH, LOCATION_LEASE, drifted};
 use block_proto::managers::{Managers, unexpected_reply};
 use block_proto::paths::segment_path;
-use block_proto::{BlockReply, BlockRequest, SERVICE};
+use block_proto::{BlockReply, BlockRequest, SERVICE, Standing};
 use block_segment::{LinkFrom, Options, Segment, Shared};
 use block_volume::contract::Answer;
 use block_volume::ids::{Identity, SegmentId, VolumeId};
@@ -22,7 +22,7 @@ use transport::{Endpoint, Handler, Incoming, TransportError};
 use super::agent::{BlockServerAgent, Devices, ServedSegment};
 use super::lazy::LazySegment;
 use super::openings::Openings;
-use super::ownership::{LeaseState, OwnedSegment};
+use super::ownership::{LeaseState, OwnedSegment, Predecessors};
 use crate::{BlockServer, Lease, OpenedSegment, SegmentOpener};
 
 /// Segments on the core, each in its directory.
@@ -117,8 +117,8 @@ struct SegmentLease {
 }
 
 impl Lease for SegmentLease {
-    fn lease_state(&self) -> LeaseState {
-        self.agent.lease_state(self.segment, self.epoch)
+    fn lease_state(&self, predecessors: Predecessors) -> LeaseState {
+        self.agent.lease_state(self.segment, self.epoch, predecessors)
     }
 
     fn changed(&self) -> LocalBoxFuture<'_, ()> {
@@ -140,6 +140,22 @@ impl SegmentOpener for Opener {
             };
             let lease = Rc::new(SegmentLease { agent: self.0.clone(), segment, epoch });
             Ok(OpenedSegment { device, lease, epoch, location_leases_end })
+        })
+    }
+
+    fn standing(&self, segment: SegmentId, epoch: u64, attachment: u64) -> Answer<'_, Standing> {
+        Box::pin(async move {
+            let request = BlockRequest::Admit { segment, epoch, attachment };
+            match self.0.managers().ask(request).await {
+                Ok(BlockReply::Standing(standing)) => Ok(standing),
+                Ok(other) => Err(unexpected_reply(&other).into()),
+                // A manager of an older version, which shortens no wait.
+                Err(error) if error.kind() == Kind::Invalid => {
+                    let lives = self.is_attached(segment.volume, attachment).await?;
+                    Ok(Standing { lives, owns: true, latest: false })
+                }
+                Err(error) => Err(error.into()),
+            }
         })
     }
 

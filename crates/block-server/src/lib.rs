@@ -24,7 +24,7 @@ mod session;
 
 pub use agent::{BlockServerAgent, Devices, ServedSegment};
 pub use host::{CoreDevices, Host};
-pub use ownership::{LeaseState, OwnershipLease};
+pub use ownership::{LeaseState, OwnershipLease, Predecessors};
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 use admission::{Admission, SegmentPlaces, UnderWay};
 use base::{Fault, Kind};
-use block_proto::{BlockAnswer, BlockError, BlockIo, SERVICE, SessionRef, encode_answer};
+use block_proto::{BlockAnswer, BlockError, BlockIo, SERVICE, SessionRef, Standing, encode_answer};
 use block_volume::contract::{Answer, Owned};
 use block_volume::ids::{SegmentId, VolumeId};
 use futures_util::future::LocalBoxFuture;
@@ -47,14 +47,14 @@ use transport::{Handler, Incoming, Response};
 
 use crate::limits::{
     SEGMENT_READ_BYTES_MAX, SEGMENT_SESSIONS_MAX, SEGMENT_WRITE_BYTES_MAX, SERVER_READ_BYTES_MAX,
-    SERVER_WRITE_BYTES_MAX, VERIFIED_MAX,
+    SERVER_WRITE_BYTES_MAX, STANDINGS_MAX,
 };
 
 /// The right to answer for a segment, as it was opened. Asked as a request is answered
 /// (`protocols.md` 6.5).
 pub trait Lease {
-    /// The present lease state.
-    fn lease_state(&self) -> LeaseState;
+    /// The present lease state, for answers that wait for the leases of `predecessors`.
+    fn lease_state(&self, predecessors: Predecessors) -> LeaseState;
 
     /// Returns when the state may be another, before the time that it names.
     fn changed(&self) -> LocalBoxFuture<'_, ()> {
@@ -81,8 +81,13 @@ pub trait SegmentOpener {
     /// [`BlockServer::release`] or an answer of its device that it is fenced.
     fn open(&self, segment: SegmentId) -> Answer<'_, OpenedSegment>;
 
-    /// True when an attachment is not over. Asked again after each opening of a segment: a later
-    /// attachment may have reported to the segment's previous owner only.
+    /// The manager's word on an attachment, as the segment's owner of `epoch` may admit it: asked after
+    /// the attachment has asked for a session. A word is for one segment and one opening of it: a
+    /// later attachment may have reported to the segment's previous owner only, and the owner may
+    /// have lost this segment, and not others of the volume.
+    fn standing(&self, segment: SegmentId, epoch: u64, attachment: u64) -> Answer<'_, Standing>;
+
+    /// True when an attachment is not over.
     fn is_attached(&self, volume: VolumeId, epoch: u64) -> Answer<'_, bool>;
 }
 
@@ -141,13 +146,14 @@ impl SegmentPart {
 
 /// A segment and its sessions.
 pub(crate) struct OpenSegment {
-    since: Instant,
     device: Rc<dyn Owned>,
     lease: Rc<dyn Lease>,
     /// By attachment.
     sessions: RefCell<BTreeMap<u64, Rc<Session>>>,
     /// One session is admitted at a time.
     admission: Mutex<()>,
+    /// The manager's word on attachments that it was asked about, of those that live.
+    standings: RefCell<BTreeMap<u64, Standing>>,
     location_leases: LocationLeases,
     /// Its part of the requests under way.
     part: Rc<SegmentPart>,
@@ -173,7 +179,6 @@ impl SlotUse {
     /// Opens the segment of the slot.
     async fn open(self) -> Result<Rc<OpenSegment>, BlockError> {
         let (server, segment) = (&self.server.0, self.segment);
-        let since = server.env.now();
         let opened = server.opener.open(segment).await.map_err(|fault| {
             tracing::debug!(%segment, %fault, "segment not opened");
             error_of(&fault)
@@ -184,16 +189,16 @@ impl SlotUse {
             return Err(BlockError::NotOwner);
         }
         let leased = server.location_leases.borrow_mut().remove(&segment);
-        let (sessions, admission, released) = Default::default();
+        let (sessions, admission, standings, released) = Default::default();
         let part = server.part_of(segment);
         let location_leases =
             LocationLeases::new(epoch, location_leases_end, leased.unwrap_or_default());
         let hosted = Rc::new(OpenSegment {
-            since,
             device,
             lease,
             sessions,
             admission,
+            standings,
             location_leases,
             part,
             released,
@@ -224,8 +229,6 @@ pub(crate) struct BlockServerInner {
     fences: RefCell<BTreeMap<VolumeId, u64>>,
     /// Location leases of segments that were open here.
     location_leases: RefCell<BTreeMap<SegmentId, LocationLease>>,
-    /// Time of the manager's answer that an attachment was not over.
-    verified: RefCell<BTreeMap<(VolumeId, u64), Instant>>,
     bytes: BytesUnderWay,
     admission: Admission,
     stats: Cell<Stats>,
@@ -259,7 +262,6 @@ impl BlockServer {
             parts: RefCell::default(),
             fences: RefCell::default(),
             location_leases: RefCell::default(),
-            verified: RefCell::default(),
             bytes: BytesUnderWay {
                 reads: Budget::new(SERVER_READ_BYTES_MAX),
                 writes: Budget::new(SERVER_WRITE_BYTES_MAX),
@@ -370,7 +372,7 @@ impl BlockServer {
     }
 
     /// Drops the fence of a volume whose last segment here has gone: when one is open again,
-    /// attachments are looked up at the manager ([`BlockServer::verify`]).
+    /// attachments are looked up at the manager ([`BlockServer::standing`]).
     fn forget_fence(&self, volume: VolumeId) {
         self.forget_fence_of(&self.0.slots.borrow(), volume);
     }
@@ -399,26 +401,54 @@ impl BlockServer {
         }
     }
 
-    /// Asks the manager, unless it was asked since the segment was opened.
-    async fn verify(&self, hosted: &OpenSegment, at: SessionRef) -> Result<(), BlockError> {
-        let key = (at.segment.volume, at.attachment);
-        let asked = self.0.verified.borrow().get(&key).copied();
-        if asked.is_some_and(|asked| asked >= hosted.since) {
-            return Ok(());
+    /// The manager's word on an attachment that asks for a session. Asked once for each opening of the
+    /// segment.
+    async fn standing(&self, hosted: &OpenSegment, at: SessionRef) -> Result<Standing, BlockError> {
+        if let Some(standing) = hosted.standings.borrow().get(&at.attachment) {
+            return Ok(*standing);
         }
-        let now = self.0.env.now();
-        let attached = self.0.opener.is_attached(key.0, key.1).await;
-        if !attached.map_err(|fault| error_of(&fault))? {
+        let epoch = hosted.location_leases.epoch();
+        let standing = self.0.opener.standing(at.segment, epoch, at.attachment).await;
+        let standing = standing.map_err(|fault| error_of(&fault))?;
+        if !standing.lives {
             self.0.env.mark("block: attachment is over");
             self.count(|stats| stats.late += 1);
             return Err(BlockError::Fenced { fence: at.attachment.saturating_add(1) });
         }
-        let verified = &mut *self.0.verified.borrow_mut();
-        if verified.len() >= VERIFIED_MAX {
-            verified.clear();
+        if !standing.owns {
+            self.0.env.mark("block: segment was lost before an attachment came");
+            return Err(BlockError::NotOwner);
         }
-        verified.insert(key, now);
-        Ok(())
+        let standings = &mut *hosted.standings.borrow_mut();
+        if standings.len() >= STANDINGS_MAX {
+            standings.clear();
+        }
+        standings.insert(at.attachment, standing);
+        Ok(standing)
+    }
+
+    /// Previous owners whose leases the answers of a session wait for. `after` is the epoch of the owner
+    /// who has admitted the attachment's session before, 0 unless it acts `alone`: later attachments
+    /// have fenced off earlier ones wherever they were admitted (`protocols-tail.md` 10.10).
+    fn predecessors(
+        &self,
+        hosted: &OpenSegment,
+        at: SessionRef,
+        standing: Standing,
+        (alone, after): (bool, u64),
+    ) -> Predecessors {
+        let epoch = hosted.location_leases.epoch();
+        let before = hosted.sessions.borrow().get(&at.attachment).map(|known| known.predecessors);
+        let known = alone && standing.latest && after > 0;
+        match before {
+            _ if known && after.saturating_add(1) == epoch => {
+                self.0.env.mark("block: attachment alone does not wait for its last owner");
+                Predecessors::AllButLast
+            }
+            // This owner has admitted it so.
+            Some(before) if known && after == epoch => before,
+            _ => Predecessors::All,
+        }
     }
 
     async fn open(
@@ -431,7 +461,7 @@ impl BlockServer {
         let attachment = attachment(at)?;
         self.check_fence(at)?;
         let hosted = self.host(at.segment).await?;
-        self.verify(&hosted, at).await?;
+        let standing = self.standing(&hosted, at).await?;
         if !self.hosted(at.segment).is_some_and(|known| Rc::ptr_eq(&known, &hosted)) {
             return Err(BlockError::NotOwner);
         }
@@ -462,6 +492,7 @@ impl BlockServer {
         }
         hosted.device.forget(0..u32::try_from(fence).unwrap_or(u32::MAX));
         self.forget_those_that_are_over(&hosted, at).await?;
+        let predecessors = self.predecessors(&hosted, at, standing, (alone, after));
         let grant = {
             let sessions = &mut *hosted.sessions.borrow_mut();
             sessions.retain(|&attachment, _| attachment >= fence);
@@ -481,7 +512,8 @@ impl BlockServer {
                     }
                     let grant = self.0.env.random_u64();
                     let visit = alone.then(|| hosted.location_leases.visit());
-                    sessions.insert(at.attachment, Session::new(at.session, grant, visit));
+                    let session = Session::new(at.session, grant, visit, predecessors);
+                    sessions.insert(at.attachment, session);
                     self.count(|stats| stats.sessions += 1);
                     grant
                 }

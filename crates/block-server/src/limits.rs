@@ -9,8 +9,8 @@ use block_volume::limits::IO_MAX;
 /// Sessions on one segment: attachments of a shared volume. Attachments whose changes a segment
 /// remembers before it asks which of them are over: 64 x 100 bytes.
 pub const SEGMENT_SESSIONS_MAX: usize = 64;
-/// Attachments that a block server remembers to be alive; when there are more, it asks again.
-pub const VERIFIED_MAX: usize = 4096;
+/// Attachments on which an open segment remembers the manager's word; when there are more, it asks again.
+pub const STANDINGS_MAX: usize = SEGMENT_SESSIONS_MAX;
 /// Bytes of writes under way on one block server at most; beyond it the answer is busy.
 pub const SERVER_WRITE_BYTES_MAX: usize = 64 * MIB as usize;
 /// Of these, bytes of one segment: one that stands still leaves the other half to others. A write

@@ -27,6 +27,16 @@ pub enum LeaseState {
     Revoked,
 }
 
+/// Previous owners whose leases an answer waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Predecessors {
+    /// All of them.
+    All,
+    /// All but the last one: for an attachment that is alone, and that the last one had admitted
+    /// (`protocols-tail.md` 10.10).
+    AllButLast,
+}
+
 /// A segment that a server owns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OwnedSegment {
@@ -36,8 +46,10 @@ pub struct OwnedSegment {
     pub bytes: u64,
     /// Copies of its data.
     pub policy: Policy,
-    /// No write is acknowledged before.
+    /// Leases of all previous owners are over then: no write is acknowledged before.
     pub ack_from: Instant,
+    /// Leases of the owners before the last one are.
+    pub alone_from: Instant,
     /// It takes no changes: it is of a snapshot.
     pub read_only: bool,
     /// Clone source: the snapshot from which the first opener links it (B11).
@@ -88,14 +100,25 @@ impl OwnershipLease {
                 self.lose(id, &mut actions);
                 continue;
             };
-            let ack_from = now + Duration::from_millis(u64::from(ownership.hold_ms));
+            let hold_ms = |but: u32| Duration::from_millis(u64::from(ownership.hold_ms - but));
+            let ack_from = now + hold_ms(0);
+            let alone_from = now + hold_ms(ownership.predecessor_ms.min(ownership.hold_ms));
             let (epoch, bytes, policy) = (ownership.epoch, ownership.bytes, ownership.policy);
             let (read_only, clone_source) = (ownership.read_only, ownership.clone_source);
-            let held = OwnedSegment { epoch, bytes, policy, ack_from, read_only, clone_source };
+            let held = OwnedSegment {
+                epoch,
+                bytes,
+                policy,
+                ack_from,
+                alone_from,
+                read_only,
+                clone_source,
+            };
             match self.segments.get_mut(&id) {
                 // Both times were safe.
                 Some(known) if known.epoch == epoch => {
                     known.ack_from = known.ack_from.min(ack_from);
+                    known.alone_from = known.alone_from.min(alone_from);
                 }
                 Some(known) if known.epoch > epoch => {}
                 _ => {
@@ -132,14 +155,25 @@ impl OwnershipLease {
         }
     }
 
-    /// Lease state of a segment that was opened under `epoch`.
-    pub fn lease_state(&self, id: SegmentId, epoch: u64, now: Instant) -> LeaseState {
+    /// Lease state of a segment that was opened under `epoch`, for answers that wait for the leases
+    /// of `predecessors`.
+    pub fn lease_state(
+        &self,
+        id: SegmentId,
+        epoch: u64,
+        predecessors: Predecessors,
+        now: Instant,
+    ) -> LeaseState {
         match self.segments.get(&id) {
             Some(held) if held.epoch == epoch => {
+                let from = match predecessors {
+                    Predecessors::All => held.ack_from,
+                    Predecessors::AllButLast => held.alone_from,
+                };
                 if now >= self.lease_end {
-                    LeaseState::Expired(held.ack_from)
-                } else if now < held.ack_from {
-                    LeaseState::HoldingAcks(held.ack_from)
+                    LeaseState::Expired(from)
+                } else if now < from {
+                    LeaseState::HoldingAcks(from)
                 } else {
                     LeaseState::Active(self.lease_end)
                 }

@@ -15,7 +15,7 @@ use runtime::{Buf, Instant};
 use transport::Priority;
 
 use super::admission::UnderWay;
-use super::ownership::LeaseState;
+use super::ownership::{LeaseState, Predecessors};
 use super::session::{Arrival, Session};
 use super::{BlockServer, BytesUnderWay, OpenSegment, attachment, error_of};
 
@@ -162,10 +162,11 @@ impl BlockServer {
         &self,
         at: SessionRef,
         hosted: &Rc<OpenSegment>,
+        predecessors: Predecessors,
     ) -> Result<Option<Instant>, BlockError> {
         let env = &self.0.env;
         loop {
-            match hosted.lease.lease_state() {
+            match hosted.lease.lease_state(predecessors) {
                 _ if hosted.released.get() => return Err(BlockError::NotOwner),
                 LeaseState::Active(until) => return Ok(Some(until)),
                 LeaseState::HoldingAcks(until) => {
@@ -199,10 +200,14 @@ impl BlockServer {
     /// Waits until a change may be acknowledged. Fencing protects it, with or without a lease: it
     /// is durable, so a later owner has it. The wait ends when no previous owner answers reads any
     /// more.
-    async fn hold(&self, hosted: &OpenSegment) -> Result<(), BlockError> {
+    async fn hold(
+        &self,
+        hosted: &OpenSegment,
+        predecessors: Predecessors,
+    ) -> Result<(), BlockError> {
         loop {
             let env = &self.0.env;
-            match hosted.lease.lease_state() {
+            match hosted.lease.lease_state(predecessors) {
                 LeaseState::Active(_) => return Ok(()),
                 LeaseState::HoldingAcks(until) => {
                     env.mark("block: acknowledgement held back");
@@ -226,7 +231,7 @@ impl BlockServer {
         extent: Extent,
         under_way: &UnderWay<'_>,
     ) -> Result<Buf, BlockError> {
-        let (hosted, _) = self.session(at)?;
+        let (hosted, session) = self.session(at)?;
         let len = usize::try_from(extent.len).unwrap_or(usize::MAX);
         if len > IO_MAX {
             return Err(BlockError::Invalid);
@@ -235,7 +240,7 @@ impl BlockServer {
         let data = hosted.device.read(extent).await;
         let data = data.map_err(|fault| self.fail(at, &hosted, &fault))?;
         under_way.give_back();
-        self.check_lease(at, &hosted).await?;
+        self.check_lease(at, &hosted, session.predecessors).await?;
         self.count(|stats| {
             stats.reads += 1;
             stats.read_bytes += extent.len;
@@ -259,7 +264,7 @@ impl BlockServer {
             return Ok(None);
         };
         under_way.give_back();
-        let lease = self.check_lease(at, &hosted).await?;
+        let lease = self.check_lease(at, &hosted, session.predecessors).await?;
         // No other attachment was admitted since the locations were looked up.
         let alone = alone && hosted.may_lease(at, &session);
         let location_lease_ms = match lease.filter(|_| alone) {
@@ -279,10 +284,10 @@ impl BlockServer {
         extent: Extent,
         most: usize,
     ) -> Result<Vec<AllocationExtent>, BlockError> {
-        let (hosted, _) = self.session(at)?;
+        let (hosted, session) = self.session(at)?;
         let pieces = hosted.device.pieces(extent, most).await;
         let pieces = pieces.map_err(|fault| self.fail(at, &hosted, &fault))?;
-        self.check_lease(at, &hosted).await?;
+        self.check_lease(at, &hosted, session.predecessors).await?;
         Ok(pieces.into_iter().take(most).collect())
     }
 
@@ -358,7 +363,7 @@ impl BlockServer {
         let outcome = match change.await {
             Ok(()) => {
                 under_way.give_back();
-                self.hold(hosted).await
+                self.hold(hosted, session.predecessors).await
             }
             Err(fault) => Err(self.fail(at, hosted, &fault)),
         };

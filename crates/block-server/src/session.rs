@@ -8,6 +8,8 @@ use block_proto::{BlockError, Sequence};
 use block_volume::limits::SESSION_CHANGES_MAX;
 use runtime::sync::Notify;
 
+use super::ownership::Predecessors;
+
 /// A change that has come.
 pub(super) struct Change {
     outcome: Cell<Option<Result<(), BlockError>>>,
@@ -27,6 +29,8 @@ pub(super) struct Session {
     pub(super) grant: u64,
     /// Its visit, when no other attachment may act beside it ([`super::location_leases`]).
     pub(super) visit: Option<u64>,
+    /// Previous owners whose leases its answers wait for.
+    pub(super) predecessors: Predecessors,
     closed: Cell<bool>,
     under_way: Cell<usize>,
     idle: Notify,
@@ -50,11 +54,17 @@ impl Change {
 }
 
 impl Session {
-    pub(super) fn new(number: u64, grant: u64, visit: Option<u64>) -> Rc<Session> {
+    pub(super) fn new(
+        number: u64,
+        grant: u64,
+        visit: Option<u64>,
+        predecessors: Predecessors,
+    ) -> Rc<Session> {
         Rc::new(Session {
             number,
             grant,
             visit,
+            predecessors,
             closed: Cell::new(false),
             under_way: Cell::new(0),
             idle: Notify::new(),

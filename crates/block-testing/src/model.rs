@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use base::{Fault, Kind};
 use block_client::{Attachment, DataFiles, Route, SegmentOwner};
+use block_proto::Standing;
 use block_proto::lease::{FIRST_EPOCH, drifted};
-use block_server::{Lease, LeaseState, OpenedSegment, SegmentOpener};
+use block_server::{Lease, LeaseState, OpenedSegment, Predecessors, SegmentOpener};
 use block_volume::contract::Answer;
 use block_volume::ids::{SegmentId, VolumeId};
 use futures_util::FutureExt;
@@ -32,8 +33,8 @@ struct ManagerInner {
     clock: Box<dyn Fn() -> Duration>,
     lease: Duration,
     segments: RefCell<BTreeMap<SegmentId, Segment>>,
-    /// Attachments that are not over.
-    volumes: RefCell<BTreeMap<VolumeId, BTreeSet<u64>>>,
+    /// Attachments that are not over, and the latest one.
+    volumes: RefCell<BTreeMap<VolumeId, (BTreeSet<u64>, u64)>>,
     epochs: Cell<u64>,
     /// No lease is renewed.
     down: Cell<bool>,
@@ -103,7 +104,8 @@ impl Manager {
     pub fn attach(&self, volume: VolumeId, exclusive: bool) -> Attachment {
         let epoch = self.epoch();
         let volumes = &mut *self.0.volumes.borrow_mut();
-        let live = volumes.entry(volume).or_default();
+        let (live, latest) = volumes.entry(volume).or_default();
+        *latest = epoch;
         if exclusive {
             live.clear();
         }
@@ -114,14 +116,15 @@ impl Manager {
 
     /// An attachment is over.
     pub fn detach(&self, volume: VolumeId, epoch: u64) {
-        if let Some(live) = self.0.volumes.borrow_mut().get_mut(&volume) {
+        if let Some((live, _)) = self.0.volumes.borrow_mut().get_mut(&volume) {
             live.remove(&epoch);
         }
     }
 
-    /// The segment map of an attachment.
+    /// The segment map of an attachment. Its first question brings all owners, and they count until
+    /// they are doubted: as from the real manager, an owner may be an old one.
     pub fn route(&self) -> Rc<dyn Route> {
-        Rc::new(self.clone())
+        Rc::new(Map { manager: self.clone(), known: RefCell::default() })
     }
 
     /// DataFiles for direct reads of clients of `env`.
@@ -144,9 +147,27 @@ impl Manager {
     }
 }
 
-impl Route for Manager {
-    fn place(&self, segment: SegmentId, _: Option<SegmentOwner>) -> Answer<'_, SegmentOwner> {
-        let place = self.place_of(segment);
+struct Map {
+    manager: Manager,
+    known: RefCell<BTreeMap<SegmentId, SegmentOwner>>,
+}
+
+impl Route for Map {
+    fn place(&self, segment: SegmentId, doubt: Option<SegmentOwner>) -> Answer<'_, SegmentOwner> {
+        let known = &mut *self.known.borrow_mut();
+        match known.get(&segment).copied() {
+            None => {
+                let segments = self.manager.0.segments.borrow();
+                let all =
+                    SegmentId { index: 0, ..segment }..=SegmentId { index: u32::MAX, ..segment };
+                known.extend(segments.range(all).map(|(id, segment)| (*id, segment.place)));
+            }
+            known_now if known_now == doubt => {
+                known.extend(self.manager.place_of(segment).map(|place| (segment, place)));
+            }
+            Some(_) => {}
+        }
+        let place = known.get(&segment).copied();
         let none = move || Fault::new(Kind::NotFound, format!("there is no segment {segment}"));
         async move { place.ok_or_else(none) }.boxed_local()
     }
@@ -197,11 +218,23 @@ impl SegmentOpener for Opener {
         .boxed_local()
     }
 
+    fn standing(&self, segment: SegmentId, epoch: u64, attachment: u64) -> Answer<'_, Standing> {
+        async move {
+            let lives = self.is_attached(segment.volume, attachment).await?;
+            let owner = self.manager.place_of(segment);
+            let owns = owner.is_some_and(|owner| owner.epoch == epoch);
+            let volumes = self.manager.0.volumes.borrow();
+            let latest = volumes.get(&segment.volume).is_some_and(|(_, last)| *last == attachment);
+            Ok(Standing { lives, owns, latest })
+        }
+        .boxed_local()
+    }
+
     fn is_attached(&self, volume: VolumeId, epoch: u64) -> Answer<'_, bool> {
         async move {
             self.env.sleep(self.env.jitter(self.manager.0.pause)).await;
             let volumes = self.manager.0.volumes.borrow();
-            Ok(volumes.get(&volume).is_some_and(|live| live.contains(&epoch)))
+            Ok(volumes.get(&volume).is_some_and(|(live, _)| live.contains(&epoch)))
         }
         .boxed_local()
     }
@@ -216,12 +249,15 @@ struct ServedLease {
 }
 
 impl Lease for ServedLease {
-    fn lease_state(&self) -> LeaseState {
+    fn lease_state(&self, predecessors: Predecessors) -> LeaseState {
         let inner = &self.manager.0;
         let (segments, now) = (inner.segments.borrow(), (inner.clock)());
         let Some(segment) = segments.get(&self.segment) else { return LeaseState::Revoked };
-        // Of epochs before this one.
-        let former = segment.former.range(..self.epoch).map(|(_, until)| *until).max();
+        let before = match predecessors {
+            Predecessors::All => self.epoch,
+            Predecessors::AllButLast => self.epoch.saturating_sub(1),
+        };
+        let former = segment.former.range(..before).map(|(_, until)| *until).max();
         let former = former.filter(|until| *until > now);
         let free = self.env.now() + former.map_or(Duration::ZERO, |until| until - now);
         if inner.down.get() {

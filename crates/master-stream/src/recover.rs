@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::rc::Rc;
 
 use base::{ChunkId, Epoch, FileId, Kind};
-use futures_util::future::{join, join_all};
+use futures_util::future::{FutureExt, LocalBoxFuture, join, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use runtime::sync::Notify;
 use runtime::{Class, Duration, Instant};
@@ -30,12 +30,19 @@ pub(crate) struct Flight {
 }
 
 /// A fenced replica's answer.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Answer {
     place: ReplicaLocation,
     stat: ReplicaStat,
     vote: Vote,
 }
+
+/// Replicas with their votes.
+type Votes = Vec<(ReplicaLocation, u32)>;
+/// See [`Service::settle_length`].
+type Settled = (u32, u32, Votes, Vec<ReplicaLocation>);
+/// Answers of replicas that are being fenced; none of one that cannot be.
+type Due<'a> = FuturesUnordered<LocalBoxFuture<'a, Option<Answer>>>;
 
 /// Pauses between two tries to reach a replica: first and longest.
 pub(super) const RETRY: (Duration, Duration) =
@@ -116,18 +123,19 @@ impl<L: Log> Service<L> {
         })
     }
 
-    /// Fences replicas until enough have a vote, then waits a little for the others.
-    async fn fence_quorum(
-        &self,
-        chunk: &Chunk,
+    /// Fences replicas until enough have a vote, then waits a little for the others. Returns the answers,
+    /// and those that are still due.
+    async fn fence_quorum<'a>(
+        &'a self,
+        chunk: &'a Chunk,
         epoch: Epoch,
         deadline: Instant,
-    ) -> Result<Vec<Answer>, ControlError> {
+    ) -> Result<(Vec<Answer>, Due<'a>), ControlError> {
         let voters = self.voters(chunk);
         let needed = votes_needed(voters.len(), usize::from(chunk.acks));
         let needed = if planted(Planted::OneVote) { 1 } else { needed };
-        let mut calls: FuturesUnordered<_> =
-            voters.iter().map(|&place| self.fence_one(place, chunk, epoch, deadline)).collect();
+        let call = |&place| self.fence_one(place, chunk, epoch, deadline).boxed_local();
+        let mut calls: Due<'_> = voters.iter().map(call).collect();
         let mut answers = Vec::new();
         let votes = |answers: &Vec<Answer>| {
             answers.iter().filter(|answer| matches!(answer.vote, Vote::Len(_))).count()
@@ -154,7 +162,7 @@ impl<L: Log> Service<L> {
         if self.env.timeout(self.config.vote_timeout, rest).await.is_err() {
             self.env.mark("recovery without all votes");
         }
-        Ok(answers)
+        Ok((answers, calls))
     }
 
     /// Fences a spare of an older writer. It needs no votes: nothing in it is acknowledged before
@@ -211,7 +219,9 @@ impl<L: Log> Service<L> {
                     tracing::debug!(chunk = %chunk.id, ?place, %error, "a replica is gone");
                     return None;
                 }
-                Err(_) => {}
+                Err(error) => {
+                    tracing::trace!(chunk = %chunk.id, ?place, %error, "a replica is not fenced yet");
+                }
             }
             if self.env.now() + pause >= deadline {
                 return None;
@@ -229,14 +239,54 @@ impl<L: Log> Service<L> {
         tail: &Chunk,
         deadline: Instant,
     ) -> Result<(), ControlError> {
-        let answers = self.fence_quorum(tail, epoch, deadline).await?;
-        let votes: Vec<(ReplicaLocation, u32)> = answers
+        let (mut answers, mut due) = self.fence_quorum(tail, epoch, deadline).await?;
+        let (least, len, votes, holders) = loop {
+            match self.settle_length(epoch, tail, &answers, deadline).await {
+                Ok(settled) => break settled,
+                // What is missing may be on a replica whose answer is still due.
+                Err(error) => match self.env.timeout(deadline - self.env.now(), due.next()).await {
+                    Ok(Some(answer)) if matches!(error.kind, Kind::Retry | Kind::Corrupt) => {
+                        self.env.mark("recovery waits for a late vote");
+                        answers.extend(answer);
+                    }
+                    _ => return Err(error),
+                },
+            }
+        };
+        let (chunk, delete_at_ms) = (tail.id, self.rights_end_ms());
+        let action = if len > least {
+            self.env.mark("sealed above the statistic");
+            Action::SealLongerTail { file, epoch, chunk, len, votes, holders, delete_at_ms }
+        } else {
+            Action::SealTail { file, epoch, chunk, len, votes, holders, delete_at_ms }
+        };
+        match self.decide(action).await? {
+            Outcome::Refused { why } => Err(refusal(why)),
+            _ => {
+                tracing::info!(%file, chunk = %tail.id, len, %epoch, "sealed a lost writer's chunk");
+                self.work.notify_one();
+                Ok(())
+            }
+        }
+    }
+
+    /// The length of a lost writer's chunk by the answers of its replicas: the least and the one at which
+    /// it is to be sealed, the votes, and the replicas that hold it by then.
+    async fn settle_length(
+        self: &Rc<Self>,
+        epoch: Epoch,
+        tail: &Chunk,
+        answers: &[Answer],
+        deadline: Instant,
+    ) -> Result<Settled, ControlError> {
+        let votes: Votes = answers
             .iter()
             .filter_map(|answer| match answer.vote {
                 Vote::Len(len) => Some((answer.place, len)),
                 _ => None,
             })
             .collect();
+        tracing::trace!(chunk = %tail.id, ?answers, voters = tail.voters(), "fenced replicas");
         let lens: Vec<_> = votes.iter().map(|vote| vote.1).collect();
         let (n, m) = (tail.voters(), usize::from(tail.acks));
         let range = match sealed_lens(n, m, &lens) {
@@ -263,21 +313,7 @@ impl<L: Log> Service<L> {
         }
         let bounds = least.max(acknowledged.min(longest))..=longest;
         let (len, holders) = self.hold(epoch, tail, &votes, bounds, deadline).await?;
-        let (chunk, delete_at_ms) = (tail.id, self.rights_end_ms());
-        let action = if len > least {
-            self.env.mark("sealed above the statistic");
-            Action::SealLongerTail { file, epoch, chunk, len, votes, holders, delete_at_ms }
-        } else {
-            Action::SealTail { file, epoch, chunk, len, votes, holders, delete_at_ms }
-        };
-        match self.decide(action).await? {
-            Outcome::Refused { why } => Err(refusal(why)),
-            _ => {
-                tracing::info!(%file, chunk = %tail.id, len, %epoch, "sealed a lost writer's chunk");
-                self.work.notify_one();
-                Ok(())
-            }
-        }
+        Ok((least, len, votes, holders))
     }
 
     /// The longest vote within `bounds` that enough replicas hold, by copies if need be, and the

@@ -21,6 +21,7 @@ fn heartbeat_of(server: &mut Server) -> BlockHeartbeat {
         unopened_count: 0,
         loads: Vec::new(),
         leaving: false,
+        asks_admission: true,
     }
 }
 

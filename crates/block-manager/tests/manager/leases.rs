@@ -7,7 +7,7 @@ use block_manager::limits::TICK;
 use block_manager::{Config, Machine, ManagerState};
 use block_proto::lease::{LEASE, RENEW};
 use block_proto::{BlockGrant, BlockHeartbeat, BlockReply, BlockRequest, BlockServerId, Seen};
-use block_server::{LeaseState, OwnershipLease};
+use block_server::{LeaseState, OwnershipLease, Predecessors};
 use runtime::{Duration, Instant, Rng};
 
 use super::spec;
@@ -43,6 +43,8 @@ enum Planted {
     NoHold,
     /// A new leader forgets the leases of the previous one.
     NoHonour,
+    /// One that is alone waits for no previous owner at all.
+    SparesAll,
 }
 
 struct Server {
@@ -75,6 +77,8 @@ struct World {
     term: u64,
     leads_until: u64,
     takeovers: u64,
+    /// Moments in which a session that is alone does not wait, and others do.
+    spared: u64,
 }
 
 impl World {
@@ -103,6 +107,7 @@ impl World {
             term: 0,
             leads_until: 0,
             takeovers: 0,
+            spared: 0,
         }
     }
 
@@ -205,6 +210,7 @@ impl World {
             unopened_count: 0,
             loads: Vec::new(),
             leaving: false,
+            asks_admission: true,
         };
         // Now and then a server is cut off for longer.
         if self.rng.one_in(60) {
@@ -249,6 +255,10 @@ impl World {
                     let ownerships = grant.changes.iter_mut().filter_map(|c| c.ownership.as_mut());
                     ownerships.for_each(|ownership| ownership.hold_ms = 0);
                 }
+                if self.planted == Planted::SparesAll {
+                    let ownerships = grant.changes.iter_mut().filter_map(|c| c.ownership.as_mut());
+                    ownerships.for_each(|ownership| ownership.predecessor_ms = ownership.hold_ms);
+                }
                 server.ownership.granted(sent, now, &grant);
             }
         }
@@ -262,18 +272,30 @@ impl World {
                 let ghosts = server.ghosts.iter().map(|(clock, ownership)| (*clock, ownership));
                 for (clock, ownership) in ghosts.chain([(server.clock, &server.ownership)]) {
                     let Some(held) = ownership.held(id) else { continue };
-                    match ownership.lease_state(id, held.epoch, clock.at(self.now)) {
-                        LeaseState::Active(_) => believers.push((held.epoch, true)),
-                        LeaseState::HoldingAcks(_) => believers.push((held.epoch, false)),
+                    let state = |of| ownership.lease_state(id, held.epoch, of, clock.at(self.now));
+                    let alone = matches!(state(Predecessors::AllButLast), LeaseState::Active(_));
+                    match state(Predecessors::All) {
+                        LeaseState::Active(_) => believers.push((held.epoch, true, alone)),
+                        LeaseState::HoldingAcks(_) => believers.push((held.epoch, false, alone)),
                         LeaseState::Expired(_) | LeaseState::Revoked => {}
                     }
                 }
             }
             believers.sort_unstable();
             self.takeovers += u64::from(believers.len() > 1);
-            if believers.iter().skip(1).any(|&(_, acknowledges)| acknowledges) {
+            if believers.iter().skip(1).any(|&(_, acknowledges, _)| acknowledges) {
                 return Err(format!("{id} at {} us: {believers:?}", self.now));
             }
+            // For an attachment that is alone, only the owner before may have a lease.
+            let mut spares = false;
+            for (index, &(epoch, acknowledges, alone)) in believers.iter().enumerate() {
+                let former = believers[..index].iter().map(|(former, ..)| *former);
+                if alone && former.clone().any(|former| former + 1 != epoch) {
+                    return Err(format!("{id} at {} us, alone: {believers:?}", self.now));
+                }
+                spares |= alone && !acknowledges && former.count() > 0;
+            }
+            self.spared += u64::from(spares);
         }
         for server in &mut self.servers {
             let now = self.now;
@@ -283,31 +305,35 @@ impl World {
     }
 }
 
-fn run(seed: u64, planted: Planted, steps: u32) -> Result<(u64, u64), String> {
+fn run(seed: u64, planted: Planted, steps: u32) -> Result<(u64, u64, u64), String> {
     let mut world = World::new(seed, planted);
     for _ in 0..steps {
         world.step();
         world.check()?;
     }
-    Ok((world.takeovers, world.term))
+    Ok((world.takeovers, world.term, world.spared))
 }
 
 #[test]
 fn one_owner_acknowledges_at_a_time() {
-    let (mut takeovers, mut terms) = (0, 0);
+    let (mut takeovers, mut terms, mut spared) = (0, 0, 0);
     for seed in 0..40 {
-        let (seen, term) =
+        let (seen, term, alone) =
             run(seed, Planted::Nothing, 8000).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
         takeovers += seen;
         terms += term;
+        spared += alone;
     }
+    assert!(spared > 500, "only {spared} moments in which one that is alone does not wait");
     assert!(takeovers > 1000, "only {takeovers} moments with two believers");
     assert!(terms > 100, "only {terms} leaders");
 }
 
 #[test]
 fn planted_mistakes_are_found() {
-    for planted in [Planted::LeaseFromReceipt, Planted::NoHold, Planted::NoHonour] {
+    for planted in
+        [Planted::LeaseFromReceipt, Planted::NoHold, Planted::NoHonour, Planted::SparesAll]
+    {
         let found = (0..60).find_map(|seed| run(seed, planted, 8000).err());
         assert!(found.is_some(), "{planted:?} is not found");
     }

@@ -54,6 +54,7 @@ pub struct Server {
     pub seq: u64,
     pub seen: Seen,
     pub leaving: bool,
+    pub asks_admission: bool,
 }
 
 impl Server {
@@ -63,7 +64,7 @@ impl Server {
         let Ok(BlockReply::Registered { server: id, boot }) = machine.handle(now, request) else {
             panic!("not registered");
         };
-        Server { id, boot, seq: 0, seen: Seen::default(), leaving: false }
+        Server { id, boot, seq: 0, seen: Seen::default(), leaving: false, asks_admission: true }
     }
 
     pub fn heartbeat(&mut self, machine: &mut Machine, now: Instant) -> BlockGrant {
@@ -78,6 +79,7 @@ impl Server {
             unopened_count: 0,
             loads: Vec::new(),
             leaving: self.leaving,
+            asks_admission: self.asks_admission,
         };
         let Ok(BlockReply::Grant(grant)) = machine.handle(now, BlockRequest::Heartbeat(heartbeat))
         else {

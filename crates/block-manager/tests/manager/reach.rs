@@ -48,7 +48,7 @@ impl World {
                 for (server, _) in self.machine.ping_round(now) {
                     let index = self.index(server);
                     if !self.grey.contains(&index) && !self.still.contains(&index) {
-                        self.machine.answered(server, now);
+                        self.machine.answered(now, server, now);
                     }
                 }
             }
@@ -162,6 +162,75 @@ fn a_server_that_stands_still_is_no_case_for_pings() {
         world.still.clear();
         world.run(450);
     }
+    assert_eq!(world.owned(), [4, 4, 4]);
+}
+
+impl World {
+    /// A client doubts a server that owns segments; true when it has lost them by that.
+    fn doubt(&mut self, index: usize, answers: bool) -> bool {
+        let now = at(self.ms);
+        let owned = self.machine.state().owned(self.servers[index].id).next();
+        let segment = owned.expect("it owns some");
+        let epoch = self.machine.state().segment(segment).expect("there is one").epoch;
+        if let Some(doubted) = self.machine.doubted(now, segment, epoch) {
+            match answers {
+                true => self.machine.answered(now, self.servers[index].id, now),
+                false => self.machine.give_up_server(now, &doubted),
+            }
+        }
+        self.owned()[index] == 0
+    }
+}
+
+#[test]
+fn a_doubted_server_that_answers_nothing_loses_its_segments_at_once() {
+    let mut world = World::new(4, 16);
+    world.run(1050);
+    assert!(!world.doubt(1, true), "it answers");
+    world.still = vec![1];
+    world.run(60);
+    assert!(world.doubt(1, false));
+    assert_eq!(world.unreached(), [1]);
+    // One of four at a time.
+    world.still = vec![1, 2];
+    world.run(60);
+    assert!(!world.doubt(2, false));
+    assert_eq!(world.unreached(), [1]);
+    // It renews no lease, and is trusted again when it has answered for a while.
+    world.still.clear();
+    world.run(1000);
+    assert_eq!((world.owned()[1], world.unreached()), (0, vec![1]));
+    world.run(3000);
+    assert_eq!(world.unreached(), []);
+}
+
+#[test]
+fn a_doubt_of_what_is_known_asks_nobody() {
+    let mut world = World::new(3, 12);
+    world.run(1050);
+    let id = world.servers[1].id;
+    let segment = world.machine.state().owned(id).next().expect("it owns some");
+    let epoch = world.machine.state().segment(segment).expect("there is one").epoch;
+    let doubted =
+        |world: &mut World, ms, epoch| world.machine.doubted(at(ms), segment, epoch).is_some();
+    let ms = world.ms;
+    assert!(doubted(&mut world, ms, epoch));
+    assert!(!doubted(&mut world, ms, epoch + 1), "the segment has another owner");
+    world.machine.answered(at(ms), id, at(ms));
+    assert!(!doubted(&mut world, ms + 5, epoch), "it has answered just now");
+    assert!(doubted(&mut world, ms + 50, epoch));
+}
+
+/// A manager that reaches fewer than half is cut off itself.
+#[test]
+fn a_doubt_moves_nothing_at_a_manager_that_reaches_few() {
+    let mut world = World::new(3, 12);
+    world.run(1050);
+    world.grey = vec![0, 2];
+    world.run(400);
+    world.grey = vec![0, 1, 2];
+    world.run(60);
+    assert!(!world.doubt(1, false));
     assert_eq!(world.owned(), [4, 4, 4]);
 }
 

@@ -302,6 +302,7 @@ fn load_moves_the_busy_segment_away() {
                 unopened_count: 0,
                 loads: loads.collect(),
                 leaving: false,
+                asks_admission: true,
             };
             let reply = machine.handle(at(ms), BlockRequest::Heartbeat(heartbeat));
             let Ok(BlockReply::Grant(grant)) = reply else { panic!("no grant") };
@@ -475,6 +476,7 @@ fn a_page_of_long_causes_is_cut_to_what_an_answer_may_have() {
         unopened_count: segments.len() as u32,
         loads: Vec::new(),
         leaving: false,
+        asks_admission: true,
     };
     machine.handle(at(2), BlockRequest::Heartbeat(heartbeat)).expect("a grant");
     let (mut from, mut pages) = (0, 0);

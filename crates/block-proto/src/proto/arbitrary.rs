@@ -90,16 +90,20 @@ fn heartbeat() -> impl Strategy<Value = BlockHeartbeat> {
     });
     made!((server, server()), (addr, addr()), (boot, any::<u64>()), (seq, 1..=u64::MAX),
         (seen, seen()), (unopened, vec((segment(), "\\PC{0,20}"), 0..3)),
-        (unopened_count, any::<u32>()), (loads, vec(load, 0..3)), (leaving, any::<bool>()) => {
-        BlockHeartbeat { server, addr, boot, seq, seen, unopened, unopened_count, loads, leaving }
+        (unopened_count, any::<u32>()), (loads, vec(load, 0..3)), (flags, any::<[bool; 2]>()) => {
+        let [leaving, asks_admission] = flags;
+        BlockHeartbeat {
+            server, addr, boot, seq, seen, unopened, unopened_count, loads, leaving, asks_admission,
+        }
     })
 }
 
 fn grant() -> impl Strategy<Value = BlockGrant> {
     let ownership = made!((epoch, epoch()), (bytes, bytes()), (policy, policy()),
-        (hold_ms, 0..=LEASE_MAX_MS), (read_only, any::<bool>()),
+        (hold_ms, 0..=LEASE_MAX_MS), (part, 0..=LEASE_MAX_MS), (read_only, any::<bool>()),
         (clone_source, option::of(volume())) => {
-        OwnershipGrant { epoch, bytes, policy, hold_ms, read_only, clone_source }
+        let predecessor_ms = part.min(hold_ms);
+        OwnershipGrant { epoch, bytes, policy, hold_ms, predecessor_ms, read_only, clone_source }
     });
     let change = made!((segment, segment()), (ownership, option::of(ownership)) => {
         Assignment { segment, ownership }
@@ -178,6 +182,10 @@ pub(super) fn request() -> impl Strategy<Value = BlockRequest> {
         }),
         vec((volume(), epoch()), 0..4).prop_map(|attachments| BlockRequest::Keep { attachments }),
         made!((volume, volume()), (epoch, epoch()) => BlockRequest::Detach { volume, epoch }),
+        made!((segment, segment()), (epoch, epoch()), (attachment, epoch()) => {
+            BlockRequest::Admit { segment, epoch, attachment }
+        }),
+        made!((segment, segment()), (epoch, epoch()) => BlockRequest::Doubt { segment, epoch }),
         made!((name, label()), (addr, addr()) => BlockRequest::Register { name, addr }),
         heartbeat().prop_map(BlockRequest::Heartbeat),
         made!((role, role()), (name, label()), (addr, addr()) => {
@@ -198,6 +206,9 @@ pub(super) fn reply() -> impl Strategy<Value = BlockReply> {
         }),
         made!((volume, info()), (epoch, epoch()) => BlockReply::Attached { volume, epoch }),
         vec((volume(), epoch()), 0..4).prop_map(|over| BlockReply::Kept { over }),
+        any::<[bool; 3]>().prop_map(|[lives, owns, latest]| {
+            BlockReply::Standing(Standing { lives, owns, latest })
+        }),
         made!((server, server()), (boot, any::<u64>()) => BlockReply::Registered { server, boot }),
         grant().prop_map(BlockReply::Grant),
         status().prop_map(BlockReply::Status),

@@ -53,8 +53,8 @@ impl Proto for BlockRequest {
 
     fn to_pb(&self) -> pb::BlockRequest {
         use pb::block_request::{
-            Ask, Attach, Clone, Create, Delete, Deleted, Here, Keep, List, Map, Register, Remove,
-            Resize, Rollback, Set, Snapshot, Undelete,
+            Admit, Ask, Attach, Clone, Create, Delete, Deleted, Doubt, Here, Keep, List, Map,
+            Register, Remove, Resize, Rollback, Set, Snapshot, Undelete,
         };
         let ask = match self {
             BlockRequest::Create { nonce, spec } => {
@@ -108,6 +108,14 @@ impl Proto for BlockRequest {
             }
             BlockRequest::Detach { volume, epoch } => {
                 Ask::Detach(attachment_pb(&(*volume, *epoch)))
+            }
+            BlockRequest::Admit { segment, epoch, attachment } => Ask::Admit(Admit {
+                segment: Some(segment.to_pb()),
+                epoch: *epoch,
+                attachment: *attachment,
+            }),
+            BlockRequest::Doubt { segment, epoch } => {
+                Ask::Doubt(Doubt { segment: Some(segment.to_pb()), epoch: *epoch })
             }
             BlockRequest::Register { name, addr } => {
                 Ask::Register(Register { name: name.clone(), addr: addr_bytes(*addr) })
@@ -200,6 +208,15 @@ impl Proto for BlockRequest {
                 let (volume, epoch) = attachment(pb)?;
                 BlockRequest::Detach { volume, epoch }
             }
+            Ask::Admit(pb) => BlockRequest::Admit {
+                segment: need(pb.segment, "BlockRequest.Admit.segment")?,
+                epoch: epoch(pb.epoch, "BlockRequest.Admit.epoch")?,
+                attachment: epoch(pb.attachment, "BlockRequest.Admit.attachment")?,
+            },
+            Ask::Doubt(pb) => BlockRequest::Doubt {
+                segment: need(pb.segment, "BlockRequest.Doubt.segment")?,
+                epoch: epoch(pb.epoch, "BlockRequest.Doubt.epoch")?,
+            },
             Ask::Register(pb) => BlockRequest::Register {
                 name: label(pb.name, "BlockRequest.Register.name")?,
                 addr: addr_from(&pb.addr, "BlockRequest.Register.addr")?,
@@ -332,7 +349,9 @@ impl Proto for BlockReply {
     type Pb = pb::BlockReply;
 
     fn to_pb(&self) -> pb::BlockReply {
-        use pb::block_reply::{Answer, Attached, Deleted, Kept, Map, Registered, Volumes};
+        use pb::block_reply::{
+            Answer, Attached, Deleted, Kept, Map, Registered, Standing, Volumes,
+        };
         let answer = match self {
             BlockReply::Volume(info) => Answer::Volume(info.to_pb()),
             BlockReply::Volumes { volumes, more } => {
@@ -346,6 +365,9 @@ impl Proto for BlockReply {
             }
             BlockReply::Kept { over } => {
                 Answer::Kept(Kept { over: over.iter().map(attachment_pb).collect() })
+            }
+            BlockReply::Standing(crate::Standing { lives, owns, latest }) => {
+                Answer::Standing(Standing { lives: *lives, owns: *owns, latest: *latest })
             }
             BlockReply::Registered { server, boot } => {
                 Answer::Registered(Registered { server: server.get(), boot: *boot })
@@ -383,6 +405,11 @@ impl Proto for BlockReply {
                 let over = each(pb.over, KEEPS_MAX, "BlockReply.Kept.over", attachment)?;
                 BlockReply::Kept { over }
             }
+            Answer::Standing(pb) => BlockReply::Standing(crate::Standing {
+                lives: pb.lives,
+                owns: pb.owns,
+                latest: pb.latest,
+            }),
             Answer::Registered(pb) => {
                 BlockReply::Registered { server: BlockServerId::new(pb.server), boot: pb.boot }
             }

@@ -215,6 +215,7 @@ impl Proto for BlockHeartbeat {
             unopened_count: self.unopened_count,
             loads: all(&self.loads),
             leaving: self.leaving,
+            asks_admission: self.asks_admission,
         }
     }
 
@@ -232,6 +233,7 @@ impl Proto for BlockHeartbeat {
             unopened_count: pb.unopened_count,
             loads: each(pb.loads, LOADS_MAX, "BlockHeartbeat.loads", Proto::from_pb)?,
             leaving: pb.leaving,
+            asks_admission: pb.asks_admission,
         })
     }
 }
@@ -247,6 +249,7 @@ impl Proto for OwnershipGrant {
             hold_ms: self.hold_ms,
             read_only: self.read_only,
             clone_source: self.clone_source.map(VolumeId::get),
+            predecessor_ms: self.predecessor_ms,
         }
     }
 
@@ -256,6 +259,11 @@ impl Proto for OwnershipGrant {
             bytes: volume_bytes(pb.bytes, "OwnershipGrant.bytes")?,
             policy: policy(pb.policy, "OwnershipGrant.policy")?,
             hold_ms: range_u32(pb.hold_ms, 0..=LEASE_MAX_MS, "OwnershipGrant.hold_ms")?,
+            predecessor_ms: range_u32(
+                pb.predecessor_ms,
+                0..=pb.hold_ms,
+                "OwnershipGrant.predecessor_ms",
+            )?,
             read_only: pb.read_only,
             clone_source: pb.clone_source.map(VolumeId::new),
         })

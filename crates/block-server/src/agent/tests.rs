@@ -22,6 +22,7 @@ const HELD: OwnedSegment = OwnedSegment {
     bytes: 1 << 20,
     policy: Policy::strict(3),
     ack_from: Instant::from_nanos(0),
+    alone_from: Instant::from_nanos(0),
     read_only: false,
     clone_source: None,
 };

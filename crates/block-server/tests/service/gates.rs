@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use base::Fault;
+use block_proto::Standing;
 use block_server::{OpenedSegment, SegmentOpener};
 use block_volume::contract::{AllocationExtent, Answer, BlockLocations, Clear, Device, Owned};
 use block_volume::dedup::RequestId;
@@ -119,6 +120,10 @@ impl SegmentOpener for GatedOpener {
             Ok(OpenedSegment { device: Rc::new(Gated { device: opened.device, gate }), ..opened })
         }
         .boxed_local()
+    }
+
+    fn standing(&self, segment: SegmentId, epoch: u64, attachment: u64) -> Answer<'_, Standing> {
+        self.opener.standing(segment, epoch, attachment)
     }
 
     fn is_attached(&self, volume: VolumeId, epoch: u64) -> Answer<'_, bool> {

@@ -229,10 +229,13 @@ fn attachment_that_is_over_changes_nothing() {
 }
 
 /// A segment with a change has moved: its previous owner and a session there, the new one and one
-/// there, and the time of the move.
-async fn moved(world: World) -> ((Raw, SessionRef), (Raw, SessionRef), Instant) {
+/// there, and the time of the move. The attachment is alone, or another one was made after it.
+async fn moved(world: World, alone: bool) -> ((Raw, SessionRef), (Raw, SessionRef), Instant) {
     let raw = Raw::new(&world);
-    let epoch = world.manager.attach(VOLUME, true).epoch;
+    let epoch = world.manager.attach(VOLUME, false).epoch;
+    if !alone {
+        world.manager.attach(VOLUME, false);
+    }
     let old = raw.open(epoch, epoch, 1).await.expect("it is admitted");
     assert_same(raw.write(old, 1, 1, 1).await, DONE);
     let since = raw.env.now();
@@ -246,7 +249,7 @@ async fn moved(world: World) -> ((Raw, SessionRef), (Raw, SessionRef), Instant) 
 #[test]
 fn leases_hold_back_acknowledgements_and_end_reads() {
     world(14, |world| async move {
-        let ((raw, old), (next, new), since) = moved(world).await;
+        let ((raw, old), (next, new), since) = moved(world, false).await;
         // The previous owner answers reads: nothing was acknowledged since.
         assert_eq!(raw.read(old).await, Ok(1));
         assert_same(next.write(new, 2, 2, 2).await, DONE);
@@ -260,10 +263,45 @@ fn leases_hold_back_acknowledgements_and_end_reads() {
 #[test]
 fn leases_hold_back_reads_of_a_successor() {
     world(15, |world| async move {
-        let ((raw, old), (next, new), since) = moved(world).await;
+        let ((raw, old), (next, new), since) = moved(world, false).await;
         assert_eq!(next.read(new).await, Ok(1));
         assert!(raw.env.now() - since >= LEASE);
         assert_eq!(raw.read(old).await, Err(BlockError::NotOwner));
+    });
+}
+
+#[test]
+fn attachment_that_is_alone_does_not_wait_for_its_last_owner() {
+    world(16, |world| async move {
+        let ((raw, old), (next, new), since) = moved(world.clone(), true).await;
+        assert_same(next.write(new, 2, 2, 2).await, DONE);
+        assert_eq!(next.read(new).await, Ok(2));
+        // The same in its next session there.
+        let again = SessionRef { session: 3, grant: 0, ..new };
+        let again = next.open_after(again, old.attachment, 2).await.expect("it is admitted");
+        assert_same(next.write(again, 3, 3, 3).await, DONE);
+        assert!(raw.env.now() - since < LEASE / 2, "it waits {:?}", raw.env.now() - since);
+        // The last owner has a lease, and admits no later attachment.
+        let later = world.manager.attach(VOLUME, false).epoch;
+        assert_eq!(raw.open(later, old.attachment, 1).await, Err(BlockError::NotOwner));
+        assert!(raw.env.now() - since < LEASE, "too late to tell");
+    });
+}
+
+#[test]
+fn attachment_that_is_alone_waits_for_owners_before_the_last_one() {
+    world(17, |world| async move {
+        let ((raw, old), (next, _), _) = moved(world.clone(), true).await;
+        // To the first owner and back, which never admitted it.
+        let since = raw.env.now();
+        world.manager.assign(segment(0), world.addr(0));
+        world.manager.assign(segment(0), world.addr(1));
+        let server = world.servers.borrow()[&1].clone();
+        server.release(segment(0)).await;
+        let again = SessionRef { session: 3, grant: 0, ..old };
+        let again = next.open_after(again, old.attachment, 2).await.expect("it is admitted");
+        assert_same(next.write(again, 3, 3, 3).await, DONE);
+        assert!(raw.env.now() - since >= LEASE);
     });
 }
 

@@ -252,6 +252,28 @@ fn without_enough_servers_the_answer_says_what_to_do() {
     });
 }
 
+/// Two replicas are all that there are, both hold everything, and one vote is enough: the seal needs
+/// both, and waits for the one whose answer comes late.
+#[test]
+fn chunk_of_two_replicas_is_sealed_though_one_votes_late() {
+    let sim = Sim::new(8);
+    let none_waits = || StreamConfig { vote_timeout: Duration::ZERO, ..config(&sim) };
+    let cluster = Cluster::with_config(&sim, Policy::strict(3), 3, none_waits);
+    let env = cluster.model.env.borrow().clone();
+    let inner = cluster.clone();
+    let task = env.spawn(Class::Foreground, "test", async move {
+        let ids: Vec<_> = inner.model.servers.borrow().keys().copied().collect();
+        inner.model.crash(ids[0]);
+        let file = FileId::new(1);
+        let mut writer = Writer::open(Client::new(&inner), file).await.unwrap();
+        assert_eq!((writer.current.replicas.len(), writer.current.acks), (2, 2));
+        writer.append(&[1; 30]).await.unwrap();
+        Client::new(&inner).change(StreamChange::Seal { file }).await.expect("two are enough");
+    });
+    sim.run(task).expect("no stall").expect("it is sealed");
+    assert_eq!(cluster.world.violation.borrow().clone(), None);
+}
+
 /// A file with 30 bytes on three replicas and 10 more on two, of which one loses them silently: its
 /// disk had answered, and does not know of them. Seals it; the violation, if there is one.
 fn seal_after_a_silent_loss(policy: Policy) -> Option<String> {

@@ -311,7 +311,7 @@ fn planted_bugs_in_recovery_are_found() {
         (Planted::ShortestVote, Policy { copies: 5, acks: 3 }, 1000),
         (Planted::OneVote, Policy { copies: 3, acks: 2 }, 1000),
         (Planted::NoFence, Policy { copies: 3, acks: 2 }, 1000),
-        (Planted::DamagedVotes, Policy::strict(3), 1000),
+        (Planted::DamagedVotes, Policy::strict(2), 1050),
     ] {
         plant(Some(bug));
         let found =

@@ -93,6 +93,10 @@ pub enum Planted {
     AlwaysForced,
     /// Block managers keep the data of deleted volumes for half of the time.
     HalfKept,
+    /// Block servers take an attachment for alone though another was made after it.
+    HoldSkippedShared,
+    /// Block servers ask the manager about an attachment for one segment of a volume only.
+    StandingCached,
     /// Block managers take a server whose heartbeats come for one that serves.
     BeatsAreAlive,
     /// Segments never answer a change that a full cluster refuses.
@@ -101,7 +105,7 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 32] = [
+    pub const ALL: [Planted; 34] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -133,6 +137,8 @@ impl Planted {
         Planted::AlwaysForced,
         Planted::HalfKept,
         Planted::BeatsAreAlive,
+        Planted::HoldSkippedShared,
+        Planted::StandingCached,
         Planted::SilentWhenFull,
     ];
 }

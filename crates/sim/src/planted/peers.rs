@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use base::{ChunkId, ClientId, DiskId, Kind};
-use block_proto::{BlockReply, BlockRequest, OwnershipGrant, Reply, Request};
+use block_proto::{
+    BlockReply, BlockRequest, BlockServerReply, BlockServerRequest, OwnershipGrant, Reply, Request,
+};
 use client::{DataAnswer, Network, PeerError, Peers};
 use futures_util::future::{FutureExt, LocalBoxFuture};
 use runtime::{Buf, Class, Duration, Env, Instant};
@@ -42,6 +44,12 @@ fn forced(asked: ControlRequest) -> ControlRequest {
         _ => {}
     }
     if once == 0 { Request::Block(request) } else { Request::Once(once, request) }.into()
+}
+
+/// Whether a block manager asks a block server for a sign of life.
+fn is_ping(request: &ControlRequest) -> bool {
+    let request = Request::try_from(request.clone());
+    matches!(request, Ok(Request::BlockServer(BlockServerRequest::Ping)))
 }
 
 type ControlAnswer = Result<ControlReply, PeerError<ControlError>>;
@@ -222,7 +230,9 @@ impl Buggy {
             let holds = |ownership: &&mut OwnershipGrant| {
                 acts_where(Planted::NoHold, ownership.hold_ms > 0)
             };
-            ownerships.filter(holds).for_each(|ownership| ownership.hold_ms = 0);
+            ownerships.filter(holds).for_each(|ownership| {
+                (ownership.hold_ms, ownership.predecessor_ms) = (0, 0);
+            });
             Ok(Reply::Block(BlockReply::Grant(grant)).into())
         }
         .boxed_local()
@@ -250,6 +260,10 @@ impl Peers for Buggy {
             (Planted::LostRename, request) => self.lose_rename(to, request, timeout),
             (Planted::NoHold | Planted::LongLease, request) => self.grant(to, request, timeout),
             (Planted::ForgedLock, request) => self.forge_lock(to, request, timeout),
+            (Planted::BeatsAreAlive, request) if is_ping(&request) && acts(bug) => {
+                std::future::ready(Ok(Reply::BlockServer(BlockServerReply::Done).into()))
+                    .boxed_local()
+            }
             (Planted::AlwaysForced, request) => self.network.control(to, forced(request), timeout),
             (_, request) => self.network.control(to, request, timeout),
         }

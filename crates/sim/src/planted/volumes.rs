@@ -1,13 +1,13 @@
 //! Requests and segments of a block server in the simulator, perhaps with a bug.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 
 use base::Fault;
-use block_proto::{BlockIo, Sequence};
-use block_server::{BlockServer, Lease, LeaseState, OpenedSegment, SegmentOpener};
+use block_proto::{BlockIo, Sequence, Standing};
+use block_server::{BlockServer, Lease, LeaseState, OpenedSegment, Predecessors, SegmentOpener};
 use block_volume::contract::{AllocationExtent, Answer, BlockLocations, Clear, Device, Owned};
 use block_volume::dedup::RequestId;
 use block_volume::geometry::Extent;
@@ -35,7 +35,7 @@ pub(crate) fn handler_of(server: BlockServer) -> Rc<dyn Handler> {
 pub(crate) fn opener_of(opener: Rc<dyn SegmentOpener>) -> Rc<dyn SegmentOpener> {
     match planted() {
         None => opener,
-        Some(_) => Rc::new(BuggyOpener { opener }),
+        Some(_) => Rc::new(BuggyOpener { opener, cached: RefCell::default() }),
     }
 }
 
@@ -94,6 +94,8 @@ fn comes_late(io: &BlockIo, payload: u64) -> bool {
 
 struct BuggyOpener {
     opener: Rc<dyn SegmentOpener>,
+    /// Attachments that were admitted to a segment.
+    cached: RefCell<BTreeSet<(VolumeId, u64)>>,
 }
 
 /// A lease that never ends.
@@ -106,8 +108,8 @@ struct Endless {
 const NEVER: Instant = Instant::from_nanos(u64::MAX / 2);
 
 impl Lease for Endless {
-    fn lease_state(&self) -> LeaseState {
-        let standing = self.lease.lease_state();
+    fn lease_state(&self, predecessors: Predecessors) -> LeaseState {
+        let standing = self.lease.lease_state(predecessors);
         // It is asked right behind a read, for whether what was read may be shown.
         let shows_old = self.opening.shows_old.take();
         let matters = !matches!(standing, LeaseState::Active(_)) && shows_old;
@@ -306,6 +308,29 @@ impl SegmentOpener for BuggyOpener {
             let places = RefCell::default();
             let device = Rc::new(BuggyDevice { opening, device: opened.device, places });
             Ok(OpenedSegment { device, lease, ..opened })
+        }
+        .boxed_local()
+    }
+
+    fn standing(&self, segment: SegmentId, epoch: u64, attachment: u64) -> Answer<'_, Standing> {
+        async move {
+            let key = (segment.volume, attachment);
+            if planted() == Some(Planted::StandingCached)
+                && self.cached.borrow().contains(&key)
+                && acts(Planted::StandingCached)
+            {
+                return Ok(Standing { lives: true, owns: true, latest: false });
+            }
+            let mut standing = self.opener.standing(segment, epoch, attachment).await?;
+            if standing.lives {
+                self.cached.borrow_mut().insert(key);
+            } else if acts(Planted::OldAttachment) {
+                standing.lives = true;
+            }
+            standing.latest |= planted() == Some(Planted::HoldSkippedShared)
+                && !standing.latest
+                && acts(Planted::HoldSkippedShared);
+            Ok(standing)
         }
         .boxed_local()
     }

@@ -14,7 +14,7 @@ use base::{Fault, Kind, MIB};
 use block_manager::ManagerConfig;
 use block_proto::{BlockReply, BlockRequest, Managers, VolumeGeometry, VolumeSpec};
 use block_server::ownership::OwnedSegment;
-use block_server::{BlockServerAgent, Devices, LeaseState, ServedSegment};
+use block_server::{BlockServerAgent, Devices, LeaseState, Predecessors, ServedSegment};
 use block_volume::contract::{AllocationExtent, Answer, BlockLocations, Clear, Device, Owned};
 use block_volume::dedup::RequestId;
 use block_volume::figures::{SegmentCheck, SegmentScrub};
@@ -658,7 +658,7 @@ async fn serve(world: Rc<World>, env: Env, running: Running) {
         let (id, epoch) = (device.id, device.epoch);
         let agent = running.agent.clone();
         if rng.one_in(2) {
-            match agent.lease_state(id, epoch) {
+            match agent.lease_state(id, epoch, Predecessors::All) {
                 LeaseState::Active(_) | LeaseState::HoldingAcks(_) => read(&world, &device),
                 LeaseState::Expired(_) => {
                     let (world, device) = (world.clone(), device.clone());
@@ -676,7 +676,7 @@ async fn serve(world: Rc<World>, env: Env, running: Running) {
             }
             // As a server does: fencing protects what is durable, with a lease or without.
             loop {
-                match agent.lease_state(id, epoch) {
+                match agent.lease_state(id, epoch, Predecessors::All) {
                     LeaseState::Active(_) => break,
                     LeaseState::HoldingAcks(until) => env.sleep_until(until).await,
                     LeaseState::Expired(until) if env.now() < until => env.sleep_until(until).await,

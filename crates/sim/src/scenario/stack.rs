@@ -194,9 +194,6 @@ impl Stack {
         let first = self.cluster.first_epochs();
         let tune = |settings: &mut ManagerConfig| {
             settings.first = first;
-            if acts(Planted::BeatsAreAlive) {
-                settings.unreached = Duration::from_secs(3600);
-            }
             if acts(Planted::HalfKept) {
                 settings.undelete /= 2;
             }

@@ -286,6 +286,25 @@ impl World {
         }
     }
 
+    /// Moves a segment twice within a lease. The first owner hears nothing of it before its lease has run
+    /// out, the second one at once.
+    async fn move_twice(self: Rc<Self>, segment: SegmentId) {
+        let Some(first) = (0..SERVERS).find(|&index| self.owns(index, segment)) else { return };
+        let turn = 1 + self.draw(SERVERS - 1);
+        let (next, last) = ((first + turn) % SERVERS, (first + 2 * turn) % SERVERS);
+        self.manager.assign(segment, self.addr(next));
+        self.pause(2, 60).await;
+        if self.owns(next, segment) {
+            self.manager.assign(segment, self.addr(last));
+            self.release(next, segment).await;
+            self.sim.mark("volumes: a segment moves twice within a lease");
+        }
+        self.pause(150, 400).await;
+        // A client may have had it opened there again.
+        self.release(next, segment).await;
+        self.release(first, segment).await;
+    }
+
     async fn release(&self, index: usize, segment: SegmentId) {
         let server = self.servers.borrow().get(&index).cloned();
         if let (Some(server), Some(env)) = (server, self.sim.env(self.hosts[index])) {
@@ -309,8 +328,16 @@ impl World {
             let Some(index) = owner else { continue };
             let server = self.hosts[index];
             self.sim.set_blocked(server, client, true);
-            self.pause(50, 400).await;
-            self.move_from(index, segment).await;
+            if self.draw(2) == 0 {
+                // It leaves an owner that others are still answered by.
+                let to = self.addr((index + 1 + self.draw(SERVERS - 1)) % SERVERS);
+                self.manager.assign(segment, to);
+                self.pause(150, 400).await;
+                self.release(index, segment).await;
+            } else {
+                self.pause(50, 400).await;
+                self.move_from(index, segment).await;
+            }
             self.pause(50, 400).await;
             if self.sim.held(server, client) > 0 {
                 self.sim.mark("volumes: answers are lost while a segment moves");
@@ -404,6 +431,12 @@ async fn attend(world: Rc<World>, volume: VolumeId, habit: Habit) {
         let (host, env, endpoint) = world.client();
         if kind.is_shared() {
             world.sharing.borrow_mut().push((volume, host));
+        }
+        if world.draw(3) == 0 {
+            // What the client finds has just moved, and moves on.
+            let segment = SegmentId { volume, index: world.draw(SEGMENTS as usize) as u32 };
+            world.sim.spawn("moves", world.clone().move_twice(segment));
+            world.pause(0, 3).await;
         }
         let attachment = world.manager.attach(volume, !kind.is_shared());
         let limits = block_client::Limits {

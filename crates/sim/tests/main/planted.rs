@@ -3,7 +3,7 @@
 use sim::{Planted, find, run_planted, run_seed};
 
 /// Each bug with scenarios and the seeds that find it first there, and what is said then.
-const FOUND: [(Planted, &str, u64, &str); 34] = [
+const FOUND: [(Planted, &str, u64, &str); 36] = [
     // Oracle: acknowledged bytes are there.
     (Planted::AckEarly, "append-blackout", 7, "were acknowledged"),
     (Planted::AckUnsent, "append-writers", 0, "were there before"),
@@ -41,6 +41,7 @@ const FOUND: [(Planted, &str, u64, &str); 34] = [
     (Planted::ForgetChanges, "volumes", 30, "not linearizable"),
     (Planted::NoConfirm, "volumes", 0, "not linearizable"),
     (Planted::OldPlaces, "volumes", 0, "not linearizable"),
+    (Planted::HoldSkippedShared, "volumes", 19, "not linearizable"),
     // The same over the whole stack, from a front end's answer to the power cut.
     (Planted::EarlyAnswer, "disks", 0, "not linearizable"),
     // One owner of a segment, with real segments.
@@ -56,6 +57,7 @@ const FOUND: [(Planted, &str, u64, &str); 34] = [
     (Planted::NoCutHold, "snapshots", 0, "no consistent cut"),
     // Exclusion of attachments.
     (Planted::OldAttachment, "volumes", 0, "acts after"),
+    (Planted::StandingCached, "volumes", 17, "acts after"),
     // One owner of a table, and of a segment's files.
     (Planted::LeakySeal, "table", 0, "did not find"),
     (Planted::LeakySeal, "segments", 0, "shows"),
