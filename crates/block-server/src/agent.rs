@@ -151,6 +151,8 @@ impl BlockServerAgent {
     /// Closes all segments, so that the next owners open them quickly.
     pub async fn close_all(&self) {
         let places = std::mem::take(&mut *self.0.places.borrow_mut());
+        // A request that waits for a device would hold up the release, which waits for its end.
+        self.0.changed.notify_waiters();
         let closes = places.into_iter().map(|(id, place)| async move {
             place.task.abort();
             self.release(id).await;
