@@ -108,8 +108,8 @@ impl OwnerWatch {
         let timeout = times.borrow_mut().timeout(sent, PING_FACTOR, PING_TIMEOUT);
         let ping = Request {
             service: Service::CONTROL,
-            op: 0, // The body says what is asked.
-            priority: Priority::Control,
+            op: 0,                       // The body says what is asked.
+            priority: Priority::Control, // It overtakes what waits to be sent.
             flow: 0,
             trace: env.trace(),
             token: Token::NONE,

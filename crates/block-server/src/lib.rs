@@ -438,15 +438,16 @@ impl BlockServer {
         (alone, after): (bool, u64),
     ) -> Predecessors {
         let epoch = hosted.location_leases.epoch();
-        let before = hosted.sessions.borrow().get(&at.attachment).map(|known| known.predecessors);
-        let known = alone && standing.latest && after > 0;
-        match before {
-            _ if known && after.saturating_add(1) == epoch => {
-                self.0.env.mark("block: attachment alone does not wait for its last owner");
-                Predecessors::AllButLast
-            }
-            // This owner has admitted it so.
-            Some(before) if known && after == epoch => before,
+        if !(alone && standing.latest && after > 0) {
+            return Predecessors::All;
+        }
+        if after.saturating_add(1) == epoch {
+            self.0.env.mark("block: attachment alone does not wait for its last owner");
+            return Predecessors::AllButLast;
+        }
+        match hosted.sessions.borrow().get(&at.attachment) {
+            // In its session before at this owner.
+            Some(before) if after == epoch => before.predecessors,
             _ => Predecessors::All,
         }
     }

@@ -48,7 +48,7 @@ pub struct OwnedSegment {
     pub policy: Policy,
     /// Leases of all previous owners are over then: no write is acknowledged before.
     pub ack_from: Instant,
-    /// Leases of the owners before the last one are.
+    /// Leases of all previous owners but the last one are over then ([`Predecessors::AllButLast`]).
     pub alone_from: Instant,
     /// It takes no changes: it is of a snapshot.
     pub read_only: bool,

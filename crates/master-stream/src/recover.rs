@@ -241,17 +241,19 @@ impl<L: Log> Service<L> {
     ) -> Result<(), ControlError> {
         let (mut answers, mut due) = self.fence_quorum(tail, epoch, deadline).await?;
         let (least, len, votes, holders) = loop {
-            match self.settle_length(epoch, tail, &answers, deadline).await {
+            let error = match self.settle_length(epoch, tail, &answers, deadline).await {
                 Ok(settled) => break settled,
-                // What is missing may be on a replica whose answer is still due.
-                Err(error) => match self.env.timeout(deadline - self.env.now(), due.next()).await {
-                    Ok(Some(answer)) if matches!(error.kind, Kind::Retry | Kind::Corrupt) => {
-                        self.env.mark("recovery waits for a late vote");
-                        answers.extend(answer);
-                    }
-                    _ => return Err(error),
-                },
-            }
+                Err(error) if matches!(error.kind, Kind::Retry | Kind::Corrupt) => error,
+                Err(error) => return Err(error),
+            };
+            // What is missing may be on a replica whose answer is due. That of one that is gone never
+            // comes: the next attempt may find other places.
+            let left = (deadline - self.env.now()).min(self.config.call_timeout);
+            let Ok(Some(answer)) = self.env.timeout(left, due.next()).await else {
+                return Err(error);
+            };
+            self.env.mark("recovery waits for a late vote");
+            answers.extend(answer);
         };
         let (chunk, delete_at_ms) = (tail.id, self.rights_end_ms());
         let action = if len > least {

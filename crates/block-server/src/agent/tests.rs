@@ -225,3 +225,20 @@ fn wait_for_a_device_ends_when_the_device_stops_before_the_wait_is_over() {
         assert_eq!(ended.map(|(_, epoch)| epoch).map_err(|fault| fault.kind), Err(Kind::Retry));
     });
 }
+
+/// The release of a segment waits for the openings before it, and so for this request.
+#[test]
+fn wait_for_a_device_ends_when_the_server_closes_all_segments() {
+    with_agent(async |sim, agent, _| {
+        agent.act(Action::Open(SEGMENT, HELD));
+        sim.sleep(Duration::from_millis(1)).await;
+        let waits = agent.clone();
+        let waiting = agent.0.env.spawn(Class::Foreground, "device", async move {
+            waits.device(SEGMENT).await.map(drop).map_err(|fault| fault.kind)
+        });
+        sim.sleep(Duration::from_millis(1)).await;
+        agent.close_all().await;
+        sim.sleep(Duration::from_millis(1)).await;
+        assert_eq!(waiting.take_result(), Some(Err(Kind::Reroute)));
+    });
+}
