@@ -34,6 +34,7 @@ field() {
 }
 case $process in
     leader | manager)
+        sleep 4 # Block managers report each 3 s.
         "$craton" status --json --cluster "$scratch/cluster" >"$scratch/status.json"
         process=$(python3 - "$process" "$scratch/status.json" <<'END'
 import json, sys
@@ -42,7 +43,7 @@ status = json.load(open(path))
 if kind == "leader":
     print(next(one["id"] for one in status["masters"] if "cluster" in one["leads"]))
 else:
-    print(next(one["id"] for one in status["block_managers"] if one["leads"]))
+    print(next(one["id"] for one in status["block_managers"] if one["leader"]))
 END
         )
         ;;

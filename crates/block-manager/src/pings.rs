@@ -55,6 +55,7 @@ impl Machine {
     }
 
     fn judge_reach(&mut self, now: Instant) {
+        let unreached = self.config.unreached;
         let judged = self.judged(now);
         let reached = judged.iter().filter(|(_, reached)| *reached).count();
         if reached * 2 < judged.len() {
@@ -66,7 +67,8 @@ impl Machine {
         for (id, reached) in judged {
             let reach = &mut self.servers.get_mut(&id).expect("just seen").reach;
             if reach.is_lost() {
-                if reach.note_return(now, reached) {
+                // One that stands still is reached, as far as is known, and answers nothing.
+                if reach.note_return(now, reach.has_answered_since(now - unreached)) {
                     lost -= 1;
                     tracing::info!(server = %id, "block server answers pings again");
                 }

@@ -205,7 +205,22 @@ fn a_doubted_server_that_answers_nothing_loses_its_segments_at_once() {
 }
 
 #[test]
-fn a_doubt_of_what_is_known_asks_nobody() {
+fn a_server_that_stood_still_is_trusted_again_when_it_has_answered_for_a_while() {
+    let mut world = World::new(3, 12);
+    world.run(1050);
+    world.still = vec![1];
+    world.run(60);
+    assert!(world.doubt(1, false));
+    world.run(5000);
+    world.still.clear();
+    world.run(1900);
+    assert_eq!((world.owned()[1], world.unreached()), (0, vec![1]));
+    world.run(400);
+    assert_eq!(world.unreached(), []);
+}
+
+#[test]
+fn a_doubt_of_what_is_known_asks_no_server() {
     let mut world = World::new(3, 12);
     world.run(1050);
     let id = world.servers[1].id;
