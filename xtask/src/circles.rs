@@ -19,7 +19,7 @@ const FILES_IN_CIRCLES: &[(&str, usize)] = &[
     ("chunkstore", 8),
     ("client", 5),
     ("craton", 40),
-    ("master", 5),
+    ("master", 2),
     ("master-consensus", 7),
     ("master-namespace", 6),
     ("master-stream", 3),

@@ -80,7 +80,7 @@ impl Client {
         let times = (config.control_attempt, config.control_budget);
         let session = Session::new(env, peers.clone(), counters.clone(), masters, times);
         session.connect().await.map_err(|error| error.about("reach masters", &names.join(",")))?;
-        let session = Rc::new(session);
+
         let locator = Locator::new(env, session.clone(), counters.clone(), &config);
         let chase = Rc::new(ChaseBudget::new(config.chase_bytes_max));
         Ok(Client(Rc::new(ClientInner {
@@ -167,7 +167,7 @@ impl Client {
         let request = ControlRequest::Cluster(request);
         let asked = info.masters.iter().map(|master| {
             let attempt = self.0.config.control_attempt;
-            let call = self.0.peers.control(master.addr, request.clone(), attempt);
+            let call = self.0.peers.control(master.addr.into(), request.clone(), attempt);
             async move { (master.addr, call.await) }
         });
         let mut found = Vec::new();
@@ -207,7 +207,8 @@ impl Client {
         }
         let attempt = self.0.config.control_attempt;
         let calls = asked.into_iter().map(|(addr, name)| {
-            let call = self.0.peers.control(addr, ControlRequest::Trace(request.clone()), attempt);
+            let call =
+                self.0.peers.control(addr.into(), ControlRequest::Trace(request.clone()), attempt);
             async move {
                 let answer = match call.await {
                     Ok(ControlReply::Trace(reply)) => Ok(reply),
@@ -227,7 +228,7 @@ impl Client {
         request: ControlRequest,
         timeout: Duration,
     ) -> Result<ControlReply, PeerError<ControlError>> {
-        self.0.peers.control(to, request, timeout).await
+        self.0.peers.control(to.into(), request, timeout).await
     }
 
     /// Runs a request of the cluster service that changes nothing.

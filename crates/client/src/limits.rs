@@ -86,6 +86,16 @@ pub const HEALTH_RECORDS_MAX: usize = 4096;
 /// Calls under way whose beginnings a record has, at most: 16 bytes each. The oldest of them is the
 /// oldest of all, unless so many end in another order.
 pub const HEALTH_CALLS_MAX: usize = 64;
+/// A master that leaves requests without an answer for so long is pinged: several times a commit.
+pub const PING_AFTER: Duration = Duration::from_millis(50);
+/// One that does not answer a ping in this time does not answer requests either, and another master is
+/// asked to relay them: that costs a hop, so that little is lost by an error.
+pub const PING_TIMEOUT: Duration = Duration::from_millis(100);
+/// A timer that is so late shows that this process stood still.
+pub const OWN_PAUSE: Duration = Duration::from_millis(20);
+/// Pause between two looks at a leader whose requests another master relays.
+pub const LEADER_LOOK: Duration = Duration::from_secs(1);
+
 /// Time after which a latency counts half: a disk that has recovered is like the others after a few.
 pub const HEALTH_HALVING: Duration = Duration::from_secs(5);
 

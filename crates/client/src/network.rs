@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use futures_util::future::{FutureExt, LocalBoxFuture};
 use runtime::{Buf, Duration, Env};
 use transport::{CallError, Endpoint, Priority, Request, Response, Service, Token};
-use wire::control::{ControlError, ControlReply, ControlRequest};
+use wire::control::{ControlError, ControlReply, ControlRequest, OP_RELAY};
 use wire::data::{DataError, DataRequest};
 use wire::data_codec::decode_answer;
 
-use crate::peers::{DataAnswer, PeerError, Peers};
+use crate::peers::{DataAnswer, PeerError, Peers, Recipient};
 
 /// Other processes, reached through an endpoint.
 #[derive(Clone, Debug)]
@@ -28,13 +28,13 @@ impl Network {
 impl Peers for Network {
     fn control(
         &self,
-        to: SocketAddr,
+        to: Recipient,
         request: ControlRequest,
         timeout: Duration,
     ) -> LocalBoxFuture<'static, Result<ControlReply, PeerError<ControlError>>> {
         let request = Request {
             service: Service::CONTROL,
-            op: 0, // The body says what is asked.
+            op: if to.relays { OP_RELAY } else { 0 }, // The body says what is asked.
             priority: Priority::Foreground,
             flow: 0,
             trace: self.env.trace(),
@@ -44,8 +44,8 @@ impl Peers for Network {
         };
         let endpoint = self.endpoint.clone();
         async move {
-            let response = endpoint.call(to, request, timeout).await.map_err(call_error)?;
-            control_answer(to, &response)
+            let response = endpoint.call(to.addr, request, timeout).await.map_err(call_error)?;
+            control_answer(to.addr, &response)
         }
         .boxed_local()
     }

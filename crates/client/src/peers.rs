@@ -36,6 +36,22 @@ impl<E: fmt::Display> fmt::Display for PeerError<E> {
     }
 }
 
+/// A process that a control request goes to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Recipient {
+    /// Its address.
+    pub addr: SocketAddr,
+    /// A master that does not lead the request's group asks the leader itself, waits for one while
+    /// there is none, and passes the answer on.
+    pub relays: bool,
+}
+
+impl From<SocketAddr> for Recipient {
+    fn from(addr: SocketAddr) -> Recipient {
+        Recipient { addr, relays: false }
+    }
+}
+
 /// A successful answer of the data path, with its payload.
 pub type DataAnswer = (DataReply, Option<Buf>);
 
@@ -44,7 +60,7 @@ pub trait Peers: 'static {
     /// Asks a master (or a chunkserver's control side).
     fn control(
         &self,
-        to: SocketAddr,
+        to: Recipient,
         request: ControlRequest,
         timeout: Duration,
     ) -> LocalBoxFuture<'static, Result<ControlReply, PeerError<ControlError>>>;

@@ -3,11 +3,13 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::pin::pin;
+use std::rc::{Rc, Weak};
 
 use base::{ClientId, Kind};
+use futures_util::future::{Either, select};
 use runtime::sync::Semaphore;
-use runtime::{Duration, Env, Instant};
+use runtime::{Class, Duration, Env, Instant};
 use wire::control::{
     ClusterInfo, ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest, Group,
     OpId,
@@ -15,8 +17,9 @@ use wire::control::{
 
 use crate::counters::{Counters, add};
 use crate::error::Error;
-use crate::limits::CHANGES_INFLIGHT_MAX;
-use crate::peers::{PeerError, Peers};
+use crate::limits::{CHANGES_INFLIGHT_MAX, LEADER_LOOK};
+use crate::peers::{PeerError, Peers, Recipient};
+use crate::silence::Silence;
 
 /// Pause after all masters have failed to answer, at least and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
@@ -70,6 +73,10 @@ struct SessionState {
     masters: Vec<SocketAddr>,
     /// Leaders as last reported.
     leaders: BTreeMap<Group, SocketAddr>,
+    /// Masters that did not answer, and when they are looked at again. Others relay what is for them.
+    unreached: BTreeMap<SocketAddr, Instant>,
+    /// When a master that relays was last asked who leads.
+    looked: Option<Instant>,
     /// The master to ask when no leader is known.
     turn: usize,
     info: Option<ClusterInfo>,
@@ -87,7 +94,9 @@ pub(crate) struct Session {
     attempt: Duration,
     client: ClientId,
     changes: Semaphore,
+    silence: Silence,
     state: RefCell<SessionState>,
+    weak: Weak<Session>,
 }
 
 impl Session {
@@ -97,20 +106,23 @@ impl Session {
         counters: Rc<Counters>,
         masters: Vec<SocketAddr>,
         (attempt, budget): (Duration, Duration),
-    ) -> Session {
+    ) -> Rc<Session> {
         let mut id = [0; 8];
         env.fill_secret(&mut id);
         let turn = env.random_below(masters.len().max(1) as u64) as usize;
         let state = SessionState {
             masters,
             leaders: BTreeMap::new(),
+            unreached: BTreeMap::new(),
+            looked: None,
             turn,
             info: None,
             next_seq: 1,
             open: BTreeSet::new(),
         };
-        Session {
+        Rc::new_cyclic(|weak| Session {
             env: env.clone(),
+            silence: Silence::new(env, peers.clone()),
             peers,
             counters,
             budget,
@@ -118,7 +130,8 @@ impl Session {
             client: ClientId::new(u64::from_le_bytes(id)),
             changes: Semaphore::new(CHANGES_INFLIGHT_MAX),
             state: RefCell::new(state),
-        }
+            weak: weak.clone(),
+        })
     }
 
     /// The session's identity.
@@ -192,11 +205,9 @@ impl Session {
         let mut tries = Tries { asked: 0, start, unknown: false };
         loop {
             let to = self.target(question.group);
-            let request = question.request.clone();
-            let result = self.peers.control(to, request, question.attempt).await;
-            let error = match result {
+            let error = match self.ask_once(to, &question).await {
                 Ok(reply) => {
-                    self.state.borrow_mut().leaders.insert(question.group, to);
+                    self.note_success(question.group, to);
                     return Ok(reply);
                 }
                 Err(error) => error,
@@ -217,24 +228,99 @@ impl Session {
         }
     }
 
-    fn target(&self, group: Group) -> SocketAddr {
-        let state = self.state.borrow();
-        let any = || state.masters[state.turn % state.masters.len()];
-        state.leaders.get(&group).copied().unwrap_or_else(any)
+    /// Asks once. An attempt ends early when the master answers no ping either.
+    async fn ask_once(
+        &self,
+        to: Recipient,
+        question: &Question,
+    ) -> Result<ControlReply, PeerError<ControlError>> {
+        let asked = self.peers.control(to, question.request.clone(), question.attempt);
+        let silence = pin!(self.silence.of(to.addr));
+        match select(asked, silence).await {
+            Either::Left((answer, _)) => {
+                if !matches!(answer, Err(PeerError::Unreachable(_) | PeerError::Silent(_))) {
+                    self.silence.note_answer(to.addr);
+                }
+                answer
+            }
+            Either::Right(((), _)) => {
+                let why = "it answers no ping either";
+                Err(PeerError::Silent(format!("{}: {why}", to.addr)))
+            }
+        }
+    }
+
+    /// The master to ask: the leader, or another that relays while a master is not reached.
+    fn target(&self, group: Group) -> Recipient {
+        self.look_at_unreached();
+        let state = &mut *self.state.borrow_mut();
+        let leader = state.leaders.get(&group).copied();
+        if let Some(addr) = leader.filter(|leader| !state.unreached.contains_key(leader)) {
+            return addr.into();
+        }
+        let masters = state.masters.len();
+        let reached = |turn: &usize| !state.unreached.contains_key(&state.masters[turn % masters]);
+        state.turn =
+            (state.turn..state.turn + masters).find(reached).unwrap_or(state.turn) % masters;
+        Recipient { addr: state.masters[state.turn], relays: !state.unreached.is_empty() }
+    }
+
+    fn note_success(&self, group: Group, to: Recipient) {
+        let state = &mut *self.state.borrow_mut();
+        state.unreached.remove(&to.addr);
+        if !to.relays {
+            state.leaders.insert(group, to.addr);
+            return;
+        }
+        let now = self.env.now();
+        let looked = state.looked.is_some_and(|looked| now - looked < LEADER_LOOK);
+        if !looked && !state.leaders.contains_key(&group) {
+            state.looked = Some(now);
+            self.spawn("client: ask who leads", async move |session| {
+                session.ask_info(to.addr).await
+            });
+        }
+    }
+
+    /// Pings masters that were not reached, now and then: questions go to them again when they answer.
+    fn look_at_unreached(&self) {
+        let now = self.env.now();
+        for (&master, look_at) in &mut self.state.borrow_mut().unreached {
+            if now < *look_at {
+                continue;
+            }
+            *look_at = now + LEADER_LOOK;
+            self.spawn("client: look at a master", async move |session| {
+                if session.silence.answers(master).await {
+                    session.state.borrow_mut().unreached.remove(&master);
+                }
+            });
+        }
+    }
+
+    fn spawn(&self, name: &'static str, work: impl AsyncFnOnce(Rc<Session>) + 'static) {
+        if let Some(this) = self.weak.upgrade() {
+            self.env.spawn(Class::Background, name, async move { work(this).await });
+        }
     }
 
     /// Prepares the next try; a kind when the answer is final.
     async fn after(
         &self,
         group: Group,
-        asked: SocketAddr,
+        asked: Recipient,
         error: PeerError<ControlError>,
         mutation: bool,
         tries: &mut Tries,
     ) -> Option<Kind> {
+        let asked = asked.addr;
         match error {
             PeerError::Foreign(_) => return Some(Kind::Invalid),
-            PeerError::Unreachable(_) | PeerError::Silent(_) => self.forget(group, asked),
+            PeerError::Unreachable(_) | PeerError::Silent(_) => {
+                let look_at = self.env.now() + LEADER_LOOK;
+                self.state.borrow_mut().unreached.insert(asked, look_at);
+                self.forget(group, asked);
+            }
             PeerError::Busy => {}
             PeerError::Refused(error) => match error.kind {
                 Kind::Reroute => {
@@ -292,8 +378,12 @@ impl Session {
             let state = self.state.borrow();
             state.masters[self.env.random_below(state.masters.len() as u64) as usize]
         };
+        self.ask_info(to).await;
+    }
+
+    async fn ask_info(&self, to: SocketAddr) {
         let request = ControlRequest::Cluster(ClusterRequest::Info);
-        let answer = self.peers.control(to, request, self.attempt / 4).await;
+        let answer = self.peers.control(to.into(), request, self.attempt / 4).await;
         if let Ok(ControlReply::Cluster(ClusterReply::Info(info))) = answer {
             self.learn(&info);
         }

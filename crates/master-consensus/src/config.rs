@@ -13,8 +13,9 @@ pub struct GroupConfig {
     pub group: u32,
     /// This member.
     pub node: u64,
-    /// A follower that receives nothing for this long stands for election; drawn each time.
-    pub election_timeout: (Duration, Duration),
+    /// A follower that receives nothing for this long stands for election, a little later than those
+    /// before it.
+    pub election_timeout: Duration,
     /// Pause between two heartbeats of a leader.
     pub heartbeat: Duration,
     /// A proposal or read without an outcome by then is given up.
@@ -34,7 +35,7 @@ impl GroupConfig {
         GroupConfig {
             group,
             node,
-            election_timeout: (Duration::from_millis(150), Duration::from_millis(300)),
+            election_timeout: Duration::from_millis(300),
             heartbeat: Duration::from_millis(50),
             heartbeats_together: false,
             request_timeout: Duration::from_secs(2),
@@ -43,14 +44,22 @@ impl GroupConfig {
         }
     }
 
+    /// Time limit of a call to another member, with its disk.
+    pub(super) fn call_timeout(&self) -> Duration {
+        self.election_timeout / 2
+    }
+
     pub(super) fn to_raft(&self) -> Config {
         let millis = |duration: Duration| duration.as_millis() as u64;
         Config {
             cluster_name: format!("group {}", self.group),
-            election_timeout_min: millis(self.election_timeout.0),
-            election_timeout_max: millis(self.election_timeout.1),
+            // The longer of the two is a leader's lease, in which others get no vote; the shorter one
+            // limits calls. Elections are ours.
+            election_timeout_min: millis(self.call_timeout()),
+            election_timeout_max: millis(self.election_timeout * 2 / 3),
+            enable_elect: false,
             heartbeat_interval: millis(self.heartbeat),
-            install_snapshot_timeout: millis(self.election_timeout.1),
+            install_snapshot_timeout: millis(self.election_timeout),
             max_payload_entries: APPEND_ENTRIES_MAX,
             max_append_entries: Some(APPEND_ENTRIES_MAX),
             replication_lag_threshold: self.snapshot_after + self.entries_kept,

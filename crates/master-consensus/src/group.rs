@@ -10,10 +10,11 @@ use super::checkpoint::Checkpoints;
 use super::config::GroupConfig;
 use super::device::LogDevice;
 use super::error::LogError;
+use super::leadership::Leadership;
 use super::limits::{COMMAND_LEN_MAX, LOG_BLOCK};
 use super::log::RaftLog;
 use super::machine::{State, StateMachine};
-use super::member::{Leadership, Member};
+use super::member::Member;
 use super::net::{LocalFuture, PeerReceive, PeerSend};
 use super::outcome::{MembershipError, OpenError, ProposeError, ReadError};
 
@@ -110,6 +111,12 @@ impl<M: StateMachine> Group<M> {
     /// Members with a vote, as the last membership in this member's log says.
     pub fn voters(&self) -> BTreeSet<u64> {
         self.member.voters()
+    }
+
+    /// Hands leadership over to the voter among `successors` that has most of the log, if this member
+    /// leads, and names it. Another is elected when that one does not follow the call.
+    pub async fn lead_no_more(&self, successors: &BTreeSet<u64>) -> Option<u64> {
+        self.member.lead_no_more(successors).await
     }
 
     /// Takes a snapshot soon, whatever the number of entries since the last.

@@ -15,19 +15,21 @@ use openraft::errors::{
     ChangeMembershipError, ClientWriteError, Fatal, ForwardToLeader, InitializeError,
     LinearizableReadError, RaftError,
 };
-use openraft::raft::SnapshotResponse;
-use openraft::vote::RaftLeaderId;
-use openraft::{EmptyNode, Raft, ReadPolicy, ServerState};
+use openraft::raft::{AppendEntriesResponse, SnapshotResponse};
+use openraft::{EmptyNode, Raft, ReadPolicy};
+use runtime::Env;
 use runtime::sync::{Mutex, Semaphore, watch};
-use runtime::{Class, Env};
 use wire::control::Group as GroupName;
 
 use super::checkpoint::Checkpoints;
 use super::config::GroupConfig;
+use super::elections::{self, Candidate, Sign};
 use super::error::LogError;
 use super::incoming::Incoming;
+use super::leadership::{Leadership, Published};
 use super::limits::{
-    APPENDS_TOGETHER, PROPOSAL_BYTES_MAX, PROPOSALS_INFLIGHT_MAX, READS_INFLIGHT_MAX,
+    APPENDS_TOGETHER, HAND_OVER_LOOK, HAND_OVER_LOOKS, PROPOSAL_BYTES_MAX, PROPOSALS_INFLIGHT_MAX,
+    READS_INFLIGHT_MAX,
 };
 use super::log::RaftLog;
 use super::machine::{Applied, Replicated, Worker};
@@ -36,17 +38,6 @@ use super::net::{
 };
 use super::outcome::{MembershipError, OpenError, ProposeError, ReadError};
 use super::types::{Command, Snapshot, Types, Vote};
-
-/// The leader of a group, as this member knows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Leadership {
-    /// The term.
-    pub term: u64,
-    /// Its leader.
-    pub leader: Option<u64>,
-    /// This member leads: it takes proposals. It may be deposed already without knowing.
-    pub leading: bool,
-}
 
 /// One member of a group, for any state machine.
 pub(super) struct Member {
@@ -60,7 +51,7 @@ pub(super) struct Member {
     proposals: Semaphore,
     proposal_bytes: Semaphore,
     reads: Semaphore,
-    leadership: watch::Receiver<Leadership>,
+    published: Rc<Published>,
     /// Appends take one permit, the installation of a snapshot all.
     installing: Semaphore,
     /// A snapshot of which some parts have come.
@@ -68,6 +59,7 @@ pub(super) struct Member {
     checkpoints: Checkpoints,
     /// The owner has asked for a shutdown.
     closing: Cell<bool>,
+    sign: Sign,
 }
 
 impl Member {
@@ -91,7 +83,7 @@ impl Member {
                 group: config.group,
                 node: config.node,
                 peers,
-                append_timeout: config.election_timeout.0,
+                append_timeout: config.call_timeout(),
             };
             let raft = Raft::new(config.node, Arc::new(raft_config), network, log.clone(), worker);
             let raft = raft.await.map_err(|error| OpenError::State(error.to_string()))?;
@@ -100,9 +92,11 @@ impl Member {
             recovered.map_err(|error| OpenError::State(error.to_string()))?;
             let counted = Rc::new(Counted::new(env, config.group));
             raft.runtime_config().heartbeat(!config.heartbeats_together);
-            let leadership = watch_leadership(env, &config, &raft, counted.clone());
-            Ok(Rc::new(Member {
+            let published = Published::watch(env, config.node, &raft, counted.elections.clone());
+            let silence = config.election_timeout;
+            let member = Rc::new(Member {
                 env: env.clone(),
+                sign: Sign::at(env.now()),
                 config,
                 raft,
                 log,
@@ -112,12 +106,15 @@ impl Member {
                 proposals: Semaphore::new(PROPOSALS_INFLIGHT_MAX),
                 proposal_bytes: Semaphore::new(PROPOSAL_BYTES_MAX),
                 reads: Semaphore::new(READS_INFLIGHT_MAX),
-                leadership,
+                published,
                 installing: Semaphore::new(APPENDS_TOGETHER as usize),
                 incoming: Mutex::new(None),
                 checkpoints,
                 closing: Cell::new(false),
-            }))
+            });
+            let candidate: Rc<dyn Candidate> = member.clone();
+            elections::watch(env, silence, Rc::downgrade(&candidate));
+            Ok(member)
         })
     }
 
@@ -201,12 +198,12 @@ impl Member {
 
     /// [`Group::leadership`](super::Group::leadership).
     pub(super) fn leadership(&self) -> Leadership {
-        *self.leadership.borrow()
+        self.published.now()
     }
 
     /// [`Group::watch_leadership`](super::Group::watch_leadership).
     pub(super) fn watch_leadership(&self) -> watch::Receiver<Leadership> {
-        self.leadership.clone()
+        self.published.subscribe()
     }
 
     /// [`Group::add_learner`](super::Group::add_learner).
@@ -244,18 +241,56 @@ impl Member {
 
     /// Transfers leadership to the voter among `successors` that has most of the log.
     async fn hand_over(&self, successors: &BTreeSet<u64>) -> MembershipError {
-        let matched = self.raft.metrics().borrow_watched().replication.clone();
-        let voters = self.voters();
-        let stays = |node: &u64| successors.contains(node) && voters.contains(node);
-        let candidates = matched.iter().flatten().filter(|(node, _)| stays(node));
-        match candidates.max_by_key(|&(node, matched)| (*matched, *node)) {
-            Some((&successor, _)) => {
-                // Fails only when this member has stopped: then another will lead.
-                let _ = self.raft.trigger().transfer_leader(successor).await;
+        match self.successor(successors) {
+            Some((successor, _)) => {
+                self.transfer(successor).await;
                 MembershipError::NotLeader { hint: Some(successor) }
             }
             None => MembershipError::Refused("keep one voter, and replace it after".to_owned()),
         }
+    }
+
+    /// The voter among `candidates` that has most of the log, and whether it has all.
+    fn successor(&self, candidates: &BTreeSet<u64>) -> Option<(u64, bool)> {
+        let metrics = self.raft.metrics().borrow_watched().clone();
+        let voters = self.voters();
+        let may = |node: &u64| {
+            candidates.contains(node) && voters.contains(node) && *node != self.config.node
+        };
+        let replication = metrics.replication.iter().flatten().filter(|(node, _)| may(node));
+        let (&successor, matched) = replication.max_by_key(|&(node, at)| (*at, *node))?;
+        let has_all = matched.as_ref().map(|id| id.index) >= metrics.last_log_index;
+        Some((successor, has_all))
+    }
+
+    /// [`Group::lead_no_more`](super::Group::lead_no_more).
+    pub(super) fn lead_no_more<'a>(
+        &'a self,
+        successors: &'a BTreeSet<u64>,
+    ) -> LocalFuture<'a, Option<u64>> {
+        Box::pin(async move {
+            // The library takes no successor that lacks an entry: for a while no other leads then.
+            for _ in 0..HAND_OVER_LOOKS {
+                if !self.leadership().leading || self.successor(successors)?.1 {
+                    break;
+                }
+                self.env.sleep(HAND_OVER_LOOK).await;
+            }
+            if !self.leadership().leading {
+                return None;
+            }
+            let (successor, _) = self.successor(successors)?;
+            self.transfer(successor).await;
+            Some(successor)
+        })
+    }
+
+    /// The library takes no proposals after this, and sends no heartbeats: this member does not lead any
+    /// more, though it may not hear of another leader.
+    async fn transfer(&self, successor: u64) {
+        self.published.give_up(self.leadership().term, successor);
+        // Fails only when this member has stopped: then another will lead.
+        let _ = self.raft.trigger().transfer_leader(successor).await;
     }
 
     async fn membership_outcome<T>(
@@ -326,43 +361,6 @@ impl Member {
     }
 }
 
-fn watch_leadership(
-    env: &Env,
-    config: &GroupConfig,
-    raft: &Raft<Types, Worker>,
-    counted: Rc<Counted>,
-) -> watch::Receiver<Leadership> {
-    let (sender, receiver) = watch::channel(Leadership::default());
-    let mut metrics = raft.server_metrics();
-    let node = config.node;
-    env.spawn(Class::Control, "raft leadership", async move {
-        loop {
-            let now = {
-                let metrics = metrics.borrow_and_update();
-                Leadership {
-                    term: metrics.vote.leader_id.term(),
-                    leader: metrics.current_leader,
-                    leading: metrics.state == ServerState::Leader
-                        && metrics.current_leader == Some(node),
-                }
-            };
-            sender.send_if_modified(|known| {
-                let before = std::mem::replace(known, now);
-                if now.leader.is_some() && (now.leader, now.term) != (before.leader, before.term) {
-                    counted.elections.inc();
-                }
-                before != now
-            });
-            if metrics.changed().await.is_err() {
-                // The member has stopped; it leads nothing, and follows nothing.
-                sender.send_modify(|known| (known.leader, known.leading) = (None, false));
-                return;
-            }
-        }
-    });
-    receiver
-}
-
 /// Counters of a member.
 struct Counted {
     /// From a proposal to its answer.
@@ -412,9 +410,19 @@ impl Member {
                 // Heartbeats do not wait for a snapshot.
                 let entries = !request.entries.is_empty();
                 let _turn = if entries { self.installing.acquire().await.ok() } else { None };
-                Reply::Append(self.raft.append_entries(request).await.map_err(fatal)?)
+                let response = self.raft.append_entries(request).await.map_err(fatal)?;
+                if !matches!(response, AppendEntriesResponse::HigherVote(_)) {
+                    self.sign.note(self.env.now());
+                }
+                Reply::Append(response)
             }
-            Request::Vote(request) => Reply::Vote(self.raft.vote(request).await.map_err(fatal)?),
+            Request::Vote(request) => {
+                let response = self.raft.vote(request).await.map_err(fatal)?;
+                if response.vote_granted {
+                    self.sign.note(self.env.now());
+                }
+                Reply::Vote(response)
+            }
             Request::PreVote(request) => {
                 Reply::Vote(self.raft.pre_vote(request).await.map_err(fatal)?)
             }
@@ -458,6 +466,7 @@ impl Member {
 
     /// Adds a part to the snapshot that is coming in; another snapshot replaces it.
     async fn collect(&self, part: SnapshotPart) -> Result<Collected, LogError> {
+        self.sign.note(self.env.now());
         let mut incoming = self.incoming.lock().await;
         if !incoming.as_ref().is_some_and(|incoming| incoming.is(&part)) {
             *incoming = None;
@@ -489,6 +498,35 @@ impl Member {
 enum Collected {
     Wants(u64),
     Whole(Vote, Snapshot),
+}
+
+impl Candidate for Member {
+    fn node(&self) -> u64 {
+        self.config.node
+    }
+
+    fn is_closing(&self) -> bool {
+        self.closing.get()
+    }
+
+    fn leadership(&self) -> Leadership {
+        self.published.now()
+    }
+
+    fn voters(&self) -> BTreeSet<u64> {
+        self.raft.voter_ids().collect()
+    }
+
+    fn sign(&self) -> &Sign {
+        &self.sign
+    }
+
+    fn stand(&self) -> LocalFuture<'_, ()> {
+        Box::pin(async move {
+            // Fails only when the member has stopped.
+            let _ = self.raft.trigger().elect(true).await;
+        })
+    }
 }
 
 impl PeerReceive for Member {

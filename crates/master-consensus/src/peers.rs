@@ -44,6 +44,10 @@ pub const OP_PROCESS: u16 = 8;
 /// number, behind group 0.
 pub const OP_LOST: u16 = 9;
 
+/// Asks a master whether it answers; the body is the number of the one that asks, behind group 0. The
+/// answer is its own number, and those of the masters that it does not reach, though it hears them.
+pub const OP_PING: u16 = 10;
+
 /// The receiver has no such group, or cannot read the message.
 pub const STATUS_NO_GROUP: u16 = 2;
 
@@ -189,6 +193,20 @@ impl Peers {
         let answer = self.ask(addr, OP_PROCESS, 0, &[], INVITE_WAIT).await.ok()?;
         let (id, boot) = answer.split_first_chunk::<8>()?;
         Some((u64::from_le_bytes(*id), u64::from_le_bytes(boot.try_into().ok()?)))
+    }
+
+    /// Pings a master: those that it hears and does not reach. None when it gives no answer in time.
+    pub async fn ping(&self, own: u64, to: u64, timeout: Duration) -> Option<BTreeSet<u64>> {
+        let body = encode_message(0, &own.to_le_bytes());
+        let ping = request(OP_PING, Priority::Control, body);
+        let answer = self.endpoint.call(self.addr(to)?, ping, timeout).await.ok()?;
+        if answer.status != 0 {
+            return Some(BTreeSet::new()); // It is of a version that does not look.
+        }
+        let mut ids = answer.body.chunks_exact(8);
+        let mut ids = ids.by_ref().map(|id| u64::from_le_bytes(id.try_into().expect("of 8 bytes")));
+        // Another master may be at its address.
+        (ids.next() == Some(to)).then(|| ids.collect())
     }
 
     async fn send_with_others(&self, to: u64, group: u32, rpc: Vec<u8>) -> RaftAnswer {

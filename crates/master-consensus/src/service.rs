@@ -10,6 +10,7 @@ use std::time::Duration;
 use base::Kind;
 use metrics::{Fact, Step};
 use runtime::Env;
+use runtime::sync::watch;
 use wire::control::{ControlError, Group as GroupName, MasterInfo};
 
 use crate::leader::{GroupClock, ReadGate};
@@ -190,6 +191,10 @@ pub trait Hosted {
     fn form(&self, members: BTreeSet<u64>) -> LocalFuture<'_, Result<(), MembershipError>>;
     /// Sends a heartbeat, if this member leads.
     fn heartbeat(&self) -> LocalFuture<'_, ()>;
+    /// Follows the leader.
+    fn watch_leadership(&self) -> watch::Receiver<Leadership>;
+    /// Hands leadership over to one of `successors`, if this member leads, and names it.
+    fn lead_no_more<'a>(&'a self, successors: &'a BTreeSet<u64>) -> LocalFuture<'a, Option<u64>>;
     /// Stops this member.
     fn shutdown(&self) -> LocalFuture<'_, ()>;
 }
@@ -267,6 +272,14 @@ impl<M: Hostable> Hosted for Host<M> {
 
     fn heartbeat(&self) -> LocalFuture<'_, ()> {
         Box::pin(self.0.group.heartbeat())
+    }
+
+    fn watch_leadership(&self) -> watch::Receiver<Leadership> {
+        self.0.group.watch_leadership()
+    }
+
+    fn lead_no_more<'a>(&'a self, successors: &'a BTreeSet<u64>) -> LocalFuture<'a, Option<u64>> {
+        Box::pin(self.0.group.lead_no_more(successors))
     }
 
     fn shutdown(&self) -> LocalFuture<'_, ()> {

@@ -13,7 +13,7 @@ use chunkstore::flash::{FlashStore, MountError, format};
 use codec::crc32c;
 use runtime::{Env, OpenOptions, WriteMode};
 
-use crate::master::MasterConfig;
+use crate::config::MasterConfig;
 use master_consensus::open_store;
 
 const FILE: &str = "master";

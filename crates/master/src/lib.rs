@@ -6,10 +6,13 @@
 pub mod admission;
 mod calls;
 pub mod cluster;
+mod config;
 mod first;
 pub mod identity;
 pub mod limits;
 pub mod master;
+mod reach;
 
+pub use config::{MasterConfig, MasterTiming};
 pub use first::FirstNumbers;
-pub use master::{Master, MasterConfig, MasterTiming, StartError};
+pub use master::{Master, StartError};

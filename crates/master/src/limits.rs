@@ -1,5 +1,7 @@
 //! Bounds of the cluster service. Groups, namespace and streams have their own.
 
+use std::time::Duration;
+
 /// Locks at most.
 pub const LOCKS_MAX: usize = 100_000;
 /// Bytes of a lock's name at most.
@@ -24,3 +26,29 @@ pub const PARTITIONS_MAX: u16 = 256;
 
 /// Requests that one master serves at the same time at most; beyond it they are answered "busy".
 pub const REQUESTS_INFLIGHT_MAX: usize = 16_384;
+
+/// Pause between two pings of a master to another.
+pub const PING: Duration = Duration::from_millis(50);
+/// A process whose pings are so late stood still: what it has not heard says nothing.
+pub const PAUSED: Duration = Duration::from_millis(30);
+/// A master that has answered no ping that was sent in so long is not reached: three of them.
+pub const UNREACHED: Duration = Duration::from_millis(150);
+/// Pause between two pings of another master beyond which it was silent in between.
+pub const PING_GAP: Duration = Duration::from_millis(125);
+/// A master is heard that has pinged for so long without such a pause: two of them.
+pub const HEARD_MIN: Duration = Duration::from_millis(100);
+/// Another master's word that it does not reach this one counts for so long.
+pub const DOUBTED: Duration = Duration::from_millis(200);
+/// Between two times at which a master that others do not reach hands over what it leads: more than a
+/// hand-over takes, with an election when the successor does not follow.
+pub const HAND_OVER_PAUSE: Duration = Duration::from_secs(1);
+/// So often within [`HAND_OVERS_SPAN`] at most: broken ways between masters do not make leadership
+/// wander.
+pub const HAND_OVERS_MAX: usize = 3;
+/// See there.
+pub const HAND_OVERS_SPAN: Duration = Duration::from_secs(600);
+
+/// Requests that one master relays at the same time at most: clients that do not reach a leader must
+/// not take all of another master.
+pub const RELAYS_INFLIGHT_MAX: usize = 1_024;
+const _: () = assert!(RELAYS_INFLIGHT_MAX * 2 <= REQUESTS_INFLIGHT_MAX);

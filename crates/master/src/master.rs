@@ -1,18 +1,19 @@
 //! [`Master`]: a master process. It holds a member of every group, serves what it leads, and says
 //! who leads the rest.
 
+mod hand_over;
 mod join;
+mod relay;
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{ClusterId, DiskId, FileId, FormationId, Kind, TraceId};
+use base::{DiskId, FileId, FormationId, Kind, TraceId};
 use chunkstore::ChunkStore;
-use chunkstore::flash::{FlashStore, FormatOptions};
+use chunkstore::flash::FlashStore;
 use metrics::{Fact, Outcome, Span, Step};
 use runtime::sync::Semaphore;
 use runtime::{Class, Env};
@@ -20,107 +21,31 @@ use transport::{Endpoint, Handler, Incoming, Priority, Request, Response, Servic
 use wire::control::limits::STOPPED_MAX;
 use wire::control::{
     ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest, Group as GroupName,
-    MasterInfo, NamespaceRequest, OpId, StreamChange, StreamReply, StreamRequest, TraceReply,
-    namespace_partition, stream_partition,
+    MasterInfo, NamespaceRequest, OP_RELAY, OpId, StreamChange, StreamReply, StreamRequest,
+    TraceReply, namespace_partition, stream_partition,
 };
 use wire::frame::BODY_MAX;
-use wire::handshake::ClusterKey;
 use wire::token::TokenKey;
 
 use crate::admission::Admission;
 use crate::calls::TransportCalls;
 use crate::cluster::{ClusterMachine, ClusterService, Formed, LedFigures, Liveness};
-use crate::first::FirstNumbers;
+use crate::config::MasterConfig;
 use crate::identity::{Identity, IdentityError};
-use crate::limits::{DAMAGED_MAX, PARTITIONS_MAX, REQUESTS_INFLIGHT_MAX};
-use master_consensus::limits::LOG_SEGMENT_LEN;
+use crate::limits::{DAMAGED_MAX, RELAYS_INFLIGHT_MAX, REQUESTS_INFLIGHT_MAX};
+use crate::reach::Reach;
 use master_consensus::peers::{
     OP_ASK, OP_HEARTBEATS, OP_MEMBERS, OP_PROPOSE, OP_RAFT, Peers, STATUS_NO_GROUP, decode_message,
 };
 use master_consensus::service::{Host, Hostable, LeaderCall, Router};
 use master_consensus::{
     Checkpoints, EngineDevice, Group, GroupConfig, GroupStore, Groups, LocalFuture,
-    MembershipError, OpenError, store_options,
+    MembershipError, OpenError,
 };
 use master_namespace::grant::GrantKey;
-use master_namespace::{Namespace, NamespaceService, NamespaceTiming, StreamEnd};
+use master_namespace::{Namespace, NamespaceService, StreamEnd};
 use master_stream::placement::ReplicaLocation;
-use master_stream::{StreamConfig, StreamMachine, StreamParts, StreamService};
-
-/// Configuration of a master, given at its start.
-#[derive(Clone)]
-pub struct MasterConfig {
-    /// Its Raft ID, from 1, unique in the cluster for ever.
-    pub id: u64,
-    /// Its name, e.g. `m1`.
-    pub name: String,
-    /// Address to listen at; port 0 picks a free one, for a cluster of one.
-    pub addr: SocketAddr,
-    /// Directory of its groups. Its own; made when absent.
-    pub dir: PathBuf,
-    /// The cluster; zero to draw one (a cluster of one), or to take the directory's.
-    pub cluster: ClusterId,
-    /// The secret that all roles share.
-    pub key: Option<ClusterKey>,
-    /// All masters, this one too. Those that are learned later count first.
-    pub masters: Vec<MasterInfo>,
-    /// Form a new cluster of `masters`, when the directory is empty. False: join one.
-    pub form: bool,
-    /// Number of namespace partitions, the same for ever.
-    pub namespace_partitions: u16,
-    /// Number of stream partitions, the same for ever.
-    pub stream_partitions: u16,
-    /// First values of a new cluster's counters.
-    pub first: FirstNumbers,
-    /// Times and sizes.
-    pub timing: MasterTiming,
-}
-
-/// Times and sizes of a master. The simulator randomises them.
-#[derive(Clone, Debug)]
-pub struct MasterTiming {
-    /// A follower that receives nothing for this long stands for election.
-    pub election_timeout: (Duration, Duration),
-    /// Pause between two heartbeats of a group's leader.
-    pub heartbeat: Duration,
-    /// A proposal or read without an outcome by then is given up.
-    pub request_timeout: Duration,
-    /// One call to another master.
-    pub call_timeout: Duration,
-    /// Entries of a group after which a snapshot is taken.
-    pub snapshot_after: u64,
-    /// Entries in front of a snapshot that are kept.
-    pub entries_kept: u64,
-    /// Bytes of one segment of a group's log; fixed when the directory is made.
-    pub log_segment_len: u64,
-    /// Format options of the store in the directory, when it is made.
-    pub store: FormatOptions,
-    /// A chunkserver that is silent for so long is dead: a dozen of its heartbeats.
-    pub dead_after: Duration,
-    /// Namespace partitions.
-    pub namespace: NamespaceTiming,
-    /// Stream partitions.
-    pub stream: StreamConfig,
-}
-
-impl Default for MasterTiming {
-    fn default() -> MasterTiming {
-        let group = GroupConfig::new(0, 0);
-        MasterTiming {
-            election_timeout: group.election_timeout,
-            heartbeat: group.heartbeat,
-            request_timeout: group.request_timeout,
-            call_timeout: Duration::from_secs(1),
-            snapshot_after: group.snapshot_after,
-            entries_kept: group.entries_kept,
-            log_segment_len: LOG_SEGMENT_LEN,
-            store: store_options(),
-            dead_after: Duration::from_secs(3),
-            namespace: NamespaceTiming::default(),
-            stream: StreamConfig::default(),
-        }
-    }
-}
+use master_stream::{StreamMachine, StreamParts, StreamService};
 
 /// Cause of a failed start. Nothing was changed, except that its directory may exist.
 #[derive(Debug)]
@@ -174,6 +99,10 @@ struct MasterInner {
     namespaces: Vec<NamespaceService>,
     streams: Rc<Streams>,
     requests: Semaphore,
+    relays: Semaphore,
+    /// Requests relayed since the start.
+    relayed: Cell<u64>,
+    reach: RefCell<Reach>,
     store: FlashStore,
     admission: Admission,
     /// Drawn at the start: distinguishes this process from another one with the same number.
@@ -187,7 +116,7 @@ impl Master {
         mut config: MasterConfig,
         endpoint: Endpoint,
     ) -> Result<Master, StartError> {
-        check(&config)?;
+        config.check().map_err(StartError::Config)?;
         let (identity, store) = Identity::open(env, &config).await?;
         config.cluster = identity.cluster;
         let admission = Admission::new(env, config.dir.clone(), identity);
@@ -209,6 +138,7 @@ impl Master {
         master.start_beating(config.timing.heartbeat);
         master.start_housekeeping(config.form);
         master.start_vote_watch();
+        master.start_pings();
         Ok(master)
     }
 
@@ -525,7 +455,7 @@ impl Entrance {
 impl Handler for Entrance {
     fn handle(&self, incoming: Incoming) {
         let Some(master) = self.master.get().cloned() else { return incoming.reply.busy() };
-        let Incoming { request, reply, peer, .. } = incoming;
+        let Incoming { request, reply, peer, deadline } = incoming;
         let (class, name) = match (request.service, request.op) {
             (Service::RAFT, OP_RAFT | OP_HEARTBEATS) => (Class::Control, "raft request"),
             (Service::RAFT, _) => (Class::Foreground, "peer request"),
@@ -545,30 +475,15 @@ impl Handler for Entrance {
             let _permit = if raft { None } else { master.0.requests.try_acquire().ok() };
             let (response, span) = match request.service {
                 Service::RAFT => master.serve_peer(request.op, &request, peer.addr).await,
+                _ if request.op == OP_RELAY => {
+                    Box::pin(master.serve_relay(&request, peer.addr, deadline)).await
+                }
                 _ => master.serve_control(&request, peer.addr).await,
             };
             let _entered = span.map(|span| span.enter());
             reply.send(response);
         });
     }
-}
-
-fn check(config: &MasterConfig) -> Result<(), StartError> {
-    let partitions = 1..=PARTITIONS_MAX;
-    let wrong = if config.id == 0 {
-        "a master's ID counts from 1"
-    } else if config.name.is_empty() {
-        "a master needs a name"
-    } else if !partitions.contains(&config.namespace_partitions)
-        || !partitions.contains(&config.stream_partitions)
-    {
-        "there are 1 to 256 partitions of each kind"
-    } else if config.form && config.cluster == ClusterId::default() && config.masters.len() > 1 {
-        "several masters form a cluster under one ID: give each of them the same"
-    } else {
-        return Ok(());
-    };
-    Err(StartError::Config(wrong.to_owned()))
 }
 
 /// Opens the groups and starts their services.
@@ -663,6 +578,9 @@ impl<'a> GroupOpening<'a> {
             namespaces,
             streams,
             requests: Semaphore::new(REQUESTS_INFLIGHT_MAX),
+            relays: Semaphore::new(RELAYS_INFLIGHT_MAX),
+            relayed: Cell::default(),
+            reach: RefCell::new(Reach::new(config.timing.unreached)),
             store: self.store,
             admission,
             boot: env.random_u64(),
@@ -729,21 +647,7 @@ impl Streams {
     }
 
     async fn serve(&self, request: StreamRequest) -> Result<StreamReply, ControlError> {
-        let file = match &request {
-            StreamRequest::Locate { file, .. } | StreamRequest::ReportBad { file, .. } => *file,
-            StreamRequest::LocateMany { wants, .. } => match wants.first() {
-                Some((file, _)) => *file,
-                None => return Ok(StreamReply::Views(Vec::new())),
-            },
-            StreamRequest::Change { change, .. } => match change {
-                StreamChange::Open { file, .. }
-                | StreamChange::Advance { file, .. }
-                | StreamChange::Extend { file, .. }
-                | StreamChange::Close { file, .. }
-                | StreamChange::Seal { file }
-                | StreamChange::Delete { file } => *file,
-            },
-        };
+        let Some(file) = file_of(&request) else { return Ok(StreamReply::Views(Vec::new())) };
         let partition = self.partition_of(file);
         let reroute = || partition.host.elsewhere(partition.host.group().leader());
         if !partition.host.leads() {
@@ -752,6 +656,10 @@ impl Streams {
         partition.service.handle(request).await.map_err(|error| {
             if error.kind == Kind::Reroute && error.leader.is_none() { reroute() } else { error }
         })
+    }
+
+    fn group_of(&self, request: &StreamRequest) -> Option<GroupName> {
+        Some(self.partition_of(file_of(request)?).host.name())
     }
 
     async fn serve_anywhere(
@@ -786,6 +694,22 @@ impl Streams {
                 .unwrap_or_else(|error| ControlError::new(Kind::Invalid, error.to_string()))),
         }
     }
+}
+
+/// The file that a request is about; none: it asks for no file.
+fn file_of(request: &StreamRequest) -> Option<FileId> {
+    Some(match request {
+        StreamRequest::Locate { file, .. } | StreamRequest::ReportBad { file, .. } => *file,
+        StreamRequest::LocateMany { wants, .. } => wants.first()?.0,
+        StreamRequest::Change { change, .. } => match change {
+            StreamChange::Open { file, .. }
+            | StreamChange::Advance { file, .. }
+            | StreamChange::Extend { file, .. }
+            | StreamChange::Close { file, .. }
+            | StreamChange::Seal { file }
+            | StreamChange::Delete { file } => *file,
+        },
+    })
 }
 
 impl StreamEnd for Streams {

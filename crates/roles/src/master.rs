@@ -59,7 +59,7 @@ pub async fn start_with(
         addr: peer.addr,
     };
     let mut timing = MasterTiming {
-        election_timeout: election_timeout(Duration::from_millis(config.election_ms)),
+        election_timeout: Duration::from_millis(config.election_ms),
         heartbeat: Duration::from_millis(config.heartbeat_ms),
         dead_after: Duration::from_millis(config.server_dead_ms),
         ..MasterTiming::default()
@@ -83,12 +83,6 @@ pub async fn start_with(
     let started = Master::start(env, settings, endpoint.clone()).await;
     let master = started.map_err(|error| Error::Setup(error.to_string()))?;
     Ok(Role { master, endpoint })
-}
-
-/// The Raft library's pair of times for elections after `silence` to 4/3 of it. It counts a
-/// leader's lease, the longer of the two, and then a time drawn between them.
-fn election_timeout(silence: Duration) -> (Duration, Duration) {
-    (silence / 3, silence * 2 / 3)
 }
 
 /// Serves the master's metrics, where its configuration has an address for them.

@@ -359,6 +359,11 @@ pub fn master(text: &mut Exposition, master: &master::Master) {
             "Client sessions in the reply tables of stream partitions led here.",
             led.sessions,
         ),
+        (
+            "craton_relayed_total",
+            "Requests sent on to leaders that clients did not reach.",
+            master.relayed(),
+        ),
         ("craton_repair_pending", "Chunks that wait for repair.", repair.pending),
         ("craton_repair_done_total", "Chunks repaired by leaders here.", repair.done),
         ("craton_repair_bytes_total", "Bytes copied for them.", repair.bytes),

@@ -4,7 +4,7 @@ pub mod harm;
 mod settle;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -26,11 +26,11 @@ use roles::stores::{self, Unopened, UnopenedState};
 use runtime::sim::{CrashMode, DiskFaults, HostId, Sim};
 use runtime::{Class, Env};
 use transport::{ClusterKey, Endpoint, Identity, Limits};
-use wire::control::{ClusterRequest, MasterInfo, MemberChange};
+use wire::control::{ClusterRequest, Group, MasterInfo, MemberChange};
 
 use self::harm::Harms;
 use crate::numbers::{first_epochs, first_numbers};
-use crate::planted::{Store, exports_of, peers_of};
+use crate::planted::{Store, exports_of, peers_of, times_of};
 use crate::tuning::Tuning;
 
 const MASTER_PORT: u16 = 7001;
@@ -244,7 +244,7 @@ impl Cluster {
         let this = self.clone();
         env.clone().spawn(Class::Control, "boot master", async move {
             let config = this.master_config(index);
-            let timing = this.0.tuning.master.clone();
+            let timing = times_of(this.0.tuning.master.clone());
             let (key, first) = (this.0.shape.key, this.first_numbers());
             let tune = |settings: &mut master::MasterConfig| {
                 settings.timing = timing;
@@ -490,6 +490,16 @@ impl Cluster {
     /// Counts a host as a client's: a host of a service that uses the core.
     pub fn add_client_host(&self, host: HostId) {
         self.0.client_hosts.borrow_mut().push(host);
+    }
+
+    /// The highest term of each group.
+    pub(crate) fn terms(&self) -> BTreeMap<Group, u64> {
+        let mut terms = BTreeMap::new();
+        let running = self.0.running_masters.borrow();
+        for (group, term) in running.iter().flatten().flat_map(Master::terms) {
+            terms.entry(group).and_modify(|known| *known = term.max(*known)).or_insert(term);
+        }
+        terms
     }
 
     /// Index of the master that leads most groups, if one leads.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use base::{ClusterId, Epoch, ID_COUNTER_END};
 use block_manager::FirstEpochs;
 use block_proto::{BlockReply, Reply};
-use client::{DataAnswer, PeerError, Peers};
+use client::{DataAnswer, PeerError, Peers, Recipient};
 use futures_util::future::{FutureExt, LocalBoxFuture};
 use master::FirstNumbers;
 use runtime::{Buf, Duration, Env};
@@ -117,7 +117,7 @@ fn mark_reply(env: &Env, reply: &ControlReply) {
 impl Peers for Far {
     fn control(
         &self,
-        to: SocketAddr,
+        to: Recipient,
         mut request: ControlRequest,
         timeout: Duration,
     ) -> LocalBoxFuture<'static, Result<ControlReply, PeerError<ControlError>>> {

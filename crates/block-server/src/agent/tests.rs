@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use client::{Client, DataAnswer, PeerError, Peers};
+use client::{Client, DataAnswer, PeerError, Peers, Recipient};
 use futures_util::FutureExt;
 use futures_util::future::ready;
 use runtime::Buf;
@@ -33,7 +33,7 @@ struct MasterOnly;
 impl Peers for MasterOnly {
     fn control(
         &self,
-        _: SocketAddr,
+        _: Recipient,
         request: ControlRequest,
         _: Duration,
     ) -> LocalBoxFuture<'static, Result<ControlReply, PeerError<ControlError>>> {

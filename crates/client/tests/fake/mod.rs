@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use base::{ChunkId, ClientId, DiskId, Epoch, FileId, ServerId};
-use client::{DataAnswer, PeerError, Peers};
+use client::{DataAnswer, PeerError, Peers, Recipient};
 use futures_util::future::{FutureExt, LocalBoxFuture};
 use runtime::{Buf, Duration, Env};
 use wire::control::{
@@ -265,14 +265,14 @@ impl Link {
 impl Peers for Link {
     fn control(
         &self,
-        to: SocketAddr,
+        to: Recipient,
         request: ControlRequest,
         timeout: Duration,
     ) -> LocalBoxFuture<'static, Result<ControlReply, PeerError<ControlError>>> {
         // Every request must survive the wire.
         let request = ControlRequest::decode(&request.encode()).expect("a valid request");
         let link = Link { env: self.env.clone(), fake: self.fake.clone() };
-        let index = self.fake.0.borrow().masters.iter().position(|&addr| addr == to);
+        let index = self.fake.0.borrow().masters.iter().position(|&addr| addr == to.addr);
         let index = index.expect("only masters are asked");
         let health = move |state: &FakeState| {
             if state.masters_alive[index] { Health::Good } else { Health::Dead }

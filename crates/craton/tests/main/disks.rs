@@ -44,13 +44,14 @@ fn wait_failed(dir: &Path, id: &str, reasons: &[&str]) {
 /// Asks a chunkserver to treat a disk as failed: for tests, see `docs/operations/failures.md`.
 fn fail_disk(dir: &Path, id: &str, disk: &Value) -> Result<ControlReply, String> {
     let disk: DiskId = disk["id"].as_str().expect("text").parse().expect("a disk");
-    let addr = process(dir, id)["addr"].as_str().expect("text").parse().expect("an address");
+    let addr: std::net::SocketAddr =
+        process(dir, id)["addr"].as_str().expect("text").parse().expect("an address");
     stores::on_executor(async |env| {
         let (cluster, name) = (Default::default(), "test".to_owned());
         let identity = Identity { cluster, key: load::key(dir), name };
         let network = Network::new(env, Endpoint::new(env, identity, Limits::default()));
         let request = ChunkserverRequest::FailDisk { disk, failed: true };
-        let call = network.control(addr, ControlRequest::Chunkserver(request), SOON);
+        let call = network.control(addr.into(), ControlRequest::Chunkserver(request), SOON);
         call.await.map_err(|error| error.to_string())
     })
 }

@@ -14,7 +14,7 @@ use super::{Master, MasterConfig, StartError};
 use master_consensus::MembershipError;
 use master_consensus::messages::{Invitation, MemberStatus};
 use master_consensus::peers::{
-    OP_HEARTBEATS, OP_INVITE, OP_LOST, OP_MEMBER_STATUS, OP_PROCESS, STATUS_NO_GROUP,
+    OP_HEARTBEATS, OP_INVITE, OP_LOST, OP_MEMBER_STATUS, OP_PING, OP_PROCESS, STATUS_NO_GROUP,
     answer_heartbeats, decode_heartbeats, decode_message, named,
 };
 use master_consensus::service::LeaderCall;
@@ -62,8 +62,8 @@ impl Master {
 
     /// Whether a request is about admission, and not for a group.
     pub(super) fn is_for_admission(&self, op: u16) -> bool {
-        matches!(op, OP_HEARTBEATS | OP_MEMBER_STATUS | OP_INVITE | OP_PROCESS | OP_LOST)
-            || !self.0.admission.is_member()
+        let own = [OP_HEARTBEATS, OP_MEMBER_STATUS, OP_INVITE, OP_PROCESS, OP_LOST, OP_PING];
+        own.contains(&op) || !self.0.admission.is_member()
     }
 
     /// Refuses what is asked of the cluster while this master is no member: it knows of no master but
@@ -95,6 +95,7 @@ impl Master {
                 let id = self.0.cluster.master().to_le_bytes();
                 Some(Response::ok([id, self.0.boot.to_le_bytes()].concat()))
             }
+            OP_PING => Some(Response::ok(self.answer_ping(&body))),
             OP_INVITE => {
                 let Ok(invitation) = Invitation::decode(&body) else { return refused() };
                 if meant != 0 && meant != named(self.0.cluster.master()) {

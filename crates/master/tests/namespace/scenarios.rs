@@ -328,18 +328,24 @@ impl Play {
         }
     }
 
+    fn replicas(&self, partition: u16) -> Vec<Namespace> {
+        let replicas = self.cluster.ids().into_iter().filter_map(|id| {
+            let master = self.cluster.master(id)?;
+            let host = master.namespaces()[usize::from(partition)].host().clone();
+            Some(host.read(Namespace::clone))
+        });
+        replicas.collect()
+    }
+
+    fn agrees(&self, partition: u16) -> bool {
+        self.replicas(partition).windows(2).all(|pair| pair[0] == pair[1])
+    }
+
+    /// Replicas agree by now.
     fn check_tree(&self) {
         let mut parts: Vec<Namespace> = Vec::new();
         for partition in 0..self.cluster.partitions {
-            let states = self.cluster.ids().into_iter().filter_map(|id| {
-                let master = self.cluster.master(id)?;
-                let host = master.namespaces()[usize::from(partition)].host().clone();
-                Some(host.read(Namespace::clone))
-            });
-            // All replicas agree by now.
-            let states: Vec<_> = states.collect();
-            assert!(states.windows(2).all(|pair| pair[0] == pair[1]), "replicas of ns{partition}");
-            parts.extend(states.into_iter().next());
+            parts.extend(self.replicas(partition).into_iter().next());
         }
         let home = |dir| &parts[usize::from(namespace_partition(dir, self.cluster.partitions))];
         let (mut todo, mut reached) = (vec![DirId::ROOT], BTreeSet::new());
@@ -388,8 +394,10 @@ impl Play {
             assert!(self.sim.elapsed() < deadline, "intents or orphans are left over");
             self.sim.sleep(Duration::from_millis(20)).await;
         }
-        // A heartbeat more, so that followers have what the leaders have.
-        self.sim.sleep(Duration::from_millis(500)).await;
+        while !(0..self.cluster.partitions).all(|partition| self.agrees(partition)) {
+            assert!(self.sim.elapsed() < deadline, "replicas differ");
+            self.sim.sleep(Duration::from_millis(20)).await;
+        }
         self.check_tree();
     }
 }

@@ -313,8 +313,8 @@ pub struct Master {
     /// Time between a leader's heartbeats, ms.
     #[serde(default = "Master::heartbeat_default")]
     pub heartbeat_ms: u64,
-    /// Silence of a leader after which another is elected, ms: at least this, at most a third
-    /// more.
+    /// Silence of a leader after which another is elected, ms: this, and 30 ms for each voter that has
+    /// its turn before.
     #[serde(default = "Master::election_default")]
     pub election_ms: u64,
     /// Silence of a chunkserver after which it counts as dead, ms.
@@ -346,7 +346,7 @@ impl Master {
     }
 
     fn election_default() -> u64 {
-        450
+        300
     }
 
     fn server_dead_default() -> u64 {

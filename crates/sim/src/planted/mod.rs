@@ -28,6 +28,7 @@ use base::ChunkId;
 use block_proto::Sequence;
 use block_volume::ids::SegmentId;
 use block_volume::limits::BLOCK;
+use master::MasterTiming;
 use runtime::{Duration, Rng};
 
 /// A bug.
@@ -101,11 +102,15 @@ pub enum Planted {
     BeatsAreAlive,
     /// Segments never answer a change that a full cluster refuses.
     SilentWhenFull,
+    /// Masters take another one that they hear for one that they reach.
+    HeardIsReached,
+    /// Clients have a change relayed under another identity.
+    RelayNewIdentity,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 34] = [
+    pub const ALL: [Planted; 36] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -140,6 +145,8 @@ impl Planted {
         Planted::HoldSkippedShared,
         Planted::StandingCached,
         Planted::SilentWhenFull,
+        Planted::HeardIsReached,
+        Planted::RelayNewIdentity,
     ];
 }
 
@@ -251,6 +258,14 @@ pub(crate) fn with<T>(
 /// The bug planted on this thread.
 pub(crate) fn planted() -> Option<Planted> {
     ACTIVE.with_borrow(|active| active.as_ref().map(|active| active.bug))
+}
+
+/// Times of a master, which may have a bug.
+pub(crate) fn times_of(mut timing: MasterTiming) -> MasterTiming {
+    if acts(Planted::HeardIsReached) {
+        timing.unreached = Duration::from_secs(3600);
+    }
+    timing
 }
 
 /// Whether a bug that is planted on this thread acts seldom.

@@ -9,7 +9,7 @@ use base::{ChunkId, ClientId, DiskId, Kind};
 use block_proto::{
     BlockReply, BlockRequest, BlockServerReply, BlockServerRequest, OwnershipGrant, Reply, Request,
 };
-use client::{DataAnswer, Network, PeerError, Peers};
+use client::{DataAnswer, Network, PeerError, Peers, Recipient};
 use futures_util::future::{FutureExt, LocalBoxFuture};
 use runtime::{Buf, Class, Duration, Env, Instant};
 use transport::Endpoint;
@@ -70,6 +70,14 @@ pub(crate) fn peers_of(env: &Env, endpoint: Endpoint) -> Rc<dyn Peers> {
     far_peers(env, peers)
 }
 
+/// A change under the identity of another client.
+fn by_another(mut request: ControlRequest) -> ControlRequest {
+    if let ControlRequest::Namespace(NamespaceRequest::Change { op, .. }) = &mut request {
+        op.client = ClientId::new(!op.client.get());
+    }
+    request
+}
+
 struct Buggy {
     network: Rc<Network>,
     env: Env,
@@ -84,7 +92,7 @@ struct Buggy {
 impl Buggy {
     fn stale_lookup(
         &self,
-        to: SocketAddr,
+        to: Recipient,
         place: NameKey,
         timeout: Duration,
     ) -> LocalBoxFuture<'static, ControlAnswer> {
@@ -110,7 +118,7 @@ impl Buggy {
     /// down or silent. Only a client that is cut from all masters gets no answer for so long.
     fn lookup_when_cut(
         &self,
-        to: SocketAddr,
+        to: Recipient,
         request: ControlRequest,
         timeout: Duration,
     ) -> LocalBoxFuture<'static, ControlAnswer> {
@@ -144,14 +152,11 @@ impl Buggy {
     /// Sends a change, then again under the identity of another one; answers the second answer.
     fn change_twice(
         &self,
-        to: SocketAddr,
+        to: Recipient,
         request: ControlRequest,
         timeout: Duration,
     ) -> LocalBoxFuture<'static, ControlAnswer> {
-        let (network, mut again) = (self.network.clone(), request.clone());
-        if let ControlRequest::Namespace(NamespaceRequest::Change { op, .. }) = &mut again {
-            op.client = ClientId::new(!op.client.get());
-        }
+        let (network, again) = (self.network.clone(), by_another(request.clone()));
         async move {
             network.control(to, request, timeout).await?;
             network.control(to, again, timeout).await
@@ -162,7 +167,7 @@ impl Buggy {
     /// Answers a rename that it does not send.
     fn lose_rename(
         &self,
-        to: SocketAddr,
+        to: Recipient,
         request: ControlRequest,
         timeout: Duration,
     ) -> LocalBoxFuture<'static, ControlAnswer> {
@@ -182,7 +187,7 @@ impl Buggy {
     /// Takes a refusal of a lock for a grant.
     fn forge_lock(
         &self,
-        to: SocketAddr,
+        to: Recipient,
         request: ControlRequest,
         timeout: Duration,
     ) -> LocalBoxFuture<'static, ControlAnswer> {
@@ -212,7 +217,7 @@ impl Buggy {
     /// Changes the grants of block servers.
     fn grant(
         &self,
-        to: SocketAddr,
+        to: Recipient,
         request: ControlRequest,
         timeout: Duration,
     ) -> LocalBoxFuture<'static, ControlAnswer> {
@@ -242,7 +247,7 @@ impl Buggy {
 impl Peers for Buggy {
     fn control(
         &self,
-        to: SocketAddr,
+        to: Recipient,
         request: ControlRequest,
         timeout: Duration,
     ) -> LocalBoxFuture<'static, ControlAnswer> {
@@ -257,6 +262,9 @@ impl Peers for Buggy {
                 Planted::TwiceChanged,
                 request @ ControlRequest::Namespace(NamespaceRequest::Change { .. }),
             ) if acts_in(Planted::TwiceChanged, 4) => self.change_twice(to, request, timeout),
+            (Planted::RelayNewIdentity, request) if to.relays && acts(bug) => {
+                self.network.control(to, by_another(request), timeout)
+            }
             (Planted::LostRename, request) => self.lose_rename(to, request, timeout),
             (Planted::NoHold | Planted::LongLease, request) => self.grant(to, request, timeout),
             (Planted::ForgedLock, request) => self.forge_lock(to, request, timeout),

@@ -10,6 +10,7 @@ mod disks;
 mod echo;
 mod full;
 mod grey;
+mod grey_master;
 mod hedge;
 mod idle;
 mod locks;
@@ -700,6 +701,16 @@ pub const SCENARIOS: &[Scenario] = &[
         marks: &[
             "grey-block: segments leave a grey server",
             "block: request leaves an owner that has lost the segment",
+        ],
+    },
+    Scenario {
+        name: "grey-master",
+        about: "leading masters that die, stand still, hear nothing, or that clients do not reach",
+        run: |sim| Box::pin(grey_master::run(sim)),
+        marks: &[
+            "grey-master: a grey master leads no more",
+            "master: hands over what it leads",
+            "master: a request is relayed",
         ],
     },
     Scenario {

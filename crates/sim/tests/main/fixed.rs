@@ -82,6 +82,7 @@ scenarios! {
     deleted "deleted",
     full "full",
     grey_block "grey-block",
+    grey_master "grey-master",
     hedge "hedge",
     disks "disks",
     disks_cuts "disks-cuts",

@@ -25,6 +25,10 @@ use std::net::SocketAddr;
 
 use base::{ClientId, Kind};
 
+/// Operation of a control request that a master which does not lead the group is to relay. Masters of
+/// older versions take it for an ordinary one.
+pub const OP_RELAY: u16 = 1;
+
 /// A request on the control path. Encoded as protobuf (C22).
 #[derive(Clone, PartialEq, Debug)]
 pub enum ControlRequest {
