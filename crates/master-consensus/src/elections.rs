@@ -9,7 +9,7 @@ use std::rc::Weak;
 use runtime::{Class, Duration, Env, Instant};
 
 use crate::leadership::Leadership;
-use crate::limits::{ELECTION_LOOK, ELECTION_TURN};
+use crate::limits::ELECTION_TURN;
 use crate::net::LocalFuture;
 
 /// The latest sign of a leader at a member.
@@ -62,28 +62,26 @@ pub(crate) fn due_after(
 pub(crate) fn watch(env: &Env, silence: Duration, member: Weak<dyn Candidate>) {
     let clock = env.clone();
     env.spawn(Class::Control, "raft elections", async move {
-        // Until then an election of this member may go on.
-        let mut next = clock.now();
+        let mut look = clock.now();
         loop {
-            clock.sleep(ELECTION_LOOK).await;
+            clock.sleep_until(look).await;
             let Some(member) = member.upgrade() else { return };
             if member.is_closing() {
                 return;
             }
-            let now = clock.now();
-            let leadership = member.leadership();
-            if leadership.leading {
+            let (now, leadership, voters) = (clock.now(), member.leadership(), member.voters());
+            if leadership.leading || !voters.contains(&member.node()) {
                 member.sign().note(now);
+                look = now + silence / 2;
                 continue;
             }
-            let voters = member.voters();
             let due = due_after(silence, member.node(), &voters, leadership.leader);
-            if !voters.contains(&member.node()) || now < next || now - member.sign().0.get() < due {
-                continue;
+            look = member.sign().0.get() + due;
+            if look <= now {
+                member.stand().await;
+                // Others have their turns before that, and two that stand together part.
+                look = now + silence / 2 + clock.jitter(silence / 2);
             }
-            member.stand().await;
-            // Others have their turns before that, and two that stand together part.
-            next = now + silence / 2 + clock.jitter(silence / 2);
         }
     });
 }

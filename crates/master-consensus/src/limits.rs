@@ -12,12 +12,9 @@ pub const PROPOSAL_BYTES_MAX: usize = 16 << 20;
 /// Read-index requests of one group that wait at most.
 pub const READS_INFLIGHT_MAX: usize = 4096;
 
-/// Pause between two looks whether a member is to stand for election.
-pub const ELECTION_LOOK: Duration = Duration::from_millis(10);
 /// A voter stands for election so long after the one before it: several times what an election takes,
 /// which is two rounds of messages and a durable write.
 pub const ELECTION_TURN: Duration = Duration::from_millis(30);
-const _: () = assert!(ELECTION_LOOK.as_millis() * 2 < ELECTION_TURN.as_millis());
 
 /// Looks whether a successor has all entries, before leadership is handed over whether or not it has:
 /// 50 ms together.

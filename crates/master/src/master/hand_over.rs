@@ -4,10 +4,13 @@
 use std::collections::BTreeSet;
 
 use futures_util::future::join_all;
-use runtime::Class;
+use runtime::{Class, Duration};
 
 use super::Master;
 use crate::limits::{PING, UNREACHED};
+
+/// Pause between two looks of a master that is alone for others: a process without clients sleeps.
+const ALONE: Duration = Duration::from_secs(1);
 
 impl Master {
     /// Pings the other masters from now on.
@@ -17,20 +20,24 @@ impl Master {
             let mut next = this.0.env.now() + PING;
             loop {
                 this.0.env.sleep_until(next).await;
-                this.ping_others();
-                this.judge_reach();
-                // A late round is no reason for two in a row.
-                next = (next + PING).max(this.0.env.now() + PING / 2);
+                if this.ping_others() {
+                    this.judge_reach();
+                    // A late round is no reason for two in a row.
+                    next = (next + PING).max(this.0.env.now() + PING / 2);
+                } else {
+                    next = this.0.env.now() + ALONE;
+                }
             }
         });
     }
 
-    fn ping_others(&self) {
+    /// False when there are no others.
+    fn ping_others(&self) -> bool {
         let (env, own) = (&self.0.env, self.0.cluster.master());
         let hosts = self.0.router.hosts().into_iter();
         let others: BTreeSet<u64> =
             hosts.flat_map(|host| host.voters()).filter(|&other| other != own).collect();
-        let sent = env.now();
+        let (sent, are_there) = (env.now(), !others.is_empty());
         self.0.reach.borrow_mut().begin_round(sent, &others);
         for other in others {
             let this = self.clone();
@@ -42,6 +49,7 @@ impl Master {
                 }
             });
         }
+        are_there
     }
 
     /// Another master has pinged this one: the answer.
