@@ -137,7 +137,7 @@ impl World {
             let appender = match &open {
                 Some(appender) => appender,
                 None => {
-                    let create = client.create(&path, policy::drawn(), 0o644, false);
+                    let create = client.create(&path, policy::drawn(), 0o644, true);
                     let Some(file) = self.judged("create", create).await else { return };
                     let Some(appender) = self.judged("open", file.append_handle()).await else {
                         return;
@@ -164,7 +164,7 @@ impl World {
                 1 | 2 => {
                     // Done twice, each of the two would fail.
                     let path = format!("{path}-empty");
-                    let create = client.create(&path, policy::drawn(), 0o644, false);
+                    let create = client.create(&path, policy::drawn(), 0o644, true);
                     if self.judged("create", create).await.is_none()
                         || self.judged("unlink", client.unlink(&path)).await.is_none()
                     {
@@ -239,6 +239,7 @@ impl World {
     /// What clients and a master send to each other is lost for a while, or only one direction is.
     async fn cut(&self, clients: &[HostId], master: HostId, time: Duration) {
         let way = self.sim.with_rng(|rng| rng.below(3));
+
         let set = |blocked| {
             for &client in clients {
                 if way != 0 {

@@ -52,7 +52,7 @@ const FOUND: [(Planted, &str, u64, &str); 38] = [
     // Segments leave a server that hears nothing.
     (Planted::BeatsAreAlive, "grey-block", 0, "serves no client"),
     // Leadership leaves a master that hears nothing; what is relayed happens once.
-    (Planted::HeardIsReached, "grey-master", 3, "and is grey"),
+    (Planted::HeardIsReached, "grey-master", 5, "and is grey"),
     (Planted::RelayNewIdentity, "grey-master", 0, "fails"),
     // Writes on a full cluster are refused, and that soon.
     (Planted::SilentWhenFull, "full", 0, "on a full cluster takes"),
