@@ -126,7 +126,7 @@ fn a_file_that_is_emptied_after_the_walk_replaces_nothing() {
     good(&[&["fs", "put", "-r", text(&src), "/"][..], &cluster].concat());
     for file in &files {
         let file = fs::File::options().write(true).open(file).expect("it is there");
-        file.set_len(128 << 20).expect("a hole");
+        file.set_len(1 << 30).expect("a hole");
     }
     let args = ["fs", "put", "-r", text(&src), "/", "--parallel", "1", "--cluster", text(&dir)];
     let put = command(&args).stderr(Stdio::piped()).spawn().expect("it starts");
