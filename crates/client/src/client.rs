@@ -80,7 +80,6 @@ impl Client {
         let times = (config.control_attempt, config.control_budget);
         let session = Session::new(env, peers.clone(), counters.clone(), masters, times);
         session.connect().await.map_err(|error| error.about("reach masters", &names.join(",")))?;
-
         let locator = Locator::new(env, session.clone(), counters.clone(), &config);
         let chase = Rc::new(ChaseBudget::new(config.chase_bytes_max));
         Ok(Client(Rc::new(ClientInner {

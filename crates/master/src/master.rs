@@ -35,7 +35,8 @@ use crate::identity::{Identity, IdentityError};
 use crate::limits::{DAMAGED_MAX, RELAYS_INFLIGHT_MAX, REQUESTS_INFLIGHT_MAX};
 use crate::reach::Reach;
 use master_consensus::peers::{
-    OP_ASK, OP_HEARTBEATS, OP_MEMBERS, OP_PROPOSE, OP_RAFT, Peers, STATUS_NO_GROUP, decode_message,
+    OP_ASK, OP_HEARTBEATS, OP_MEMBERS, OP_PING, OP_PROPOSE, OP_RAFT, Peers, STATUS_NO_GROUP,
+    decode_message,
 };
 use master_consensus::service::{Host, Hostable, LeaderCall, Router};
 use master_consensus::{
@@ -457,7 +458,8 @@ impl Handler for Entrance {
         let Some(master) = self.master.get().cloned() else { return incoming.reply.busy() };
         let Incoming { request, reply, peer, deadline } = incoming;
         let (class, name) = match (request.service, request.op) {
-            (Service::RAFT, OP_RAFT | OP_HEARTBEATS) => (Class::Control, "raft request"),
+            // Pings too: a master that is busy is reached.
+            (Service::RAFT, OP_RAFT | OP_HEARTBEATS | OP_PING) => (Class::Control, "raft request"),
             (Service::RAFT, _) => (Class::Foreground, "peer request"),
             (Service::CONTROL, _) => (Class::Foreground, "control request"),
             _ => {
