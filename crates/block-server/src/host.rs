@@ -189,8 +189,12 @@ impl Host {
         let env = managers.client().env().clone();
         let agent = BlockServerAgent::start(managers, devices, name, listen);
         let server = BlockServer::new(&env, Rc::new(Opener(agent.clone())));
-        let released = server.clone();
-        agent.on_release(Rc::new(move |segment| Box::pin(released.release(segment))));
+        // Its opener has the agent.
+        let weak = Rc::downgrade(&server.0);
+        agent.on_release(Rc::new(move |segment| match weak.upgrade() {
+            Some(server) => Box::pin(BlockServer(server).release(segment)),
+            None => Box::pin(std::future::ready(())),
+        }));
         let host = Host { agent, server };
         endpoint.listen(listen, Rc::new(host.clone())).await?;
         Ok(host)

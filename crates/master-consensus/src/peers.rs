@@ -120,19 +120,29 @@ impl Peers {
         body: &[u8],
         timeout: Duration,
     ) -> Result<Vec<u8>, ControlError> {
-        let mut request = request(op, Priority::Foreground, encode_message(group, body));
+        let request = request(op, Priority::Foreground, encode_message(group, body));
+        let answer = self.call(to, request, timeout).await;
+        answer.unwrap_or_else(|error| Err(ControlError::new(error.kind(), error.to_string())))
+    }
+
+    /// Sends a request of this task's trace to the master at `to`: its answer, or why none came.
+    pub async fn call(
+        &self,
+        to: SocketAddr,
+        mut request: Request,
+        timeout: Duration,
+    ) -> Result<Result<Vec<u8>, ControlError>, CallError> {
         request.trace = self.env.trace();
-        match self.endpoint.call(to, request, timeout).await {
-            Ok(Response { status: 0, body, .. }) => Ok(body),
-            Ok(Response { status: STATUS_ERROR, body, .. }) => Err(ControlError::decode(&body)
-                .unwrap_or_else(|error| {
-                    ControlError::new(Kind::Invalid, format!("an answer of {to}: {error}"))
-                })),
-            Ok(Response { status, .. }) => {
+        let response = self.endpoint.call(to, request, timeout).await?;
+        Ok(match response.status {
+            0 => Ok(response.body),
+            STATUS_ERROR => Err(ControlError::decode(&response.body).unwrap_or_else(|error| {
+                ControlError::new(Kind::Invalid, format!("an answer of {to}: {error}"))
+            })),
+            status => {
                 Err(ControlError::new(Kind::Retry, format!("{to} answers with status {status}")))
             }
-            Err(error) => Err(ControlError::new(error.kind(), error.to_string())),
-        }
+        })
     }
 
     /// Invites a master that is being added.

@@ -388,12 +388,9 @@ impl Master {
         incoming: &Request,
         peer: SocketAddr,
     ) -> (Response, Option<Span>) {
-        let request = match ControlRequest::decode(&incoming.body) {
+        let request = match decode(incoming) {
             Ok(request) => request,
-            Err(error) => {
-                let error = ControlError::new(Kind::Invalid, error.to_string());
-                return (answer(Err(error)), None);
-            }
+            Err(error) => return (answer(Err(error)), None),
         };
         let asked = (incoming.trace, request.name(), peer);
         let work = async { self.handle(request).await.map(|reply| reply.encode()) };
@@ -422,6 +419,11 @@ impl Master {
             (answer(result), Some(span))
         }
     }
+}
+
+fn decode(incoming: &Request) -> Result<ControlRequest, ControlError> {
+    ControlRequest::decode(&incoming.body)
+        .map_err(|error| ControlError::new(Kind::Invalid, error.to_string()))
 }
 
 fn answer(result: Result<Vec<u8>, ControlError>) -> Response {

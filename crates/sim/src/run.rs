@@ -76,14 +76,18 @@ pub fn run_seed(scenario: &Scenario, seed: u64) -> Result<Outcome, Failure> {
     };
     RUNNING.set(None);
     // The rest of the world goes before the next one starts.
-    let closed = catch_unwind(AssertUnwindSafe(move || sim.close()));
+    let closed = catch_unwind(AssertUnwindSafe(move || {
+        sim.close();
+        sim.left()
+    }));
     match run {
         Err(panic) => Err(failure(panic_text(&*panic))),
         Ok(Err(stalled)) => Err(failure(stalled.to_string())),
         Ok(Ok(Err(violation))) => Err(failure(violation)),
         Ok(Ok(Ok(()))) => match closed {
             Err(panic) => Err(failure(format!("while closing: {}", panic_text(&*panic)))),
-            Ok(()) => Ok(outcome),
+            Ok(left) if left.is_empty() => Ok(outcome),
+            Ok(left) => Err(failure(format!("never freed: something of {}", left.join(", ")))),
         },
     }
 }

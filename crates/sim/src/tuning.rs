@@ -62,7 +62,8 @@ pub(crate) fn transport_limits(sim: &Sim) -> Limits {
         let queue_bytes_least = 2 * (BODY_MAX + PAYLOAD_MAX + HEADER);
         Limits {
             queue_bytes_max: *rng.pick(&[queue_bytes_least, default.queue_bytes_max]),
-            queue_frames_max: *rng.pick(&[requests_inflight_max + 4, default.queue_frames_max]),
+            queue_frames_max: *rng
+                .pick(&[requests_inflight_max * 9 / 8 + 4, default.queue_frames_max]),
             requests_inflight_max,
             staging_bytes,
             staged_tail_max: *rng.pick(&[0, staging_bytes / 4]),

@@ -134,7 +134,7 @@ impl Endpoint {
             cluster: inner.cluster.clone(),
             handler,
             inflight: Rc::default(),
-            inflight_max: inner.limits.requests_inflight_max,
+            limits: inner.limits.clone(),
             open: Cell::new(true),
         });
         local::register(addr, &local);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use wire::frame::{BODY_MAX, HEADER, PART_MAX, PAYLOAD_MAX};
+use wire::frame::{BODY_MAX, HEADER, PART_MAX, PAYLOAD_MAX, Priority};
 
 /// Wait for an address that is in use, and pause between two attempts.
 pub const LISTEN_TIMEOUT: Duration = Duration::from_secs(3);
@@ -20,7 +20,9 @@ pub struct Limits {
     /// Frames that wait to be sent on one link: 4096 x 100 bytes of state. While as many wait,
     /// nothing is read. More than answers of all requests, since these wait for credit.
     pub queue_frames_max: usize,
-    /// Requests of one peer that are being handled or wait; beyond it they are answered `Busy`.
+    /// Requests of one peer that are being handled or wait; beyond it they are answered `Busy`. Those
+    /// of control priority find room for an eighth more: heartbeats and pings come through, however
+    /// much work waits.
     pub requests_inflight_max: usize,
     /// Accepted links whose peers have proven themselves; beyond it connections are refused.
     /// 1024 x `staging_bytes`.
@@ -113,6 +115,12 @@ pub(crate) const RESERVE_BYTES: usize = 2 << 20;
 const STAGING_MIN: usize = 8 << 10;
 
 impl Limits {
+    /// Requests of one peer that may be handled or wait when one of `priority` comes.
+    pub(crate) fn requests_max(&self, priority: Priority) -> usize {
+        let max = self.requests_inflight_max;
+        if priority == Priority::Control { max + max.div_ceil(8) } else { max }
+    }
+
     /// Panics on values that cannot work together: a programming error.
     pub(crate) fn check(&self) {
         assert!((STAGING_MIN..=runtime::limits::BUF_MAX).contains(&self.staging_bytes));
@@ -126,7 +134,8 @@ impl Limits {
         assert!(self.links_max >= 1 && self.handshakes_max >= 1);
         assert!(self.queue_bytes_max >= 2 * (BODY_MAX + PAYLOAD_MAX + HEADER));
         assert!(self.queue_frames_max >= 8 && self.requests_inflight_max >= 1);
-        assert!(self.queue_frames_max > self.requests_inflight_max, "credit is always read");
+        let requests_max = self.requests_max(Priority::Control);
+        assert!(self.queue_frames_max > requests_max, "credit is always read");
         assert!(self.backoff_min <= self.backoff_max);
         assert!(self.silence_max > Duration::ZERO && self.idle_probe > Duration::ZERO);
     }

@@ -460,7 +460,7 @@ impl Link {
             return;
         }
         let held = self.inflight.get() + self.deferred.borrow().len();
-        if message.payload_lost || held >= self.limits.requests_inflight_max {
+        if message.payload_lost || held >= self.limits.requests_max(header.priority) {
             self.refuse_busy(&header);
             return;
         }

@@ -13,6 +13,7 @@ use runtime::Env;
 use wire::handshake::{ClusterKey, Hello, agree, wrong_key};
 
 use crate::error::CallError;
+use crate::limits::Limits;
 use crate::message::{Handler, Incoming, LocalReply, PeerInfo, Reply, Request, Response, Target};
 use crate::slot::Slot;
 
@@ -24,7 +25,7 @@ pub(crate) struct Local {
     pub(crate) cluster: Rc<Cell<ClusterId>>,
     pub(crate) handler: Rc<dyn Handler>,
     pub(crate) inflight: Rc<Cell<usize>>,
-    pub(crate) inflight_max: usize,
+    pub(crate) limits: Rc<Limits>,
     pub(crate) open: Cell<bool>,
 }
 
@@ -95,7 +96,7 @@ pub(crate) async fn call(
     timeout: Duration,
 ) -> Result<Response, CallError> {
     admit(&local, &caller).map_err(CallError::Refused)?;
-    if local.inflight.get() >= local.inflight_max {
+    if local.inflight.get() >= local.limits.requests_max(request.priority) {
         return Err(CallError::Busy);
     }
     local.inflight.set(local.inflight.get() + 1);

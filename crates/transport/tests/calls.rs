@@ -141,6 +141,35 @@ fn a_dropped_call_is_cancelled_at_the_peer() {
     assert!(sim.marks().contains_key("transport: request cancelled"));
 }
 
+/// Beats and pings show that a process lives, however many requests wait for it.
+#[test]
+fn control_requests_find_room_beside_as_many_others_as_there_may_be() {
+    let limits = Limits { requests_inflight_max: 16, ..Limits::default() };
+    pair(5, limits, async |sim, a, b| {
+        let call = |op, priority| {
+            let asked = Request { priority, ..request(op, Vec::new(), None) };
+            let (endpoint, addr) = (a.endpoint.clone(), b.addr);
+            a.env.spawn(runtime::Class::Foreground, "call", async move {
+                endpoint.call(addr, asked, millis(300)).await
+            })
+        };
+        let held: Vec<_> = (0..16).map(|_| call(OP_HOLD, Priority::Foreground)).collect();
+        sim.sleep(millis(10)).await;
+        let more = call(OP_ECHO, Priority::Foreground).await.expect("ran");
+        assert_eq!(more.unwrap_err(), CallError::Busy);
+        assert!(call(OP_ECHO, Priority::Control).await.expect("ran").is_ok());
+        // They are bounded, too.
+        let held_too = [(); 3].map(|()| call(OP_HOLD, Priority::Control));
+        let mut busy = 0;
+        for call in held_too {
+            busy += u32::from(call.await.expect("ran").unwrap_err() == CallError::Busy);
+        }
+        assert_eq!(busy, 1);
+        drop(held);
+        b.server.held.borrow_mut().clear();
+    });
+}
+
 #[test]
 fn too_many_requests_are_answered_busy() {
     let limits = Limits { requests_inflight_max: 16, ..Limits::default() };

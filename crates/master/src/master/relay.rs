@@ -6,15 +6,14 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
 
-use base::Kind;
+use base::{Kind, TraceId};
 use futures_util::future::{Either, select};
 use metrics::Span;
 use runtime::Instant;
 use transport::{Priority, Request, Response, Service, Token};
-use wire::control::{ControlError, ControlRequest, Group as GroupName};
-use wire::frame::STATUS_ERROR;
+use wire::control::{ClusterRequest, ControlError, ControlRequest, Group as GroupName};
 
-use super::{Master, answer};
+use super::{Master, answer, decode};
 
 /// An answer leaves so long before its caller gives up.
 const MARGIN: Duration = Duration::from_millis(20);
@@ -34,12 +33,9 @@ impl Master {
         peer: SocketAddr,
         deadline: Instant,
     ) -> (Response, Option<Span>) {
-        let request = match ControlRequest::decode(&incoming.body) {
+        let request = match decode(incoming) {
             Ok(request) => request,
-            Err(error) => {
-                let error = ControlError::new(Kind::Invalid, error.to_string());
-                return (answer(Err(error)), None);
-            }
+            Err(error) => return (answer(Err(error)), None),
         };
         let work = self.relay(request, &incoming.body, deadline);
         self.traced((incoming.trace, "relay", peer), work).await
@@ -52,14 +48,7 @@ impl Master {
         deadline: Instant,
     ) -> Result<Vec<u8>, ControlError> {
         self.check_member(&request)?;
-        let group = match &request {
-            ControlRequest::Cluster(_) => Some(GroupName::Cluster),
-            ControlRequest::Namespace(request) => {
-                Some(GroupName::Namespace(self.namespace_of(request)))
-            }
-            ControlRequest::Stream(request) => self.0.streams.group_of(request),
-            _ => None,
-        };
+        let group = self.answered_by_leader_of(&request);
         let host = group.and_then(|group| self.0.router.host(group.number()));
         let Some(host) = host else { return self.serve_here(request).await };
         let Ok(_permit) = self.0.relays.try_acquire() else {
@@ -109,6 +98,29 @@ impl Master {
         }
     }
 
+    /// The group whose leader alone answers; none: each master does.
+    fn answered_by_leader_of(&self, request: &ControlRequest) -> Option<GroupName> {
+        use ClusterRequest::{
+            Condemn, Heartbeat, Identify, Info, Lock, LockHolder, Members, Register, Status,
+        };
+        match request {
+            ControlRequest::Cluster(request) => match request {
+                // A cluster without a leader is found too, and shows how it is.
+                Info | Status | Heartbeat(_) | Identify { .. } | Condemn { .. } => None,
+                Register(_) | Lock { .. } | LockHolder { .. } | Members { .. } => {
+                    Some(GroupName::Cluster)
+                }
+            },
+            ControlRequest::Namespace(request) => {
+                Some(GroupName::Namespace(self.namespace_of(request)))
+            }
+            ControlRequest::Stream(request) => self.0.streams.group_of(request),
+            ControlRequest::Trace(_)
+            | ControlRequest::Chunkserver(_)
+            | ControlRequest::Service(_) => None,
+        }
+    }
+
     async fn serve_here(&self, request: ControlRequest) -> Result<Vec<u8>, ControlError> {
         self.handle(request).await.map(|reply| reply.encode())
     }
@@ -124,21 +136,13 @@ impl Master {
             op: 0, // It is not relayed further.
             priority: Priority::Foreground,
             flow: 0,
-            trace: self.0.env.trace(),
+            trace: TraceId::default(),
             token: Token::NONE,
             body: body.to_vec(),
             payload: None,
         };
-        let answer = self.0.streams.endpoint.call(to, request, end - self.0.env.now()).await;
-        match answer {
-            Ok(Response { status: 0, body, .. }) => Ok(body),
-            Ok(Response { status: STATUS_ERROR, body, .. }) => Err(ControlError::decode(&body)
-                .unwrap_or_else(|error| {
-                    ControlError::new(Kind::Invalid, format!("an answer of {to}: {error}"))
-                })),
-            Ok(Response { status, .. }) => {
-                Err(ControlError::new(Kind::Retry, format!("{to} answers with status {status}")))
-            }
+        match self.0.peers.call(to, request, end - self.0.env.now()).await {
+            Ok(answer) => answer,
             // It may be there soon, or another.
             Err(error) if error.kind() == Kind::Retry => {
                 Err(ControlError::new(Kind::Reroute, error.to_string()))

@@ -203,7 +203,16 @@ impl Client {
         }))
     }
 
-    async fn call(
+    pub fn env(&self) -> &Env {
+        &self.0.env
+    }
+
+    pub fn endpoint(&self) -> Endpoint {
+        self.0.endpoint.clone()
+    }
+
+    /// Asks one master, once.
+    pub async fn call(
         &self,
         to: SocketAddr,
         request: &ControlRequest,

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use base::{DirId, FileId, Kind};
+use master_consensus::peers::Peers;
 use master_consensus::service::Hosted;
 use master_namespace::{Entry, Namespace};
 use runtime::sim::{CrashMode, Sim};
@@ -89,6 +90,43 @@ fn orphans_of_many_rounds_take_one_session() {
         assert_eq!(master.figures().sessions, 1);
         let left = master.namespaces()[0].host().read(|state| state.orphans(None, 9));
         assert_eq!(left, []);
+    });
+}
+
+/// A leader that waits for its peers with all requests that it may have is reached all the same.
+#[test]
+fn an_overloaded_master_answers_pings() {
+    let sim = Sim::new(4);
+    let cluster = Cluster::new(&sim, 3, 3, 1);
+    let (world, masters) = (sim.clone(), cluster.clone());
+    with_client(&sim, &cluster, |client| async move {
+        mkdir(&client, root("d")).await;
+        let leads =
+            |id: &u64| masters.master(*id).is_some_and(|it| it.namespaces()[0].host().leads());
+        let leader = masters.ids().into_iter().find(leads).expect("one leads");
+        for other in masters.ids().into_iter().filter(|&id| id != leader) {
+            world.set_blocked(masters.host(leader), masters.host(other), true);
+        }
+        // More than limits::REQUESTS_INFLIGHT_MAX, from clients that may have 1024 each.
+        let to = masters.info(leader).addr;
+        for flood in 0..17 {
+            let env = world.boot(world.add_host(&format!("flood{flood}")));
+            let client = Client::new(&env, &masters, Duration::from_secs(1));
+            for _ in 0..1000 {
+                let client = client.clone();
+                env.spawn(Class::Foreground, "flood", async move {
+                    let request = NamespaceRequest::Lookup { place: root("d") };
+                    // It fails: the leader stands alone.
+                    let _ = client.call(to, &ControlRequest::Namespace(request)).await;
+                });
+            }
+        }
+        world.sleep(Duration::from_millis(100)).await;
+        let refused = client.call(to, &ControlRequest::Cluster(ClusterRequest::Info)).await;
+        assert_eq!(refused.expect_err("it has no room").kind, Kind::Retry);
+        let infos: Vec<_> = masters.ids().into_iter().map(|id| masters.info(id)).collect();
+        let peers = Peers::new(client.env(), client.endpoint(), &infos);
+        assert!(peers.ping(9, leader, Duration::from_millis(50)).await.is_some());
     });
 }
 

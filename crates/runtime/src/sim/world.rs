@@ -189,6 +189,8 @@ pub(crate) struct World {
     pub(crate) hosts: RefCell<Vec<Rc<SimHost>>>,
     /// Host of each boot, by node number; 0 is the harness.
     boots: RefCell<Vec<HostId>>,
+    /// The nodes: what an ended one leaves is found by them.
+    nodes: RefCell<Vec<Weak<EnvInner>>>,
     pub(crate) net: Net,
     hash: Cell<u64>,
     events: Cell<u64>,
@@ -327,6 +329,7 @@ impl Sim {
             rng: RefCell::new(Rng::new(seed)),
             hosts: RefCell::default(),
             boots: RefCell::new(vec![HostId(usize::MAX)]),
+            nodes: RefCell::default(),
             net: Net::default(),
             hash: Cell::new(seed),
             events: Cell::new(0),
@@ -408,6 +411,7 @@ impl Sim {
             closed: Cell::new(false),
         }));
         *machine.running.borrow_mut() = Some(env.clone());
+        self.0.nodes.borrow_mut().push(Rc::downgrade(&env.0));
         self.0.note(u64::from(node), 0xb007);
         env
     }
@@ -532,6 +536,13 @@ impl Sim {
         (0..hosts).for_each(|host| self.crash(HostId(host), CrashMode::Process));
         self.0.core.clear();
         self.0.hosts.borrow_mut().clear();
+    }
+
+    /// Names of the nodes of which something is left, though the world is closed: objects that hold
+    /// each other are never freed.
+    pub fn left(&self) -> Vec<String> {
+        let nodes = self.0.nodes.borrow();
+        nodes.iter().filter_map(Weak::upgrade).map(|node| node.name.clone()).collect()
     }
 
     /// Adds a fact to the trace hash; for the harness.

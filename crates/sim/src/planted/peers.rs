@@ -23,7 +23,7 @@ use super::{Planted, acts, acts_in, acts_on_all, acts_where, is_rare, planted};
 use crate::numbers::far_peers;
 
 /// A client that no master has answered for so long is cut from all of them.
-const CUT_AFTER: Duration = Duration::from_secs(1);
+const CUT_AFTER: Duration = Duration::from_millis(500);
 
 /// A request to block managers, by force where it could be.
 fn forced(asked: ControlRequest) -> ControlRequest {

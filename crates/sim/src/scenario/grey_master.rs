@@ -1,7 +1,7 @@
 //! A leading master that dies, stands still, becomes grey (it gets nothing of what others send to it or
 //! begin, while its own connections stay), or that clients do not reach, though masters do: each
 //! operation is answered within a bound, and nothing happens twice. A master that its peers reach goes
-//! on leading.
+//! on leading. In the end one master is left, and a new client finds it.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -90,6 +90,7 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
     }
     world.stop.set(true);
     join_all(workers).await;
+    world.leave_one().await?;
     world.verdict()
 }
 
@@ -234,6 +235,31 @@ impl World {
         }
         self.pause(500, 2000).await;
         self.verdict()
+    }
+
+    /// All masters but one die or stand still: a new client finds the one, and learns from it how the
+    /// cluster is, though none leads.
+    async fn leave_one(&self) -> Result<(), String> {
+        let masters = self.cluster.masters().len();
+        let left = self.sim.with_rng(|rng| rng.below(masters as u64)) as usize;
+        let still = self.sim.with_rng(|rng| rng.below(2) == 0);
+        let time = Duration::from_secs(3);
+        for gone in (0..masters).filter(|&master| master != left) {
+            match still {
+                true => self.sim.pause(self.cluster.masters()[gone], time),
+                false => self.cluster.crash_master(gone, CrashMode::Process),
+            }
+        }
+        self.pause(0, 1500).await;
+        let began = self.sim.elapsed();
+        let connected = self.cluster.client(None).await;
+        let took = self.sim.elapsed() - began;
+        tracing::info!(left, still, ?took, "grey-master: one master is left");
+        connected.map_err(|error| format!("one master is left, and a client fails: {error}"))?;
+        if took > STALL_MAX {
+            return Err(format!("one master is left, and a client finds it after {took:?}"));
+        }
+        Ok(())
     }
 
     /// What clients and a master send to each other is lost for a while, or only one direction is.

@@ -27,7 +27,7 @@ const FOUND: [(Planted, &str, u64, &str); 38] = [
     (Planted::DeleteNeighbour, "append-servers", 0, "1 of 3 replicas"),
     // Linearizability of names.
     (Planted::StaleNames, "names", 0, "not linearizable"),
-    (Planted::OldWhenCut, "names", 2, "not linearizable"),
+    (Planted::OldWhenCut, "names", 3, "not linearizable"),
     (Planted::TwiceChanged, "names", 0, "not linearizable"),
     (Planted::LostRename, "names", 0, "not linearizable"),
     // Exclusion of lock holders.
@@ -41,7 +41,7 @@ const FOUND: [(Planted, &str, u64, &str); 38] = [
     (Planted::ForgetChanges, "volumes", 30, "not linearizable"),
     (Planted::NoConfirm, "volumes", 0, "not linearizable"),
     (Planted::OldPlaces, "volumes", 0, "not linearizable"),
-    (Planted::HoldSkippedShared, "volumes", 19, "not linearizable"),
+    (Planted::HoldSkippedShared, "volumes", 69, "not linearizable"),
     // The same over the whole stack, from a front end's answer to the power cut.
     (Planted::EarlyAnswer, "disks", 0, "not linearizable"),
     // One owner of a segment, with real segments.
