@@ -6,6 +6,9 @@
 #
 #   scripts/stalls.sh POLICY none|kill|stop|grey [PROCESS [CRATON]]
 #
+# With CRATON_STALLS_SHARED=1 the volume is a shared one that a second front end has open too, and writes
+# to: then a successor waits for the former owner's lease. The figures are of the first one.
+#
 # PROCESS is an ID (cs2, bs1, m1 ...), 'leader' for the master that leads the cluster group, or
 # 'manager' for the block manager that leads. Prints one line: policy, fault, process, writes a second,
 # and the longest, in ms. Compare only lines of one run of the machine, with 'none' among them.
@@ -24,11 +27,17 @@ if [ -n "${CRATON_STALLS_NETWORK:-}" ]; then
     ip rule add pref 100 lookup local
     ip rule del pref 0
 fi
+frontends=1
+shared=
+if [ -n "${CRATON_STALLS_SHARED:-}" ]; then
+    frontends=2
+    shared=--shared
+fi
 scratch=$(mktemp -d)
 trap '"$craton" cluster down --dir "$scratch/cluster" >/dev/null 2>&1 || true; rm -rf "$scratch"' EXIT
 "$craton" cluster up --dir "$scratch/cluster" --masters 3 --chunkservers 5 --block-managers 2 \
-    --block-servers 3 --frontends 1 >/dev/null 2>&1
-"$craton" volume create v --size 1GiB --policy "$policy" --cluster "$scratch/cluster" >/dev/null
+    --block-servers 3 --frontends $frontends >/dev/null 2>&1
+"$craton" volume create v --size 1GiB --policy "$policy" $shared --cluster "$scratch/cluster" >/dev/null
 field() {
     python3 -c "import json, sys; book = json.load(open('$scratch/cluster/cluster.json')); print($1)"
 }
@@ -51,8 +60,16 @@ esac
 uri=$(field "book['endpoints']['nbd']")
 pid=$(field "[one['pid'] for one in book['processes'] if one['id'] == '$process'][0]")
 addr=$(field "[one['addr'] for one in book['processes'] if one['id'] == '$process'][0]")
-fio --name=writes --ioengine=nbd --uri="$uri/v" --rw=randwrite --bs=4k --iodepth=8 --size=1G \
-    --time_based --runtime=20 --output-format=json --output="$scratch/fio.json" >/dev/null 2>&1 &
+write_for() {
+    fio --name=writes --ioengine=nbd --uri="$1/v" --rw=randwrite --bs=4k --size=1G --time_based \
+        --runtime=20 --output-format=json --output="$scratch/$2.json" --iodepth="$3" >/dev/null 2>&1
+}
+if [ -n "$shared" ]; then
+    second=$(field "[one['addr'] for one in book['processes'] if one['id'] == 'f2'][0]")
+    write_for "nbd://$second" other 1 &
+    other=$!
+fi
+write_for "$uri" fio 8 &
 load=$!
 sleep 6
 drop() {
@@ -63,8 +80,8 @@ case $fault in
     stop) kill -STOP "$pid" && sleep 10 && kill -CONT "$pid" ;;
     grey) drop add && sleep 10 && drop del ;;
 esac
-wait "$load"
-python3 - "$policy" "$fault" "$process" "$scratch/fio.json" <<'END'
+wait "$load" ${other:-}
+python3 - "$policy${shared:+ shared}" "$fault" "$process" "$scratch/fio.json" <<'END'
 import json, sys
 policy, fault, process, path = sys.argv[1:]
 write = json.load(open(path))["jobs"][0]["write"]

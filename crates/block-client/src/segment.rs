@@ -307,6 +307,8 @@ impl Segment {
     pub(super) async fn close(&self) {
         let session = self.changes.session().filter(|session| !session.is_lost());
         self.changes.go_on(None, 0);
+        // The owner may lease locations to others from now on.
+        self.link.borrow_mut().admitted = 0;
         let Some(session) = session else { return };
         let at = self.at(session.number, session.grant);
         let timeout = self.shared.limits.call_timeout;
@@ -390,8 +392,8 @@ impl Segment {
             link.next += 1;
             link.next - 1
         };
-        let Attachment { epoch, fence } = self.shared.attachment;
-        let after = if fence == epoch { self.link.borrow().admitted } else { 0 };
+        let Attachment { epoch: own, fence } = self.shared.attachment;
+        let after = self.link.borrow().admitted;
         let open = BlockIo::Open { at: self.at(number, 0), fence, after };
         let timeout = self.shared.limits.open_timeout;
         match self.call(place, open, None, (Priority::Foreground, timeout)).await {
@@ -410,6 +412,11 @@ impl Segment {
             }
             Ok(Err(BlockError::Fenced { .. })) => Err(AttemptEnd::Failed(self.shared.end())),
             Ok(Err(BlockError::Busy)) => Err(again(true, "the block server is busy")),
+            // Servers before decision 73 take that from attachments that are alone.
+            Ok(Err(BlockError::Invalid)) if after > 0 && fence != own => {
+                self.link.borrow_mut().admitted = 0;
+                Err(again(false, "the block server is of an earlier version"))
+            }
             Ok(Err(error)) => {
                 self.doubt(place);
                 Err(again(true, &format!("the segment is not served at {}: {error}", place.addr)))

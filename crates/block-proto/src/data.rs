@@ -42,7 +42,8 @@ pub enum BlockIo {
         /// Attachments of lower epochs are over.
         fence: u64,
         /// Epoch of the owner who admitted the attachment's last session on this segment; 0 when
-        /// there was none, or when other attachments may change the segment.
+        /// there was none. Servers before decision 73 refuse another one unless `fence` is the
+        /// attachment's own epoch.
         after: u64,
     },
     /// Ends a session.
@@ -269,9 +270,6 @@ impl BlockIo {
                     return Err(DecodeError::Field("grant"));
                 }
                 let after = fields.u64()?;
-                if after != 0 && fence != attachment {
-                    return Err(DecodeError::Field("after"));
-                }
                 Ok(BlockIo::Open { at, fence, after })
             }
             OP_CLOSE => Ok(BlockIo::Close { at }),

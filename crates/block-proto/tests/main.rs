@@ -34,7 +34,6 @@ fn any_io() -> impl Strategy<Value = BlockIo> {
     prop_oneof![
         (any_session(), any::<[u64; 2]>()).prop_map(|(at, [fence, after])| {
             let fence = fence.min(at.attachment);
-            let after = if fence == at.attachment { after } else { 0 };
             BlockIo::Open { at: SessionRef { grant: 0, ..at }, fence, after }
         }),
         any_session().prop_map(|at| BlockIo::Close { at }),
@@ -140,7 +139,6 @@ fn values_that_no_sender_produces_are_refused() {
     let (offset, how) = (8, Clear::Trim);
     for io in [
         BlockIo::Open { at: opening, fence: 4, after: 0 },
-        BlockIo::Open { at: opening, fence: 2, after: 1 },
         BlockIo::Open { at, fence: 3, after: 0 },
         BlockIo::Read { at, offset, len: 0, locate: true },
         BlockIo::Read { at, offset, len: (4 << 20) + 1, locate: false },

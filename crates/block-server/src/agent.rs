@@ -28,6 +28,7 @@ use transport::{Handler, Incoming, Response, Service};
 use wire::control::{ControlError, ControlReply, ControlRequest, TraceReply};
 
 use super::limits::{LEAVE_MAX, LOADS, OPEN_PAUSE, OPENS_MAX};
+use super::location_leases::Admissions;
 use super::ownership::{Action, LeaseState, OwnedSegment, OwnershipLease, Predecessors};
 use super::served::Counted;
 pub use super::served::ServedSegment;
@@ -51,6 +52,7 @@ pub type Release = Rc<dyn Fn(SegmentId) -> LocalBoxFuture<'static, ()>>;
 /// A segment that this server was given.
 struct HostedSegment {
     epoch: u64,
+    admissions: Rc<Admissions>,
     device: Option<Rc<Counted>>,
     /// Number of its devices that have stopped.
     stops: u64,
@@ -196,20 +198,27 @@ impl BlockServerAgent {
         (held.epoch == epoch).then_some(held.ack_from)
     }
 
-    /// The device of a segment and the epoch under which it was opened, as soon as it is open.
+    /// The device of a segment, the epoch under which it was opened, and whom this server has admitted
+    /// under it, as soon as it is open.
     /// `Reroute` when the segment is another's. `Retry` when, while the caller waited, a device of it
     /// stopped, or this server lost it and was given it again: the next opening waits for the end of
     /// all that was begun before, and this call is part of that.
-    pub async fn device(&self, segment: SegmentId) -> Result<(Rc<dyn Owned>, u64), Fault> {
+    pub async fn device(
+        &self,
+        segment: SegmentId,
+    ) -> Result<(Rc<dyn Owned>, u64, Rc<Admissions>), Fault> {
         let mut first = None;
         loop {
             let changed = self.0.changed.notified();
-            let (device, epoch, stops) = match self.0.places.borrow().get(&segment) {
+            let (device, epoch, stops, admissions) = match self.0.places.borrow().get(&segment) {
                 None => {
                     let text = format!("{segment} is not served by block server {}", self.0.name);
                     return Err(Fault::new(Kind::Reroute, text));
                 }
-                Some(place) => (place.device.clone(), place.epoch, place.stops),
+                Some(place) => {
+                    let admissions = place.admissions.clone();
+                    (place.device.clone(), place.epoch, place.stops, admissions)
+                }
             };
             if *first.get_or_insert((epoch, stops)) != (epoch, stops) {
                 self.0.env.mark("block server: segment taken again while a request waited");
@@ -218,7 +227,7 @@ impl BlockServerAgent {
             }
             if let Some(device) = device {
                 device.device.ready().await?;
-                return Ok((device, epoch));
+                return Ok((device, epoch, admissions));
             }
             changed.await;
         }
@@ -412,7 +421,9 @@ impl BlockServerAgent {
                 let task = self.clone().open(id, held);
                 let task = self.0.env.spawn(Class::Foreground, "block server: open", task);
                 let (epoch, cause) = (held.epoch, "it is being opened".to_owned());
-                let place = HostedSegment { epoch, device: None, stops: 0, cause, task };
+                let admissions = Rc::default();
+                let place =
+                    HostedSegment { epoch, admissions, device: None, stops: 0, cause, task };
                 self.0.places.borrow_mut().insert(id, place);
             }
             Action::Close(id, epoch) => {
@@ -597,7 +608,7 @@ impl BlockServerAgent {
     }
 
     async fn has_data(&self, segment: SegmentId, from: u64, to: u64) -> Result<bool, Fault> {
-        let (device, _) = self.device(segment).await?;
+        let (device, ..) = self.device(segment).await?;
         let (mut offset, end) = (from, to.min(device.bytes()));
         while offset < end {
             self.0.env.yield_now().await;

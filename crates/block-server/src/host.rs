@@ -132,14 +132,14 @@ struct Opener(BlockServerAgent);
 impl SegmentOpener for Opener {
     fn open(&self, segment: SegmentId) -> Answer<'_, OpenedSegment> {
         Box::pin(async move {
-            let (device, epoch) = self.0.device(segment).await?;
+            let (device, epoch, admissions) = self.0.device(segment).await?;
             // It leased locations while it might answer.
             let location_leases_end = match self.0.acknowledge_from(segment, epoch) {
                 Some(from) if epoch > FIRST_EPOCH => from + drifted(LOCATION_LEASE),
                 _ => Instant::default(),
             };
             let lease = Rc::new(SegmentLease { agent: self.0.clone(), segment, epoch });
-            Ok(OpenedSegment { device, lease, epoch, location_leases_end })
+            Ok(OpenedSegment { device, lease, epoch, location_leases_end, admissions })
         })
     }
 

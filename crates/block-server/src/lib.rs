@@ -39,6 +39,7 @@ use block_proto::{BlockAnswer, BlockError, BlockIo, SERVICE, SessionRef, Standin
 use block_volume::contract::{Answer, Owned};
 use block_volume::ids::{SegmentId, VolumeId};
 use futures_util::future::LocalBoxFuture;
+pub use location_leases::Admissions;
 use location_leases::{LocationLease, LocationLeases};
 use runtime::sync::{Budget, Mutex};
 use runtime::{Class, Env, Instant};
@@ -72,6 +73,8 @@ pub struct OpenedSegment {
     pub epoch: u64,
     /// Location leases of previous owners have expired then.
     pub location_leases_end: Instant,
+    /// Attachments that this owner has admitted under this epoch.
+    pub admissions: Rc<Admissions>,
 }
 
 /// Requests of a block server to its manager and its store.
@@ -183,7 +186,7 @@ impl SlotUse {
             tracing::debug!(%segment, %fault, "segment not opened");
             error_of(&fault)
         });
-        let OpenedSegment { device, lease, epoch, location_leases_end } = opened?;
+        let OpenedSegment { device, lease, epoch, location_leases_end, admissions } = opened?;
         if !self.server.has_slot(segment, &self.slot) {
             // It was released since. Its location lease stays noted for the next opening.
             return Err(BlockError::NotOwner);
@@ -192,7 +195,7 @@ impl SlotUse {
         let (sessions, admission, standings, released) = Default::default();
         let part = server.part_of(segment);
         let location_leases =
-            LocationLeases::new(epoch, location_leases_end, leased.unwrap_or_default());
+            LocationLeases::new(epoch, location_leases_end, leased.unwrap_or_default(), admissions);
         let hosted = Rc::new(OpenSegment {
             device,
             lease,
@@ -428,8 +431,8 @@ impl BlockServer {
     }
 
     /// Previous owners whose leases the answers of a session wait for. `after` is the epoch of the owner
-    /// who has admitted the attachment's session before, 0 unless it acts `alone`: later attachments
-    /// have fenced off earlier ones wherever they were admitted (`protocols-tail.md` 10.10).
+    /// who has admitted the attachment's session before. Only one that acts `alone` may skip any: later
+    /// attachments have fenced off earlier ones wherever they were admitted (`protocols-tail.md` 10.10).
     fn predecessors(
         &self,
         hosted: &OpenSegment,
@@ -471,6 +474,9 @@ impl BlockServer {
             let kept = fences.entry(at.segment.volume).or_default();
             *kept = fence.max(*kept);
         }
+        // Before its turn: those that need not wait for this do not wait for it either.
+        let _coming = hosted.location_leases.hold_back();
+        hosted.location_leases.await_previous(&self.0.env, after).await;
         let _admission = hosted.admission.lock().await;
         self.check_fence(at)?;
         let fence = self.0.fences.borrow().get(&at.segment.volume).copied().unwrap_or_default();
@@ -486,7 +492,7 @@ impl BlockServer {
             session.drained().await;
         }
         let _joining = hosted.location_leases.join(at.attachment);
-        hosted.location_leases.await_expiry(&self.0.env, at.attachment, after).await;
+        hosted.location_leases.await_expiry(&self.0.env, at.attachment).await;
         self.check_fence(at)?;
         if hosted.released.get() {
             return Err(BlockError::NotOwner);

@@ -5,9 +5,12 @@
 //! the lease has expired. Each answer renews the lease of all locations of the session. A session
 //! gets no more leases once another attachment was admitted, even if that one has detached: its
 //! locations may be stale. A previous owner of the segment may have leased locations, too; that
-//! lease counts from the moment at which the segment was taken from it.
+//! lease counts from the moment at which the segment was taken from it. An attachment that the last
+//! owner has admitted does not wait for it, since that owner has leased to no other one from then on,
+//! also when it had to open the segment again.
 
 use std::cell::Cell;
+use std::rc::Rc;
 
 use block_proto::lease::{DRIFT, LOCATION_LEASE, drifted};
 use runtime::{Env, Instant};
@@ -19,6 +22,15 @@ pub(super) struct LocationLease {
     pub(super) until: Instant,
 }
 
+/// The attachments that an owner has admitted to a segment, as long as it has the segment.
+#[derive(Default)]
+pub struct Admissions {
+    /// The one that came last.
+    last: Cell<u64>,
+    /// Number of those that came after another one.
+    visits: Cell<u64>,
+}
+
 /// The location lease of a segment that is open here.
 pub(super) struct LocationLeases {
     /// The owner's epoch.
@@ -28,10 +40,10 @@ pub(super) struct LocationLeases {
     before: Instant,
     /// Sessions that are being admitted: while there are any, nothing is leased.
     joining: Cell<usize>,
-    /// The attachment that joined last.
-    last: Cell<u64>,
-    /// Number of attachments that joined after another one.
-    visits: Cell<u64>,
+    admitted: Rc<Admissions>,
+    /// The last attachment that this owner admitted before it opened the segment again, and the number
+    /// of visits.
+    earlier: (u64, u64),
 }
 
 /// A session that is being admitted.
@@ -44,11 +56,18 @@ impl Drop for Joining<'_> {
 }
 
 impl LocationLeases {
-    /// Of the owner with this epoch. `lease` is what this process granted when it had the segment open
-    /// before, `before` when leases of previous owners have expired.
-    pub(super) fn new(epoch: u64, before: Instant, lease: LocationLease) -> LocationLeases {
-        let (joining, last, visits) = Default::default();
-        LocationLeases { epoch, lease: Cell::new(lease), before, joining, last, visits }
+    /// Of the owner with this epoch, which has `admitted` attachments before. `lease` is what this
+    /// process granted when it had the segment open before, `before` when leases of previous owners have
+    /// expired.
+    pub(super) fn new(
+        epoch: u64,
+        before: Instant,
+        lease: LocationLease,
+        admitted: Rc<Admissions>,
+    ) -> LocationLeases {
+        let earlier = (admitted.last.get(), admitted.visits.get());
+        let (lease, joining) = (Cell::new(lease), Cell::default());
+        LocationLeases { epoch, lease, before, joining, admitted, earlier }
     }
 
     /// The owner's epoch.
@@ -61,38 +80,46 @@ impl LocationLeases {
         self.lease.get()
     }
 
-    /// An attachment is being admitted to the segment; nothing is leased before the returned value is
-    /// dropped.
-    pub(super) fn join(&self, attachment: u64) -> Joining<'_> {
+    /// An attachment is about to be admitted to the segment; nothing is leased before the returned value
+    /// is dropped.
+    pub(super) fn hold_back(&self) -> Joining<'_> {
         self.joining.set(self.joining.get() + 1);
-        if self.last.replace(attachment) != attachment {
-            self.visits.set(self.visits.get() + 1);
-        }
         Joining(self)
+    }
+
+    /// An attachment is being admitted; as [`LocationLeases::hold_back`].
+    pub(super) fn join(&self, attachment: u64) -> Joining<'_> {
+        let Admissions { last, visits } = &*self.admitted;
+        if last.replace(attachment) != attachment {
+            visits.set(visits.get() + 1);
+        }
+        self.hold_back()
     }
 
     /// Number of the present visit, the time in which one attachment alone has the segment.
     pub(super) fn visit(&self) -> u64 {
-        self.visits.get()
+        self.admitted.visits.get()
     }
 
-    /// Waits until no client but `attachment` holds a location lease. An attachment that was admitted by
-    /// this owner, or by the previous one, with epoch `after`, has waited for the leases before.
-    pub(super) async fn await_expiry(&self, env: &Env, attachment: u64, after: u64) {
-        let LocationLease { holder, until } = self.lease.get();
-        let mut until = if holder == attachment { Instant::default() } else { until };
+    /// Waits until no location lease of a previous owner is left. An attachment that was admitted by
+    /// this owner, or by the previous one, with epoch `after`, has waited for those before, and needs not.
+    pub(super) async fn await_previous(&self, env: &Env, after: u64) {
         if after == 0 || after.saturating_add(1) < self.epoch {
-            until = until.max(self.before);
+            await_end(env, self.before).await;
         }
-        if env.now() < until {
-            env.mark("block: waits for a location lease");
-            env.sleep_until(until).await;
+    }
+
+    /// Waits until no client but `attachment` holds a location lease of this owner.
+    pub(super) async fn await_expiry(&self, env: &Env, attachment: u64) {
+        let LocationLease { holder, until } = self.lease.get();
+        if holder != attachment {
+            await_end(env, until).await;
         }
     }
 
     /// True when no session is being admitted, and no other attachment was since this visit began.
     pub(super) fn is_quiet(&self, visit: u64) -> bool {
-        self.joining.get() == 0 && self.visits.get() == visit
+        self.joining.get() == 0 && self.visit() == visit
     }
 
     /// Renews the lease of the only attachment, within this owner's lease of the segment, which
@@ -102,11 +129,23 @@ impl LocationLeases {
         if now >= owned || lease.holder != attachment && now < lease.until {
             return 0;
         }
+        // One that this owner admitted earlier may come to the next owner, and wait for nothing.
+        if self.earlier.1 > 0 && self.earlier != (attachment, 1) {
+            env.mark("block: no location is leased after another opening");
+            return 0;
+        }
         // By the client's clock this time is no longer than the lease by this clock.
         let span = LOCATION_LEASE.min((owned - now) * 1000 / (1000 + DRIFT));
         let until = now + drifted(span);
         let until = if lease.holder == attachment { until.max(lease.until) } else { until };
         self.lease.set(LocationLease { holder: attachment, until });
         span.as_millis() as u32
+    }
+}
+
+async fn await_end(env: &Env, until: Instant) {
+    if env.now() < until {
+        env.mark("block: waits for a location lease");
+        env.sleep_until(until).await;
     }
 }

@@ -12,7 +12,7 @@ use base::{Fault, Kind};
 use block_client::{Attachment, DataFiles, Route, SegmentOwner};
 use block_proto::Standing;
 use block_proto::lease::{FIRST_EPOCH, drifted};
-use block_server::{Lease, LeaseState, OpenedSegment, Predecessors, SegmentOpener};
+use block_server::{Admissions, Lease, LeaseState, OpenedSegment, Predecessors, SegmentOpener};
 use block_volume::contract::Answer;
 use block_volume::ids::{SegmentId, VolumeId};
 use futures_util::FutureExt;
@@ -26,6 +26,8 @@ struct Segment {
     memory: Memory,
     /// Epochs of previous owners whose leases run, and their ends.
     former: BTreeMap<u64, Duration>,
+    /// Attachments that the owner has admitted.
+    admissions: Rc<Admissions>,
 }
 
 struct ManagerInner {
@@ -82,10 +84,12 @@ impl Manager {
             kept.former.retain(|_, until| *until > now);
             kept.former.insert(kept.place.epoch, now + self.0.lease);
             kept.place = SegmentOwner { addr, epoch: kept.place.epoch + 1 };
+            kept.admissions = Rc::default();
             return;
         }
         let (place, memory) = (SegmentOwner { addr, epoch: FIRST_EPOCH }, Memory::new());
-        segments.insert(segment, Segment { place, memory, former: BTreeMap::new() });
+        let (former, admissions) = Default::default();
+        segments.insert(segment, Segment { place, memory, former, admissions });
     }
 
     /// Renews no lease while `down`: servers do not know any more what they own.
@@ -193,6 +197,7 @@ impl SegmentOpener for Opener {
             // The previous owner goes on showing the old content.
             own.memory = own.memory.copy();
             let (epoch, content) = (own.place.epoch, own.memory.clone());
+            let admissions = own.admissions.clone();
             let guard = {
                 let (manager, content) = (self.manager.clone(), content.clone());
                 Box::new(move || match manager.memory(segment) {
@@ -213,7 +218,8 @@ impl SegmentOpener for Opener {
                 FIRST_EPOCH => Instant::default(),
                 _ => self.env.now() + drifted(inner.lease),
             };
-            Ok(OpenedSegment { device, lease: Rc::new(lease), epoch, location_leases_end })
+            let lease = Rc::new(lease);
+            Ok(OpenedSegment { device, lease, epoch, location_leases_end, admissions })
         }
         .boxed_local()
     }

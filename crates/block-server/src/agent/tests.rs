@@ -191,7 +191,7 @@ fn device_that_stopped_is_not_yielded_while_its_segment_is_released() {
         let bytes_now = || {
             let (agent, env) = (agent.clone(), agent.0.env.clone());
             env.spawn(Class::Foreground, "device", async move {
-                agent.device(SEGMENT).await.map(|(device, _)| device.bytes())
+                agent.device(SEGMENT).await.map(|(device, ..)| device.bytes())
             })
         };
         agent.act(Action::Open(SEGMENT, HELD));
@@ -222,7 +222,7 @@ fn wait_for_a_device_ends_when_the_device_stops_before_the_wait_is_over() {
         devices.stop.notify_one();
         sim.sleep(Duration::from_millis(1)).await;
         let ended = waiting.now_or_never().expect("the wait is over");
-        assert_eq!(ended.map(|(_, epoch)| epoch).map_err(|fault| fault.kind), Err(Kind::Retry));
+        assert_eq!(ended.map(|(_, epoch, _)| epoch).map_err(|fault| fault.kind), Err(Kind::Retry));
     });
 }
 

@@ -394,6 +394,37 @@ fn locations_are_leased_to_a_lone_attachment() {
     });
 }
 
+/// Those that an owner has admitted do not wait at the next one: what that owner leases to others, also
+/// after it has opened the segment again, would be shown stale.
+#[test]
+fn no_location_is_leased_when_another_attachment_was_admitted_in_an_earlier_opening() {
+    world(20, |world| async move {
+        let raw = Raw::new(&world);
+        let one = world.manager.attach(VOLUME, true).epoch;
+        let other = world.manager.attach(VOLUME, false).epoch;
+        let (server, there) = (world.servers.borrow()[&0].clone(), world.server_env(0));
+        let open_again = async || {
+            let server = server.clone();
+            on(&there, async move { server.release(segment(0)).await }).await;
+        };
+        let at = raw.open(one, one, 1).await.expect("it is admitted");
+        assert_same(raw.write(at, 1, 1, 1).await, DONE);
+        assert!(raw.locate(at).await.location_lease_ms > 0);
+        open_again().await;
+        let at = raw.open(one, one, 2).await.expect("it is admitted");
+        assert!(raw.locate(at).await.location_lease_ms > 0, "it was alone");
+        raw.open(other, one, 1).await.expect("it is admitted");
+        open_again().await;
+        let at = raw.open(one, one, 3).await.expect("it is admitted");
+        assert_eq!(raw.locate(at).await.location_lease_ms, 0, "the other one may write elsewhere");
+        // Under the next epoch, the other one waits.
+        world.manager.assign(segment(0), world.addr(1));
+        let next = Raw { server: 1, env: raw.env.clone(), endpoint: raw.endpoint.clone(), world };
+        let at = next.open(one, one, 4).await.expect("it is admitted");
+        assert!(next.locate(at).await.location_lease_ms > 0);
+    });
+}
+
 /// Issue 10, 3.13: a location lease was forgotten when the segment was released while it was opened
 /// again, and the next attachment did not wait for it.
 #[test]

@@ -1,7 +1,7 @@
 //! Block servers that die, stand still, or become grey: they get nothing of what others send to them or
 //! begin, while their own connections stay, so that their heartbeats come. A front end's requests are
 //! answered again within a bound; the server has segments again after it has come back; each block is
-//! linearizable.
+//! linearizable. In one seed of three the volume is shared, and two front ends have it open.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +33,7 @@ const MANAGERS: usize = 2;
 const SERVERS: usize = 3;
 const NAME: &str = "disk";
 const PORT: u16 = 10_809;
-/// NBD connections; each has one request at a time.
+/// NBD connections of all front ends; each has one request at a time.
 const WORKERS: usize = 4;
 /// Four segments, a sector each in turn.
 const BYTES: u64 = 1 << 20;
@@ -47,6 +47,8 @@ const FAULTS: usize = 3;
 const THINK: Duration = Duration::from_millis(30);
 /// The longest request of an attachment that is alone: the sum is in docs/simulation.md.
 const STALL_MAX: Duration = Duration::from_millis(200);
+/// The same of a shared volume: a successor waits for the lease of the last owner.
+const STALL_SHARED: Duration = Duration::from_millis(700);
 /// The same at a segment that moves twice within [`TWICE`], which waits for leases.
 const STALL_TWICE: Duration = Duration::from_millis(1100);
 /// A lease, and the location lease behind it.
@@ -66,12 +68,15 @@ enum Fault {
 struct World {
     sim: Sim,
     stack: Rc<Stack>,
-    host: HostId,
+    /// Hosts of the front ends: two of a shared volume.
+    hosts: Vec<HostId>,
     volume: VolumeId,
     record: Rc<Record>,
     stop: Cell<bool>,
     /// How long requests take is judged from now on.
     judges: Cell<bool>,
+    /// Requests that wait: when they began, and their blocks.
+    waiting: RefCell<BTreeSet<(Duration, u64)>>,
     /// The longest request, and when it began.
     longest: Cell<(Duration, Duration)>,
     owners: RefCell<Vec<BTreeSet<u32>>>,
@@ -85,22 +90,28 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
     cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
     let stack = Stack::start(&cluster, (MANAGERS, SERVERS), FILE_BYTES);
     let (host, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
-    let making = client.env().spawn(Class::Foreground, "make", make(client.clone()));
+    let shared = sim.with_rng(|rng| rng.one_in(3));
+    let making = client.env().spawn(Class::Foreground, "make", make(client.clone(), shared));
     let volume = making.await.map_err(|_| "the maker of volumes has crashed")??;
     sim.crash(host, CrashMode::Process);
     let world = Rc::new(World {
         sim: sim.clone(),
         stack,
-        host: sim.add_host("host"),
+        hosts: (0..1 + u32::from(shared))
+            .map(|host| sim.add_host(&format!("host{host}")))
+            .collect(),
         volume,
         record: Record::new(&sim),
         stop: Cell::new(false),
         judges: Cell::new(false),
+        waiting: RefCell::default(),
         longest: Cell::default(),
         owners: RefCell::new(vec![BTreeSet::new(); SERVERS]),
         moves: RefCell::default(),
     });
-    world.boot();
+    for &host in &world.hosts {
+        world.boot(host);
+    }
     let watch = sim.spawn("watch", world.clone().watch());
     world.until_answered(Duration::from_secs(60)).await?;
     world.pause(2000, 4000).await;
@@ -114,11 +125,11 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
     world.stack.verdict()?;
     let (longest, at) = world.longest.get();
     sim.note(longest.as_micros() as u64);
-    tracing::info!(?longest, ?at, "grey-block: the longest request");
+    tracing::info!(?longest, ?at, shared, "grey-block: the longest request");
     world.record.judge(|_| true)
 }
 
-async fn make(client: Client) -> Result<VolumeId, String> {
+async fn make(client: Client, shared: bool) -> Result<VolumeId, String> {
     let managers = Managers::with_budget(&client, Duration::from_secs(60));
     let geometry =
         VolumeGeometry { group_bytes: BYTES, segments_per_group: SEGMENTS, data_sector: SECTOR };
@@ -128,7 +139,7 @@ async fn make(client: Client) -> Result<VolumeId, String> {
         geometry,
         policy: policy::drawn(),
         limits: VolumeLimits::default(),
-        shared: false,
+        shared,
     };
     let nonce = client.env().random_u64();
     match managers.ask(BlockRequest::Create { nonce, spec }).await {
@@ -143,13 +154,13 @@ impl World {
         self.sim.sleep(Duration::from_millis(length)).await;
     }
 
-    fn addr(&self) -> SocketAddr {
-        self.sim.addr(self.host, PORT)
+    fn is_shared(&self) -> bool {
+        self.hosts.len() > 1
     }
 
-    /// Starts the front end, with its own limits, and its clients.
-    fn boot(self: &Rc<Self>) {
-        let (env, this) = (self.sim.boot(self.host), self.clone());
+    /// Starts a front end, with its own limits, and its clients.
+    fn boot(self: &Rc<Self>, host: HostId) {
+        let (env, this) = (self.sim.boot(host), self.clone());
         env.clone().spawn(Class::Control, "boot host", async move {
             let cluster = this.stack.cluster();
             let text = cluster.config_text(env.name(), &cluster.masters_text());
@@ -159,31 +170,34 @@ impl World {
             if let Err(error) = started {
                 return this.stack.violation(format!("a front end did not start: {error}"));
             }
-            for _ in 0..WORKERS {
+            let addr = this.sim.addr(host, PORT);
+            for _ in 0..WORKERS / this.hosts.len() {
                 let rng = Rng::new(env.random_u64());
-                env.spawn(Class::Foreground, "lane", this.clone().work(env.clone(), rng));
+                env.spawn(Class::Foreground, "lane", this.clone().work(env.clone(), addr, rng));
             }
         });
     }
 
-    async fn work(self: Rc<Self>, env: Env, mut rng: Rng) {
+    async fn work(self: Rc<Self>, env: Env, addr: SocketAddr, mut rng: Rng) {
         while !self.stop.get() {
             env.sleep(Duration::from_millis(1 + rng.below(40))).await;
-            let open = Connection::open(&env, self.addr(), NAME, true).await;
+            let open = Connection::open(&env, addr, NAME, true).await;
             let Ok(mut connection) = open else { continue };
             while !self.stop.get() {
                 let (began, block) = (self.sim.elapsed(), *rng.pick(&BLOCKS));
+                self.waiting.borrow_mut().insert((began, block));
                 if let Err(error) = self.act(&mut connection, block, &mut rng).await {
                     self.stack.violation(format!("a request fails: {error}"));
                     return;
                 }
+                self.waiting.borrow_mut().remove(&(began, block));
                 self.note_request(began, block);
                 env.sleep(Duration::from_micros(rng.below(THINK.as_micros() as u64))).await;
             }
         }
     }
 
-    /// Judges how long a request took.
+    /// Judges how long a request took, or has waited.
     fn note_request(&self, began: Duration, block: u64) {
         let took = self.sim.elapsed() - began;
         if took > self.longest.get().0 {
@@ -194,7 +208,11 @@ impl World {
         let twice = moves.get(&segment).is_some_and(|[(_, before), (_, last)]| {
             *last - *before < TWICE && *last + TWICE > began
         });
-        let most = if twice { STALL_TWICE } else { STALL_MAX };
+        let most = match (twice, self.is_shared()) {
+            (true, _) => STALL_TWICE,
+            (false, true) => STALL_SHARED,
+            (false, false) => STALL_MAX,
+        };
         if self.judges.get() && took > most {
             self.stack.violation(format!("a request takes {took:?} from {began:?} on"));
         }
@@ -223,6 +241,10 @@ impl World {
     async fn watch(self: Rc<Self>) {
         loop {
             self.sim.sleep(Duration::from_millis(5)).await;
+            let longest = self.waiting.borrow().first().copied();
+            if let Some((began, block)) = longest {
+                self.note_request(began, block);
+            }
             let views = self.stack.ownership_views();
             let mut owners = vec![BTreeSet::new(); SERVERS];
             for &(server, (id, epoch, _)) in &views {
