@@ -252,7 +252,10 @@ impl World {
                 let moves = &mut *self.moves.borrow_mut();
                 let known = moves.entry(id.index).or_default();
                 if epoch > known[1].0 {
-                    *known = [known[1], (epoch, self.sim.elapsed())];
+                    let now = self.sim.elapsed();
+                    // An owner that was dead already was never seen to have it.
+                    let before = if epoch > known[1].0 + 1 { (epoch - 1, now) } else { known[1] };
+                    *known = [before, (epoch, now)];
                 }
             }
             self.owners.replace(owners);

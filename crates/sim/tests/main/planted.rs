@@ -41,7 +41,7 @@ const FOUND: [(Planted, &str, u64, &str); 38] = [
     (Planted::ForgetChanges, "volumes", 30, "not linearizable"),
     (Planted::NoConfirm, "volumes", 0, "not linearizable"),
     (Planted::OldPlaces, "volumes", 0, "not linearizable"),
-    (Planted::HoldSkippedShared, "volumes", 69, "not linearizable"),
+    (Planted::HoldSkippedShared, "volumes", 13, "not linearizable"),
     // The same over the whole stack, from a front end's answer to the power cut.
     (Planted::EarlyAnswer, "disks", 0, "not linearizable"),
     // One owner of a segment, with real segments.
@@ -60,7 +60,7 @@ const FOUND: [(Planted, &str, u64, &str); 38] = [
     (Planted::NoCutHold, "snapshots", 0, "no consistent cut"),
     // Exclusion of attachments.
     (Planted::OldAttachment, "volumes", 0, "acts after"),
-    (Planted::StandingCached, "volumes", 17, "acts after"),
+    (Planted::StandingCached, "volumes", 14, "acts after"),
     // One owner of a table, and of a segment's files.
     (Planted::LeakySeal, "table", 0, "did not find"),
     (Planted::LeakySeal, "segments", 0, "shows"),
