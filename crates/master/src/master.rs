@@ -161,12 +161,19 @@ impl Master {
         }
     }
 
-    /// Failure of a group's member here, if one has failed: the process should end and start again.
+    /// Failure of a group's member here, or of the store, if one has failed: the process should end and
+    /// start again.
     pub fn failure(&self) -> Option<String> {
         let hosts = self.0.router.hosts().into_iter();
         let mut failed =
             hosts.filter_map(|host| Some(format!("{}: {}", host.name(), host.failure()?)));
-        self.0.admission.refusal().or_else(|| failed.next())
+        let store = || {
+            // No group may have anything to write for long.
+            let info = self.0.store.info();
+            let why = "start the master again; if it repeats, replace its disk";
+            info.failed.then(|| format!("its store takes no more writes: {}: {why}", info.reason))
+        };
+        self.0.admission.refusal().or_else(|| failed.next()).or_else(store)
     }
 
     /// Groups that this master leads.

@@ -156,6 +156,8 @@ const FOUND: &[(&str, u64)] = &[
     ("full", 1_795_700_010),
     // A block server that ended waited for ever for a request that waited for one of its segments to open.
     ("disks", 1_795_563_039),
+    // A master noticed that its store takes no more writes when a group had something to write.
+    ("append-master-disks", 1_795_613_295),
 ];
 
 #[test]
