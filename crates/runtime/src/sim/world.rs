@@ -194,7 +194,8 @@ pub(crate) struct World {
     pub(crate) net: Net,
     hash: Cell<u64>,
     events: Cell<u64>,
-    marks: RefCell<BTreeMap<&'static str, u64>>,
+    /// How often, and when last.
+    marks: RefCell<BTreeMap<&'static str, (u64, Duration)>>,
     /// The last instant at which a task was polled, and the polls at it.
     polls: Cell<(u64, u64)>,
 }
@@ -244,7 +245,10 @@ impl World {
     }
 
     pub(crate) fn mark(&self, name: &'static str) {
-        *self.marks.borrow_mut().entry(name).or_default() += 1;
+        let now = Duration::from_nanos(self.now.get() - START_NANOS);
+        let marks = &mut *self.marks.borrow_mut();
+        let (count, last) = marks.entry(name).or_default();
+        (*count, *last) = (*count + 1, now);
     }
 
     pub(crate) fn between(&self, range: (Duration, Duration)) -> Duration {
@@ -562,7 +566,12 @@ impl Sim {
 
     /// Counts of each rare path (see [`Env::mark`]).
     pub fn marks(&self) -> BTreeMap<&'static str, u64> {
-        self.0.marks.borrow().clone()
+        self.0.marks.borrow().iter().map(|(name, (count, _))| (*name, *count)).collect()
+    }
+
+    /// When a rare path was last reached, as [`Sim::elapsed`] counts.
+    pub fn last_mark(&self, name: &str) -> Option<Duration> {
+        self.0.marks.borrow().get(name).map(|(_, last)| *last)
     }
 }
 

@@ -178,10 +178,11 @@ impl World {
 
     /// Runs an operation that has to be answered soon.
     async fn soon<T>(&self, what: &str, work: impl Future<Output = T>) -> Result<T, String> {
-        let empty = || self.sim().marks().get("chunkstore: the reserve is used up").copied();
-        let (began, before) = (self.sim().elapsed(), empty());
+        let began = self.sim().elapsed();
         let answer = self.bounded(what, work).await?;
-        let most = if empty() == before { SOON } else { SOON + RESERVE_BACK };
+        let empty = self.sim().last_mark("chunkstore: the reserve is used up");
+        let back = empty.map_or(Duration::ZERO, |last| (last + RESERVE_BACK).saturating_sub(began));
+        let most = SOON + back.min(RESERVE_BACK);
         match self.sim().elapsed() - began {
             took if took <= most => Ok(answer),
             took => Err(format!("{what} on a full cluster takes {took:?}")),
