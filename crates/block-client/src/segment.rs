@@ -307,8 +307,6 @@ impl Segment {
     pub(super) async fn close(&self) {
         let session = self.changes.session().filter(|session| !session.is_lost());
         self.changes.go_on(None, 0);
-        // The owner may lease locations to others from now on.
-        self.link.borrow_mut().admitted = 0;
         let Some(session) = session else { return };
         let at = self.at(session.number, session.grant);
         let timeout = self.shared.limits.call_timeout;
@@ -412,7 +410,7 @@ impl Segment {
             }
             Ok(Err(BlockError::Fenced { .. })) => Err(AttemptEnd::Failed(self.shared.end())),
             Ok(Err(BlockError::Busy)) => Err(again(true, "the block server is busy")),
-            // Servers before decision 73 take that from attachments that are alone.
+            // Servers before decision 73 accept it only from attachments that are alone.
             Ok(Err(BlockError::Invalid)) if after > 0 && fence != own => {
                 self.link.borrow_mut().admitted = 0;
                 Err(again(false, "the block server is of an earlier version"))

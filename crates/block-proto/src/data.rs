@@ -42,7 +42,7 @@ pub enum BlockIo {
         /// Attachments of lower epochs are over.
         fence: u64,
         /// Epoch of the owner who admitted the attachment's last session on this segment; 0 when
-        /// there was none. Servers before decision 73 refuse another one unless `fence` is the
+        /// there was none. Servers before decision 73 refuse any other value unless `fence` is the
         /// attachment's own epoch.
         after: u64,
     },

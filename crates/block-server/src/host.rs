@@ -189,7 +189,7 @@ impl Host {
         let env = managers.client().env().clone();
         let agent = BlockServerAgent::start(managers, devices, name, listen);
         let server = BlockServer::new(&env, Rc::new(Opener(agent.clone())));
-        // Its opener has the agent.
+        // Weak: the server has the agent through its opener, and neither would ever be freed.
         let weak = Rc::downgrade(&server.0);
         agent.on_release(Rc::new(move |segment| match weak.upgrade() {
             Some(server) => Box::pin(BlockServer(server).release(segment)),

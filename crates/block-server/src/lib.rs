@@ -474,7 +474,7 @@ impl BlockServer {
             let kept = fences.entry(at.segment.volume).or_default();
             *kept = fence.max(*kept);
         }
-        // Before its turn: those that need not wait for this do not wait for it either.
+        // Before its turn, so that openings that need not wait for this do not wait behind it.
         let _coming = hosted.location_leases.hold_back();
         hosted.location_leases.await_previous(&self.0.env, after).await;
         let _admission = hosted.admission.lock().await;
@@ -485,13 +485,19 @@ impl BlockServer {
             let is_over = |&(&attachment, session): &(&u64, &Rc<Session>)| {
                 attachment < fence || attachment == at.attachment && session.number < at.session
             };
-            sessions.iter().filter(is_over).map(|(_, session)| session.clone()).collect()
+            let over = sessions.iter().filter(is_over);
+            over.map(|(&attachment, session)| (attachment, session.clone())).collect()
         };
-        over.iter().for_each(|session| session.close());
-        for session in over {
+        for (attachment, session) in &over {
+            match *attachment < fence {
+                true => session.close(),
+                false => session.supersede(),
+            }
+        }
+        for (_, session) in over {
             session.drained().await;
         }
-        let _joining = hosted.location_leases.join(at.attachment);
+        hosted.location_leases.join(at.attachment);
         hosted.location_leases.await_expiry(&self.0.env, at.attachment).await;
         self.check_fence(at)?;
         if hosted.released.get() {
@@ -512,7 +518,7 @@ impl BlockServer {
                 }
                 _ => {
                     if sessions.len() >= SEGMENT_SESSIONS_MAX {
-                        sessions.retain(|_, session| !session.is_closed());
+                        sessions.retain(|_, session| !session.has_ended());
                     }
                     if sessions.len() >= SEGMENT_SESSIONS_MAX {
                         return Err(BlockError::Busy);

@@ -22,11 +22,13 @@ pub(super) struct LocationLease {
     pub(super) until: Instant,
 }
 
-/// The attachments that an owner has admitted to a segment, as long as it has the segment.
+/// The attachments that have come to an owner of a segment, as long as it has the segment.
 #[derive(Default)]
 pub struct Admissions {
     /// The one that came last.
     last: Cell<u64>,
+    /// The one that was made last.
+    newest: Cell<u64>,
     /// Number of those that came after another one.
     visits: Cell<u64>,
 }
@@ -38,15 +40,14 @@ pub(super) struct LocationLeases {
     lease: Cell<LocationLease>,
     /// Leases of previous owners have expired then.
     before: Instant,
-    /// Sessions that are being admitted: while there are any, nothing is leased.
+    /// Sessions that wait or are being admitted: while there are any, nothing is leased.
     joining: Cell<usize>,
     admitted: Rc<Admissions>,
-    /// The last attachment that this owner admitted before it opened the segment again, and the number
-    /// of visits.
-    earlier: (u64, u64),
+    /// The newest attachment that had come when this owner opened the segment again; 0 for none.
+    earlier: u64,
 }
 
-/// A session that is being admitted.
+/// A session that waits or is being admitted.
 pub(super) struct Joining<'a>(&'a LocationLeases);
 
 impl Drop for Joining<'_> {
@@ -65,7 +66,7 @@ impl LocationLeases {
         lease: LocationLease,
         admitted: Rc<Admissions>,
     ) -> LocationLeases {
-        let earlier = (admitted.last.get(), admitted.visits.get());
+        let earlier = admitted.newest.get();
         let (lease, joining) = (Cell::new(lease), Cell::default());
         LocationLeases { epoch, lease, before, joining, admitted, earlier }
     }
@@ -87,13 +88,14 @@ impl LocationLeases {
         Joining(self)
     }
 
-    /// An attachment is being admitted; as [`LocationLeases::hold_back`].
-    pub(super) fn join(&self, attachment: u64) -> Joining<'_> {
-        let Admissions { last, visits } = &*self.admitted;
+    /// An attachment is being admitted. Nothing is leased meanwhile: it was
+    /// [held back](LocationLeases::hold_back) before.
+    pub(super) fn join(&self, attachment: u64) {
+        let Admissions { last, newest, visits } = &*self.admitted;
+        newest.set(attachment.max(newest.get()));
         if last.replace(attachment) != attachment {
             visits.set(visits.get() + 1);
         }
-        self.hold_back()
     }
 
     /// Number of the present visit, the time in which one attachment alone has the segment.
@@ -102,9 +104,12 @@ impl LocationLeases {
     }
 
     /// Waits until no location lease of a previous owner is left. An attachment that was admitted by
-    /// this owner, or by the previous one, with epoch `after`, has waited for those before, and needs not.
+    /// this owner, or by the previous one, with epoch `after`, has waited for those before, and need not
+    /// wait again.
     pub(super) async fn await_previous(&self, env: &Env, after: u64) {
-        if after == 0 || after.saturating_add(1) < self.epoch {
+        let admitted =
+            after > 0 && (after == self.epoch || after.checked_add(1) == Some(self.epoch));
+        if !admitted {
             await_end(env, self.before).await;
         }
     }
@@ -129,8 +134,9 @@ impl LocationLeases {
         if now >= owned || lease.holder != attachment && now < lease.until {
             return 0;
         }
-        // One that this owner admitted earlier may come to the next owner, and wait for nothing.
-        if self.earlier.1 > 0 && self.earlier != (attachment, 1) {
+        // One that this owner admitted earlier may come to the next owner, and wait for nothing. Those
+        // before an attachment that acts alone are over.
+        if self.earlier > attachment {
             env.mark("block: no location is leased after another opening");
             return 0;
         }

@@ -32,6 +32,8 @@ pub(super) struct Session {
     /// Previous owners whose leases its answers wait for.
     pub(super) predecessors: Predecessors,
     closed: Cell<bool>,
+    /// Closed by an opening of its attachment, which is not over by that.
+    superseded: Cell<bool>,
     under_way: Cell<usize>,
     idle: Notify,
     /// All changes below were answered, and the client has got the answers.
@@ -66,6 +68,7 @@ impl Session {
             visit,
             predecessors,
             closed: Cell::new(false),
+            superseded: Cell::new(false),
             under_way: Cell::new(0),
             idle: Notify::new(),
             floor: Cell::new(1),
@@ -76,15 +79,28 @@ impl Session {
     /// Closes it: no change of it begins any more.
     pub(super) fn close(&self) {
         self.closed.set(true);
+        self.superseded.set(false);
+    }
+
+    /// Closes it for a later session of its attachment, which may never be admitted here.
+    pub(super) fn supersede(&self) {
+        if !self.closed.replace(true) {
+            self.superseded.set(true);
+        }
     }
 
     pub(super) fn is_closed(&self) -> bool {
         self.closed.get()
     }
 
-    /// True when nothing of it is under way, and nothing will be.
+    /// True when its attachment has ended it, or is over.
+    pub(super) fn has_ended(&self) -> bool {
+        self.closed.get() && !self.superseded.get()
+    }
+
+    /// True when [it has ended](Session::has_ended), and nothing of it is under way.
     pub(super) fn is_over(&self) -> bool {
-        self.closed.get() && self.under_way.get() == 0
+        self.has_ended() && self.under_way.get() == 0
     }
 
     /// Waits until nothing of it is under way.

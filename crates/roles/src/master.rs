@@ -14,10 +14,10 @@ use crate::http::{self, Pages};
 use crate::seams::Seams;
 use crate::{Build, check_ports, config, probe};
 
-/// Interval of the check whether one of the master's groups has failed.
+/// Interval of the check whether the master's store or one of its groups has failed.
 const HEALTH_PAUSE: Duration = Duration::from_secs(1);
 
-/// Completes when a group's member of this master has failed.
+/// Completes when this master's store, or its member of a group, has failed.
 pub async fn failure(env: &Env, master: &Master) -> String {
     loop {
         if let Some(cause) = master.failure() {

@@ -22,7 +22,7 @@ pub struct Limits {
     pub queue_frames_max: usize,
     /// Requests of one peer that are being handled or wait; beyond it they are answered `Busy`. Those
     /// of control priority find room for an eighth more: heartbeats and pings come through, however
-    /// much work waits.
+    /// many other requests of the peer are handled.
     pub requests_inflight_max: usize,
     /// Accepted links whose peers have proven themselves; beyond it connections are refused.
     /// 1024 x `staging_bytes`.

@@ -141,7 +141,7 @@ fn a_dropped_call_is_cancelled_at_the_peer() {
     assert!(sim.marks().contains_key("transport: request cancelled"));
 }
 
-/// Beats and pings show that a process lives, however many requests wait for it.
+/// Beats and pings show that a process lives, however many other requests of the peer it handles.
 #[test]
 fn control_requests_find_room_beside_as_many_others_as_there_may_be() {
     let limits = Limits { requests_inflight_max: 16, ..Limits::default() };

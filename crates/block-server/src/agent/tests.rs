@@ -209,6 +209,29 @@ fn device_that_stopped_is_not_yielded_while_its_segment_is_released() {
     });
 }
 
+/// Whom an owner has admitted is known for as long as it has the segment, and no longer.
+#[test]
+fn admissions_outlive_a_device_and_end_with_the_epoch() {
+    with_agent(async |sim, agent, devices| {
+        let admissions = async || {
+            devices.permits.add_permits(1);
+            let waits = agent.clone();
+            let asked = agent.0.env.spawn(Class::Foreground, "device", async move {
+                waits.device(SEGMENT).await.map(|(.., admissions)| admissions)
+            });
+            asked.await.expect("it runs").expect("it opens")
+        };
+        agent.act(Action::Open(SEGMENT, HELD));
+        let first = admissions().await;
+        devices.stop.notify_one();
+        sim.sleep(Duration::from_millis(1)).await;
+        assert!(Rc::ptr_eq(&first, &admissions().await), "the same owner opens it again");
+        agent.act(Action::Close(SEGMENT, HELD.epoch));
+        agent.act(Action::Open(SEGMENT, OwnedSegment { epoch: 3, ..HELD }));
+        assert!(!Rc::ptr_eq(&first, &admissions().await), "another owner had it");
+    });
+}
+
 /// A release waits for the openings before it: one that waits for the next device would wait for
 /// itself.
 #[test]

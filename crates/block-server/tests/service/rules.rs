@@ -10,6 +10,9 @@ use transport::{CallError, Endpoint, Priority, Request, Token};
 
 use super::{LEASE, VOLUME, World, buf, on, segment, world};
 
+/// Deadline of a message.
+const CALL: Duration = Duration::from_secs(5);
+
 /// A client that sends the given messages.
 pub struct Raw {
     pub env: Env,
@@ -42,7 +45,7 @@ impl Raw {
         let (endpoint, to) = (self.endpoint.clone(), self.world.addr(self.server));
         self.env.spawn(runtime::Class::Foreground, "raw call", async move {
             let answer = loop {
-                match endpoint.call(to, request.clone(), Duration::from_secs(5)).await {
+                match endpoint.call(to, request.clone(), CALL).await {
                     Err(CallError::Unreachable(_)) => {} // It was not sent.
                     answer => break answer.expect("an answer"),
                 }
@@ -422,6 +425,74 @@ fn no_location_is_leased_when_another_attachment_was_admitted_in_an_earlier_open
         let next = Raw { server: 1, env: raw.env.clone(), endpoint: raw.endpoint.clone(), world };
         let at = next.open(one, one, 4).await.expect("it is admitted");
         assert!(next.locate(at).await.location_lease_ms > 0);
+    });
+}
+
+/// An opening closes the session before it, waits for its changes, and may be given up then. Its
+/// attachment was admitted by this owner, and waits for nothing at the next one.
+#[test]
+fn no_location_is_leased_beside_an_attachment_whose_next_opening_was_given_up() {
+    world(22, |world| async move {
+        let raw = Raw::new(&world);
+        let one = world.manager.attach(VOLUME, true).epoch;
+        let other = world.manager.attach(VOLUME, false).epoch;
+        let beside = raw.open(other, one, 1).await.expect("it is admitted");
+        let gate = world.gates.device(segment(0));
+        gate.shut();
+        let sequence = Sequence { seq: 1, floor: 1 };
+        let write = BlockIo::Write { at: beside, sequence, offset: 0 };
+        let slow = raw.send(write, Some(&[1; 4096]));
+        raw.env.sleep(LEASE / 10).await;
+        let at = SessionRef { session: 2, grant: 0, ..beside };
+        let given_up = raw.send(BlockIo::Open { at, fence: one, after: 0 }, None);
+        raw.env.sleep(LEASE / 10).await;
+        [slow, given_up].iter().for_each(|call| call.abort());
+        raw.env.sleep(2 * CALL).await;
+        gate.open();
+        raw.env.sleep(LEASE / 10).await;
+        let alone = raw.open(one, one, 1).await.expect("it is admitted");
+        assert_eq!(raw.locate(alone).await.location_lease_ms, 0, "the other one lives");
+        // Until it has said that it is over.
+        let at = raw.open(other, one, 3).await.expect("it is admitted");
+        assert_same(raw.call(BlockIo::Close { at }, None).await, DONE);
+        let alone = raw.open(one, one, 2).await.expect("it is admitted");
+        assert!(raw.locate(alone).await.location_lease_ms > 0);
+    });
+}
+
+/// An attachment alone has fenced off all before it, wherever they were admitted.
+#[test]
+fn locations_are_leased_to_a_later_attachment_after_another_opening() {
+    world(23, |world| async move {
+        let raw = Raw::new(&world);
+        let old = world.manager.attach(VOLUME, true).epoch;
+        raw.open(old, old, 1).await.expect("it is admitted");
+        let new = world.manager.attach(VOLUME, true).epoch;
+        let at = raw.open(new, new, 1).await.expect("it is admitted");
+        assert_same(raw.write(at, 1, 1, 1).await, DONE);
+        let server = world.servers.borrow()[&0].clone();
+        on(&world.server_env(0), async move { server.release(segment(0)).await }).await;
+        let at = raw.open(new, new, 2).await.expect("it is admitted");
+        assert!(raw.locate(at).await.location_lease_ms > 0);
+    });
+}
+
+/// No owner before this one can have that epoch.
+#[test]
+fn opening_that_names_a_later_epoch_waits_for_locations_that_were_leased() {
+    world(24, |world| async move {
+        let raw = Raw::new(&world);
+        let one = world.manager.attach(VOLUME, true).epoch;
+        let other = world.manager.attach(VOLUME, false).epoch;
+        let at = raw.open(one, one, 1).await.expect("it is admitted");
+        assert_same(raw.write(at, 1, 1, 1).await, DONE);
+        assert!(raw.locate(at).await.location_lease_ms > 0);
+        let since = raw.env.now();
+        world.manager.assign(segment(0), world.addr(1));
+        let next = Raw { server: 1, env: raw.env.clone(), endpoint: raw.endpoint.clone(), world };
+        let at = SessionRef { segment: segment(0), attachment: other, session: 1, grant: 0 };
+        next.open_after(at, one, u64::MAX).await.expect("it is admitted");
+        assert!(next.env.now() - since > LEASE / 2, "{:?}", next.env.now() - since);
     });
 }
 
