@@ -88,7 +88,7 @@ impl LocationLeases {
         Joining(self)
     }
 
-    /// An attachment is being admitted. Nothing is leased meanwhile: it was
+    /// An attachment is being admitted. Nothing is leased in that time: it was
     /// [held back](LocationLeases::hold_back) before.
     pub(super) fn join(&self, attachment: u64) {
         let Admissions { last, newest, visits } = &*self.admitted;

@@ -20,6 +20,7 @@ use wire::data_codec::decode_answer;
 use wire::sector::{AppendAt, parse_footer, verify_append};
 
 use crate::limits::{BUSY_PAUSE, BUSY_WAIT_MAX, COPY_READ_TIMEOUT, READ_LEN_MAX, REPLICATIONS_MAX};
+use crate::probe::ProbeError;
 use crate::scrub::read_through;
 use crate::server::Chunkserver;
 use crate::shard::Origin;
@@ -133,6 +134,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                 let replicas = found.iter().map(|info| (info.chunk, info.stat)).collect();
                 Ok(ChunkserverReply::List { replicas, more })
             }
+            ChunkserverRequest::Probe { disk } => self.probe(disk).await,
             ChunkserverRequest::FailDisk { disk, failed } => {
                 if !self.0.config.fault_injection {
                     return Err(ControlError::new(
@@ -147,6 +149,22 @@ impl<S: ChunkStore> Chunkserver<S> {
                 Ok(ChunkserverReply::Done)
             }
         }
+    }
+
+    /// Answers how long a durable write and a read of the disk took.
+    async fn probe(&self, disk: DiskId) -> Result<ChunkserverReply, ControlError> {
+        let at = ChunkRef { chunk: ChunkId::default(), disk };
+        let disk = self.disk(at).map_err(refused)?;
+        let took =
+            disk.probes.ask(&self.0.env, &disk.store).await.map_err(|error| match error {
+                ProbeError::Late => {
+                    let message = "the disk does not end its probe: it may recover";
+                    ControlError::new(Kind::Retry, message)
+                }
+                ProbeError::Store(error) => self.refuse(at, error),
+            })?;
+        let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        Ok(ChunkserverReply::Probed { took_us })
     }
 
     /// Refuses an order that was under way for too long: the replica that it means may be gone, and

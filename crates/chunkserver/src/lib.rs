@@ -15,6 +15,7 @@ mod data;
 mod heartbeat;
 pub mod limits;
 mod owner;
+mod probe;
 mod quiet;
 mod scrub;
 mod scrub_rate;

@@ -46,6 +46,10 @@ pub const MASTER_KEPT: Duration = Duration::from_secs(10);
 /// of 4 KiB each time.
 pub const DISK_WATCH_PAUSE: Duration = Duration::from_secs(1);
 
+/// A probe that takes longer is answered as one that has not ended. It goes on, and no other begins
+/// before its end.
+pub const PROBE_WAIT_MAX: Duration = Duration::from_millis(500);
+
 /// Pause between two questions to masters about a disk that they do not know.
 pub const IDENTIFY_PAUSE: Duration = Duration::from_secs(2);
 /// Pause between two checks whether another shard has judged its disks.

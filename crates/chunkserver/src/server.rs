@@ -20,6 +20,7 @@ use crate::limits::{
     APPEND_BYTES_INFLIGHT_MAX, DISK_WATCH_PAUSE, JUDGE_PAUSE, READ_BYTES_INFLIGHT_MAX,
 };
 use crate::owner::{DiskOwner, Home};
+use crate::probe::Probes;
 use crate::scrub_rate::ScrubRate;
 use crate::shard::{Forwarded, Origin, ShardDirectory, ShardReport};
 
@@ -88,6 +89,14 @@ pub(crate) struct Disk<S> {
     pub(crate) failed: Cell<bool>,
     /// What is known of the cluster it belongs to.
     pub(crate) owner: RefCell<DiskOwner>,
+    pub(crate) probes: Probes,
+}
+
+impl<S> Disk<S> {
+    fn new(id: DiskId, path: String, store: S, owner: DiskOwner) -> Disk<S> {
+        let (failed, owner, probes) = (Cell::new(false), RefCell::new(owner), Probes::default());
+        Disk { id, path, store, failed, owner, probes }
+    }
 }
 
 pub(crate) struct ChunkserverInner<S> {
@@ -159,8 +168,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         let listen = config.listen;
         let disks = disks.into_iter().map(|(path, store)| {
             let id = store.info().disk;
-            let (failed, owner) = (Cell::new(false), RefCell::new(DiskOwner::Unjudged));
-            (id, Rc::new(Disk { id, path, store, failed, owner }))
+            (id, Rc::new(Disk::new(id, path, store, DiskOwner::Unjudged)))
         });
         let key = config.token_key.clone().unwrap_or_else(|| TokenKey::of_cluster(None));
         let shards = config.shards.max(1) as usize;
@@ -372,8 +380,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             Some(_) => DiskOwner::Added,
             None => DiskOwner::Unjudged,
         };
-        let (failed, owner) = (Cell::new(false), RefCell::new(owner));
-        let disk = Rc::new(Disk { id, path, store, failed, owner });
+        let disk = Rc::new(Disk::new(id, path, store, owner));
         self.0.disks.borrow_mut().insert(id, disk.clone());
         self.scrub(disk);
         self.0.env.mark("chunkserver: absent disk is back");

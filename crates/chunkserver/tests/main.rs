@@ -3,6 +3,7 @@
 mod beats;
 mod cancelled;
 mod latent;
+mod probes;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -149,6 +150,14 @@ impl Bed {
         server: usize,
         request: ChunkserverRequest,
     ) -> Result<ChunkserverReply, ControlError> {
+        self.send_control(server, request).await.expect("it ends")
+    }
+
+    fn send_control(
+        &self,
+        server: usize,
+        request: ChunkserverRequest,
+    ) -> runtime::JoinHandle<Result<ChunkserverReply, ControlError>> {
         let request = Request {
             service: Service::CONTROL,
             op: 0,
@@ -159,15 +168,17 @@ impl Bed {
             body: ControlRequest::Chunkserver(request).encode(),
             payload: None,
         };
-        let answer = self.endpoint.call(self.servers[server].0, request, Duration::from_secs(9));
-        let answer = answer.await.unwrap();
-        if answer.status != 0 {
-            return Err(ControlError::decode(&answer.body).unwrap());
-        }
-        match ControlReply::decode(&answer.body).unwrap() {
-            ControlReply::Chunkserver(reply) => Ok(reply),
-            other => panic!("{other:?}"),
-        }
+        let (endpoint, to) = (self.endpoint.clone(), self.servers[server].0);
+        self.env.spawn(runtime::Class::Foreground, "control", async move {
+            let answer = endpoint.call(to, request, Duration::from_secs(9)).await.unwrap();
+            if answer.status != 0 {
+                return Err(ControlError::decode(&answer.body).unwrap());
+            }
+            match ControlReply::decode(&answer.body).unwrap() {
+                ControlReply::Chunkserver(reply) => Ok(reply),
+                other => panic!("{other:?}"),
+            }
+        })
     }
 
     async fn append(

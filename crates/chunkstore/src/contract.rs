@@ -241,6 +241,11 @@ pub trait ChunkStore: Clone + 'static {
         std::future::ready(())
     }
 
+    /// Writes a block durably and reads one, without a change of any replica: shows that the medium
+    /// serves, and how soon (`protocols-tail.md` 10.5). [`StoreError::Busy`] while there is no room
+    /// for the write.
+    fn probe(&self) -> impl Future<Output = Result<(), StoreError>>;
+
     /// Writes a checkpoint, so that the next mount reads less log.
     fn checkpoint(&self) -> impl Future<Output = Result<(), StoreError>>;
 

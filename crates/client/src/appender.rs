@@ -21,9 +21,11 @@ use wire::data::{AppendRequest, CommitRequest, DataError, DataReply, DataRequest
 use wire::sector::sectors_for;
 use wire::token::Token;
 
+use crate::ask::TimedCall;
 use crate::counters::add;
 use crate::error::Error;
 use crate::file::FlatLogFile;
+use crate::health::{CallClass, CallEnd, Target};
 use crate::peers::{DataAnswer, PeerError};
 use crate::session::Refusal;
 use crate::stage::Staged;
@@ -57,6 +59,8 @@ struct Shared {
     /// Due time of the timer, and the signal that it has changed.
     armed: Cell<Option<Instant>>,
     rearm: Notify,
+    /// Version of the lists that the protocol knows.
+    lists_seen: Cell<u64>,
     /// Cause of the end.
     over: RefCell<Option<Over>>,
     closed: RefCell<Vec<oneshot::Sender<Result<u64, Error>>>>,
@@ -128,6 +132,7 @@ impl Appender {
     ) -> Result<Appender, Error> {
         let client = &file.0.client;
         let (env, config) = (client.env().clone(), client.config());
+        note_servers(client, &grant);
         let (end, life) = (grant.len, rights_life(&env, &grant));
         let writer = WriterConfig { copies: file.policy().copies, ..config.writer.clone() };
         let mut core = Writer::new(writer, client.0.chase.clone(), grant, env.now())
@@ -147,6 +152,7 @@ impl Appender {
             calls: RefCell::default(),
             armed: Cell::new(armed),
             rearm: Notify::new(),
+            lists_seen: Cell::new(0),
             over: RefCell::default(),
             closed: RefCell::default(),
             abandoned: Cell::new(false),
@@ -398,6 +404,12 @@ impl Shared {
     /// Gives the protocol an event and does what it asks for.
     fn process(self: &Rc<Self>, event: Event) {
         let mut actions = Vec::new();
+        let version = self.file.0.client.0.lists.borrow().version();
+        if self.lists_seen.replace(version) != version {
+            let copies = usize::from(self.file.policy().copies);
+            let unwanted = self.file.0.client.0.lists.borrow().unwanted(copies);
+            self.core.borrow_mut().set_listed(unwanted);
+        }
         self.core.borrow_mut().handle(self.env.now(), event, &mut actions);
         for action in actions {
             self.act(action);
@@ -505,6 +517,8 @@ impl Shared {
         add(&client.counters.sent_bytes, sectors.len() as u64);
         add(&client.counters.resends, u64::from(id.attempt > 0));
         let timeout = client.config.writer.call_timeout;
+        let target = Target { addr: to, disk: request.at.disk };
+        let timed = TimedCall::begin(&self.file.0.client, target, CallClass::append(sectors.len()));
         let request = DataRequest::Append(request);
         let call = {
             let _entered = span.enter();
@@ -516,6 +530,13 @@ impl Shared {
             let left = std::pin::pin!(until.notified());
             let call = std::pin::pin!(span.follow(call));
             let Either::Left((answer, _)) = select(call, left).await else { return };
+            timed.end(match &answer {
+                Ok(_) | Err(PeerError::Silent(_)) => CallEnd::Timed,
+                Err(_) => CallEnd::Untimed,
+            });
+            if let Err(error) = &answer {
+                shared.file.0.client.note_append_error(target, error);
+            }
             let result = sent_result(answer);
             shared.process_unless_abandoned(Event::Sent { id, result });
         });
@@ -576,6 +597,7 @@ impl Shared {
             let done = shared.env.operation(name, |refusal: &Refusal| refusal.kind, done);
             let answer = root.follow(done).await;
             if let Ok(StreamReply::Writer(grant)) = &answer {
+                note_servers(&shared.file.0.client, grant);
                 shared.note_rights(rights_life(&shared.env, grant));
             }
             shared.process_unless_abandoned(Event::Op(op_result(answer)));
@@ -691,6 +713,11 @@ impl Shared {
             }
         }
     }
+}
+
+fn note_servers(client: &crate::Client, grant: &WriterGrant) {
+    let places = grant.current.iter().chain(&grant.spares);
+    places.for_each(|place| client.note_servers(&place.replicas));
 }
 
 /// Life of rights granted now, by this host's clock. `None` when that clock makes them useless

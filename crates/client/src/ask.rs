@@ -1,9 +1,8 @@
-//! Which replica a read asks, and when it asks another one too (C16).
+//! Which replica a read asks, and when it asks another one too (C16, C17).
 
-use std::net::SocketAddr;
-
+use base::ChunkId;
 use runtime::{Duration, Instant};
-use wire::control::ReplicaPlace;
+use wire::control::{ChunkPlace, ReplicaPlace};
 
 use crate::backup::Delays;
 use crate::client::Client;
@@ -13,49 +12,50 @@ use crate::health::{CallClass, CallEnd, CallTicket, Target};
 /// Share of a disk's reads, in thousandths, whose latency stands for it when replicas are compared.
 const LIKELY_PER_MILLE: u32 = 900;
 
-fn target(replica: &ReplicaPlace) -> Target {
-    Target { addr: replica.addr, disk: replica.disk }
-}
-
-/// Replicas in the order to ask them: at random, those that failed lately last.
-pub(crate) fn order(client: &Client, replicas: &[ReplicaPlace]) -> Vec<ReplicaPlace> {
-    let mut order = replicas.to_vec();
+/// Replicas in the order to ask them: at random, those last that lack the bytes, as it seems, or are
+/// listed.
+pub(crate) fn order(client: &Client, chunk: &ChunkPlace) -> Vec<ReplicaPlace> {
+    let mut order = chunk.replicas.clone();
     if !order.is_empty() {
+        client.note_servers(&order);
         let first = client.env().random_below(order.len() as u64) as usize;
         order.rotate_left(first);
-        order.sort_by_key(|replica| client.is_penalised(replica.addr));
+        order.sort_by_key(|replica| client.is_asked_last(chunk.chunk, replica));
     }
     order
 }
 
-/// Index of the replica that is likely to answer first: none that failed lately, if there is another,
-/// and then the one with the least latency. One without evidence comes first: nothing waits there.
-pub(crate) fn likeliest(client: &Client, replicas: &[ReplicaPlace], class: CallClass) -> usize {
+/// Index of the replica that is likely to answer first: none that is to be asked last, if there is
+/// another, and then the one with the least latency. One without evidence comes first: nothing waits
+/// there.
+pub(crate) fn likeliest(
+    client: &Client,
+    chunk: ChunkId,
+    replicas: &[ReplicaPlace],
+    class: CallClass,
+) -> usize {
     let (health, now) = (&mut *client.0.health.borrow_mut(), client.env().now());
     let mut rank = |replica: &ReplicaPlace| {
-        let latency = health.latency(target(replica), class, LIKELY_PER_MILLE, now);
-        (client.is_penalised(replica.addr), latency.unwrap_or(Duration::ZERO))
+        let latency = health.latency(Target::of(replica), class, LIKELY_PER_MILLE, now);
+        (client.is_asked_last(chunk, replica), latency.unwrap_or(Duration::ZERO))
     };
     let ranks: Vec<_> = replicas.iter().map(&mut rank).collect();
     let least = ranks.iter().enumerate().min_by_key(|(_, rank)| **rank);
     least.map_or(0, |(index, _)| index)
 }
 
-/// A read at a replica, whose latency counts: also when it is dropped, as far as it has come.
-pub(crate) struct TimedCall<'a> {
-    client: &'a Client,
+/// A call to a replica, whose latency counts: also when it is dropped, as far as it has come.
+pub(crate) struct TimedCall {
+    client: Client,
     ticket: Option<CallTicket>,
 }
 
-impl<'a> TimedCall<'a> {
-    pub(crate) fn begin(
-        client: &'a Client,
-        replica: &ReplicaPlace,
-        class: CallClass,
-    ) -> TimedCall<'a> {
+impl TimedCall {
+    pub(crate) fn begin(client: &Client, target: Target, class: CallClass) -> TimedCall {
         let now = client.env().now();
-        let ticket = client.0.health.borrow_mut().begin(target(replica), class, now);
-        TimedCall { client, ticket: Some(ticket) }
+        let ticket = client.0.health.borrow_mut().begin(target, class, now);
+        client.0.watch();
+        TimedCall { client: client.clone(), ticket: Some(ticket) }
     }
 
     pub(crate) fn end(mut self, end: CallEnd) {
@@ -69,9 +69,9 @@ impl<'a> TimedCall<'a> {
     }
 }
 
-impl Drop for TimedCall<'_> {
+impl Drop for TimedCall {
     fn drop(&mut self) {
-        self.note(CallEnd::Timed);
+        self.note(CallEnd::GivenUp);
     }
 }
 
@@ -137,28 +137,25 @@ impl Pace {
 
 /// Replicas that one read has asked and that have not answered.
 #[derive(Default)]
-pub(crate) struct UnderWay(Vec<(SocketAddr, base::DiskId, Asking, Instant)>);
+pub(crate) struct UnderWay(Vec<(Target, Asking, Instant)>);
 
 impl UnderWay {
     pub(crate) fn begin(&mut self, replica: &ReplicaPlace, asking: Asking, now: Instant) {
-        self.0.push((replica.addr, replica.disk, asking, now));
+        self.0.push((Target::of(replica), asking, now));
     }
 
     /// A replica has answered; answers why it was asked.
     pub(crate) fn end(&mut self, replica: &ReplicaPlace) -> Asking {
-        let is_it = |(addr, disk, ..): &(SocketAddr, base::DiskId, Asking, Instant)| {
-            (*addr, *disk) == (replica.addr, replica.disk)
-        };
-        let at = self.0.iter().position(is_it).expect("it was asked");
-        self.0.remove(at).2
+        let at = self.0.iter().position(|(asked, ..)| *asked == Target::of(replica));
+        self.0.remove(at.expect("it was asked")).1
     }
 
-    /// Has those asked last for a while that have not answered for `failed`: they may never do.
-    pub(crate) fn penalise_failed(&self, client: &Client, failed: Duration) {
+    /// Suspects those that have not answered for `failed`: they may never do.
+    pub(crate) fn suspect_failed(&self, client: &Client, failed: Duration) {
         let now = client.env().now();
-        for (addr, _, _, started) in &self.0 {
+        for (target, _, started) in &self.0 {
             if now.since(*started) >= failed {
-                client.penalise(*addr);
+                client.suspect(*target);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! [`Client`]: one program's session with a cluster.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
@@ -11,16 +11,18 @@ use runtime::{Class, Duration, Env, Instant};
 use transport::Endpoint;
 use wire::control::{
     ClusterInfo, ClusterReply, ClusterRequest, ClusterStatus, ControlError, ControlReply,
-    ControlRequest, Group, OpId, ReplicaFault, StreamChange, StreamReply, StreamRequest,
-    TraceReply, TraceRequest, stream_partition,
+    ControlRequest, Group, OpId, ReplicaFault, ReplicaPlace, StreamChange, StreamReply,
+    StreamRequest, TraceReply, TraceRequest, stream_partition,
 };
+use wire::data::DataError;
 
 use crate::backup::{BackupBudget, BackupMetrics};
 use crate::config::Config;
 use crate::counters::{Counters, Totals};
 use crate::error::Error;
-use crate::health::Health;
-use crate::limits::REPORTS_MAX;
+use crate::health::{Health, Target};
+use crate::limits::{BAD_REPLICAS_MAX, REPORTS_MAX};
+use crate::lists::{ListMetrics, ListedDisk, Lists};
 use crate::locate::Locator;
 use crate::network::Network;
 use crate::peers::{PeerError, Peers};
@@ -46,8 +48,15 @@ pub(crate) struct ClientInner {
     /// Backup reads that may be sent.
     pub(crate) backups: RefCell<BackupBudget>,
     pub(crate) backup_metrics: BackupMetrics,
-    /// Servers of replicas that did not serve, and until when they are asked last.
-    pub(crate) penalties: RefCell<Vec<(SocketAddr, Instant)>>,
+    /// Disks that are slow or out of service, as this client sees them.
+    pub(crate) lists: RefCell<Lists>,
+    pub(crate) list_metrics: ListMetrics,
+    /// Listed disks, as the page of metrics has them.
+    pub(crate) listed_now: Cell<i64>,
+    /// A watch over disks runs.
+    pub(crate) watching: Cell<bool>,
+    /// Replicas that were damaged or missing, and until when they are asked last.
+    bad_replicas: RefCell<Vec<(ChunkId, DiskId, Instant)>>,
     /// Failures of replicas that were reported lately.
     reports: RefCell<Vec<(ChunkId, ServerId, Instant)>>,
 }
@@ -88,12 +97,16 @@ impl Client {
             health: RefCell::new(Health::with_room(config.health_records, env.now())),
             backups: RefCell::new(BackupBudget::new(&config.backup)),
             backup_metrics: BackupMetrics::new(env.tracer().registry()),
+            lists: RefCell::new(Lists::new(config.slow_min)),
             config,
             counters,
             session,
             chase,
             locator,
-            penalties: RefCell::default(),
+            list_metrics: ListMetrics::new(env.tracer().registry()),
+            listed_now: Cell::default(),
+            watching: Cell::default(),
+            bad_replicas: RefCell::default(),
             reports: RefCell::default(),
         })))
     }
@@ -314,17 +327,63 @@ impl Client {
         });
     }
 
-    /// Notes that a server did not serve.
-    pub(crate) fn penalise(&self, addr: SocketAddr) {
-        let until = self.0.env.now() + self.0.config.read_penalty;
-        let penalties = &mut *self.0.penalties.borrow_mut();
-        penalties.retain(|&(other, at)| other != addr && at > self.0.env.now());
-        penalties.push((addr, until));
+    /// Disks that this client lists as slow or out of service (C17).
+    pub fn listed_disks(&self) -> Vec<ListedDisk> {
+        self.0.lists.borrow().listed()
     }
 
-    pub(crate) fn is_penalised(&self, addr: SocketAddr) -> bool {
+    /// Takes in which servers the replicas are of.
+    pub(crate) fn note_servers(&self, replicas: &[ReplicaPlace]) {
+        let lists = &mut *self.0.lists.borrow_mut();
+        replicas.iter().for_each(|replica| lists.note_server(replica.addr, replica.server));
+    }
+
+    /// A call did not get through to a disk: it is probed, and listed if that fails too.
+    pub(crate) fn suspect(&self, target: Target) {
+        self.0.lists.borrow_mut().suspect(target, self.0.env.now());
+        self.0.watch();
+    }
+
+    /// An append was not answered.
+    pub(crate) fn note_append_error(&self, target: Target, error: &PeerError<DataError>) {
+        match error {
+            PeerError::Unreachable(_) | PeerError::Silent(_) => self.suspect(target),
+            PeerError::Refused(DataError::DiskFailed) => {
+                let health = self.0.health.borrow();
+                self.0.lists.borrow_mut().disk_failed(target, &health, self.0.env.now());
+                self.0.watch();
+            }
+            _ => {}
+        }
+    }
+
+    /// A replica did not serve a read.
+    pub(crate) fn note_fault(&self, chunk: ChunkId, replica: &ReplicaPlace, fault: ReplicaFault) {
         let now = self.0.env.now();
-        self.0.penalties.borrow().iter().any(|&(other, until)| other == addr && until > now)
+        match fault {
+            ReplicaFault::Unreachable => self.suspect(Target::of(replica)),
+            ReplicaFault::DiskFailed => {
+                let health = self.0.health.borrow();
+                self.0.lists.borrow_mut().disk_failed(Target::of(replica), &health, now);
+                self.0.watch();
+            }
+            _ => {}
+        }
+        let bad = &mut *self.0.bad_replicas.borrow_mut();
+        bad.retain(|&(of, disk, until)| (of, disk) != (chunk, replica.disk) && until > now);
+        if bad.len() < BAD_REPLICAS_MAX {
+            bad.push((chunk, replica.disk, now + self.0.config.read_penalty));
+        }
+    }
+
+    /// True when others are to be asked for a chunk before this replica.
+    pub(crate) fn is_asked_last(&self, chunk: ChunkId, replica: &ReplicaPlace) -> bool {
+        let now = self.0.env.now();
+        let is_it = |&(of, disk, until): &(ChunkId, DiskId, Instant)| {
+            (of, disk) == (chunk, replica.disk) && until > now
+        };
+        self.0.lists.borrow().is_asked_last(Target::of(replica))
+            || self.0.bad_replicas.borrow().iter().any(is_it)
     }
 }
 

@@ -6,7 +6,7 @@ use crate::backup::BackupConfig;
 use crate::limits::{
     APPENDS_INFLIGHT_DEFAULT, APPENDS_INFLIGHT_MAX, CACHE_CHUNKS_DEFAULT, CHASE_BYTES_ALL_DEFAULT,
     CHASE_BYTES_DEFAULT, CHUNK_LEN_DEFAULT, CHUNK_LEN_MIN, CONTROL_BUDGET_MAX, HEALTH_RECORDS_MAX,
-    PREFETCH_DEFAULT, PREFETCH_MAX, SPARES_DEFAULT, SPARES_MAX, WINDOW_BYTES_DEFAULT,
+    PREFETCH_DEFAULT, PREFETCH_MAX, SLOW_MIN, SPARES_DEFAULT, SPARES_MAX, WINDOW_BYTES_DEFAULT,
     WINDOW_BYTES_MIN,
 };
 use crate::writer::WriterConfig;
@@ -33,10 +33,12 @@ pub struct Config {
     /// Time after which the end of a file that is open for append counts as unknown. Longer than
     /// `writer.commit_repeat`: in it a writer that lives notifies replicas that have restarted.
     pub end_timeout: Duration,
-    /// Time for which a replica that did not serve is asked last.
+    /// Time for which a replica of a chunk that was damaged, missing or not reached is asked last.
     pub read_penalty: Duration,
     /// Backup reads (C16).
     pub backup: BackupConfig,
+    /// Latency below which no disk is listed as slow (C17).
+    pub slow_min: Duration,
     /// Records of the latencies of replicas, up to [`HEALTH_RECORDS_MAX`].
     pub health_records: usize,
     /// Chunks in the chunk-information cache (C6).
@@ -66,6 +68,7 @@ impl Default for Config {
             end_timeout: Duration::from_secs(10),
             read_penalty: Duration::from_secs(5),
             backup: BackupConfig::default(),
+            slow_min: SLOW_MIN,
             health_records: HEALTH_RECORDS_MAX,
             cache_chunks: CACHE_CHUNKS_DEFAULT,
             prefetch: PREFETCH_DEFAULT,

@@ -11,8 +11,12 @@ use std::net::SocketAddr;
 
 use base::{DiskId, KIB};
 use runtime::{Duration, Instant};
+use wire::control::ReplicaPlace;
 
-use crate::limits::{HEALTH_CALLS_MAX, HEALTH_HALVING, HEALTH_RECORDS_MAX};
+use crate::limits::{
+    HEALTH_CALLS_MAX, HEALTH_HALVING, HEALTH_HALVING_RECENT, HEALTH_RECORDS_MAX, LIST_INTERVAL,
+    OWN_PAUSE,
+};
 
 /// Buckets of a histogram: four to each doubling from 16 us on, so that a bucket's end is at most a
 /// quarter above its beginning. The last one begins at 0.8 s and has no end.
@@ -53,6 +57,13 @@ impl SizeClass {
     }
 }
 
+/// Share of calls, in thousandths, whose latency a disk is judged by.
+const EVIDENCE_PER_MILLE: u32 = 900;
+/// Calls of about the last second on which a disk is judged.
+const RECENT_SAMPLES_MIN: u64 = 4;
+/// Calls of the last seconds with which others are compared.
+const USUAL_SAMPLES_MIN: u64 = 16;
+
 const SMALL_MAX: usize = 16 * KIB as usize;
 const MEDIUM_MAX: usize = 128 * KIB as usize;
 
@@ -76,6 +87,13 @@ impl CallClass {
         CallClass { kind: CallKind::Append, size: SizeClass::of(len) }
     }
 
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = CallClass> {
+        let sizes = [SizeClass::Small, SizeClass::Medium, SizeClass::Large];
+        let kinds = [CallKind::Read, CallKind::Append].into_iter();
+        kinds.flat_map(move |kind| sizes.into_iter().map(move |size| CallClass { kind, size }))
+    }
+
     fn index(self) -> usize {
         self.kind as usize * 3 + self.size as usize
     }
@@ -90,11 +108,20 @@ pub struct Target {
     pub disk: DiskId,
 }
 
+impl Target {
+    /// The disk of a replica.
+    pub fn of(replica: &ReplicaPlace) -> Target {
+        Target { addr: replica.addr, disk: replica.disk }
+    }
+}
+
 /// How a call has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CallEnd {
-    /// It was answered, given up or too late: its age is a latency, or a lower bound of one.
+    /// It was answered, or too late: its age is a latency.
     Timed,
+    /// It was given up, for another one was answered first: its age is a lower bound of a latency.
+    GivenUp,
     /// It was refused before the disk was asked: its age says nothing.
     Untimed,
 }
@@ -116,22 +143,37 @@ impl CallTicket {
     }
 }
 
-/// Counts of latencies, halved periodically: the last seconds count most.
+/// What is known of a disk's calls of one class.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Evidence {
+    /// The disk.
+    pub target: Target,
+    /// Latency that a tenth of its calls exceeded in about the last second, or the age of its oldest
+    /// call, if that is more. `None` without either.
+    pub now: Option<Duration>,
+    /// The same share of the calls of the last seconds, when they are enough to compare others with.
+    pub usual: Option<Duration>,
+    /// Most of its calls were given up lately: what they would have taken is not known.
+    pub given_up: bool,
+}
+
+/// Counts of latencies, halved periodically: the last ones count most.
 #[derive(Clone, Debug)]
 struct LatencyHistogram {
     counts: [u16; BUCKETS],
+    halving: Duration,
     /// Number of the period in which it was halved last.
     period: u64,
 }
 
 impl LatencyHistogram {
-    fn new(now: Instant) -> LatencyHistogram {
-        LatencyHistogram { counts: [0; BUCKETS], period: period(now) }
+    fn new(halving: Duration, now: Instant) -> LatencyHistogram {
+        LatencyHistogram { counts: [0; BUCKETS], halving, period: period(halving, now) }
     }
 
     /// Halves it once for each period that has passed.
     fn halve(&mut self, now: Instant) {
-        let passed = period(now).saturating_sub(self.period);
+        let passed = period(self.halving, now).saturating_sub(self.period);
         if passed == 0 {
             return;
         }
@@ -168,8 +210,8 @@ impl LatencyHistogram {
     }
 }
 
-fn period(now: Instant) -> u64 {
-    now.as_nanos() / HEALTH_HALVING.as_nanos() as u64
+fn period(halving: Duration, now: Instant) -> u64 {
+    now.as_nanos() / halving.as_nanos() as u64
 }
 
 /// The bucket of a latency.
@@ -195,6 +237,10 @@ pub(crate) fn bucket_end(bucket: usize) -> Duration {
 #[derive(Clone, Debug)]
 struct Record {
     histogram: LatencyHistogram,
+    /// Of about the last second.
+    recent: LatencyHistogram,
+    /// Those of them that were given up.
+    given_up: LatencyHistogram,
     /// Calls under way by number and beginning, the oldest first.
     under_way: VecDeque<(u64, Instant)>,
     used: Instant,
@@ -207,6 +253,12 @@ pub struct Health {
     all: [LatencyHistogram; 6],
     next_call: u64,
     records_max: usize,
+    /// This process stood still until then: its calls are no older.
+    awake_since: Instant,
+    /// When the watch over this process ran last, while there is one.
+    ticked: Option<Instant>,
+    /// When a call ended last.
+    ended: Instant,
 }
 
 impl Health {
@@ -217,8 +269,9 @@ impl Health {
 
     /// With room for `records_max` records.
     pub fn with_room(records_max: usize, now: Instant) -> Health {
-        let all = std::array::from_fn(|_| LatencyHistogram::new(now));
-        Health { records: BTreeMap::new(), all, next_call: 0, records_max }
+        let all = std::array::from_fn(|_| LatencyHistogram::new(HEALTH_HALVING, now));
+        let (records, awake_since) = (BTreeMap::new(), Instant::default());
+        Health { records, all, next_call: 0, records_max, awake_since, ticked: None, ended: now }
     }
 
     /// Records that it has.
@@ -238,7 +291,9 @@ impl Health {
         let room = self.records.len() < self.records_max;
         if room || self.records.contains_key(&key) {
             let record = self.records.entry(key).or_insert_with(|| Record {
-                histogram: LatencyHistogram::new(now),
+                histogram: LatencyHistogram::new(HEALTH_HALVING, now),
+                recent: LatencyHistogram::new(HEALTH_HALVING_RECENT, now),
+                given_up: LatencyHistogram::new(HEALTH_HALVING_RECENT, now),
                 under_way: VecDeque::new(),
                 used: now,
             });
@@ -262,8 +317,10 @@ impl Health {
     /// A call has ended.
     pub fn end(&mut self, ticket: CallTicket, end: CallEnd, now: Instant) {
         let CallTicket { target, class, number, begun } = ticket;
-        let latency = now.since(begun);
-        if end == CallEnd::Timed {
+        self.note_pause(now);
+        let latency = self.age(begun, now);
+        self.ended = now;
+        if end != CallEnd::Untimed {
             self.all[class.index()].add(latency, now);
         }
         let Some(record) = self.records.get_mut(&(target, class)) else { return };
@@ -271,16 +328,85 @@ impl Health {
         if let Ok(at) = record.under_way.binary_search_by_key(&number, |(number, _)| *number) {
             record.under_way.remove(at);
         }
-        if end == CallEnd::Timed {
+        if end != CallEnd::Untimed {
             record.histogram.add(latency, now);
+            record.recent.add(latency, now);
         }
+        if end == CallEnd::GivenUp {
+            record.given_up.add(latency, now);
+        }
+    }
+
+    /// From now on [`Health::tick`] is called every [`LIST_INTERVAL`].
+    pub fn watched(&mut self, now: Instant) {
+        self.ticked = Some(now);
+    }
+
+    /// The watch ends.
+    pub fn unwatched(&mut self) {
+        self.ticked = None;
+    }
+
+    /// Shows that this process runs; false when it stood still until now.
+    pub fn tick(&mut self, now: Instant) -> bool {
+        let awake = !self.note_pause(now);
+        self.ticked = Some(now);
+        awake
+    }
+
+    /// When the last tick is too long ago, this process stood still until now: nothing that it has not
+    /// heard in that time is held against anyone (`protocols-tail.md` 10.2).
+    fn note_pause(&mut self, now: Instant) -> bool {
+        let late = LIST_INTERVAL + OWN_PAUSE;
+        let stood = self.ticked.is_some_and(|ticked| now.since(ticked) > late);
+        if stood {
+            (self.awake_since, self.ticked) = (now, Some(now));
+        }
+        stood
+    }
+
+    /// For how long this process has waited for what began at `begun`: time in which it stood still
+    /// does not count.
+    pub fn age(&self, begun: Instant, now: Instant) -> Duration {
+        now.since(begun.max(self.awake_since))
+    }
+
+    /// True when no call is under way, and none has ended for `time`.
+    pub fn is_idle(&self, time: Duration, now: Instant) -> bool {
+        let calls = self.records.values().any(|record| !record.under_way.is_empty());
+        !calls && now.since(self.ended) >= time
+    }
+
+    /// Disks that have a record, each once.
+    pub fn targets(&self) -> Vec<Target> {
+        let mut targets: Vec<_> = self.records.keys().map(|(target, _)| *target).collect();
+        targets.dedup();
+        targets
+    }
+
+    /// What is known of each disk in a class.
+    pub fn evidence(&mut self, class: CallClass, now: Instant) -> Vec<Evidence> {
+        let awake = self.awake_since;
+        let of_class = self.records.iter_mut().filter(|((_, of), _)| *of == class);
+        let known = of_class.map(|((target, _), record)| {
+            let calls = record.recent.samples(now);
+            let few = calls < RECENT_SAMPLES_MIN;
+            let given_up = !few && 2 * record.given_up.samples(now) > calls;
+            let recent = record.recent.quantile(EVIDENCE_PER_MILLE, now).filter(|_| !few);
+            let oldest = record.under_way.front().map(|(_, begun)| now.since(awake.max(*begun)));
+            let few = record.histogram.samples(now) < USUAL_SAMPLES_MIN;
+            let usual = record.histogram.quantile(EVIDENCE_PER_MILLE, now).filter(|_| !few);
+            Evidence { target: *target, now: recent.max(oldest), usual, given_up }
+        });
+        known.collect()
     }
 
     /// Calls under way at a disk that are counted, and the age of the oldest.
     pub fn under_way(&self, target: Target, class: CallClass, now: Instant) -> (usize, Duration) {
         let Some(record) = self.records.get(&(target, class)) else { return (0, Duration::ZERO) };
+        let oldest = record.under_way.front();
         let oldest =
-            record.under_way.front().map_or(Duration::ZERO, |(_, begun)| now.since(*begun));
+            oldest.map_or(Duration::ZERO, |(_, begun)| now.since(self.awake_since.max(*begun)));
         (record.under_way.len(), oldest)
     }
 

@@ -80,8 +80,8 @@ pub const REMOVE_PARALLEL: usize = 32;
 /// Bytes of a symbolic link's target.
 pub const TARGET_MAX: usize = 4095;
 
-/// Records of latencies of one client at most: 4,096 x (136 bytes of counts, 48 of key, 40 of state)
-/// = 0.9 MiB. 680 disks of which every class of reads and appends is used.
+/// Records of latencies of one client at most: 4,096 x (450 bytes of counts, 48 of key, 40 of state)
+/// = 2.2 MiB. 680 disks of which every class of reads and appends is used.
 pub const HEALTH_RECORDS_MAX: usize = 4096;
 /// Calls under way whose beginnings a record has, at most: 16 bytes each. The oldest of them is the
 /// oldest of all, unless so many end in another order.
@@ -98,6 +98,50 @@ pub const LEADER_LOOK: Duration = Duration::from_secs(1);
 
 /// Time after which a latency counts half: a disk that has recovered is like the others after a few.
 pub const HEALTH_HALVING: Duration = Duration::from_secs(5);
+
+/// The same of the latencies that a disk is listed for (C17): it is judged by about the last second.
+pub const HEALTH_HALVING_RECENT: Duration = Duration::from_millis(500);
+
+/// Interval at which disks are judged (C17, `protocols-tail.md` 10.5), while there are calls.
+pub const LIST_INTERVAL: Duration = Duration::from_millis(20);
+/// A client without a call for so long judges none.
+pub const LIST_IDLE: Duration = Duration::from_secs(1);
+/// Latency below which no disk is slow, whatever others have.
+pub const SLOW_MIN: Duration = Duration::from_millis(5);
+/// Latency in thousandths of its peers' from which on a disk may count as slow ...
+pub const SLOW_FROM_PER_MILLE: u64 = 3000;
+/// ... and from which on it does.
+pub const SLOW_SURELY_PER_MILLE: u64 = 8000;
+/// Shortest stay in a list. A disk that has come back is not slow again for as long.
+pub const LIST_STAY_MIN: Duration = Duration::from_secs(2);
+/// A disk that comes back within this time of the last time stays twice as long, up to
+/// [`LIST_STAY_MAX`].
+pub const LIST_MEMORY: Duration = Duration::from_secs(600);
+/// See [`LIST_MEMORY`].
+pub const LIST_STAY_MAX: Duration = Duration::from_secs(60);
+/// Disks whose return is remembered.
+pub const LIST_RETURNS_MAX: usize = 1024;
+/// When half of the servers seem slow at once, it is this process or its network: nothing is listed
+/// for so long.
+pub const LIST_DOUBT: Duration = Duration::from_secs(1);
+/// Servers from which on half of them are too many at once.
+pub const LIST_DOUBT_SERVERS: usize = 4;
+/// One server of so many may be listed, and one always.
+pub const LIST_SERVERS_SHARE: usize = 3;
+/// A suspect that has not answered its probe for so long is slow: many times a durable write.
+pub const SUSPECT_AGE: Duration = Duration::from_millis(100);
+/// Disks that are looked at because a call failed, at most.
+pub const SUSPECTS_MAX: usize = 64;
+/// Pause between two probes of a listed disk.
+pub const LIST_PROBE_PAUSE: Duration = Duration::from_secs(1);
+/// Pause after a probe that was refused at once; then it is sent again.
+pub const LIST_PROBE_AGAIN: Duration = Duration::from_millis(50);
+/// A probe without an answer in this time has failed: longer than a chunkserver waits for its disk.
+pub const LIST_PROBE_TIMEOUT: Duration = Duration::from_millis(700);
+/// Good probes in a row after which a slow disk is good.
+pub const LIST_PROBES_GOOD: u8 = 3;
+/// Damaged or missing replicas that reads remember, to ask them last.
+pub const BAD_REPLICAS_MAX: usize = 1024;
 
 /// Least wait for a replica before another is asked too (C16): several times a read from flash.
 pub const BACKUP_DELAY_MIN: Duration = Duration::from_micros(500);

@@ -18,7 +18,7 @@ use crate::counters::add;
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::file::FlatLogFile;
-use crate::health::{CallClass, CallEnd};
+use crate::health::{CallClass, CallEnd, Target};
 use crate::limits::{READ_DEPTH, READ_MAX, READ_PIECE};
 use crate::peers::PeerError;
 use crate::tail::{Bound, Tail};
@@ -86,6 +86,8 @@ enum Answer {
     },
     /// It has other data, or none: the view may be stale.
     Stale(ReplicaFault),
+    /// It refuses the right that came with the view, as others will.
+    Denied,
     Bad(ReplicaFault),
     /// It can not say now.
     Later,
@@ -354,7 +356,7 @@ impl Reader {
     async fn ask_replicas(&self, chunk: &ChunkPlace, offset: u32, len: u32, sure: bool) -> Round {
         let client = self.client();
         let class = CallClass::read(len as usize);
-        let mut waiting = order(client, &chunk.replicas);
+        let mut waiting = order(client, chunk);
         let count = waiting.len();
         client.0.backups.borrow_mut().earn(u64::from(len));
         let mut pace = Pace::of(client, class);
@@ -382,7 +384,7 @@ impl Reader {
             };
             let Some(next) = next else {
                 let Some(asking) = pace.act(client, u64::from(len)) else { continue };
-                let replica = waiting.remove(likeliest(client, &waiting, class));
+                let replica = waiting.remove(likeliest(client, chunk.chunk, &waiting, class));
                 pace.start(client.env().now());
                 under_way.begin(&replica, asking, client.env().now());
                 asked.push(self.ask_replica(chunk, replica, offset, len));
@@ -397,7 +399,7 @@ impl Reader {
                         client.0.backup_metrics.won.inc();
                         client.env().mark("reader: backup read won");
                     }
-                    under_way.penalise_failed(client, pace.delays.failed);
+                    under_way.suspect_failed(client, pace.delays.failed);
                     return Round::ReadPart(ReadPart::Bytes(extent));
                 }
                 Answer::Bytes(extent) => {
@@ -419,6 +421,8 @@ impl Reader {
                     ended = Some(ChunkEnd::Open);
                     None
                 }
+                Answer::Denied if !sure => break,
+                Answer::Denied => None,
                 Answer::Stale(fault) => sure.then_some(fault),
                 Answer::Bad(fault) => {
                     damaged += usize::from(fault == ReplicaFault::Corrupt);
@@ -430,7 +434,7 @@ impl Reader {
                 }
             };
             if let Some(fault) = fault {
-                client.penalise(replica.addr);
+                client.note_fault(chunk.chunk, &replica, fault);
                 client.report(self.file.id(), chunk.chunk, replica.server, fault);
             }
         }
@@ -478,7 +482,7 @@ impl Reader {
         let uncommitted = chunk.sealed.is_some();
         let request = DataRequest::Read(ReadRequest { at, offset, len, uncommitted });
         let attempt = client.config().read_attempt;
-        let timed = TimedCall::begin(client, replica, CallClass::read(len as usize));
+        let timed = TimedCall::begin(client, Target::of(replica), CallClass::read(len as usize));
         let answer = client.0.peers.data(replica.addr, request, chunk.token, None, attempt).await;
         timed.end(match &answer {
             Ok((_, Some(sectors))) if !sectors.is_empty() => CallEnd::Timed,
@@ -520,6 +524,7 @@ impl Reader {
                 DataError::NotFound if chunk.sealed.is_none() => Answer::End { sealed: false },
                 DataError::NotFound | DataError::WrongDisk => Answer::Stale(ReplicaFault::Missing),
                 DataError::DiskFailed => Answer::Bad(ReplicaFault::DiskFailed),
+                DataError::Denied => Answer::Denied,
                 DataError::Corrupt { .. } => Answer::Bad(ReplicaFault::Corrupt),
                 _ => Answer::Later,
             },

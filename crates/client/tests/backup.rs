@@ -3,7 +3,7 @@
 
 use base::limits::SECTOR_DATA_MAX;
 use client::limits::{BACKUP_DELAY_MAX, READ_FAILED_MAX};
-use client::{Client, Config, FlatLogFile};
+use client::{Client, Config, FlatLogFile, ListReason, ListState};
 use runtime::Duration;
 use wire::control::Policy;
 
@@ -13,6 +13,11 @@ use crate::fake::{Fake, Health};
 const LEN: usize = 400_000;
 /// Longest answer of a healthy replica in this cluster: two ways of 55 us, with a margin.
 const HEALTHY: Duration = Duration::from_micros(500);
+
+/// A slow disk stays a first choice.
+fn without_lists() -> Config {
+    Config { slow_min: Duration::from_secs(3600), ..Config::default() }
+}
 
 /// A sealed file of [`LEN`] bytes.
 async fn sealed(client: &Client) -> (FlatLogFile, Vec<u8>) {
@@ -42,7 +47,7 @@ async fn reads(client: &Client, file: &FlatLogFile, data: &[u8], count: u64) -> 
 #[test]
 fn reads_do_not_wait_for_a_slow_replica_and_it_reads_nothing_for_them() {
     let fake = Fake::new(1, 3);
-    run(50, &fake.clone(), Config::default(), |client| async move {
+    run(50, &fake.clone(), without_lists(), |client| async move {
         let (file, data) = sealed(&client).await;
         fake.with(|state| state.slow_us[1] = 50_000);
         let took = reads(&client, &file, &data, 150).await;
@@ -63,7 +68,7 @@ fn reads_do_not_wait_for_a_slow_replica_and_it_reads_nothing_for_them() {
 #[test]
 fn backup_reads_are_within_their_budget() {
     let fake = Fake::new(1, 3);
-    let mut config = Config::default();
+    let mut config = without_lists();
     config.backup.burst = 3;
     run(51, &fake.clone(), config, |client| async move {
         let (file, data) = sealed(&client).await;
@@ -92,6 +97,31 @@ fn replica_that_never_answers_counts_as_failed_without_a_token_and_is_asked_last
         let totals = client.totals();
         assert_eq!((totals.backup_reads, totals.backup_reads_refused), (0, 1));
         assert_eq!(totals.read_failovers, 1);
+    });
+}
+
+#[test]
+fn slow_replica_is_listed_and_asked_last_until_it_is_good() {
+    let fake = Fake::new(1, 3);
+    run(54, &fake.clone(), Config::default(), |client| async move {
+        let (file, data) = sealed(&client).await;
+        reads(&client, &file, &data, 300).await;
+        fake.with(|state| state.slow_us[1] = 50_000);
+        reads(&client, &file, &data, 600).await;
+        client.env().sleep(Duration::from_millis(200)).await;
+        let listed = client.listed_disks();
+        assert_eq!(listed.len(), 1, "{listed:?}");
+        assert_eq!((listed[0].state, listed[0].reason), (ListState::Slow, ListReason::Latency));
+        let backups = client.totals().backup_reads;
+        let took = reads(&client, &file, &data, 300).await;
+        assert!(*took.last().unwrap() < HEALTHY, "{took:?}");
+        assert_eq!(client.totals().backup_reads, backups);
+        fake.with(|state| state.slow_us[1] = 0);
+        client.env().sleep(Duration::from_secs(8)).await;
+        assert_eq!(client.listed_disks(), []);
+        let before = fake.with(|state| state.reads[1]);
+        reads(&client, &file, &data, 100).await;
+        assert!(fake.with(|state| state.reads[1]) > before + 20);
     });
 }
 

@@ -112,6 +112,7 @@ impl Tuning {
             client.prefetch = *rng.pick(&[1, 4, PREFETCH_DEFAULT]);
             client.cache_chunks = 256;
             client.read_penalty = millis(rng, &[0, 5_000]);
+            client.slow_min = millis(rng, &[1, 5, 3_600_000]);
             client.health_records = *rng.pick(&[3, HEALTH_RECORDS_MAX]);
             let backup = &mut client.backup;
             backup.delay_min = Duration::from_micros(*rng.pick(&[1, 500]));

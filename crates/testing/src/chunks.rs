@@ -316,6 +316,11 @@ impl ChunkStore for ModelStore {
         })
     }
 
+    async fn probe(&self) -> Result<(), StoreError> {
+        self.alive()?;
+        self.pause().await
+    }
+
     async fn fence(&self, chunk: ChunkId, epoch: Epoch) -> Result<ReplicaStat, StoreError> {
         self.alive()?;
         let disk = &mut *self.disk.0.borrow_mut();

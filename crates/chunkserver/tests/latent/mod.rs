@@ -21,12 +21,13 @@ pub struct Latent {
     busy: Rc<Cell<bool>>,
     hung: Rc<Cell<bool>>,
     checks: Rc<Cell<u32>>,
+    probes: Rc<Cell<u32>>,
 }
 
 impl Latent {
     pub fn new(store: ModelStore) -> Latent {
-        let (spoilt, met, busy, hung, checks) = Default::default();
-        Latent { store, spoilt, met, busy, hung, checks }
+        let (spoilt, met, busy, hung, checks, probes) = Default::default();
+        Latent { store, spoilt, met, busy, hung, checks, probes }
     }
 
     /// The sector with this byte of any chunk can not be read from now on.
@@ -48,6 +49,11 @@ impl Latent {
     /// Checks of the medium that have ended.
     pub fn checks(&self) -> u32 {
         self.checks.get()
+    }
+
+    /// Probes that the medium was asked for.
+    pub fn probes(&self) -> u32 {
+        self.probes.get()
     }
 
     /// Nothing that asks the medium for data or its superblock ends from now on.
@@ -133,6 +139,14 @@ impl ChunkStore for Latent {
             std::future::pending::<()>().await;
         }
         self.checks.set(self.checks.get() + 1);
+    }
+
+    async fn probe(&self) -> Result<(), StoreError> {
+        self.probes.set(self.probes.get() + 1);
+        if self.hung.get() {
+            std::future::pending::<()>().await;
+        }
+        self.store.probe().await
     }
 
     async fn checkpoint(&self) -> Result<(), StoreError> {

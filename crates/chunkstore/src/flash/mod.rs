@@ -646,6 +646,10 @@ impl ChunkStore for FlashStore {
         self.inner().check_medium().await;
     }
 
+    async fn probe(&self) -> Result<(), StoreError> {
+        self.inner().probe().await
+    }
+
     async fn checkpoint(&self) -> Result<(), StoreError> {
         self.inner().checkpoint().await
     }

@@ -15,8 +15,9 @@ use runtime::{Buf, BufMut, Class, Env, File, Instant, WriteMode};
 use super::alloc::Allocator;
 use super::cache::MapCache;
 use super::layout::{SUPER_AT, Super};
-use super::log::Log;
+use super::log::{Log, Room};
 use super::prepare::is_full;
+use super::record::Record;
 use super::table::{Entry, Open, Table};
 use super::{Config, SyncMode};
 use crate::contract::{StoreError, StoreOwner};
@@ -389,6 +390,22 @@ impl FlashStoreInner {
             Some(error) => self.fail(&error),
             None => self.fail(&"its superblocks are gone: the medium was overwritten"),
         }
+    }
+
+    /// Logs again what the log says already, and reads a superblock.
+    pub(crate) async fn probe(self: &Rc<Self>) -> Result<(), StoreError> {
+        self.check_open()?;
+        let logged = {
+            let state = &mut *self.state.borrow_mut();
+            if !state.log.has_room(Room::Allocation) {
+                return Err(StoreError::Busy);
+            }
+            state.log.push(&Record::Ready { units: state.alloc.ready() })
+        };
+        self.kick_log();
+        self.logged(logged).await?;
+        self.check_medium().await;
+        self.check_open()
     }
 
     /// As [`FlashStoreInner::read_exact`], waiting for memory.

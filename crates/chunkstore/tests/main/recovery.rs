@@ -514,3 +514,35 @@ fn a_full_store_has_a_reserve_for_metadata() {
         sim.run(run).unwrap();
     }
 }
+
+/// A probe writes to the log, and changes nothing.
+#[test]
+fn probes_change_nothing() {
+    let sim = Sim::new(7);
+    sim.run(async {
+        let mut flash = Flash::planted(&sim, None, SyncMode::default());
+        let store = flash.boot().await.unwrap();
+        let (mut rng, mut acked) = (Rng::new(7), Acked::default());
+        fill(&store, &mut rng, &mut acked, 50).await;
+        let (before, used) = (store.list(None, 1000), store.info().used);
+        // More than the log has blocks: it wraps, and checkpoints go on.
+        for _ in 0..200 {
+            while store.probe().await == Err(StoreError::Busy) {
+                store.checkpoint().await.unwrap();
+            }
+        }
+        let same = |store: &FlashStore| {
+            let listed = store.list(None, 1000);
+            listed.iter().map(|it| it.chunk).eq(before.iter().map(|it| it.chunk))
+        };
+        assert!(same(&store) && store.info().used == used);
+        flash.crash(CrashMode::Power);
+        let store = flash.boot().await.unwrap();
+        assert!(same(&store));
+        store.probe().await.unwrap();
+        store.close().await.unwrap();
+        assert!(store.probe().await.is_err());
+    })
+    .unwrap();
+    sim.close();
+}

@@ -8,7 +8,7 @@
 //! Invariant: an acknowledged append is released when every followed replica of its chunk has it,
 //! so that MinCopy replicas have it at least.
 
-use base::ChunkId;
+use base::{ChunkId, ServerId};
 use runtime::Instant;
 
 use super::chunk::{Debt, OpenChunk, Thin};
@@ -219,6 +219,20 @@ impl Writer {
         if let Some(thin) = self.current.as_mut().and_then(|current| current.thin.as_mut()) {
             thin.answered = there;
         }
+    }
+
+    /// True while a server that failed this writer is not wanted.
+    pub(super) fn avoids(&self, server: ServerId, now: Instant) -> bool {
+        self.avoid.iter().any(|&(id, until)| id == server && until > now)
+    }
+
+    /// Takes over the servers that the client lists.
+    pub fn set_listed(&mut self, listed: Vec<ServerId>) {
+        self.listed = listed;
+    }
+
+    pub(super) fn lists(&self, server: ServerId) -> bool {
+        self.listed.contains(&server)
     }
 
     fn fit_spare(&self, now: Instant) -> Option<usize> {

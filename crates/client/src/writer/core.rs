@@ -77,6 +77,8 @@ pub struct Writer {
     pub(super) op: Option<OpState>,
     /// Servers that failed this writer, and until when they are avoided.
     pub(super) avoid: VecDeque<(ServerId, Instant)>,
+    /// Servers that the client lists (C17): not wanted for new chunks.
+    pub(super) listed: Vec<ServerId>,
     /// Chunks that failed in a row without an acknowledgement.
     pub(super) failures: u32,
     /// No new chunk is opened before.
@@ -144,6 +146,7 @@ impl Writer {
             placed: 0,
             op: None,
             avoid: VecDeque::new(),
+            listed: Vec::new(),
             failures: 0,
             open_after: now,
             extend_after: now,
@@ -267,7 +270,11 @@ impl Writer {
         let followed = |place: &ChunkPlace| {
             place.replicas.iter().filter(|it| !self.avoids(it.server, now)).count()
         };
-        let whole = self.spares.iter().position(|place| followed(place) == place.replicas.len());
+        let is_whole = |place: &&ChunkPlace| followed(place) == place.replicas.len();
+        let listed = |place: &ChunkPlace| place.replicas.iter().any(|it| self.lists(it.server));
+        let mut whole = self.spares.iter().enumerate().filter(|(_, place)| is_whole(place));
+        let whole = whole.clone().find(|(_, it)| !listed(it)).or_else(|| whole.next());
+        let whole = whole.map(|(at, _)| at);
         let enough = || self.spares.iter().position(|it| followed(it) >= usize::from(it.acks));
         let Some(at) = whole.or_else(enough) else { return self.spares.clear() };
         let place = self.spares.drain(..=at).next_back().expect("a spare is there");
@@ -280,11 +287,6 @@ impl Writer {
         out.reserve(self.slots.len() * (1 + chunk.replicas.len()));
         self.current = Some(chunk);
         self.note_thin(now);
-    }
-
-    /// True while a server that failed this writer is not wanted.
-    pub(super) fn avoids(&self, server: ServerId, now: Instant) -> bool {
-        self.avoid.iter().any(|&(id, until)| id == server && until > now)
     }
 
     /// True when a spare is there that may be opened.

@@ -4,6 +4,8 @@ use base::{ChunkId, ServerId};
 use runtime::Instant;
 use wire::control::{ChunkPlace, WriterGrant};
 
+use crate::limits::AVOID_MAX;
+
 use super::chunk::{EndedChunk, OpenChunk};
 use super::core::{Life, Writer, check_place};
 use super::event::{Action, OpDone, OpError, StreamOp, WriterError};
@@ -190,7 +192,13 @@ impl Writer {
     }
 
     fn avoided(&self, now: Instant) -> Vec<ServerId> {
-        self.avoid.iter().filter(|(_, until)| *until > now).map(|&(server, _)| server).collect()
+        let failed = self.avoid.iter().filter(|(_, until)| *until > now);
+        let mut avoided: Vec<_> = failed.map(|&(server, _)| server).collect();
+        let listed =
+            self.listed.iter().filter(|server| !self.avoid.iter().any(|it| it.0 == **server));
+        avoided.extend(listed);
+        avoided.truncate(AVOID_MAX);
+        avoided
     }
 
     pub(super) fn on_op(

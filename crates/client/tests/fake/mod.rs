@@ -15,7 +15,8 @@ use client::{DataAnswer, PeerError, Peers, Recipient};
 use futures_util::future::{FutureExt, LocalBoxFuture};
 use runtime::{Buf, Duration, Env};
 use wire::control::{
-    ControlError, ControlReply, ControlRequest, NameKey, Node, Policy, ReplicaFault, ReplicaPlace,
+    ChunkserverReply, ControlError, ControlReply, ControlRequest, NameKey, Node, Policy,
+    ReplicaFault, ReplicaPlace,
 };
 use wire::data::{DataError, DataRequest};
 use wire::token::Token;
@@ -262,6 +263,21 @@ impl Link {
     }
 }
 
+impl Link {
+    /// A probe of a chunkserver's disk, which takes as long as its reads.
+    async fn probe(
+        self,
+        to: SocketAddr,
+        timeout: Duration,
+    ) -> Result<ControlReply, PeerError<ControlError>> {
+        let server = (0..100).find(|&server| server_addr(server) == to).expect("a chunkserver");
+        let took_us = self.fake.0.borrow().slow_us[server];
+        self.env.sleep(Duration::from_micros(took_us).min(timeout)).await;
+        let answer = ControlReply::Chunkserver(ChunkserverReply::Probed { took_us });
+        self.call(move |state| state.health[server], |_, _| Ok(answer), timeout).await
+    }
+}
+
 impl Peers for Link {
     fn control(
         &self,
@@ -273,7 +289,7 @@ impl Peers for Link {
         let request = ControlRequest::decode(&request.encode()).expect("a valid request");
         let link = Link { env: self.env.clone(), fake: self.fake.clone() };
         let index = self.fake.0.borrow().masters.iter().position(|&addr| addr == to.addr);
-        let index = index.expect("only masters are asked");
+        let Some(index) = index else { return link.probe(to.addr, timeout).boxed_local() };
         let health = move |state: &FakeState| {
             if state.masters_alive[index] { Health::Good } else { Health::Dead }
         };

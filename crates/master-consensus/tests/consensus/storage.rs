@@ -378,6 +378,10 @@ impl ChunkStore for NoRoomForRuns {
         self.0.adopt(cluster, formation).await
     }
 
+    async fn probe(&self) -> Result<(), StoreError> {
+        self.0.probe().await
+    }
+
     async fn checkpoint(&self) -> Result<(), StoreError> {
         self.0.checkpoint().await
     }

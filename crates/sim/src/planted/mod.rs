@@ -52,6 +52,8 @@ pub enum Planted {
     WrongBytes,
     /// Stores make reads whose callers have gone.
     CancelIgnored,
+    /// Stores answer a probe without asking the disk.
+    ProbeSkipsDisk,
     /// Clients count an append as stored when it was sent.
     AckUnsent,
     /// Replicas of open chunks repeat for ever their answer to a client's first question.
@@ -110,7 +112,7 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 36] = [
+    pub const ALL: [Planted; 37] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -120,6 +122,7 @@ impl Planted {
         Planted::FillRepairing,
         Planted::WrongBytes,
         Planted::CancelIgnored,
+        Planted::ProbeSkipsDisk,
         Planted::AckUnsent,
         Planted::StaleTail,
         Planted::Uncommitted,

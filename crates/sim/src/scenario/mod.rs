@@ -8,6 +8,7 @@ mod cuts;
 mod deleted;
 mod disks;
 mod echo;
+mod flapping;
 mod full;
 mod grey;
 mod grey_master;
@@ -528,6 +529,22 @@ pub const SCENARIOS: &[Scenario] = &[
             "reader: backup read won",
             "reader: no token for a backup read",
             "chunkserver: read of a caller that has gone",
+        ],
+    },
+    Scenario {
+        name: "flapping",
+        about: "one of five servers is slow or does not answer for a while, or now and then",
+        run: |sim| Box::pin(flapping::run(sim)),
+        marks: &[
+            "lists: a disk is listed",
+            "lists: a disk is good again",
+            "lists: this process stood still",
+            "flapping: taken back",
+            "flapping: slow for a while",
+            "flapping: slow now and then",
+            "flapping: a server was grey",
+            "flapping: a server stood still",
+            "flapping: a client stood still",
         ],
     },
     Scenario {

@@ -80,6 +80,7 @@ scenarios! {
     block_managers "block-managers",
     chase_three "chase-three",
     deleted "deleted",
+    flapping "flapping",
     full "full",
     grey_block "grey-block",
     grey_master "grey-master",

@@ -65,6 +65,13 @@ pub enum ChunkserverRequest {
         /// Fail, or work again.
         failed: bool,
     },
+    /// Write a block durably and read one, to show that the disk serves and how soon
+    /// (`protocols-tail.md` 10.5). Clients ask for it; those that ask within
+    /// [`limits::PROBE_SHARED`](super::limits::PROBE_SHARED) share one.
+    Probe {
+        /// The disk.
+        disk: DiskId,
+    },
 }
 
 impl ChunkserverRequest {
@@ -75,7 +82,8 @@ impl ChunkserverRequest {
             | ChunkserverRequest::Delete { disk, .. }
             | ChunkserverRequest::Forget { disk, .. }
             | ChunkserverRequest::List { disk, .. }
-            | ChunkserverRequest::FailDisk { disk, .. } => *disk,
+            | ChunkserverRequest::FailDisk { disk, .. }
+            | ChunkserverRequest::Probe { disk } => *disk,
         }
     }
 }
@@ -96,6 +104,11 @@ pub enum ChunkserverReply {
         replicas: Vec<(ChunkId, ReplicaStat)>,
         /// True when more follow.
         more: bool,
+    },
+    /// To `Probe`: how long the disk took.
+    Probed {
+        /// Microseconds.
+        took_us: u64,
     },
     /// Done.
     Done,

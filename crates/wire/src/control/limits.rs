@@ -40,6 +40,10 @@ pub const SESSION_IDLE: Duration = Duration::from_secs(300);
 /// Chunks in one order to a chunkserver, and replicas in one page of its list.
 pub const CHUNKS_MAX: usize = 1000;
 
+/// Probes of a disk that come within this time after one has ended are answered by it: many clients
+/// that list a disk cost it five writes a second.
+pub const PROBE_SHARED: Duration = Duration::from_millis(200);
+
 /// Bytes of a server's or lock's name, of a failure domain and of a lock's owner.
 pub const LABEL_MAX: usize = 255;
 /// Disks of one chunkserver.

@@ -93,6 +93,7 @@ impl ControlRequest {
                 Chunks::Forget { .. } => "forget",
                 Chunks::List { .. } => "list replicas",
                 Chunks::FailDisk { .. } => "fail disk",
+                Chunks::Probe { .. } => "probe a disk",
             },
             ControlRequest::Trace(_) => "trace",
             ControlRequest::Service(_) => "request of a service",

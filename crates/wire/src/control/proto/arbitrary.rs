@@ -365,11 +365,13 @@ fn chunkserver_request() -> impl Strategy<Value = ChunkserverRequest> {
         made!((disk, disk()), (failed, any::<bool>()) => {
             ChunkserverRequest::FailDisk { disk, failed }
         }),
+        made!((disk, disk()) => ChunkserverRequest::Probe { disk }),
     ]
 }
 
 fn chunkserver_reply() -> impl Strategy<Value = ChunkserverReply> {
     prop_oneof![
+        made!((took_us, any::<u64>()) => ChunkserverReply::Probed { took_us }),
         made!((stat, replica_stat()), (bytes, any::<u64>()) => {
             ChunkserverReply::Replicated { stat, bytes }
         }),

@@ -78,7 +78,7 @@ impl Proto for ChunkserverRequest {
     type Pb = pb::ChunkserverRequest;
 
     fn to_pb(&self) -> pb::ChunkserverRequest {
-        use pb::chunkserver_request::{Ask, FailDisk, List, Replicate};
+        use pb::chunkserver_request::{Ask, FailDisk, List, Probe, Replicate};
         let ask = match self {
             ChunkserverRequest::Replicate {
                 chunk,
@@ -112,6 +112,9 @@ impl Proto for ChunkserverRequest {
             }),
             ChunkserverRequest::FailDisk { disk, failed } => {
                 Ask::FailDisk(FailDisk { disk: u128_bytes(disk.get()), failed: *failed })
+            }
+            ChunkserverRequest::Probe { disk } => {
+                Ask::Probe(Probe { disk: u128_bytes(disk.get()) })
             }
         };
         pb::ChunkserverRequest { ask: Some(ask) }
@@ -155,6 +158,9 @@ impl Proto for ChunkserverRequest {
                 disk: disk(&pb.disk, "ChunkserverRequest.FailDisk.disk")?,
                 failed: pb.failed,
             },
+            Ask::Probe(pb) => {
+                ChunkserverRequest::Probe { disk: disk(&pb.disk, "ChunkserverRequest.Probe.disk")? }
+            }
         })
     }
 }
@@ -175,6 +181,7 @@ impl Proto for ChunkserverReply {
                 };
                 Answer::List(List { replicas: replicas.iter().map(listed).collect(), more: *more })
             }
+            ChunkserverReply::Probed { took_us } => Answer::Probed(*took_us),
             ChunkserverReply::Done => Answer::Done(pb::Empty {}),
         };
         pb::ChunkserverReply { answer: Some(answer) }
@@ -195,6 +202,7 @@ impl Proto for ChunkserverReply {
                 })?;
                 ChunkserverReply::List { replicas, more: pb.more }
             }
+            Answer::Probed(took_us) => ChunkserverReply::Probed { took_us },
             Answer::Done(_) => ChunkserverReply::Done,
         })
     }

@@ -1,0 +1,317 @@
+//! Lists: data, and what must hold whatever comes.
+
+use base::DiskId;
+use runtime::Rng;
+
+use super::*;
+use crate::health::{CallEnd, CallKind, SizeClass};
+use crate::limits::SLOW_MIN;
+
+const READ: CallClass = CallClass { kind: CallKind::Read, size: SizeClass::Small };
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn target(number: u16) -> Target {
+    let addr = SocketAddr::from(([10, 0, 0, number as u8], 1));
+    Target { addr, disk: DiskId::new(u128::from(number)) }
+}
+
+struct Bed {
+    lists: Lists,
+    health: Health,
+    now: Instant,
+    rng: Rng,
+}
+
+impl Bed {
+    fn new(servers: u16) -> Bed {
+        let now = Instant::from_nanos(1_000_000_000_000);
+        let (mut lists, rng) = (Lists::new(SLOW_MIN), Rng::new(1));
+        for number in 0..servers {
+            lists.note_server(target(number).addr, ServerId::new(u32::from(number) + 1));
+        }
+        Bed { lists, health: Health::new(now), now, rng }
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now = self.now + time;
+    }
+
+    /// Each server answers a read in its time, one after the other, `rounds` times.
+    fn reads(&mut self, latencies: &[Duration], rounds: usize) {
+        for _ in 0..rounds {
+            let begun: Vec<_> = (0..latencies.len())
+                .map(|number| self.health.begin(target(number as u16), READ, self.now))
+                .collect();
+            let slowest = *latencies.iter().max().expect("not empty");
+            for (ticket, latency) in begun.into_iter().zip(latencies) {
+                self.health.end(ticket, CallEnd::Timed, self.now + *latency);
+            }
+            self.pass(slowest);
+        }
+    }
+
+    fn judge(&mut self) {
+        let (rng, now) = (&mut self.rng, self.now);
+        self.lists.judge(&mut self.health, now, |bound| rng.below(bound));
+    }
+
+    fn listed(&self) -> Vec<(u16, ListState)> {
+        let number = |listed: &ListedDisk| (listed.target.disk.get() as u16, listed.state);
+        self.lists.listed().iter().map(number).collect()
+    }
+
+    /// Probes of a disk, one a second, with the same outcome.
+    fn probe(&mut self, number: u16, probed: Probed, times: usize) {
+        for _ in 0..times {
+            self.pass(SECOND);
+            let next = self.now + SECOND;
+            let peer = (probed, Some(2 * MS));
+            self.lists.probed(target(number), peer, &mut self.health, (self.now, next));
+        }
+    }
+}
+
+#[test]
+fn a_disk_is_slow_by_what_its_peers_take() {
+    // Latency of the first of five disks, that of the others, and how often it is listed in a second
+    // of judgements, of 100 runs.
+    for (first, others, least, most) in [
+        (16 * MS, MS, 100, 100),
+        (9 * MS, MS, 100, 100),
+        (8 * MS, 2 * MS, 0, 15),
+        (6 * MS, MS, 20, 60),
+        (2 * MS, MS, 0, 0),
+        // Below 5 ms none is slow.
+        (4 * MS, MS / 10, 0, 0),
+    ] {
+        let mut listed = 0;
+        for run in 0..100 {
+            let mut bed = Bed::new(5);
+            bed.rng = Rng::new(run);
+            bed.reads(&[first, others, others, others, others], 40);
+            bed.lists.judged = bed.now;
+            for _ in 0..50 {
+                bed.reads(&[first, others, others, others, others], 1);
+                bed.now = bed.lists.judged + 20 * MS;
+                bed.judge();
+            }
+            listed += usize::from(!bed.listed().is_empty());
+            assert!(bed.listed().iter().all(|it| *it == (0, ListState::Slow)));
+        }
+        assert!((least..=most).contains(&listed), "{first:?} beside {others:?}: {listed} of 100");
+    }
+}
+
+#[test]
+fn a_call_without_an_answer_counts_by_its_age() {
+    let mut bed = Bed::new(3);
+    bed.reads(&[MS, MS, MS], 40);
+    let _stuck = bed.health.begin(target(2), READ, bed.now);
+    bed.pass(4 * MS);
+    bed.judge();
+    assert_eq!(bed.listed(), []);
+    bed.pass(8 * MS);
+    bed.judge();
+    assert_eq!(bed.listed(), [(2, ListState::Slow)]);
+    assert!(bed.lists.is_asked_last(target(2)) && !bed.lists.is_asked_last(target(1)));
+}
+
+#[test]
+fn a_disk_whose_calls_are_given_up_is_probed() {
+    let mut bed = Bed::new(3);
+    bed.reads(&[MS, MS, MS], 40);
+    for _ in 0..80 {
+        let call = bed.health.begin(target(2), READ, bed.now);
+        bed.pass(2 * MS);
+        bed.health.end(call, CallEnd::GivenUp, bed.now);
+    }
+    // One probe a second, as long as it is no slower than a peer by its probes.
+    for _ in 0..3 {
+        bed.judge();
+        assert_eq!(bed.lists.take_due(bed.now), [target(2)]);
+        let (served, next) = ((Probed::Served(7 * MS), Some(MS)), bed.now + SECOND);
+        bed.lists.probed(target(2), served, &mut bed.health, (bed.now, next));
+        bed.judge();
+        assert_eq!((bed.lists.take_due(bed.now), bed.listed()), (vec![], vec![]));
+        bed.pass(SECOND);
+        for _ in 0..40 {
+            let call = bed.health.begin(target(2), READ, bed.now);
+            bed.pass(2 * MS);
+            bed.health.end(call, CallEnd::GivenUp, bed.now);
+        }
+    }
+    bed.judge();
+    assert_eq!(bed.lists.take_due(bed.now), [target(2)]);
+    let (served, next) = ((Probed::Served(9 * MS), Some(MS)), bed.now + SECOND);
+    bed.lists.probed(target(2), served, &mut bed.health, (bed.now, next));
+    assert_eq!(bed.listed(), [(2, ListState::Slow)]);
+}
+
+#[test]
+fn own_pause_is_held_against_none() {
+    let mut bed = Bed::new(3);
+    bed.reads(&[MS, MS, MS], 40);
+    bed.health.watched(bed.now);
+    let stuck = bed.health.begin(target(2), READ, bed.now);
+    bed.pass(10 * SECOND);
+    bed.health.tick(bed.now);
+    bed.judge();
+    bed.pass(MS);
+    bed.health.end(stuck, CallEnd::Timed, bed.now);
+    bed.reads(&[MS, MS, MS], 4);
+    bed.judge();
+    assert_eq!(bed.listed(), []);
+    // An answer is taken in before the watch runs again.
+    let stuck = bed.health.begin(target(2), READ, bed.now);
+    bed.health.tick(bed.now);
+    bed.pass(10 * SECOND);
+    bed.health.end(stuck, CallEnd::Timed, bed.now);
+    bed.judge();
+    assert_eq!(bed.listed(), []);
+}
+
+#[test]
+fn a_third_of_the_servers_is_listed_at_most_and_the_worst_of_them() {
+    let mut bed = Bed::new(7);
+    bed.reads(&[MS; 7], 40);
+    let slow = [20 * MS, 30 * MS, 40 * MS, MS, MS, MS, MS];
+    bed.reads(&slow, 8);
+    bed.judge();
+    assert_eq!(bed.listed(), [(1, ListState::Slow), (2, ListState::Slow)]);
+    // One that does not serve is worse than any slow one, and one that does not serve stays.
+    for number in [5, 6, 0] {
+        bed.lists.suspect(target(number), bed.now);
+        bed.probe(number, Probed::Unanswered, 1);
+    }
+    assert_eq!(bed.listed(), [(5, ListState::Out), (6, ListState::Out)]);
+    assert_eq!(bed.lists.unwanted(3).len(), 2);
+    assert_eq!(bed.lists.unwanted(6), [], "a chunk would have fewer copies");
+}
+
+#[test]
+fn half_of_the_servers_at_once_are_not_blamed() {
+    let mut bed = Bed::new(4);
+    bed.reads(&[MS; 4], 40);
+    bed.reads(&[50 * MS, 50 * MS, MS, MS], 8);
+    bed.judge();
+    assert!(bed.listed().is_empty() && bed.lists.doubts_itself(bed.now));
+    bed.pass(2 * SECOND);
+    bed.reads(&[50 * MS, MS, MS, MS], 20);
+    bed.judge();
+    assert_eq!(bed.listed(), [(0, ListState::Slow)]);
+}
+
+#[test]
+fn a_disk_comes_back_by_probes_and_stays_longer_each_time() {
+    let mut bed = Bed::new(3);
+    let mut stay = 2;
+    for _ in 0..7 {
+        bed.reads(&[MS; 3], 40);
+        bed.reads(&[MS, MS, 20 * MS], 20);
+        bed.judge();
+        assert_eq!(bed.listed(), [(2, ListState::Slow)]);
+        bed.probe(2, Probed::Served(3 * MS), 2);
+        // One that is late begins the count again.
+        bed.probe(2, Probed::Served(6 * MS), 1);
+        let began = bed.now;
+        while !bed.listed().is_empty() {
+            bed.probe(2, Probed::Served(3 * MS), 1);
+        }
+        let took = (bed.now - began).as_secs() + 3;
+        assert_eq!(took, stay.max(6), "seconds in the list");
+        // It is not slow again for two seconds.
+        bed.reads(&[MS, MS, 20 * MS], 20);
+        bed.judge();
+        assert_eq!(bed.listed(), []);
+        bed.pass(3 * SECOND);
+        stay = (stay * 2).min(60);
+    }
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_out_until_it_does() {
+    let mut bed = Bed::new(3);
+    bed.reads(&[MS; 3], 40);
+    // A suspect that serves is none.
+    bed.lists.suspect(target(1), bed.now);
+    assert_eq!(bed.lists.take_due(bed.now), [target(1)]);
+    assert_eq!(bed.lists.take_due(bed.now), [], "one probe is under way");
+    bed.probe(1, Probed::Served(MS), 1);
+    assert!(bed.lists.is_empty());
+
+    bed.lists.suspect(target(1), bed.now);
+    bed.probe(1, Probed::Unanswered, 1);
+    assert_eq!(bed.listed(), [(1, ListState::Out)]);
+    // All disks behind the address are.
+    let beside = Target { disk: DiskId::new(99), ..target(1) };
+    assert!(bed.lists.is_asked_last(beside));
+    // A good probe within two seconds does not count; the next makes it slow, and three more good.
+    bed.probe(1, Probed::Served(MS), 1);
+    assert_eq!(bed.listed(), [(1, ListState::Out)]);
+    bed.probe(1, Probed::Served(MS), 1);
+    assert_eq!(bed.listed(), [(1, ListState::Slow)]);
+    assert!(!bed.lists.is_asked_last(beside));
+    bed.probe(1, Probed::Served(MS), 3);
+    assert!(bed.lists.is_empty());
+}
+
+#[test]
+fn a_suspect_that_does_not_end_its_probe_is_slow() {
+    let mut bed = Bed::new(3);
+    bed.reads(&[MS; 3], 40);
+    bed.lists.suspect(target(1), bed.now);
+    assert_eq!(bed.lists.take_due(bed.now), [target(1)]);
+    bed.pass(99 * MS);
+    bed.judge();
+    assert_eq!(bed.listed(), []);
+    bed.pass(MS);
+    bed.judge();
+    assert_eq!(bed.listed(), [(1, ListState::Slow)]);
+    bed.probe(1, Probed::Unanswered, 1);
+    assert_eq!(bed.listed(), [(1, ListState::Out)]);
+}
+
+#[test]
+fn a_failed_disk_is_out_alone() {
+    let mut bed = Bed::new(3);
+    bed.lists.disk_failed(target(1), &bed.health, bed.now);
+    assert_eq!(bed.listed(), [(1, ListState::Out)]);
+    assert!(!bed.lists.is_asked_last(Target { disk: DiskId::new(99), ..target(1) }));
+    bed.probe(1, Probed::Failed, 5);
+    assert_eq!(bed.listed(), [(1, ListState::Out)]);
+}
+
+/// Whatever comes: no more servers are listed than may be, and an empty list is reached by good probes.
+#[test]
+fn caps_hold_and_all_come_back() {
+    for seed in 0..200 {
+        let mut rng = Rng::new(seed);
+        let servers = 1 + rng.below(12) as u16;
+        let mut bed = Bed::new(servers);
+        bed.rng = Rng::new(seed + 1000);
+        for _ in 0..60 {
+            let latencies: Vec<_> =
+                (0..servers).map(|_| if rng.below(5) == 0 { 60 * MS } else { MS }).collect();
+            bed.reads(&latencies, 1 + rng.below(10) as usize);
+            bed.judge();
+            let number = rng.below(u64::from(servers)) as u16;
+            match rng.below(4) {
+                0 => bed.lists.suspect(target(number), bed.now),
+                1 => bed.lists.disk_failed(target(number), &bed.health, bed.now),
+                _ => {}
+            }
+            let outcomes = [Probed::Unanswered, Probed::Late, Probed::Failed, Probed::Served(MS)];
+            bed.probe(number, outcomes[rng.below(4) as usize], 1);
+            let listed = bed.listed().len();
+            assert!(
+                listed <= usize::from(servers / 3).max(1),
+                "{listed} of {servers}, seed {seed}"
+            );
+        }
+        for number in (0..servers).cycle().take(usize::from(servers) * 130) {
+            bed.probe(number, Probed::Served(MS), 1);
+        }
+        assert!(bed.lists.is_empty(), "seed {seed}");
+    }
+}
