@@ -29,6 +29,19 @@ impl Raw {
         Raw { env, endpoint, world: world.clone(), server: 0 }
     }
 
+    /// The same client, which sends to another server.
+    pub fn at(&self, server: usize) -> Raw {
+        let (env, endpoint) = (self.env.clone(), self.endpoint.clone());
+        Raw { env, endpoint, world: self.world.clone(), server }
+    }
+
+    /// Has a server stop serving the segment: its next request opens it again.
+    async fn release(&self, server: usize) {
+        let released = self.world.servers.borrow()[&server].clone();
+        let release = async move { released.release(segment(0)).await };
+        on(&self.world.server_env(server), release).await;
+    }
+
     /// Sends a message; returns its answer.
     pub fn send(&self, io: BlockIo, payload: Option<&[u8]>) -> runtime::JoinHandle<Answered> {
         let payload = payload.map(|bytes| buf(&self.env, bytes));
@@ -243,7 +256,7 @@ async fn moved(world: World, alone: bool) -> ((Raw, SessionRef), (Raw, SessionRe
     assert_same(raw.write(old, 1, 1, 1).await, DONE);
     let since = raw.env.now();
     world.manager.assign(segment(0), world.addr(1));
-    let next = Raw { server: 1, env: raw.env.clone(), endpoint: raw.endpoint.clone(), world };
+    let next = raw.at(1);
     let again = SessionRef { session: 2, grant: 0, ..old };
     let new = next.open_after(again, epoch, 1).await.expect("it is admitted");
     ((raw, old), (next, new), since)
@@ -317,7 +330,7 @@ fn change_repeated_at_another_server_undoes_nothing() {
         let at = raw.open(one, one, 1).await.expect("it is admitted");
         assert_same(raw.write(at, 1, 1, 1).await, DONE); // Its answer is lost with the server.
         world.manager.assign(segment(0), world.addr(1));
-        let next = Raw { server: 1, env: raw.env.clone(), endpoint: raw.endpoint.clone(), world };
+        let next = raw.at(1);
         let beside = next.open(other, one, 1).await.expect("it is admitted");
         assert_same(next.write(beside, 1, 1, 2).await, DONE);
         let at = next.open(one, one, 2).await.expect("it is admitted");
@@ -350,7 +363,7 @@ fn read_without_a_lease_is_confirmed_by_the_core() {
         assert_eq!((stats.writes, stats.confirmed), (2, 1));
         // Another server owns it, which this one cannot know.
         world.manager.assign(segment(0), world.addr(1));
-        let next = Raw { server: 1, env: raw.env.clone(), endpoint: raw.endpoint.clone(), world };
+        let next = raw.at(1);
         let new = next.open(epoch, epoch, 2).await.expect("it is admitted");
         assert_same(next.write(new, 3, 3, 3).await, DONE);
         assert_eq!(raw.read(at).await, Err(BlockError::NotOwner));
@@ -383,7 +396,7 @@ fn locations_are_leased_to_a_lone_attachment() {
         assert!(raw.locate(at).await.location_lease_ms > 0);
         // At another owner: an attachment that the previous owner had admitted does not wait, others do.
         world.manager.assign(segment(0), world.addr(1));
-        let next = Raw { server: 1, env: raw.env.clone(), endpoint: raw.endpoint.clone(), world };
+        let next = raw.at(1);
         let (asked, again) = (env.now(), SessionRef { session: 3, grant: 0, ..at });
         let epoch =
             next.world.manager.route().place(segment(0), None).await.expect("it is there").epoch;
@@ -405,24 +418,19 @@ fn no_location_is_leased_when_another_attachment_was_admitted_in_an_earlier_open
         let raw = Raw::new(&world);
         let one = world.manager.attach(VOLUME, true).epoch;
         let other = world.manager.attach(VOLUME, false).epoch;
-        let (server, there) = (world.servers.borrow()[&0].clone(), world.server_env(0));
-        let open_again = async || {
-            let server = server.clone();
-            on(&there, async move { server.release(segment(0)).await }).await;
-        };
         let at = raw.open(one, one, 1).await.expect("it is admitted");
         assert_same(raw.write(at, 1, 1, 1).await, DONE);
         assert!(raw.locate(at).await.location_lease_ms > 0);
-        open_again().await;
+        raw.release(0).await;
         let at = raw.open(one, one, 2).await.expect("it is admitted");
         assert!(raw.locate(at).await.location_lease_ms > 0, "it was alone");
         raw.open(other, one, 1).await.expect("it is admitted");
-        open_again().await;
+        raw.release(0).await;
         let at = raw.open(one, one, 3).await.expect("it is admitted");
         assert_eq!(raw.locate(at).await.location_lease_ms, 0, "the other one may write elsewhere");
         // Under the next epoch, the other one waits.
         world.manager.assign(segment(0), world.addr(1));
-        let next = Raw { server: 1, env: raw.env.clone(), endpoint: raw.endpoint.clone(), world };
+        let next = raw.at(1);
         let at = next.open(one, one, 4).await.expect("it is admitted");
         assert!(next.locate(at).await.location_lease_ms > 0);
     });
@@ -470,8 +478,7 @@ fn locations_are_leased_to_a_later_attachment_after_another_opening() {
         let new = world.manager.attach(VOLUME, true).epoch;
         let at = raw.open(new, new, 1).await.expect("it is admitted");
         assert_same(raw.write(at, 1, 1, 1).await, DONE);
-        let server = world.servers.borrow()[&0].clone();
-        on(&world.server_env(0), async move { server.release(segment(0)).await }).await;
+        raw.release(0).await;
         let at = raw.open(new, new, 2).await.expect("it is admitted");
         assert!(raw.locate(at).await.location_lease_ms > 0);
     });
@@ -489,7 +496,7 @@ fn opening_that_names_a_later_epoch_waits_for_locations_that_were_leased() {
         assert!(raw.locate(at).await.location_lease_ms > 0);
         let since = raw.env.now();
         world.manager.assign(segment(0), world.addr(1));
-        let next = Raw { server: 1, env: raw.env.clone(), endpoint: raw.endpoint.clone(), world };
+        let next = raw.at(1);
         let at = SessionRef { segment: segment(0), attachment: other, session: 1, grant: 0 };
         next.open_after(at, one, u64::MAX).await.expect("it is admitted");
         assert!(next.env.now() - since > LEASE / 2, "{:?}", next.env.now() - since);
@@ -508,18 +515,13 @@ fn location_lease_lasts_when_a_segment_is_released_while_it_is_opened() {
         assert_same(raw.write(at, 1, 1, 1).await, DONE);
         assert!(raw.locate(at).await.location_lease_ms > 0);
         let leased = env.now();
-        let (server, there) = (world.servers.borrow()[&0].clone(), world.server_env(0));
-        let release = || {
-            let server = server.clone();
-            on(&there, async move { server.release(segment(0)).await })
-        };
-        release().await;
+        raw.release(0).await;
         let other = world.manager.attach(VOLUME, false).epoch;
         let at = SessionRef { segment: segment(0), attachment: other, session: 1, grant: 0 };
         let early = raw.send(BlockIo::Open { at, fence: one, after: 0 }, None);
         while !early.is_finished() {
             env.sleep(Duration::from_micros(50)).await;
-            release().await;
+            raw.release(0).await;
         }
         assert_same(early.await.expect("it ends"), Err(BlockError::NotOwner));
         raw.open(other, one, 1).await.expect("it is admitted");
@@ -540,16 +542,11 @@ fn location_lease_lasts_when_a_request_of_an_earlier_hosting_finds_it_fenced() {
         gate.shut();
         let straggler = raw.send(BlockIo::Read { at, offset: 9, len: 1, locate: false }, None);
         env.sleep(LEASE / 10).await;
-        let (server, there) = (world.servers.borrow()[&0].clone(), world.server_env(0));
-        let release = || {
-            let server = server.clone();
-            on(&there, async move { server.release(segment(0)).await })
-        };
-        release().await;
+        raw.release(0).await;
         let at = raw.open(one, one, 2).await.expect("it is admitted");
         assert!(raw.locate(at).await.location_lease_ms > 0);
         let leased = env.now();
-        release().await;
+        raw.release(0).await;
         gate.fail(Fault::new(Kind::Fenced, "the segment has another owner"));
         assert_same(straggler.await.expect("it ends"), Err(BlockError::NotOwner));
         let other = world.manager.attach(VOLUME, false).epoch;
