@@ -115,7 +115,7 @@ pub const SLOW_SURELY_PER_MILLE: u64 = 8000;
 /// Shortest stay in a list. A disk that has come back is not slow again for as long.
 pub const LIST_STAY_MIN: Duration = Duration::from_secs(2);
 /// A disk that comes back within this time of the last time stays twice as long, up to
-/// [`LIST_STAY_MAX`].
+/// [`LIST_STAY_MAX`]. One that serves no probe for as long is forgotten.
 pub const LIST_MEMORY: Duration = Duration::from_secs(600);
 /// See [`LIST_MEMORY`].
 pub const LIST_STAY_MAX: Duration = Duration::from_secs(60);
@@ -130,6 +130,8 @@ pub const LIST_DOUBT_SERVERS: usize = 4;
 pub const LIST_SERVERS_SHARE: usize = 3;
 /// A suspect that has not answered its probe for so long is slow: many times a durable write.
 pub const SUSPECT_AGE: Duration = Duration::from_millis(100);
+/// Addresses of which the server is remembered: 40 bytes each.
+pub const LIST_ADDRESSES_MAX: usize = 16_384;
 /// Disks that are looked at because a call failed, at most.
 pub const SUSPECTS_MAX: usize = 64;
 /// Pause between two probes of a listed disk.

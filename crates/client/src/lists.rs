@@ -17,9 +17,9 @@ use runtime::{Duration, Instant};
 
 use crate::health::{CallClass, Health, Target};
 use crate::limits::{
-    LIST_DOUBT, LIST_DOUBT_SERVERS, LIST_MEMORY, LIST_PROBE_PAUSE, LIST_PROBES_GOOD,
-    LIST_RETURNS_MAX, LIST_SERVERS_SHARE, LIST_STAY_MAX, LIST_STAY_MIN, SLOW_FROM_PER_MILLE,
-    SLOW_SURELY_PER_MILLE, SUSPECT_AGE, SUSPECTS_MAX,
+    LIST_ADDRESSES_MAX, LIST_DOUBT, LIST_DOUBT_SERVERS, LIST_MEMORY, LIST_PROBE_PAUSE,
+    LIST_PROBES_GOOD, LIST_RETURNS_MAX, LIST_SERVERS_SHARE, LIST_STAY_MAX, LIST_STAY_MIN,
+    SLOW_FROM_PER_MILLE, SLOW_SURELY_PER_MILLE, SUSPECT_AGE, SUSPECTS_MAX,
 };
 
 /// The list that a disk is in.
@@ -138,6 +138,9 @@ impl Lists {
     /// The server that has an address.
     pub(crate) fn note_server(&mut self, addr: SocketAddr, server: ServerId) {
         if self.servers.get(&addr) != Some(&server) {
+            if self.servers.len() >= LIST_ADDRESSES_MAX {
+                self.servers.clear(); // Servers that have moved are among them; the next views say where.
+            }
             self.servers.insert(addr, server);
             self.version += 1;
         }
@@ -441,6 +444,12 @@ impl Lists {
             }
             return;
         };
+        if !matches!(probed, Probed::Served(_)) && now.since(entry.listed.0) >= LIST_MEMORY {
+            // It may have been replaced, or its server removed. If not, the next call lists it again.
+            self.entries.remove(&target);
+            self.version += 1;
+            return;
+        }
         let over = now.since(entry.since) >= LIST_STAY_MIN;
         match (probed, state) {
             (Probed::Served(_), ListState::Out) if over => {

@@ -282,6 +282,19 @@ fn a_failed_disk_is_out_alone() {
     assert_eq!(bed.listed(), [(1, ListState::Out)]);
 }
 
+/// It may have been replaced, or its server removed: no probe would ever end its listing.
+#[test]
+fn a_disk_that_never_serves_again_is_forgotten_at_last() {
+    for probed in [Probed::Failed, Probed::Unanswered, Probed::Late] {
+        let mut bed = Bed::new(3);
+        bed.lists.disk_failed(target(1), &bed.health, bed.now);
+        bed.probe(1, probed, 599);
+        assert_eq!(bed.listed().len(), 1);
+        bed.probe(1, probed, 2);
+        assert!(bed.lists.is_empty(), "{probed:?}");
+    }
+}
+
 /// Whatever comes: no more servers are listed than may be, and an empty list is reached by good probes.
 #[test]
 fn caps_hold_and_all_come_back() {
