@@ -5,6 +5,7 @@ mod gates;
 mod limits;
 mod rules;
 mod stuck;
+mod versions;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -24,7 +25,7 @@ use gates::Gates;
 use runtime::sim::{CrashMode, HostId, NetFaults, Sim};
 use runtime::{Buf, Class, Env, Rng};
 use table::Source;
-use transport::{ClusterKey, Endpoint, Identity};
+use transport::{ClusterKey, Endpoint, Handler, Identity};
 
 pub const PORT: u16 = 7000;
 pub const LEASE: Duration = Duration::from_millis(100);
@@ -86,15 +87,24 @@ impl World {
 
     /// Boots a server whose links have these bounds.
     pub async fn boot_with(&self, index: usize, limits: transport::Limits) {
+        let server = self.make(index);
+        self.serve(index, limits, Rc::new(server.clone())).await;
+        self.servers.borrow_mut().insert(index, server);
+    }
+
+    /// Boots a server's host; its server is not reached yet.
+    pub fn make(&self, index: usize) -> BlockServer {
         let env = self.sim.boot(self.hosts[index]);
-        let addr = self.addr(index);
-        let opener = self.gates.guard(self.manager.opener(&env, addr));
-        let server = BlockServer::new(&env, opener);
+        let opener = self.gates.guard(self.manager.opener(&env, self.addr(index)));
+        BlockServer::new(&env, opener)
+    }
+
+    /// Serves at a host.
+    pub async fn serve(&self, index: usize, limits: transport::Limits, handler: Rc<dyn Handler>) {
+        let (env, addr) = (self.server_env(index), self.addr(index));
         let endpoint = Endpoint::new(&env, identity("server"), limits);
-        let handler = Rc::new(server.clone());
         let listen = async move { endpoint.listen(addr, handler).await.map(|_| endpoint) };
         env.spawn(Class::Control, "listen", listen).await.expect("it runs").expect("a free port");
-        self.servers.borrow_mut().insert(index, server);
     }
 
     pub fn kill(&self, index: usize) {

@@ -63,7 +63,6 @@ pub async fn run(env: &Env, dir: &Path, role: RoleName, json: bool) -> Done {
             Process { role, id: own.id, pid: 0, addr: own.addr, dir }
         }
     };
-    drop(ports);
     made.pid = process::start(env, role, &made.dir, false).await?;
     book.processes.push(made.clone());
     book.refresh_endpoints();

@@ -120,8 +120,12 @@ fn process(role: RoleName, id: String, addr: std::net::SocketAddr, root: &Path) 
 }
 
 /// Writes the files of a new cluster and returns its processes, none of them started.
-pub fn make(env: &Env, directory: &Directory, shape: Shape) -> Result<ClusterFile, Failure> {
-    let mut ports = Reserved::new();
+pub fn make(
+    env: &Env,
+    directory: &Directory,
+    ports: &mut Reserved,
+    shape: Shape,
+) -> Result<ClusterFile, Failure> {
     let mut raw = [0; 16];
     env.fill_secret(&mut raw);
     let cluster = ClusterId::new(u128::from_le_bytes(raw) | 1);
@@ -140,7 +144,7 @@ pub fn make(env: &Env, directory: &Directory, shape: Shape) -> Result<ClusterFil
     };
     let peers: Vec<Peer> = book.processes.iter().enumerate().map(peer).collect();
     for own in &peers {
-        let mut master = master(env, directory, &mut ports, own, cluster)?;
+        let mut master = master(env, directory, ports, own, cluster)?;
         master.namespace_partitions = shape.namespaces;
         master.stream_partitions = shape.streams;
         master.peers = peers.clone();
@@ -148,7 +152,7 @@ pub fn make(env: &Env, directory: &Directory, shape: Shape) -> Result<ClusterFil
     }
     for index in 1..=shape.chunkservers {
         let id = format!("cs{index}");
-        let made = chunkserver(env, directory, &mut ports, &book, id, shape.disks)?;
+        let made = chunkserver(env, directory, ports, &book, id, shape.disks)?;
         book.processes.push(made);
     }
     let counts = [
@@ -159,8 +163,7 @@ pub fn make(env: &Env, directory: &Directory, shape: Shape) -> Result<ClusterFil
     for (role, prefix, count) in counts {
         for index in 1..=count {
             let id = format!("{prefix}{index}");
-            let mut made =
-                block_role(env, directory, &mut ports, &book, &shape.nearby, (role, id))?;
+            let mut made = block_role(env, directory, ports, &book, &shape.nearby, (role, id))?;
             if role == RoleName::Frontend {
                 shape.access.apply(directory, &mut made)?;
             }

@@ -5,6 +5,7 @@ use runtime::{Duration, Env};
 use super::cluster_file::{ClusterFile, Process};
 use super::directory::{Directory, DirectoryState, config_path};
 use super::plan::{self, Shape};
+use super::ports::Reserved;
 use super::{format_new_stores, is_alive, process, ready, refuse_embedded, stop_all};
 use crate::args::{ClusterUpArgs, RoleName};
 use crate::config;
@@ -18,9 +19,10 @@ pub async fn run(env: &Env, args: &ClusterUpArgs) -> Done {
     args.nearby.group()?;
     let (directory, state) = Directory::open_or_make(&args.dir)?;
     let fresh = state == DirectoryState::Free;
+    let mut ports = Reserved::new();
     let mut book = match state {
         DirectoryState::Free => {
-            let book = plan::make(env, &directory, Shape::of(args))?;
+            let book = plan::make(env, &directory, &mut ports, Shape::of(args))?;
             format_stores(env, &book).await?;
             directory.write(&book)?;
             book

@@ -100,6 +100,8 @@ struct Plan {
     master: config::Master,
     chunkservers: Vec<config::Chunkserver>,
     block: Block,
+    /// Those of new roles: no other command gets them before they listen.
+    ports: Reserved,
 }
 
 /// The configurations of the block service's roles.
@@ -197,12 +199,12 @@ async fn make(env: &Env, directory: &Directory, args: &UpArgs) -> Result<Plan, F
     directory.write_config(&dir, RoleName::Master, &master)?;
     book.processes.push(Process { role: RoleName::Master, id: "m1".to_owned(), pid: 0, addr, dir });
     book.refresh_endpoints();
-    let mut plan = Plan { book, master, chunkservers: Vec::new(), block: Block::default() };
+    let mut plan = Plan { book, master, chunkservers: Vec::new(), block: Block::default(), ports };
     for store in stores {
-        add_store(env, directory, &mut ports, &mut plan, store)?;
+        add_store(env, directory, &mut plan, store)?;
     }
     format_stores(env, directory, &plan.chunkservers).await?;
-    finish(env, directory, &mut ports, plan, &args.nearby)
+    finish(env, directory, plan, &args.nearby)
 }
 
 /// Formats the stores of new chunkservers: before they are on the list, and never again.
@@ -214,16 +216,10 @@ async fn format_stores(env: &Env, directory: &Directory, new: &[config::Chunkser
 }
 
 /// Each store gets a chunkserver of its own, so that copies are on different stores.
-fn add_store(
-    env: &Env,
-    directory: &Directory,
-    ports: &mut Reserved,
-    plan: &mut Plan,
-    store: PathBuf,
-) -> Done {
+fn add_store(env: &Env, directory: &Directory, plan: &mut Plan, store: PathBuf) -> Done {
     let id = format!("cs{}", plan.chunkservers.len() + 1);
     let dir = directory.path().join(&id);
-    let (addr, metrics) = (ports.take(env)?, ports.take_local(env)?);
+    let (addr, metrics) = (plan.ports.take(env)?, plan.ports.take_local(env)?);
     let config = config::Chunkserver {
         id: id.clone(),
         cluster: None,
@@ -262,7 +258,8 @@ async fn load(env: &Env, directory: &Directory, args: &UpArgs) -> Result<Plan, F
         let path = directory.path().display();
         Failure::setup(format!("{path}/cluster.json names no master: restore it"))
     })?;
-    let mut plan = Plan { book, master, chunkservers, block: Block::default() };
+    let ports = Reserved::at(master.listen.ip());
+    let mut plan = Plan { book, master, chunkservers, block: Block::default(), ports };
     if let Some(addr) = args.listen.filter(|addr| *addr != plan.master.listen) {
         return Err(Failure::usage(format!(
             "{} listens on {}, not on {addr}: leave --listen out",
@@ -281,9 +278,8 @@ async fn load(env: &Env, directory: &Directory, args: &UpArgs) -> Result<Plan, F
     let known = plan.chunkservers.len();
     add_new_stores(env, directory, args, &mut plan)?;
     format_stores(env, directory, &plan.chunkservers[known..]).await?;
-    let mut ports = Reserved::at(plan.master.listen.ip());
     let nearby = crate::cluster::nearby_of(&plan.book)?;
-    finish(env, directory, &mut ports, plan, &nearby)
+    finish(env, directory, plan, &nearby)
 }
 
 /// When stores are named, all existing ones must be; new ones join.
@@ -305,11 +301,10 @@ fn add_new_stores(env: &Env, directory: &Directory, args: &UpArgs, plan: &mut Pl
             left_out.display()
         )));
     }
-    let mut ports = Reserved::at(plan.master.listen.ip());
     let new: Vec<PathBuf> = asked.into_iter().filter(|path| !known.contains(path)).collect();
     new.iter().try_for_each(|store| check_store(directory.path(), store))?;
     for store in new {
-        add_store(env, directory, &mut ports, plan, store)?;
+        add_store(env, directory, plan, store)?;
     }
     Ok(())
 }
@@ -319,11 +314,10 @@ fn add_new_stores(env: &Env, directory: &Directory, args: &UpArgs, plan: &mut Pl
 fn finish(
     env: &Env,
     directory: &Directory,
-    ports: &mut Reserved,
     mut plan: Plan,
     nearby: &Nearby,
 ) -> Result<Plan, Failure> {
-    crate::cluster::plan_block_roles(env, directory, ports, &mut plan.book, nearby)?;
+    crate::cluster::plan_block_roles(env, directory, &mut plan.ports, &mut plan.book, nearby)?;
     plan.block = Block::read(&plan.book)?;
     for process in &mut plan.book.processes {
         process.pid = std::process::id();

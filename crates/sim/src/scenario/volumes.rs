@@ -44,6 +44,9 @@ const BURST: usize = 4;
 /// The same of some clients that others share their volume with: longer than leases live, and
 /// segments move in that time.
 const IDLE_MS: u64 = 1500;
+/// Clients who share a volume all leave it after each such term: of those who come then, the first may
+/// be alone.
+const TERM: Duration = Duration::from_secs(4);
 /// Tasks that lose answers.
 const LOSERS: usize = 2;
 
@@ -320,9 +323,14 @@ impl World {
         while !self.stop.get() {
             self.pause(20, 100).await;
             let sharing = self.sharing.borrow().clone();
-            let Some(&(volume, client)) = sharing.get(self.draw(sharing.len().max(1))) else {
+            let Some(&(volume, mut client)) = sharing.get(self.draw(sharing.len().max(1))) else {
                 continue;
             };
+            let came_first = sharing.iter().find(|(shared, _)| *shared == volume);
+            if let (Some(&(_, first)), 0) = (came_first, self.draw(2)) {
+                // One that may act alone, though others read.
+                client = first;
+            }
             let segment = SegmentId { volume, index: self.draw(SEGMENTS as usize) as u32 };
             let owner = (0..SERVERS).find(|&index| self.owns(index, segment));
             let Some(index) = owner else { continue };
@@ -332,7 +340,8 @@ impl World {
                 // It leaves an owner that others are still answered by.
                 let to = self.addr((index + 1 + self.draw(SERVERS - 1)) % SERVERS);
                 self.manager.assign(segment, to);
-                self.pause(150, 400).await;
+                // The client asks there after its call's timeout.
+                self.pause(150, 800).await;
                 self.release(index, segment).await;
             } else {
                 self.pause(50, 400).await;
@@ -470,12 +479,16 @@ async fn attend(world: Rc<World>, volume: VolumeId, habit: Habit) {
             })
             .collect();
         let stay = world.sim.with_rng(|rng| rng.between(stay.0, stay.1));
-        let end = world.sim.elapsed() + Duration::from_millis(stay);
+        let mut end = world.sim.elapsed() + Duration::from_millis(stay);
+        let term = Duration::from_secs(end.as_secs() / TERM.as_secs() * TERM.as_secs());
+        let ends_term = kind == Kind::Shared && term > world.sim.elapsed();
+        if ends_term {
+            end = term;
+        }
         let working = || workers.iter().any(|worker| !worker.is_finished());
         while working() && (world.stop.get() || world.sim.elapsed() < end) {
             world.sim.sleep(Duration::from_millis(10)).await;
         }
-        world.sharing.borrow_mut().retain(|(_, sharing)| *sharing != host);
         if visits || world.draw(2) == 0 {
             world.depart(session, workers).await;
         }
@@ -490,6 +503,10 @@ async fn attend(world: Rc<World>, volume: VolumeId, habit: Habit) {
                 sim.sleep(grace).await;
                 sim.crash(host, CrashMode::Process);
             });
+        }
+        world.sharing.borrow_mut().retain(|(_, sharing)| *sharing != host);
+        while ends_term && world.sharing.borrow().iter().any(|(shared, _)| *shared == volume) {
+            world.pause(5, 10).await;
         }
         if visits && !world.stop.get() {
             world.pause(200, 1000).await;

@@ -39,11 +39,11 @@ const FOUND: [(Planted, &str, u64, &str); 39] = [
     (Planted::LongLease, "block-managers", 0, "believe"),
     // Linearizability of blocks.
     (Planted::NoSequence, "volumes", 0, "not linearizable"),
-    (Planted::EndlessLease, "volumes", 1, "not linearizable"),
+    (Planted::EndlessLease, "volumes", 3, "not linearizable"),
     (Planted::ForgetChanges, "volumes", 30, "not linearizable"),
     (Planted::NoConfirm, "volumes", 0, "not linearizable"),
     (Planted::OldPlaces, "volumes", 0, "not linearizable"),
-    (Planted::HoldSkippedShared, "volumes", 76, "not linearizable"),
+    (Planted::HoldSkippedShared, "volumes", 40, "not linearizable"),
     // The same over the whole stack, from a front end's answer to the power cut.
     (Planted::EarlyAnswer, "disks", 0, "not linearizable"),
     // One owner of a segment, with real segments.
@@ -62,7 +62,7 @@ const FOUND: [(Planted, &str, u64, &str); 39] = [
     (Planted::NoCutHold, "snapshots", 0, "no consistent cut"),
     // Exclusion of attachments.
     (Planted::OldAttachment, "volumes", 0, "acts after"),
-    (Planted::StandingCached, "volumes", 0, "acts after"),
+    (Planted::StandingCached, "volumes", 52, "acts after"),
     // One owner of a table, and of a segment's files.
     (Planted::LeakySeal, "table", 0, "did not find"),
     (Planted::LeakySeal, "segments", 0, "shows"),
