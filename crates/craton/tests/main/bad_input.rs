@@ -174,6 +174,7 @@ fn hostile_names_offsets_and_files() {
 
     // The store of a running server, and another cluster behind this one's addresses.
     let config = dir.join("cs1/chunkserver.toml");
+    scratch.expect_errors("Address already in use");
     bad(&["chunkserver", "--config", text(&config)], 4, "in use");
     let other = scratch.cluster("other");
     good(&["cluster", "up", "--dir", text(&other), "--masters", "1", "--chunkservers", "1"]);
