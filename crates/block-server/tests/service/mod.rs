@@ -107,6 +107,12 @@ impl World {
         env.spawn(Class::Control, "listen", listen).await.expect("it runs").expect("a free port");
     }
 
+    /// Has a server stop serving a segment: its next request opens it again.
+    pub async fn release(&self, index: usize, segment: SegmentId) {
+        let server = self.servers.borrow()[&index].clone();
+        on(&self.server_env(index), async move { server.release(segment).await }).await;
+    }
+
     pub fn kill(&self, index: usize) {
         self.servers.borrow_mut().remove(&index);
         self.sim.crash(self.hosts[index], CrashMode::Process);
@@ -362,7 +368,6 @@ fn planned_moves(seed: u64) -> Sim {
         for round in 0..20 {
             world.sim.sleep(Duration::from_millis(30)).await;
             let (from, to) = (round % 2, 1 - round % 2);
-            let server = world.servers.borrow()[&from].clone();
             for segment in world.manager.owned(world.addr(from)) {
                 // The owner gets the news in time, or late.
                 let late = round % 4 > 1;
@@ -370,8 +375,7 @@ fn planned_moves(seed: u64) -> Sim {
                     world.manager.assign(segment, world.addr(to));
                     world.sim.sleep(Duration::from_millis(20)).await;
                 }
-                let (server, env) = (server.clone(), world.server_env(from));
-                on(&env, async move { server.release(segment).await }).await;
+                world.release(from, segment).await;
                 if !late {
                     world.manager.assign(segment, world.addr(to));
                 }

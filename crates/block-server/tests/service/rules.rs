@@ -35,13 +35,6 @@ impl Raw {
         Raw { env, endpoint, world: self.world.clone(), server }
     }
 
-    /// Has a server stop serving the segment: its next request opens it again.
-    async fn release(&self, server: usize) {
-        let released = self.world.servers.borrow()[&server].clone();
-        let release = async move { released.release(segment(0)).await };
-        on(&self.world.server_env(server), release).await;
-    }
-
     /// Sends a message; returns its answer.
     pub fn send(&self, io: BlockIo, payload: Option<&[u8]>) -> runtime::JoinHandle<Answered> {
         let payload = payload.map(|bytes| buf(&self.env, bytes));
@@ -132,8 +125,7 @@ fn fence_of_a_volume_without_segments_is_dropped_and_still_holds() {
             let late = raw.open(old.epoch, old.fence, 9).await;
             assert!(matches!(late, Err(BlockError::Fenced { .. })), "{late:?}");
             assert_eq!(server.fenced_volumes(), 1);
-            let (env, released) = (world.server_env(0), server.clone());
-            on(&env, async move { released.release(segment(0)).await }).await;
+            world.release(0, segment(0)).await;
             assert_eq!(server.fenced_volumes(), 0);
             let late = raw.open(old.epoch, old.fence, 9).await;
             assert!(matches!(late, Err(BlockError::Fenced { .. })), "{late:?}");
@@ -312,8 +304,7 @@ fn attachment_that_is_alone_waits_for_owners_before_the_last_one() {
         let since = raw.env.now();
         world.manager.assign(segment(0), world.addr(0));
         world.manager.assign(segment(0), world.addr(1));
-        let server = world.servers.borrow()[&1].clone();
-        server.release(segment(0)).await;
+        world.release(1, segment(0)).await;
         let again = SessionRef { session: 3, grant: 0, ..old };
         let again = next.open_after(again, old.attachment, 2).await.expect("it is admitted");
         assert_same(next.write(again, 3, 3, 3).await, DONE);
@@ -421,11 +412,11 @@ fn no_location_is_leased_when_another_attachment_was_admitted_in_an_earlier_open
         let at = raw.open(one, one, 1).await.expect("it is admitted");
         assert_same(raw.write(at, 1, 1, 1).await, DONE);
         assert!(raw.locate(at).await.location_lease_ms > 0);
-        raw.release(0).await;
+        raw.world.release(0, segment(0)).await;
         let at = raw.open(one, one, 2).await.expect("it is admitted");
         assert!(raw.locate(at).await.location_lease_ms > 0, "it was alone");
         raw.open(other, one, 1).await.expect("it is admitted");
-        raw.release(0).await;
+        raw.world.release(0, segment(0)).await;
         let at = raw.open(one, one, 3).await.expect("it is admitted");
         assert_eq!(raw.locate(at).await.location_lease_ms, 0, "the other one may write elsewhere");
         // Under the next epoch, the other one waits.
@@ -478,7 +469,7 @@ fn locations_are_leased_to_a_later_attachment_after_another_opening() {
         let new = world.manager.attach(VOLUME, true).epoch;
         let at = raw.open(new, new, 1).await.expect("it is admitted");
         assert_same(raw.write(at, 1, 1, 1).await, DONE);
-        raw.release(0).await;
+        raw.world.release(0, segment(0)).await;
         let at = raw.open(new, new, 2).await.expect("it is admitted");
         assert!(raw.locate(at).await.location_lease_ms > 0);
     });
@@ -515,13 +506,13 @@ fn location_lease_lasts_when_a_segment_is_released_while_it_is_opened() {
         assert_same(raw.write(at, 1, 1, 1).await, DONE);
         assert!(raw.locate(at).await.location_lease_ms > 0);
         let leased = env.now();
-        raw.release(0).await;
+        raw.world.release(0, segment(0)).await;
         let other = world.manager.attach(VOLUME, false).epoch;
         let at = SessionRef { segment: segment(0), attachment: other, session: 1, grant: 0 };
         let early = raw.send(BlockIo::Open { at, fence: one, after: 0 }, None);
         while !early.is_finished() {
             env.sleep(Duration::from_micros(50)).await;
-            raw.release(0).await;
+            raw.world.release(0, segment(0)).await;
         }
         assert_same(early.await.expect("it ends"), Err(BlockError::NotOwner));
         raw.open(other, one, 1).await.expect("it is admitted");
@@ -542,11 +533,11 @@ fn location_lease_lasts_when_a_request_of_an_earlier_hosting_finds_it_fenced() {
         gate.shut();
         let straggler = raw.send(BlockIo::Read { at, offset: 9, len: 1, locate: false }, None);
         env.sleep(LEASE / 10).await;
-        raw.release(0).await;
+        raw.world.release(0, segment(0)).await;
         let at = raw.open(one, one, 2).await.expect("it is admitted");
         assert!(raw.locate(at).await.location_lease_ms > 0);
         let leased = env.now();
-        raw.release(0).await;
+        raw.world.release(0, segment(0)).await;
         gate.fail(Fault::new(Kind::Fenced, "the segment has another owner"));
         assert_same(straggler.await.expect("it ends"), Err(BlockError::NotOwner));
         let other = world.manager.attach(VOLUME, false).epoch;

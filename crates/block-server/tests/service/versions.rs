@@ -48,8 +48,7 @@ fn an_owner_of_an_earlier_version_admits_attachments_that_are_not_alone() {
             on(env, async move { volume.write(0, data).await }).await.expect("it is written");
         }
         world.manager.assign(segment(0), world.addr(1));
-        let owner = world.servers.borrow()[&0].clone();
-        on(&world.server_env(0), async move { owner.release(segment(0)).await }).await;
+        world.release(0, segment(0)).await;
         let began = world.sim.elapsed();
         for (env, volume) in [&second, &first] {
             let (volume, data) = (volume.clone(), buf(env, &[2; 4096]));

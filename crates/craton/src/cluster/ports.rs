@@ -66,7 +66,8 @@ impl Reserved {
             }
         }
         Err(Failure::setup(format!(
-            "no port from {first} to {last} of {ip} is free: stop other clusters"
+            "no port from {first} to {last} of {ip} is free: stop other clusters, or name more \
+             ports with {RANGE}=FIRST-LAST"
         )))
     }
 }
