@@ -295,7 +295,8 @@ pub fn chunkserver(
     id: String,
     disks: u16,
 ) -> Result<Process, Failure> {
-    let addr = ports.take(env)?;
+    // Of so many executors its disks are of use ('cores'); each has a port.
+    let addr = ports.take_run(env, disks.max(1))?;
     let made = process(RoleName::Chunkserver, id, addr, directory.path());
     let store = |index: u16| match disks {
         1 => made.dir.join("store"),

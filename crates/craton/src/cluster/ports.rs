@@ -41,15 +41,21 @@ impl Reserved {
 
     /// Another free address for a process.
     pub fn take(&mut self, env: &Env) -> Result<SocketAddr, Failure> {
-        self.take_at(env, self.ip)
+        self.take_run(env, 1)
+    }
+
+    /// Another free address, and the ports after it, `count` in all: a chunkserver listens on one
+    /// for each of its executors.
+    pub fn take_run(&mut self, env: &Env, count: u16) -> Result<SocketAddr, Failure> {
+        self.take_at(env, self.ip, count)
     }
 
     /// Another free address that only this machine reaches.
     pub fn take_local(&mut self, env: &Env) -> Result<SocketAddr, Failure> {
-        self.take_at(env, LOOPBACK)
+        self.take_at(env, LOOPBACK, 1)
     }
 
-    fn take_at(&mut self, env: &Env, ip: IpAddr) -> Result<SocketAddr, Failure> {
+    fn take_at(&mut self, env: &Env, ip: IpAddr, count: u16) -> Result<SocketAddr, Failure> {
         let range = match std::env::var(RANGE) {
             Ok(text) => parse(&text)?,
             Err(_) => FIRST..=last_port(),
@@ -57,12 +63,13 @@ impl Reserved {
         let (first, last) = (*range.start(), *range.end());
         for _ in 0..TRIES_MAX {
             let port = first + env.random_below(u64::from(last - first) + 1) as u16;
-            let addr = SocketAddr::from((ip, port));
-            let claim = Name::from_abstract_name(format!("craton-port-{port}"))
-                .and_then(|name| UnixListener::bind_addr(&name));
-            if let (Ok(claim), Ok(_)) = (claim, TcpListener::bind(addr)) {
-                self.claims.push(claim);
-                return Ok(addr);
+            let end = u32::from(port) + u32::from(count) - 1;
+            let claims = (end <= u32::from(last)).then(|| {
+                (port..=end as u16).map(|port| claim(ip, port)).collect::<Option<Vec<_>>>()
+            });
+            if let Some(claims) = claims.flatten() {
+                self.claims.extend(claims);
+                return Ok(SocketAddr::from((ip, port)));
             }
         }
         Err(Failure::setup(format!(
@@ -70,6 +77,13 @@ impl Reserved {
              ports with {RANGE}=FIRST-LAST"
         )))
     }
+}
+
+/// Nothing unless the port is free and no other command has claimed it.
+fn claim(ip: IpAddr, port: u16) -> Option<UnixListener> {
+    let name = Name::from_abstract_name(format!("craton-port-{port}")).ok()?;
+    let claim = UnixListener::bind_addr(&name).ok()?;
+    TcpListener::bind((ip, port)).is_ok().then_some(claim)
 }
 
 fn parse(text: &str) -> Result<RangeInclusive<u16>, Failure> {
@@ -103,6 +117,16 @@ mod tests {
         assert!(UnixListener::bind_addr(&name).is_err());
         drop(one);
         assert!(UnixListener::bind_addr(&name).is_ok());
+    }
+
+    #[test]
+    fn ports_after_one_that_was_taken_are_taken_too() {
+        let runtime = crate::connect::runtime().expect("a runtime");
+        let mut ports = Reserved::new();
+        let first = ports.take_run(runtime.env(), 3).unwrap().port();
+        for port in first..first + 3 {
+            assert!(claim(LOOPBACK, port).is_none(), "{port}");
+        }
     }
 
     #[test]
