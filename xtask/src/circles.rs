@@ -25,7 +25,7 @@ const FILES_IN_CIRCLES: &[(&str, usize)] = &[
     ("master-stream", 3),
     ("roles", 5),
     ("runtime", 17),
-    ("sim", 4),
+    ("sim", 2),
     ("table", 10),
     ("transport", 6),
     ("wire", 8),

@@ -58,7 +58,11 @@ impl<S: ChunkStore> Chunkserver<S> {
     ) -> (Response, Outcome) {
         let answer = match asked {
             Ok(ControlRequest::Chunkserver(asked)) => {
-                match self.forward(asked.disk(), &request, origin).await {
+                let forwarded = match asked.disk() {
+                    Some(disk) => self.forward(disk, &request, origin).await,
+                    None => None,
+                };
+                match forwarded {
                     Some(Ok(answered)) => return answered,
                     Some(Err(kind)) => {
                         Err(ControlError::new(kind, "this disk's executor does not take more now"))
@@ -135,6 +139,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                 Ok(ChunkserverReply::List { replicas, more })
             }
             ChunkserverRequest::Probe { disk } => self.probe(disk).await,
+            ChunkserverRequest::Ping => Ok(ChunkserverReply::Done),
             ChunkserverRequest::FailDisk { disk, failed } => {
                 if !self.0.config.fault_injection {
                     return Err(ControlError::new(

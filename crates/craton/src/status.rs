@@ -68,7 +68,7 @@ pub struct Chunkserver {
     pub id: String,
     /// Its address.
     pub addr: String,
-    /// `up` or `down`.
+    /// `up`, `unreached` while its heartbeats come and masters do not reach it, or `down`.
     pub state: &'static str,
     /// Its failure domain.
     pub domain: String,
@@ -350,7 +350,10 @@ fn chunkserver(server: ServerStatus) -> Chunkserver {
         used_bytes: server.disks.iter().filter(good).map(|disk| disk.used).sum(),
         id: server.name,
         addr: server.addr.to_string(),
-        state: if server.alive { "up" } else { "down" },
+        state: match server.unreached_ms {
+            Some(_) if server.alive => "unreached",
+            _ => up_or_down(server.alive),
+        },
         domain: server.domain,
         disks: server.disks.into_iter().map(disk).collect(),
     }

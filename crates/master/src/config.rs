@@ -53,6 +53,8 @@ pub struct MasterTiming {
     pub election_timeout: Duration,
     /// A master that answers no ping for so long is not reached.
     pub unreached: Duration,
+    /// Chunkservers whose heartbeats come are pinged, and those that answer no ping are not used.
+    pub pings_servers: bool,
     /// Pause between two heartbeats of a group's leader.
     pub heartbeat: Duration,
     /// A proposal or read without an outcome by then is given up.
@@ -81,6 +83,7 @@ impl Default for MasterTiming {
         MasterTiming {
             election_timeout: group.election_timeout,
             unreached: UNREACHED,
+            pings_servers: true,
             heartbeat: group.heartbeat,
             request_timeout: group.request_timeout,
             call_timeout: Duration::from_secs(1),

@@ -39,6 +39,16 @@ pub const PING_GAP: Duration = Duration::from_millis(125);
 pub const HEARD_MIN: Duration = Duration::from_millis(100);
 /// Another master's word that it does not reach this one counts for so long.
 pub const DOUBTED: Duration = Duration::from_millis(200);
+/// Pause between two pings of a master to a chunkserver whose heartbeats come.
+pub const SERVER_PING: Duration = Duration::from_millis(250);
+/// A round of them that is so late shows that this master stood still.
+pub const SERVER_PING_PAUSED: Duration = Duration::from_millis(150);
+/// A chunkserver that has answered no ping which was sent in so long, and sends heartbeats, is not
+/// reached: three pings, and time to answer the last one.
+pub const SERVER_UNREACHED: Duration = Duration::from_millis(900);
+/// One that was not reached is reached again once its answers have come for so long.
+pub const SERVER_REACHED_AGAIN: Duration = Duration::from_secs(2);
+
 /// Between two times at which a master that others do not reach hands over what it leads: more than a
 /// hand-over takes, with an election when the successor does not follow.
 pub const HAND_OVER_PAUSE: Duration = Duration::from_secs(1);

@@ -4,6 +4,7 @@
 mod hand_over;
 mod join;
 mod relay;
+mod server_pings;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
@@ -140,6 +141,9 @@ impl Master {
         master.start_housekeeping(config.form);
         master.start_vote_watch();
         master.start_pings();
+        if config.timing.pings_servers {
+            master.start_server_pings();
+        }
         Ok(master)
     }
 

@@ -68,6 +68,29 @@ pub struct Faults {
     pub latent_errors: bool,
 }
 
+/// No faults.
+pub(crate) const NONE: Faults = Faults {
+    server_crashes: false,
+    master_crashes: false,
+    bad_network: false,
+    partitions: false,
+    slowness: false,
+    bad_clocks: false,
+    rotten_disk: false,
+    bad_disks: false,
+    wiped_disks: false,
+    blackouts: false,
+    client_cuts: false,
+    master_cuts: false,
+    io_errors: false,
+    master_disks: false,
+    absent_disks: false,
+    latent_errors: false,
+    lost_masters: false,
+    rotten_masters: false,
+    changing_masters: false,
+};
+
 impl Faults {
     /// Whether a client's operation may end with an error of this kind by these faults. No fault
     /// makes bytes corrupt, requests invalid, or names come and go.

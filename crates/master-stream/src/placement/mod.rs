@@ -34,10 +34,19 @@ pub struct ServerView {
     pub domain: String,
     /// True while heartbeats come.
     pub alive: bool,
+    /// False when it answers no ping, though heartbeats come.
+    pub reached: bool,
     /// Appends under way.
     pub load: u32,
     /// Its disks, as last reported; empty when it has sent no heartbeat since the masters' start.
     pub disks: Vec<DiskView>,
+}
+
+impl ServerView {
+    /// True while heartbeats come and pings are answered.
+    pub fn serves(&self) -> bool {
+        self.alive && self.reached
+    }
 }
 
 /// A disk as its server reported it last.
@@ -83,6 +92,8 @@ pub struct ClusterView {
 struct Candidate {
     place: ReplicaLocation,
     room: u64,
+    /// Its server answers pings.
+    reached: bool,
     /// Appends under way per disk of the server.
     load: u64,
     /// Sum of `room` of this one and those before it.
@@ -94,7 +105,7 @@ struct Candidate {
 pub enum PlaceState {
     /// Server alive, disk there.
     Good(SocketAddr),
-    /// The server does not answer, or has sent no heartbeat yet.
+    /// The server is silent or not reached, or has sent no heartbeat yet.
     Silent,
     /// The server is alive and says that the disk has failed.
     Failed,
@@ -128,7 +139,8 @@ impl ClusterView {
                 }
                 room_to_here = room_to_here.saturating_add(room);
                 let place = ReplicaLocation { server: server.server, disk: disk.disk };
-                view.candidates.push(Candidate { place, room, load, room_to_here });
+                let reached = server.reached;
+                view.candidates.push(Candidate { place, room, reached, load, room_to_here });
             }
         }
         view.servers = servers;
@@ -148,7 +160,7 @@ impl ClusterView {
 
     /// State of a place.
     pub fn state(&self, place: ReplicaLocation) -> PlaceState {
-        let Some(server) = self.server(place.server).filter(|server| server.alive) else {
+        let Some(server) = self.server(place.server).filter(|server| server.serves()) else {
             return PlaceState::Silent;
         };
         if server.disks.is_empty() {
@@ -207,7 +219,8 @@ pub struct Wanted<'a> {
     pub have: &'a [ReplicaLocation],
     /// Places that must not be used.
     pub never: &'a [ReplicaLocation],
-    /// Servers that failed a writer: used only where the floor is not reached without them.
+    /// Servers that failed a writer: used only where the floor is not reached without them, as those
+    /// are that answer no ping.
     pub avoid: &'a [ServerId],
     /// Fewest replicas to answer with, those in `have` included; fewer when the cluster has
     /// fewer disks.
@@ -253,11 +266,12 @@ fn choose_among(
 ) -> Result<Vec<ReplicaLocation>, NoPlace> {
     let mut choice = Choice::new(view, wanted);
     let copies = usize::from(wanted.copies);
-    while choice.taken.len() < copies && choice.add(&wanted.avoid.iter().collect(), random) {}
+    let avoid = wanted.avoid.iter().collect();
+    while choice.taken.len() < copies && choice.add(Some(&avoid), random) {}
     let floor = wanted.floor.min(wanted.copies);
     // A cluster whose first disk has yet to come has no chunks without a replica either.
     let floor = usize::from(floor).min(view.disks.max(1) as usize);
-    while choice.taken.len() < floor && choice.add(&BTreeSet::new(), random) {}
+    while choice.taken.len() < floor && choice.add(None, random) {}
     if choice.taken.len() < floor {
         let full = view.servers.iter().any(|server| {
             server.alive && server.disks.iter().any(|disk| !disk.failed && disk.room() == 0)
@@ -303,10 +317,15 @@ impl<'a> Choice<'a> {
     }
 
     /// Adds the better of two candidates, of those that are farthest apart from what is taken.
-    fn add(&mut self, avoid: &BTreeSet<&ServerId>, random: &mut dyn FnMut(u64) -> u64) -> bool {
-        let fits = |candidate: &Candidate| match avoid.contains(&candidate.place.server) {
-            true => None,
-            false => self.apart(candidate),
+    /// Those of `avoid` and those that are not reached are none of them, unless `avoid` is `None`.
+    fn add(
+        &mut self,
+        avoid: Option<&BTreeSet<&ServerId>>,
+        random: &mut dyn FnMut(u64) -> u64,
+    ) -> bool {
+        let fits = |candidate: &Candidate| match avoid {
+            Some(avoid) if !candidate.reached || avoid.contains(&candidate.place.server) => None,
+            _ => self.apart(candidate),
         };
         let mut found: Vec<&Candidate> = Vec::with_capacity(2);
         for _ in 0..DRAWS_MAX {

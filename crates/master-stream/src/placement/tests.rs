@@ -19,6 +19,7 @@ fn server(id: u32, domain: &str, disks: &[(u128, u64, u64)]) -> ServerView {
         addr: SocketAddr::from(([127, 0, 0, 1], id as u16)),
         domain: domain.to_owned(),
         alive: true,
+        reached: true,
         load: 0,
         disks: disks.collect(),
     }

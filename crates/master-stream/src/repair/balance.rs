@@ -63,7 +63,7 @@ impl Shares {
     /// Of the disks that serve, with what the partition has on each.
     pub(super) fn new(view: &ClusterView, held: &BTreeMap<ReplicaLocation, u64>) -> Shares {
         let mut shares = Shares::default();
-        for server in view.servers().iter().filter(|server| server.alive) {
+        for server in view.servers().iter().filter(|server| server.serves()) {
             for disk in server.disks.iter().filter(|disk| !disk.failed && disk.capacity > 0) {
                 let place = ReplicaLocation { server: server.server, disk: disk.disk };
                 let held = held.get(&place).copied().unwrap_or(0);
@@ -211,8 +211,12 @@ impl<L: Log> Service<L> {
                 if !whole || self.repairs.busy.borrow().contains(&id) {
                     continue;
                 }
-                let dead = |&place: &ReplicaLocation| state.dead(id, place).is_some();
-                let unfit = |place: &ReplicaLocation| !shares.takes(*place, len) || dead(place);
+                // A disk takes no copy of a chunk that it had shortly before: one that moves again and
+                // again would leave repair no place.
+                if shares.disks.keys().any(|place| state.dead(id, *place).is_some()) {
+                    continue;
+                }
+                let unfit = |place: &ReplicaLocation| !shares.takes(*place, len);
                 let stay: Vec<ReplicaLocation> =
                     replicas.iter().map(|r| r.place).filter(|&place| place != from).collect();
                 let never: Vec<ReplicaLocation> =
@@ -295,6 +299,7 @@ mod tests {
                 addr: "127.0.0.1:1".parse().expect("an address"),
                 domain: format!("rack{at}"),
                 alive: true,
+                reached: true,
                 load: 0,
                 disks: vec![disk],
             }

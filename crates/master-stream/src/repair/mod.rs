@@ -57,8 +57,8 @@ pub(crate) struct Repairs {
     setbacks: RefCell<BTreeMap<ChunkId, Setback>>,
     /// Open replicas whose writers are silent, and the time of their servers' reports.
     quiet: RefCell<BTreeMap<(ChunkId, ReplicaLocation), Instant>>,
-    /// Locations that are not healthy, and since when.
-    absent: RefCell<BTreeMap<PlaceIndex, Instant>>,
+    /// Locations that are not healthy.
+    absent: RefCell<BTreeMap<PlaceIndex, Absence>>,
     /// Replicas that have not been sealed with their chunk, and since when.
     unsealed: RefCell<BTreeMap<(ChunkId, PlaceIndex), Instant>>,
     /// Replicas that were short of their sealed chunk, and since when.
@@ -81,6 +81,14 @@ pub(crate) struct Repairs {
     /// The session under which the leader seals abandoned chunks.
     session: ClientId,
     seq: Cell<u64>,
+}
+
+/// Since when a location is not healthy.
+#[derive(Clone, Copy, Debug)]
+struct Absence {
+    since: Instant,
+    /// Since when no server that sends heartbeats has it.
+    gone: Option<Instant>,
 }
 
 /// When something that did not work is tried again.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use base::{ChunkId, Epoch, FileId};
 use runtime::{Class, Duration, Instant};
 
-use super::Defect;
+use super::{Absence, Defect};
 use crate::limits::{ABANDONED_MAX, QUIET_FRESH, SCAN_SLICE};
 use crate::placement::{ClusterView, PlaceState, ReplicaLocation};
 use crate::{Action, Chunk, Log, Outcome, PlaceIndex, Service, Slot, Stream, StreamMachine};
@@ -114,8 +114,13 @@ impl<L: Log> Service<L> {
             for (index, place) in state.places() {
                 if matches!(view.state(place), PlaceState::Good(_)) {
                     absent.remove(&index);
-                } else {
-                    absent.entry(index).or_insert(now);
+                    continue;
+                }
+                let lasts = absent.entry(index).or_insert(Absence { since: now, gone: None });
+                let lives = view.server(place.server).is_some_and(|it| it.alive && !it.reached);
+                match lives {
+                    true => lasts.gone = None,
+                    false => lasts.gone = lasts.gone.or(Some(now)),
                 }
             }
             let known =
@@ -133,7 +138,15 @@ impl<L: Log> Service<L> {
     /// Time for which a location has not been healthy.
     pub(super) fn absent_for(&self, place: PlaceIndex) -> Duration {
         let absent = self.repairs.absent.borrow();
-        absent.get(&place).map_or(Duration::ZERO, |&since| self.env.now().since(since))
+        absent.get(&place).map_or(Duration::ZERO, |absence| self.env.now().since(absence.since))
+    }
+
+    /// Time for which a location has been gone for the writers that use it, too: one whose server
+    /// sends heartbeats and is not reached by masters may be reached by them.
+    fn gone_for(&self, place: PlaceIndex) -> Duration {
+        let absent = self.repairs.absent.borrow();
+        let gone = absent.get(&place).and_then(|absence| absence.gone);
+        gone.map_or(Duration::ZERO, |since| self.env.now().since(since))
     }
 
     /// Judges the replicas of a chunk.
@@ -236,9 +249,8 @@ impl<L: Log> Service<L> {
         let bad = self.repairs.bad.borrow();
         let given_up = |replica: &Judged| {
             let damaged = bad.get(&(chunk.id, replica.place));
-            let absent =
-                replica.worth != Worth::Good && self.absent_for(replica.slot.place) > grace;
-            absent || damaged.is_some_and(|&(_, since)| now.since(since) > grace)
+            let gone = replica.worth != Worth::Good && self.gone_for(replica.slot.place) > grace;
+            gone || damaged.is_some_and(|&(_, since)| now.since(since) > grace)
         };
         // One of several may be cut off from a living writer, which leaves it soon.
         let there = replicas.iter().filter(|replica| replica.worth == Worth::Good);

@@ -68,6 +68,8 @@ pub struct Model {
     pub loss_one_in: Cell<u64>,
     /// Servers that send heartbeats and answer no call of the masters.
     pub grey: RefCell<BTreeSet<ServerId>>,
+    /// Servers that answer no ping of masters.
+    unreached: RefCell<BTreeSet<ServerId>>,
     /// Servers that no writer reaches.
     pub cut: RefCell<BTreeSet<ServerId>>,
     /// Servers whose disks take no new replicas, of which the masters know nothing yet.
@@ -102,6 +104,7 @@ impl Model {
             servers: RefCell::default(),
             loss_one_in: Cell::new(0),
             grey: RefCell::default(),
+            unreached: RefCell::default(),
             cut: RefCell::default(),
             full: RefCell::default(),
             met: RefCell::default(),
@@ -160,6 +163,12 @@ impl Model {
             replica.durable = replica.durable.max(replica.bytes.len() as u32);
         }
         drop(servers);
+        self.changed();
+    }
+
+    /// A server answers no ping of masters from now on.
+    pub fn lose_reach(&self, id: ServerId) {
+        self.unreached.borrow_mut().insert(id);
         self.changed();
     }
 
@@ -377,6 +386,7 @@ impl ClusterSource for Model {
             addr: SocketAddr::from(([10, 0, 0, server.id.get() as u8], 7000)),
             domain: server.domain.clone(),
             alive: server.up,
+            reached: !self.unreached.borrow().contains(&server.id),
             load: 0,
             disks: server
                 .disks

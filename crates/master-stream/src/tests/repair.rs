@@ -255,6 +255,39 @@ fn absent_disk_is_replaced_after_the_grace_period_and_used_again() {
     });
 }
 
+/// For repair it is as silent; for writers it is there until its heartbeats end.
+#[test]
+fn unreached_server_is_repaired_around_and_its_living_writer_goes_on() {
+    let sim = Sim::new(16);
+    let cluster = Cluster::new(&sim, Policy::strict(3), 4);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        cluster.services.iter().for_each(|service| service.start_background());
+        let held = closed_file(&cluster).await;
+        let other = FileId::new(FILE.get() + 1);
+        let mut writer = Writer::open(Client::new(&cluster), other).await.unwrap();
+        writer.append(&[1; 100]).await.unwrap();
+        let mut of_both = writer.current.replicas.iter().map(|replica| replica.server);
+        let lost = of_both.find(|server| held.contains(server)).expect("three of four each");
+        cluster.model.lose_reach(lost);
+        let second =
+            Writer::open(Client::new(&cluster), FileId::new(FILE.get() + 2)).await.unwrap();
+        assert!(second.current.replicas.iter().all(|replica| replica.server != lost));
+        let mut tries = 0;
+        while servers(&cluster.locate(FILE, 0).await.unwrap()).contains(&lost) {
+            cluster.sim.sleep(Duration::from_millis(100)).await;
+            tries += 1;
+            assert!(tries < 300, "its replica is not made elsewhere");
+        }
+        cluster.sim.sleep(Duration::from_secs(25)).await;
+        writer.append(&[1; 100]).await.unwrap();
+        cluster.model.crash(lost);
+        cluster.sim.sleep(Duration::from_secs(15)).await;
+        assert!(cluster.locate(other, 0).await.unwrap().open, "for as long as for any dead server");
+        cluster.sim.sleep(Duration::from_secs(10)).await;
+        assert!(!cluster.locate(other, 0).await.unwrap().open);
+    });
+}
+
 #[test]
 fn with_as_many_servers_as_copies_a_damaged_replica_gives_way_in_the_end() {
     let sim = Sim::new(7);

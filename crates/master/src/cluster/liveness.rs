@@ -1,8 +1,10 @@
 //! Liveness of chunkservers, as one master sees it from their heartbeats. Not replicated: every
-//! server sends its heartbeats to every master, so a new leader knows at once.
+//! server sends its heartbeats to every master, and every master pings every server, so a new leader
+//! knows at once.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -11,6 +13,7 @@ use runtime::Instant;
 use wire::control::{DiskReport, Heartbeat, ServerStatus};
 
 use super::machine::ClusterMachine;
+use super::reach::{Rounds, ServerReach, judge};
 use crate::limits::{DAMAGED_MAX, DISKS_MAX};
 use master_stream::placement::{ClusterView, DiskView, ServerView};
 
@@ -27,6 +30,9 @@ struct LivenessState {
     quiet: BTreeMap<(ChunkId, ServerId, DiskId), Instant>,
     /// When the first heartbeat came.
     since: Option<Instant>,
+    /// What pings say of the servers that send heartbeats.
+    reach: BTreeMap<ServerId, ServerReach>,
+    rounds: Rounds,
 }
 
 struct LastHeartbeat {
@@ -39,6 +45,11 @@ struct LastHeartbeat {
 }
 
 impl LivenessState {
+    /// Since when a server whose heartbeats come is not reached.
+    fn unreached(&self, server: ServerId) -> Option<Instant> {
+        self.reach.get(&server).and_then(|reach| reach.unreached())
+    }
+
     /// A disk is served by one process: of two live servers that report the same incarnation one
     /// has a copy of its store. The server that reported the disk first has it. Shortly after this
     /// master's start, when that says nothing, it is the one that joined the cluster first.
@@ -94,6 +105,8 @@ impl Liveness {
             damaged: BTreeSet::new(),
             quiet: BTreeMap::new(),
             since: None,
+            reach: BTreeMap::new(),
+            rounds: Rounds::default(),
         })))
     }
 
@@ -125,8 +138,52 @@ impl Liveness {
         let mut disks = heartbeat.disks;
         disks.truncate(DISKS_MAX);
         let Heartbeat { server, boot, seq, load, .. } = heartbeat;
+        if known.is_none_or(|known| known.boot != boot) {
+            state.reach.remove(&server); // Another process, which may be reached.
+        }
+        let gap = state.dead_after / 4;
+        state.reach.entry(server).or_insert(ServerReach::new(now)).note_heartbeat(now, gap);
         state.refuse_copies(server, &mut disks, now, registered);
         state.servers.insert(server, LastHeartbeat { at: now, boot, seq, load, disks });
+    }
+
+    /// Judges the answers to pings so far, and returns the servers that are to be pinged now: those
+    /// whose heartbeats come. Called at intervals of [`SERVER_PING`](crate::limits::SERVER_PING).
+    pub fn ping_round(
+        &self,
+        registered: &ClusterMachine,
+        now: Instant,
+    ) -> Vec<(ServerId, SocketAddr)> {
+        let state = &mut *self.0.borrow_mut();
+        let LivenessState { dead_after, servers, reach, rounds, .. } = state;
+        // One that is dead is pinged from its next heartbeat on.
+        reach.retain(|server, _| {
+            servers.get(server).is_some_and(|heartbeat| now.since(heartbeat.at) < *dead_after)
+        });
+        if rounds.begin(now) {
+            reach.values_mut().for_each(|server| server.excuse(now));
+        }
+        for (server, unreached) in judge(reach.iter_mut(), now) {
+            let name = registered.server(server).map_or("", |server| server.name.as_str());
+            match unreached {
+                true => tracing::warn!(
+                    %server,
+                    name,
+                    "chunkserver answers no ping, though its heartbeats come: it gets no new chunks. \
+                     Check what is sent to its address, such as a firewall's rules"
+                ),
+                false => tracing::info!(%server, name, "chunkserver answers pings again"),
+            }
+        }
+        let addr = |server: &ServerId| Some((*server, registered.server(*server)?.addr));
+        reach.keys().filter_map(addr).collect()
+    }
+
+    /// A server has answered the ping that was sent at `sent`.
+    pub fn answered(&self, server: ServerId, sent: Instant) {
+        if let Some(reach) = self.0.borrow_mut().reach.get_mut(&server) {
+            reach.note_answer(sent);
+        }
     }
 
     /// True while heartbeats of `server` come.
@@ -162,6 +219,7 @@ impl Liveness {
                 domain: server.domain.clone(),
                 alive: heartbeat
                     .is_some_and(|heartbeat| now.since(heartbeat.at) < state.dead_after),
+                reached: state.unreached(id).is_none(),
                 load: heartbeat.map_or(0, |heartbeat| heartbeat.load),
                 disks: heartbeat.map_or(Vec::new(), |heartbeat| {
                     heartbeat.disks.iter().filter(opened).map(disk).collect()
@@ -183,6 +241,9 @@ impl Liveness {
                 domain: known.domain.clone(),
                 alive: heartbeat
                     .is_some_and(|heartbeat| now.since(heartbeat.at) < state.dead_after),
+                unreached_ms: state
+                    .unreached(server)
+                    .map(|since| u64::try_from(now.since(since).as_millis()).unwrap_or(u64::MAX)),
                 disks: heartbeat.map_or(Vec::new(), |heartbeat| heartbeat.disks.clone()),
             }
         };

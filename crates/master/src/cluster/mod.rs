@@ -7,6 +7,7 @@
 mod liveness;
 mod machine;
 mod outcome;
+mod reach;
 mod service;
 mod snapshot;
 

@@ -30,6 +30,8 @@ pub(crate) struct Net {
     blocked: RefCell<BTreeMap<(HostId, HostId), u64>>,
     /// Hosts that get nothing of what others began.
     grey: RefCell<BTreeSet<HostId>>,
+    /// Those that get nothing of what one other began: that one first.
+    grey_to: RefCell<BTreeSet<(HostId, HostId)>>,
     listeners: RefCell<BTreeMap<SocketAddr, Rc<Backlog>>>,
     pipes: RefCell<Vec<Weak<Pipe>>>,
     changed: Notify,
@@ -75,13 +77,22 @@ impl Net {
         }
     }
 
-    fn is_grey(&self, host: HostId) -> bool {
-        self.grey.borrow().contains(&host)
+    pub(crate) fn set_grey_to(&self, from: HostId, to: HostId, grey: bool) {
+        if grey {
+            self.grey_to.borrow_mut().insert((from, to));
+        } else if self.grey_to.borrow_mut().remove(&(from, to)) {
+            self.wake_all();
+        }
+    }
+
+    fn is_grey(&self, from: HostId, to: HostId) -> bool {
+        self.grey.borrow().contains(&to) || self.grey_to.borrow().contains(&(from, to))
     }
 
     pub(crate) fn unblock_all(&self) {
         self.blocked.borrow_mut().clear();
         self.grey.borrow_mut().clear();
+        self.grey_to.borrow_mut().clear();
         self.wake_all();
     }
 
@@ -227,7 +238,7 @@ pub(crate) async fn connect(
     loop {
         let blocked = world.net.is_blocked(host, target)
             || world.net.is_blocked(target, host)
-            || world.net.is_grey(target);
+            || world.net.is_grey(host, target);
         let powered =
             world.hosts.borrow().get(target.0).is_some_and(|h| h.running.borrow().is_some());
         if !blocked && powered {
@@ -331,7 +342,7 @@ impl SimReadHalf {
     fn take(&self, into: &mut [u8]) -> io::Result<Taken> {
         let net = &self.world.net;
         let blocked = net.is_blocked(self.pipe.from, self.pipe.to)
-            || (self.pipe.is_inbound && net.is_grey(self.pipe.to));
+            || (self.pipe.is_inbound && net.is_grey(self.pipe.from, self.pipe.to));
         let state = &mut *self.pipe.state.borrow_mut();
         if state.reset {
             return Err(io::ErrorKind::ConnectionReset.into());

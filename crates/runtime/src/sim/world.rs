@@ -487,6 +487,11 @@ impl Sim {
         self.0.net.set_grey(host, grey);
     }
 
+    /// As [`Sim::set_grey`], for what one other host sends to it or begins: others reach it.
+    pub fn set_grey_to(&self, from: HostId, to: HostId, grey: bool) {
+        self.0.net.set_grey_to(from, to, grey);
+    }
+
     /// Segments and connection attempts that a blocked one-way path has held back since it was
     /// blocked: proof that a cut met traffic. 0 for an open path.
     pub fn held(&self, from: HostId, to: HostId) -> u64 {

@@ -100,7 +100,7 @@ pub enum Planted {
     HoldSkippedShared,
     /// Block servers ask the manager about an attachment for one segment of a volume only.
     StandingCached,
-    /// Block managers take a server whose heartbeats come for one that serves.
+    /// Block managers and masters take a server whose heartbeats come for one that serves.
     BeatsAreAlive,
     /// Segments never answer a change that a full cluster refuses.
     SilentWhenFull,
@@ -267,6 +267,9 @@ pub(crate) fn planted() -> Option<Planted> {
 pub(crate) fn times_of(mut timing: MasterTiming) -> MasterTiming {
     if acts(Planted::HeardIsReached) {
         timing.unreached = Duration::from_secs(3600);
+    }
+    if acts(Planted::BeatsAreAlive) {
+        timing.pings_servers = false;
     }
     timing
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use client::{Appender, Client};
 use futures_util::future::join_all;
-use runtime::Class;
 use runtime::sim::Sim;
+use runtime::{Class, JoinHandle};
 use wire::control::Policy;
 
 use super::append::{check_content, seal_all};
@@ -30,57 +30,79 @@ const THIN_FOR: Duration = Duration::from_secs(3);
 const FAULTS: u64 = 3;
 const TIMEOUT: Duration = Duration::from_secs(180);
 
+/// Writers of 3/2, none of whose appends waits for one server.
 #[derive(Clone)]
-struct Load {
-    sim: Sim,
-    oracle: Oracle,
+pub(super) struct Load {
+    pub(super) sim: Sim,
+    pub(super) oracle: Oracle,
     stop: Rc<Cell<bool>>,
     violation: Rc<RefCell<Option<String>>>,
+    writers: Rc<RefCell<Vec<JoinHandle<()>>>>,
 }
 
 pub(super) async fn run(sim: Sim) -> Result<(), String> {
-    let mut tuning = Tuning::draw(&sim);
+    let cluster = Cluster::start(&sim, Shape::default(), tuning(&sim));
+    cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
+    let load = Load::begin(&cluster).await?;
+    for _ in 0..FAULTS {
+        load.harm(&cluster).await;
+        cluster.until_whole(WHOLE_WITHIN).await?;
+        sim.sleep(THIN_FOR).await;
+    }
+    load.end(&cluster).await
+}
+
+/// Times and sizes under which the load's bounds hold.
+pub(super) fn tuning(sim: &Sim) -> Tuning {
+    let mut tuning = Tuning::draw(sim);
     // Copies of what a dead server had take none of the bandwidth that is judged here.
     tuning.scrub_pause = Duration::from_secs(60);
     // As they are: with less a healthy replica is left too, and the slow one is needed.
     let usual = client::Config::default();
     tuning.client.chase_bytes_max = usual.chase_bytes_max;
     tuning.client.writer.chase_bytes = usual.writer.chase_bytes;
-    let cluster = Cluster::start(&sim, Shape::default(), tuning);
-    cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
-    let load = Load {
-        sim: sim.clone(),
-        oracle: Oracle::new(),
-        stop: Rc::default(),
-        violation: Rc::default(),
-    };
-    let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
-    let writers = (0..WRITERS).map(|number| {
-        let keep = keep_writing(load.clone(), client.clone(), number);
-        client.env().spawn(Class::Foreground, "writer", keep)
-    });
-    let writers: Vec<_> = writers.collect();
-    for _ in 0..FAULTS {
-        load.harm(&cluster).await;
-        cluster.until_whole(WHOLE_WITHIN).await?;
-        sim.sleep(THIN_FOR).await;
-    }
-    load.stop.set(true);
-    join_all(writers).await;
-    if let Some(violation) = load.violation.take() {
-        return Err(violation);
-    }
-    seal_all(&cluster).await?;
-    cluster.settle(TIMEOUT).await?;
-    if let Some(violation) = cluster.violations().first() {
-        return Err(violation.clone());
-    }
-    check_content(&cluster, &load.oracle).await?;
-    audit::until_clean(&cluster, &load.oracle, TIMEOUT).await
+    tuning
 }
 
 impl Load {
-    fn draw(&self, low: u64, high: u64) -> u64 {
+    /// Writers begin.
+    pub(super) async fn begin(cluster: &Cluster) -> Result<Load, String> {
+        let load = Load {
+            sim: cluster.sim().clone(),
+            oracle: Oracle::new(),
+            stop: Rc::default(),
+            violation: Rc::default(),
+            writers: Rc::default(),
+        };
+        let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
+        let writers = (0..WRITERS).map(|number| {
+            let keep = keep_writing(load.clone(), client.clone(), number);
+            client.env().spawn(Class::Foreground, "writer", keep)
+        });
+        load.writers.replace(writers.collect());
+        Ok(load)
+    }
+
+    /// Writers end: everything that was acknowledged is there, and the cluster is whole.
+    pub(super) async fn end(&self, cluster: &Cluster) -> Result<(), String> {
+        self.stop.set(true);
+        join_all(self.writers.take()).await;
+        self.verdict()?;
+        seal_all(cluster).await?;
+        cluster.settle(TIMEOUT).await?;
+        if let Some(violation) = cluster.violations().first() {
+            return Err(violation.clone());
+        }
+        check_content(cluster, &self.oracle).await?;
+        audit::until_clean(cluster, &self.oracle, TIMEOUT).await
+    }
+
+    /// The violation that a writer has seen.
+    pub(super) fn verdict(&self) -> Result<(), String> {
+        self.violation.borrow().clone().map_or(Ok(()), Err)
+    }
+
+    pub(super) fn draw(&self, low: u64, high: u64) -> u64 {
         self.sim.with_rng(|rng| rng.between(low, high))
     }
 

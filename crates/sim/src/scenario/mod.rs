@@ -12,6 +12,7 @@ mod flapping;
 mod full;
 mod grey;
 mod grey_master;
+mod grey_server;
 mod hedge;
 mod idle;
 mod locks;
@@ -42,7 +43,7 @@ use runtime::Duration;
 use runtime::sim::Sim;
 
 use crate::cluster::Shape;
-use crate::nemesis::Faults;
+use crate::nemesis::{Faults, NONE};
 use append::Plan;
 
 /// A run of a scenario: ends with the violation it found, or without one.
@@ -60,29 +61,6 @@ pub struct Scenario {
     /// Marks that its fixed seeds must reach together: proof that rare paths ran.
     pub marks: &'static [&'static str],
 }
-
-/// No faults.
-const NONE: Faults = Faults {
-    server_crashes: false,
-    master_crashes: false,
-    bad_network: false,
-    partitions: false,
-    slowness: false,
-    bad_clocks: false,
-    rotten_disk: false,
-    bad_disks: false,
-    wiped_disks: false,
-    blackouts: false,
-    client_cuts: false,
-    master_cuts: false,
-    io_errors: false,
-    master_disks: false,
-    absent_disks: false,
-    latent_errors: false,
-    lost_masters: false,
-    rotten_masters: false,
-    changing_masters: false,
-};
 
 /// Two disks a server.
 const TWO_DISKS: fn() -> Shape = || Shape { disks: 2, ..Shape::default() };
@@ -718,6 +696,17 @@ pub const SCENARIOS: &[Scenario] = &[
         marks: &[
             "grey-block: segments leave a grey server",
             "block: request leaves an owner that has lost the segment",
+        ],
+    },
+    Scenario {
+        name: "grey-server",
+        about: "a chunkserver sends heartbeats and is reached by none, or by clients alone",
+        run: |sim| Box::pin(grey_server::run(sim)),
+        marks: &[
+            "grey-server: a server was grey",
+            "grey-server: masters alone did not reach a server",
+            "grey-server: a master reached no server",
+            "grey-server: all is elsewhere",
         ],
     },
     Scenario {

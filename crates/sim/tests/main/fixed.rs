@@ -84,6 +84,7 @@ scenarios! {
     full "full",
     grey_block "grey-block",
     grey_master "grey-master",
+    grey_server "grey-server",
     hedge "hedge",
     disks "disks",
     disks_cuts "disks-cuts",

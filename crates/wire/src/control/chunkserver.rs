@@ -72,18 +72,22 @@ pub enum ChunkserverRequest {
         /// The disk.
         disk: DiskId,
     },
+    /// Answer, to show that requests arrive. Masters ask: heartbeats of a server that gets nothing of
+    /// what others send come too (`protocols-tail.md` 10.7).
+    Ping,
 }
 
 impl ChunkserverRequest {
-    /// The disk it is about.
-    pub fn disk(&self) -> DiskId {
+    /// The disk it is about, if it is about one.
+    pub fn disk(&self) -> Option<DiskId> {
         match self {
             ChunkserverRequest::Replicate { disk, .. }
             | ChunkserverRequest::Delete { disk, .. }
             | ChunkserverRequest::Forget { disk, .. }
             | ChunkserverRequest::List { disk, .. }
             | ChunkserverRequest::FailDisk { disk, .. }
-            | ChunkserverRequest::Probe { disk } => *disk,
+            | ChunkserverRequest::Probe { disk } => Some(*disk),
+            ChunkserverRequest::Ping => None,
         }
     }
 }

@@ -227,6 +227,8 @@ pub struct ServerStatus {
     pub domain: String,
     /// True while heartbeats come.
     pub alive: bool,
+    /// Time for which the master has not reached it, though its heartbeats come: milliseconds.
+    pub unreached_ms: Option<u64>,
     /// Its disks.
     pub disks: Vec<DiskReport>,
 }
@@ -243,6 +245,11 @@ pub fn missing(servers: &[ServerStatus]) -> Option<String> {
         if !server.alive {
             found.push(format!("chunkserver '{name}' at {addr} does not answer"));
             continue;
+        }
+        if server.unreached_ms.is_some() {
+            found.push(format!(
+                "chunkserver '{name}' sends heartbeats, and nothing reaches it at {addr}"
+            ));
         }
         for DiskReport { path, reason, .. } in server.disks.iter().filter(|disk| disk.failed) {
             let reason = if reason.is_empty() { "" } else { &format!(" ({reason})") };

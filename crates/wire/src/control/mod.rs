@@ -94,6 +94,7 @@ impl ControlRequest {
                 Chunks::List { .. } => "list replicas",
                 Chunks::FailDisk { .. } => "fail disk",
                 Chunks::Probe { .. } => "probe a disk",
+                Chunks::Ping => "ping",
             },
             ControlRequest::Trace(_) => "trace",
             ControlRequest::Service(_) => "request of a service",

@@ -137,8 +137,9 @@ fn cluster_reply() -> impl Strategy<Value = ClusterReply> {
         }
     });
     let server_status = made!((server, server()), (name, label()), (addr, addr()),
-        (domain, label()), (alive, any::<bool>()), (disks, vec(disk_report(), 0..3)) => {
-        ServerStatus { server, name, addr, domain, alive, disks }
+        (domain, label()), (alive, any::<bool>()), (unreached_ms, any::<Option<u64>>()),
+        (disks, vec(disk_report(), 0..3)) => {
+        ServerStatus { server, name, addr, domain, alive, unreached_ms, disks }
     });
     let stopped = made!((partition, any::<u16>()), (server, server()), (disk, disk()),
         (unknown, any::<u64>()), (reported, any::<u64>()) => {
@@ -366,6 +367,7 @@ fn chunkserver_request() -> impl Strategy<Value = ChunkserverRequest> {
             ChunkserverRequest::FailDisk { disk, failed }
         }),
         made!((disk, disk()) => ChunkserverRequest::Probe { disk }),
+        Just(ChunkserverRequest::Ping),
     ]
 }
 

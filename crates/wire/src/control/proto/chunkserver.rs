@@ -116,6 +116,7 @@ impl Proto for ChunkserverRequest {
             ChunkserverRequest::Probe { disk } => {
                 Ask::Probe(Probe { disk: u128_bytes(disk.get()) })
             }
+            ChunkserverRequest::Ping => Ask::Ping(pb::Empty {}),
         };
         pb::ChunkserverRequest { ask: Some(ask) }
     }
@@ -161,6 +162,7 @@ impl Proto for ChunkserverRequest {
             Ask::Probe(pb) => {
                 ChunkserverRequest::Probe { disk: disk(&pb.disk, "ChunkserverRequest.Probe.disk")? }
             }
+            Ask::Ping(pb::Empty {}) => ChunkserverRequest::Ping,
         })
     }
 }

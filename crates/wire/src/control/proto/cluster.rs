@@ -301,6 +301,7 @@ impl Proto for ServerStatus {
             domain: self.domain.clone(),
             alive: self.alive,
             disks: all(&self.disks),
+            unreached_ms: self.unreached_ms,
         }
     }
 
@@ -311,6 +312,7 @@ impl Proto for ServerStatus {
             addr: addr_from(&pb.addr, "ServerStatus.addr")?,
             domain: label(pb.domain, "ServerStatus.domain")?,
             alive: pb.alive,
+            unreached_ms: pb.unreached_ms,
             disks: each(pb.disks, DISKS_MAX, "ServerStatus.disks", Proto::from_pb)?,
         })
     }

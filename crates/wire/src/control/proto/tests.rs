@@ -218,6 +218,7 @@ fn missing_names_silent_servers_and_failed_disks() {
         addr: "127.0.0.1:7".parse().expect("an address"),
         domain: format!("d{number}"),
         alive,
+        unreached_ms: None,
         disks: vec![disk(number, failed), disk(10 + number, false)],
     };
     assert_eq!(missing(&[server(1, true, false)]), None);
