@@ -180,6 +180,16 @@ impl Lists {
         listed.collect()
     }
 
+    /// The server that has an address, when it is known.
+    pub(crate) fn server(&self, addr: SocketAddr) -> Option<ServerId> {
+        self.servers.get(&addr).copied()
+    }
+
+    /// When a disk is to be probed.
+    pub(crate) fn probe_at(&self, target: Target) -> Option<Instant> {
+        self.entries.get(&target).map(|entry| entry.probe_at)
+    }
+
     /// Servers with a listed disk, while `copies` others are known: without them a chunk would have
     /// fewer copies because a disk is slow.
     pub(crate) fn unwanted(&self, copies: usize) -> Vec<ServerId> {

@@ -76,6 +76,8 @@ pub enum Command {
     },
     /// Show masters, chunkservers, disks, chunks and repair
     Status(StatusArgs),
+    /// Show which processes and disks are slow, not reached or out, and who says so
+    Health(HealthArgs),
     /// Show what operations did in which process, and what took them the time
     Trace(TraceArgs),
     /// Make a chunk store, or look into one that no process has open
@@ -578,6 +580,21 @@ pub struct StatusArgs {
     /// Which cluster.
     #[command(flatten)]
     pub connection: Connection,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `craton health`.
+#[derive(Args, Debug)]
+pub struct HealthArgs {
+    /// Which cluster.
+    #[command(flatten)]
+    pub connection: Connection,
+    /// Ask this process, too, which disks it finds slow: the metrics address of a front end, block
+    /// server or block manager. May be repeated
+    #[arg(long, value_name = "ADDRESS")]
+    pub from: Vec<SocketAddr>,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,

@@ -11,8 +11,8 @@ use wire::handshake::ClusterKey;
 
 use crate::args::Connection;
 use crate::cluster::Directory;
-use crate::config;
 use crate::exit::{Code, Failure};
+use roles::config;
 
 /// A cluster to talk to.
 #[derive(Clone, Debug)]

@@ -9,8 +9,8 @@ use base::MIB;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::config::Logging;
 use crate::exit::{Failure, io as io_failure};
+use roles::config::Logging;
 
 /// The file that is written to.
 pub const FILE: &str = "craton.jsonl";

@@ -12,6 +12,7 @@ mod format;
 mod fs;
 #[cfg(test)]
 mod fuzz_tests;
+mod health;
 mod log;
 mod masters;
 mod output;
@@ -24,8 +25,6 @@ mod volume;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
-
-use roles::config;
 
 use args::{Cli, Command, RoleName};
 use exit::{Done, Failure};
@@ -74,6 +73,7 @@ fn run(command: Command) -> Done {
         Command::Masters { connection, command } => masters::run(&connection, command),
         Command::Fs { connection, services, command } => fs::run(&connection, services, command),
         Command::Status(args) => status::run(&args),
+        Command::Health(args) => health::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Store { command } => store::run(command),
         Command::Bench { connection, command } => bench::run(&connection, command),

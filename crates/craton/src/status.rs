@@ -298,7 +298,7 @@ fn servers(answers: &BTreeMap<u64, ClusterStatus>) -> Vec<ServerStatus> {
 }
 
 /// `cs2` before `cs10`.
-fn natural(name: &str) -> (&str, u64, &str) {
+pub fn natural(name: &str) -> (&str, u64, &str) {
     let letters = name.trim_end_matches(|c: char| c.is_ascii_digit());
     (letters, name[letters.len()..].parse().unwrap_or(0), name)
 }

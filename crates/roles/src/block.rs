@@ -21,10 +21,10 @@ use transport::{Endpoint, Identity, Limits};
 use wire::control::Policy;
 
 use crate::error::{Error, io};
-use crate::http::{self, Pages};
+use crate::http::{self, Page, Pages};
 use crate::seams::Seams;
 use crate::uses::Directories;
-use crate::{Build, config, probe};
+use crate::{Build, config, probe, seen};
 
 /// A manager that keeps a cut for its links renews it often enough for block servers.
 const _: () = assert!(
@@ -83,6 +83,7 @@ impl Home<'_> {
 pub struct ManagerRole {
     manager: Manager,
     endpoint: Endpoint,
+    client: Client,
     env: Env,
 }
 
@@ -101,7 +102,7 @@ impl ManagerRole {
     ) -> Result<(), Error> {
         let Some(addr) = config.metrics else { return Ok(()) };
         let of = ("block-manager", config.id.clone(), build, handle);
-        show(&self.env, addr, of, self.endpoint.clone(), |_| ()).await
+        show(&self.env, addr, of, (&self.endpoint, &self.client), |_| ()).await
     }
 
     /// True while it leads.
@@ -116,16 +117,20 @@ impl ManagerRole {
     }
 }
 
-/// Serves the metrics of a process: its role, ID and executor, and its `own`.
+/// Serves the metrics of a process: its role, ID and executor, and its `own`; and what it sees of
+/// disks.
 async fn show(
     env: &Env,
     addr: SocketAddr,
     (role, id, build, handle): (&'static str, String, Build, Handle),
-    endpoint: Endpoint,
+    (endpoint, client): (&Endpoint, &Client),
     own: impl Fn(&mut Exposition) + 'static,
 ) -> Result<(), Error> {
-    let shown = env.clone();
+    let (shown, endpoint, client) = (env.clone(), endpoint.clone(), client.clone());
     let pages: Pages = Rc::new(move |path| {
+        if path == "/seen" {
+            return Some(Page { kind: "application/json", text: seen::page(&id, &client) });
+        }
         probe::page(path, || {
             let mut text = Exposition::new();
             probe::process(&mut text, (role, &id, build), &[handle.stats()]);
@@ -181,8 +186,9 @@ pub async fn start_manager_with(
         first: FirstEpochs::default(),
     };
     tune(&mut settings);
-    let manager = Manager::start((client, locks), uses, endpoint.clone(), settings).await?;
-    Ok(ManagerRole { manager, endpoint, env: env.clone() })
+    let clients = (client.clone(), locks);
+    let manager = Manager::start(clients, uses, endpoint.clone(), settings).await?;
+    Ok(ManagerRole { manager, endpoint, client, env: env.clone() })
 }
 
 /// A running block server.
@@ -191,6 +197,7 @@ pub struct ServerRole {
     host: Host,
     shared: Shared,
     endpoint: Endpoint,
+    client: Client,
 }
 
 impl ServerRole {
@@ -212,7 +219,7 @@ impl ServerRole {
         let own = move |text: &mut Exposition| {
             probe::block_server(text, &shown.host, shown.shared.memory());
         };
-        show(env, addr, of, self.endpoint.clone(), own).await
+        show(env, addr, of, (&self.endpoint, &self.client), own).await
     }
 
     /// Closes its segments and ends.
@@ -270,7 +277,7 @@ pub async fn start_server_with(
     let devices = (seams.devices)(env, devices);
     let managers = Managers::new(&client);
     let host = Host::start(managers, &endpoint, devices, &config.id, config.listen).await?;
-    Ok(ServerRole { host, shared, endpoint })
+    Ok(ServerRole { host, shared, endpoint, client })
 }
 
 /// A running front end.
@@ -279,6 +286,7 @@ pub struct FrontendRole {
     frontend: Frontend,
     exports: Rc<VolumeExports>,
     endpoint: Endpoint,
+    client: Client,
 }
 
 impl FrontendRole {
@@ -294,7 +302,7 @@ impl FrontendRole {
         let (of, shown) = (("frontend", config.id.clone(), build, handle), self.clone());
         let own =
             move |text: &mut Exposition| probe::frontend(text, &shown.frontend, &shown.exports);
-        show(env, addr, of, self.endpoint.clone(), own).await
+        show(env, addr, of, (&self.endpoint, &self.client), own).await
     }
 
     /// Takes no more connections, and ends.
@@ -368,5 +376,5 @@ pub async fn start_frontend_with(
             share(path, group).map_err(|error| io("share", path, &error))?;
         }
     }
-    Ok(FrontendRole { frontend, exports, endpoint })
+    Ok(FrontendRole { frontend, exports, endpoint, client })
 }

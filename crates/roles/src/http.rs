@@ -121,9 +121,11 @@ fn respond(head: &[u8], pages: &dyn Fn(&str) -> Option<Page>) -> String {
     }
     match (method, path.and_then(pages)) {
         (Some("GET"), Some(found)) => page("200 OK", found.kind, &found.text),
-        (Some("GET"), None) => {
-            page("404 Not Found", "text/plain", "there are /metrics and /health\n")
-        }
+        (Some("GET"), None) => page(
+            "404 Not Found",
+            "text/plain",
+            "there are /metrics and /health, and /seen of processes with a client\n",
+        ),
         _ => page("405 Method Not Allowed", "text/plain", "only GET is answered\n"),
     }
 }

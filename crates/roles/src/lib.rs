@@ -15,6 +15,7 @@ pub mod http;
 pub mod master;
 mod probe;
 pub mod seams;
+pub mod seen;
 pub mod stores;
 pub mod uses;
 

@@ -12,9 +12,9 @@ use runtime::Env;
 
 use crate::args::RoleName;
 use crate::cluster::{self, Directory, config_path, is_alive, role_word};
-use crate::config;
 use crate::connect::Target;
 use crate::exit::Failure;
+use roles::config;
 
 /// Processes of a cluster that has its directory here; none of another.
 pub struct Local {

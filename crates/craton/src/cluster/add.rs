@@ -9,10 +9,10 @@ use super::cluster_file::Process;
 use super::directory::{Directory, config_path};
 use super::{Reserved, format_new_stores, plan, process, ready, refuse_embedded};
 use crate::args::{Connection, RoleName};
-use crate::config::{self, Peer};
 use crate::connect;
 use crate::exit::{Done, Failure};
 use crate::output::{print_json, print_line};
+use roles::config::{self, Peer};
 
 /// Runs it.
 pub async fn run(env: &Env, dir: &Path, role: RoleName, json: bool) -> Done {

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::directory::config_path;
 use crate::args::RoleName;
-use crate::config;
 use crate::exit::{Failure, io};
+use roles::config;
 
 /// Bytes of the file at most: 1000 processes of 1 KiB.
 const FILE_MAX: u64 = 1 << 20;

@@ -13,9 +13,9 @@ use wire::handshake::ClusterKey;
 
 use super::cluster_file::{ClusterFile, replace};
 use crate::args::RoleName;
-use crate::config::{self, Config};
 use crate::exit::{Failure, io};
 use crate::file_lock::{FileLock, lock};
+use roles::config::{self, Config};
 
 const BOOK: &str = "cluster.json";
 const KEY: &str = "cluster.key";

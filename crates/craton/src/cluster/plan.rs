@@ -11,12 +11,12 @@ use super::cluster_file::{ClusterFile, Process};
 use super::directory::{Directory, config_path};
 use super::ports::Reserved;
 use crate::args::{ClusterUpArgs, Nearby, RoleName};
-use crate::config::{
+use crate::exit::{Failure, io};
+use crate::role::random_key;
+use roles::config::{
     self, BlockManager, BlockServer, Chunkserver, Frontend, FrontendTls, Logging, Master, Peer,
     Store,
 };
-use crate::exit::{Failure, io};
-use crate::role::random_key;
 
 /// Shape of a new cluster.
 #[derive(Clone, Debug)]

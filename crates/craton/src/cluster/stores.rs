@@ -10,9 +10,9 @@ use runtime::Env;
 use serde::{Deserialize, Serialize};
 
 use super::cluster_file::replace;
-use crate::config::Store;
 use crate::exit::{Done, Failure, io};
 use crate::format::{self, Found};
+use roles::config::Store;
 
 const FILE: &str = "stores.json";
 /// Bytes of the file at most: as many stores as a server can have, with long paths.

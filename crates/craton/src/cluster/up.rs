@@ -8,9 +8,9 @@ use super::plan::{self, Shape};
 use super::ports::Reserved;
 use super::{format_new_stores, is_alive, process, ready, refuse_embedded, stop_all};
 use crate::args::{ClusterUpArgs, RoleName};
-use crate::config;
 use crate::exit::{Done, Failure};
 use crate::output::print_line;
+use roles::config;
 
 /// Runs it.
 pub async fn run(env: &Env, args: &ClusterUpArgs) -> Done {

@@ -16,10 +16,10 @@ use crate::cluster::{
     ClusterFile, Directory, DirectoryState, EMBEDDED_LOCK, Process, Reserved, check_new_store,
     config_path, format_new_stores, refuse_other_key,
 };
-use crate::config::{self, Logging, Peer, Store};
 use crate::exit::{Done, Failure, io};
 use crate::file_lock::{FileLock, lock};
 use crate::output::{self, warn};
+use roles::config::{self, Logging, Peer, Store};
 
 /// MiB of buffers of the one process.
 const MEMORY_MIB: u64 = 512;

@@ -9,8 +9,8 @@ use roles::{Build, chunkserver};
 use runtime::{Env, Runtime, RuntimeConfig};
 use wire::handshake::ClusterKey;
 
-use crate::config::{self, Logging};
 use crate::exit::Failure;
+use roles::config::{self, Logging};
 
 /// Scheme of the address that `craton frontend` prints, as clients take it.
 pub const NBD_SCHEME: &str = "nbd://";

@@ -13,9 +13,9 @@ use super::{
 };
 use crate::args::{RoleArgs, RoleName};
 use crate::cluster::{role_word, were_formatted};
-use crate::config::{self, Config};
 use crate::exit::{Code, Done, Failure};
 use crate::output::{announce, print_line};
+use roles::config::{self, Config};
 
 /// Runs a role until it is asked to end.
 pub fn run(role: RoleName, args: &RoleArgs) -> Done {

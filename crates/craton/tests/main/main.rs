@@ -15,6 +15,7 @@ mod embedded;
 mod formatting;
 mod full;
 mod harness;
+mod health;
 mod hostile;
 mod images;
 mod kills;

@@ -241,9 +241,8 @@ impl Liveness {
                 domain: known.domain.clone(),
                 alive: heartbeat
                     .is_some_and(|heartbeat| now.since(heartbeat.at) < state.dead_after),
-                unreached_ms: state
-                    .unreached(server)
-                    .map(|since| u64::try_from(now.since(since).as_millis()).unwrap_or(u64::MAX)),
+                unreached_ms: state.unreached(server).map(|since| millis(now.since(since))),
+                heard_ms: heartbeat.map(|heartbeat| millis(now.since(heartbeat.at))),
                 disks: heartbeat.map_or(Vec::new(), |heartbeat| heartbeat.disks.clone()),
             }
         };
@@ -268,6 +267,10 @@ impl Liveness {
         let of_partition = quiet.extract_if(.., |&(chunk, ..), _| chunk.partition() == partition);
         of_partition.map(|((chunk, server, disk), at)| (chunk, server, disk, at)).collect()
     }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -229,6 +229,8 @@ pub struct ServerStatus {
     pub alive: bool,
     /// Time for which the master has not reached it, though its heartbeats come: milliseconds.
     pub unreached_ms: Option<u64>,
+    /// Time since its last heartbeat at this master: milliseconds.
+    pub heard_ms: Option<u64>,
     /// Its disks.
     pub disks: Vec<DiskReport>,
 }

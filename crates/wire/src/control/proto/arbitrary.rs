@@ -138,8 +138,8 @@ fn cluster_reply() -> impl Strategy<Value = ClusterReply> {
     });
     let server_status = made!((server, server()), (name, label()), (addr, addr()),
         (domain, label()), (alive, any::<bool>()), (unreached_ms, any::<Option<u64>>()),
-        (disks, vec(disk_report(), 0..3)) => {
-        ServerStatus { server, name, addr, domain, alive, unreached_ms, disks }
+        (heard_ms, any::<Option<u64>>()), (disks, vec(disk_report(), 0..3)) => {
+        ServerStatus { server, name, addr, domain, alive, unreached_ms, heard_ms, disks }
     });
     let stopped = made!((partition, any::<u16>()), (server, server()), (disk, disk()),
         (unknown, any::<u64>()), (reported, any::<u64>()) => {

@@ -302,6 +302,7 @@ impl Proto for ServerStatus {
             alive: self.alive,
             disks: all(&self.disks),
             unreached_ms: self.unreached_ms,
+            heard_ms: self.heard_ms,
         }
     }
 
@@ -313,6 +314,7 @@ impl Proto for ServerStatus {
             domain: label(pb.domain, "ServerStatus.domain")?,
             alive: pb.alive,
             unreached_ms: pb.unreached_ms,
+            heard_ms: pb.heard_ms,
             disks: each(pb.disks, DISKS_MAX, "ServerStatus.disks", Proto::from_pb)?,
         })
     }

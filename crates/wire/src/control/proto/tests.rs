@@ -219,6 +219,7 @@ fn missing_names_silent_servers_and_failed_disks() {
         domain: format!("d{number}"),
         alive,
         unreached_ms: None,
+        heard_ms: None,
         disks: vec![disk(number, failed), disk(10 + number, false)],
     };
     assert_eq!(missing(&[server(1, true, false)]), None);

@@ -1,0 +1,253 @@
+//! Questions to masters, block managers, clients and every process about a cluster's health.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use base::DiskId;
+use block_proto::{BlockRole, BlockStatus, Managers};
+use client::Client;
+use roles::seen::Seen;
+use wire::control::{ClusterStatus, Group, ServerStatus};
+
+use super::probes::{self, Probed};
+use super::view::{Disk, Health, SIGNS, Server, State, View, action};
+use crate::args::RoleName;
+use crate::cluster::Directory;
+use crate::exit::Failure;
+use crate::status::natural;
+
+/// Timeout of what the block managers answer: another one leads by then.
+const BLOCK_TIMEOUT: Duration = Duration::from_secs(1);
+/// A server without a heartbeat for so many milliseconds does not send them: four of them.
+const HEARTBEATS_LATE: u64 = 1_000;
+
+/// What is known so far.
+#[derive(Default)]
+pub(super) struct Found {
+    servers: BTreeMap<(RoleName, String), Server>,
+    errors: Vec<String>,
+}
+
+impl Found {
+    /// Processes of a cluster on this machine: those that no observer knows are among them.
+    pub(super) fn add_book(&mut self, directory: &Directory) -> Result<(), Failure> {
+        for process in directory.read()?.processes {
+            self.server(process.role, &process.id, process.addr);
+        }
+        Ok(())
+    }
+
+    fn server(&mut self, role: RoleName, id: &str, addr: SocketAddr) -> &mut Server {
+        self.servers.entry((role, id.to_owned())).or_insert_with(|| Server {
+            id: id.to_owned(),
+            role,
+            addr,
+            state: State::Good,
+            reason: None,
+            since_s: None,
+            action: None,
+            next_probe_s: None,
+            disks: Vec::new(),
+            seen_by: Vec::new(),
+        })
+    }
+
+    /// Asks masters, block managers, processes with a client, and every process itself.
+    pub(super) async fn ask(
+        &mut self,
+        client: &Client,
+        from: &[SocketAddr],
+    ) -> Result<(), Failure> {
+        let info = client.cluster_info().await?;
+        for master in &info.masters {
+            self.server(RoleName::Master, &master.name, master.addr);
+        }
+        match client.status().await {
+            Ok(answers) => {
+                let names: BTreeMap<_, _> =
+                    info.masters.iter().map(|master| (master.id, master.name.as_str())).collect();
+                let mut answers: Vec<_> = answers.into_iter().map(|(_, answer)| answer).collect();
+                // The view of the leader counts; those of others are shown beside it.
+                answers.sort_by_key(|answer| !answer.leads.contains(&Group::Cluster));
+                for (at, answer) in answers.iter().enumerate() {
+                    let name = names.get(&answer.master).copied().unwrap_or("a master");
+                    self.add_master_view(name, answer, at == 0);
+                }
+            }
+            Err(error) => self.errors.push(format!("masters: {error}")),
+        }
+        let managers = Managers::with_budget(client, BLOCK_TIMEOUT);
+        match managers.status().await {
+            Ok(Some(block)) => self.add_manager_view(&block),
+            Ok(None) => {
+                if managers.have_been().await == Some(true) {
+                    self.errors.push("block service: no block manager leads".to_owned());
+                }
+            }
+            Err(error) => self.errors.push(format!("block service: {error}")),
+        }
+        self.probe(client).await;
+        for &addr in from {
+            match probes::seen(client.env(), addr).await {
+                Ok(seen) => self.add_client_view(&seen),
+                Err(why) => self.errors.push(format!("{addr}: {why}")),
+            }
+        }
+        Ok(())
+    }
+
+    fn add_master_view(&mut self, observer: &str, answer: &ClusterStatus, leads: bool) {
+        for status in &answer.servers {
+            let (state, reason, since) = judge_server(status);
+            let server = self.server(RoleName::Chunkserver, &status.name, status.addr);
+            let link = status.addr.to_string();
+            server.seen_by.push(View::of(observer, link, state, SIGNS));
+            if !leads {
+                continue;
+            }
+            server.blame(state, reason, since);
+            if state == State::Unreached {
+                server.next_probe_s = Some(0); // Four times a second.
+            }
+            server.disks = status.disks.iter().map(disk).collect();
+        }
+    }
+
+    fn add_manager_view(&mut self, block: &BlockStatus) {
+        for one in &block.servers {
+            let server = self.server(RoleName::BlockServer, &one.name, one.addr);
+            let (state, reason) = match (one.alive, one.unreached) {
+                (true, false) => (State::Good, None),
+                (true, true) => (State::Unreached, Some("it answers no ping")),
+                (false, _) => (State::Out, Some("its heartbeats do not come")),
+            };
+            let link = one.addr.to_string();
+            server.seen_by.push(View::of(&block.manager, link, state, SIGNS));
+            server.blame(state, reason.map(str::to_owned), None);
+        }
+        for peer in &block.peers {
+            let role = match peer.role {
+                BlockRole::Manager => RoleName::BlockManager,
+                BlockRole::Frontend => RoleName::Frontend,
+            };
+            let server = self.server(role, &peer.name, peer.addr);
+            let state = if peer.alive { State::Good } else { State::Out };
+            let view = View::of(&block.manager, peer.addr.to_string(), state, "reports");
+            server.seen_by.push(view);
+            let reason = (!peer.alive).then(|| "it does not report any more".to_owned());
+            server.blame(state, reason, None);
+        }
+    }
+
+    fn add_client_view(&mut self, seen: &Seen) {
+        for disk in &seen.disks {
+            let state = match disk.state.as_str() {
+                "good" => State::Good,
+                "slow" => State::Slow,
+                _ => State::Out,
+            };
+            // Executors of a chunkserver have addresses of their own; the disk says whose it is.
+            let is_it = |server: &&mut Server| {
+                let has = server.disks.iter().any(|known| known.id == disk.disk);
+                has || server.addr == disk.addr && server.role == RoleName::Chunkserver
+            };
+            let Some(server) = self.servers.values_mut().find(is_it) else { continue };
+            let link = format!("{} {}", disk.addr, disk.disk);
+            for calls in &disk.calls {
+                server.seen_by.push(View {
+                    p50_us: Some(calls.p50_us),
+                    p99_us: Some(calls.p99_us),
+                    oldest_us: Some(calls.oldest_us),
+                    ..View::of(&seen.observer, link.clone(), state, &calls.class)
+                });
+            }
+            if disk.calls.is_empty() {
+                server.seen_by.push(View::of(&seen.observer, link, state, "probes"));
+            }
+            let says = |reason: &String| format!("{} says: {reason}", seen.observer);
+            let reason = disk.reason.as_ref().map(says);
+            if let Some(known) = server.disks.iter_mut().find(|known| known.id == disk.disk) {
+                known.blame(state, reason.clone());
+            }
+            if state > State::Good {
+                server.next_probe_s = server.next_probe_s.or(disk.next_probe_s);
+            }
+            server.blame(state, reason, disk.since_s);
+        }
+    }
+
+    /// Asks each process itself.
+    async fn probe(&mut self, client: &Client) {
+        let asked = self.servers.values().flat_map(|server| {
+            let disks = server.disks.iter().filter_map(|disk| disk.id.parse::<DiskId>().ok());
+            let mut asked: Vec<_> = match server.role {
+                RoleName::Chunkserver => disks.map(Some).collect(),
+                _ => Vec::new(),
+            };
+            if asked.is_empty() {
+                asked.push(None);
+            }
+            let of = (server.role, server.id.clone(), server.addr);
+            asked.into_iter().map(move |disk| (of.clone(), disk))
+        });
+        let asked: Vec<_> = asked.collect();
+        let probes =
+            asked.iter().map(|((role, _, addr), disk)| probes::probe(client, *role, *addr, *disk));
+        let probed = futures_util::future::join_all(probes).await;
+        let usual = usual(asked.iter().zip(&probed));
+        for (((role, id, addr), disk), probed) in asked.into_iter().zip(probed) {
+            let Some(server) = self.servers.get_mut(&(role, id)) else { continue };
+            server.add_probe((addr, disk), &probed, usual);
+        }
+    }
+
+    pub(super) fn finish(self) -> Health {
+        let mut servers: Vec<_> = self.servers.into_values().collect();
+        servers.iter_mut().for_each(|server| server.action = action(server));
+        servers.sort_by(|left, right| {
+            (left.role, natural(&left.id)).cmp(&(right.role, natural(&right.id)))
+        });
+        Health { servers, errors: self.errors }
+    }
+}
+
+/// Median time of the disks that were probed, of three at least.
+fn usual<'a>(
+    all: impl Iterator<Item = (&'a ((RoleName, String, SocketAddr), Option<DiskId>), &'a Probed)>,
+) -> Option<Duration> {
+    let times = all.filter_map(|((_, disk), probed)| match probed {
+        Probed::Served(time) if disk.is_some() => Some(*time),
+        _ => None,
+    });
+    let mut times: Vec<_> = times.collect();
+    times.sort_unstable();
+    (times.len() >= 3).then(|| times[times.len() / 2])
+}
+
+/// A chunkserver by a master's status: state, cause, and seconds.
+fn judge_server(status: &ServerStatus) -> (State, Option<String>, Option<u64>) {
+    let seconds = |ms: Option<u64>| ms.map(|ms| ms / 1000);
+    if let (true, Some(ms)) = (status.alive, status.unreached_ms) {
+        let reason = "its heartbeats come, and it answers no ping".to_owned();
+        return (State::Unreached, Some(reason), Some(ms / 1000));
+    }
+    match status.heard_ms {
+        // A master of an earlier version does not say when.
+        None if status.alive => (State::Good, None, None),
+        Some(ms) if status.alive && ms < HEARTBEATS_LATE => (State::Good, None, None),
+        heard => (State::Out, Some("its heartbeats do not come".to_owned()), seconds(heard)),
+    }
+}
+
+fn disk(report: &wire::control::DiskReport) -> Disk {
+    let id = match report.disk {
+        id if id == DiskId::default() => String::new(),
+        id => id.to_string(),
+    };
+    let (state, reason) = match report.failed {
+        true => (State::Out, Some(report.reason.clone())),
+        false => (State::Good, None),
+    };
+    Disk { id, path: report.path.clone(), state, reason }
+}
