@@ -100,13 +100,19 @@ fn partial(id: u64, servers: [u32; 3], count: usize) -> ChunkPlace {
 
 #[test]
 fn an_idle_writer_leaves_a_chunk_that_is_short_of_copies_once_there_is_a_whole_one() {
+    // One that has appended nothing, too.
+    [100, 0].into_iter().for_each(leaves_a_short_chunk);
+}
+
+fn leaves_a_short_chunk(appended: u32) {
     let start = Instant::from_nanos(1_000_000_000);
     let (current, spare) = (partial(1, [1, 2, 3], 2), partial(2, [2, 1, 3], 2));
     let grant = WriterGrant { epoch: EPOCH, len: 0, current: Some(current), spares: vec![spare] };
     let config = WriterConfig { copies: 3, ..WriterConfig::default() };
     let mut writer = Writer::new(config, chase(), grant, start).unwrap();
     let (mut now, mut asked, mut left) = (start, Vec::new(), None);
-    let mut events = vec![Event::Append { len: 100 }];
+    let mut events: Vec<_> =
+        (appended > 0).then_some(Event::Append { len: appended }).into_iter().collect();
     // The third server is there after a while.
     let back = start + Duration::from_secs(42);
     while now < start + Duration::from_secs(90) && left.is_none() {
@@ -118,7 +124,7 @@ fn an_idle_writer_leaves_a_chunk_that_is_short_of_copies_once_there_is_a_whole_o
         writer.handle(now, event, &mut actions);
         for action in actions {
             match action {
-                Action::Send { id, .. } => events.push(Event::Sent { id, result: Ok(100) }),
+                Action::Send { id, .. } => events.push(Event::Sent { id, result: Ok(appended) }),
                 Action::NotifyCommitted { replica, request, .. } => {
                     let (chunk, committed) = (request.at.chunk, request.committed);
                     events.push(Event::CommittedNotified {
@@ -140,7 +146,7 @@ fn an_idle_writer_leaves_a_chunk_that_is_short_of_copies_once_there_is_a_whole_o
                     events.push(Event::Op(Ok(client::writer::OpDone::Writer(grant))));
                 }
                 Action::Op(StreamOp::Advance { sealed, len, next, .. }) => {
-                    assert_eq!((sealed, len, next), (ChunkId::new(1), 100, ChunkId::new(3)));
+                    assert_eq!((sealed, len, next), (ChunkId::new(1), appended, ChunkId::new(3)));
                     left = Some(now.since(back));
                 }
                 Action::Failed(error) => panic!("{error:?}"),

@@ -66,7 +66,8 @@ pub struct StreamConfig {
     pub dead_grace: Duration,
     /// An open chunk with a replica on a dead server is sealed after this time. A living writer has
     /// gone on in another chunk long before: at its next append, or, when it is idle, within 20 s
-    /// by the messages that carry its committed length to replicas.
+    /// by the messages that carry its committed length to replicas. The same for one that was opened
+    /// with fewer copies, counted from when all could be had.
     pub open_grace: Duration,
     /// Time for which a replica that is short of its sealed chunk is left to its writer, which may
     /// be sending what it lacks (C14, `protocols.md` 8.7).

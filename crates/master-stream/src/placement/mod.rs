@@ -198,6 +198,26 @@ impl ClusterView {
         }
     }
 
+    /// True when a chunk of so many copies would get all of them: there are places with room, as far
+    /// apart as the cluster allows.
+    pub fn has_room_for(&self, copies: u8) -> bool {
+        let spread = self.spread(copies);
+        let mut taken = BTreeSet::new();
+        for candidate in self.candidates.iter().filter(|candidate| candidate.reached) {
+            let ReplicaLocation { server, disk } = candidate.place;
+            let domain = self.domain_of(server).unwrap_or_default();
+            taken.insert(match spread {
+                Spread::Domains => (domain, None, None),
+                Spread::Servers => (domain, Some(server), None),
+                Spread::Disks => (domain, Some(server), Some(disk)),
+            });
+            if taken.len() >= usize::from(copies) {
+                return true;
+            }
+        }
+        false
+    }
+
     fn domain_of(&self, server: ServerId) -> Option<&str> {
         self.server(server).map(|server| server.domain.as_str())
     }

@@ -63,6 +63,9 @@ pub(crate) struct Repairs {
     unsealed: RefCell<BTreeMap<(ChunkId, PlaceIndex), Instant>>,
     /// Replicas that were short of their sealed chunk, and since when.
     short: RefCell<BTreeMap<(ChunkId, PlaceIndex), Instant>>,
+    /// Open chunks that were made with fewer copies than they should have, and since when the cluster
+    /// has had room for all of them.
+    degraded: RefCell<BTreeMap<ChunkId, Instant>>,
     /// Streams in recovery, and since when.
     recovering: RefCell<BTreeMap<FileId, Instant>>,
     /// Chunks whose replicas are being sealed, or are to be sealed later.
@@ -133,6 +136,7 @@ impl Repairs {
             absent: RefCell::default(),
             unsealed: RefCell::default(),
             short: RefCell::default(),
+            degraded: RefCell::default(),
             recovering: RefCell::default(),
             sealing: RefCell::default(),
             seal_permits: Arc::new(Semaphore::new(SEALS_MAX)),
@@ -159,6 +163,7 @@ impl Repairs {
         self.absent.borrow_mut().clear();
         self.unsealed.borrow_mut().clear();
         self.short.borrow_mut().clear();
+        self.degraded.borrow_mut().clear();
         self.recovering.borrow_mut().clear();
         self.sealing.borrow_mut().retain(|_, retry| retry.at.is_none());
         self.sealed.borrow_mut().clear();

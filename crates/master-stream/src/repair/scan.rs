@@ -73,6 +73,8 @@ struct Tally {
     queue: BTreeSet<(usize, ChunkId)>,
     /// Files to seal, with the writer and the open chunk that were seen.
     abandoned: BTreeMap<FileId, (Epoch, ChunkId)>,
+    /// Open chunks with fewer copies than they should have, while there is room for all.
+    degraded: BTreeSet<ChunkId>,
 }
 
 impl<L: Log> Service<L> {
@@ -100,6 +102,7 @@ impl<L: Log> Service<L> {
             *self.repairs.queue.borrow_mut() = queue;
             self.repairs.queued_some.notify_waiters();
             self.count_repair(0, 0);
+            self.note_degraded(tally.degraded);
             for (file, (epoch, chunk)) in tally.abandoned.into_iter().take(ABANDONED_MAX) {
                 self.seal_abandoned(file, epoch, chunk);
             }
@@ -231,6 +234,9 @@ impl<L: Log> Service<L> {
             tally.lost += 1;
         }
         if open {
+            if replicas.len() < copies && view.has_room_for(stream.policy.copies) {
+                tally.degraded.insert(chunk.id);
+            }
             if stream.writing && self.is_abandoned(chunk, &replicas) {
                 tally.abandoned.insert(file, (stream.epoch, chunk.id));
             }
@@ -242,8 +248,18 @@ impl<L: Log> Service<L> {
         }
     }
 
-    /// True for an open chunk whose writer has not moved on from a dead server, or from a damaged
-    /// replica, for very long, or is reported silent by the servers that have it.
+    fn note_degraded(&self, now_degraded: BTreeSet<ChunkId>) {
+        let now = self.env.now();
+        let mut degraded = self.repairs.degraded.borrow_mut();
+        degraded.retain(|chunk, _| now_degraded.contains(chunk));
+        now_degraded.into_iter().for_each(|chunk| {
+            degraded.entry(chunk).or_insert(now);
+        });
+    }
+
+    /// True for an open chunk whose writer has not moved on for very long from a dead server, from a
+    /// damaged replica, or from fewer copies than it could have, or is reported silent by the servers
+    /// that have it.
     fn is_abandoned(&self, chunk: &Chunk, replicas: &[Judged]) -> bool {
         let (now, grace) = (self.env.now(), self.config.open_grace);
         let bad = self.repairs.bad.borrow();
@@ -252,6 +268,11 @@ impl<L: Log> Service<L> {
             let gone = replica.worth != Worth::Good && self.gone_for(replica.slot.place) > grace;
             gone || damaged.is_some_and(|&(_, since)| now.since(since) > grace)
         };
+        // No server reports the silence of a writer that has appended nothing.
+        let degraded = self.repairs.degraded.borrow().get(&chunk.id).copied();
+        if degraded.is_some_and(|since| now.since(since) > grace) {
+            return true;
+        }
         // One of several may be cut off from a living writer, which leaves it soon.
         let there = replicas.iter().filter(|replica| replica.worth == Worth::Good);
         let quiet = self.repairs.quiet.borrow();

@@ -451,6 +451,31 @@ fn tail_of_a_silent_writer_is_sealed() {
     });
 }
 
+/// No server has a replica yet, so none reports the writer's silence. A writer that lives leaves such a
+/// chunk for one with all copies.
+#[test]
+fn empty_chunk_short_of_copies_is_sealed_when_its_writer_is_gone() {
+    let sim = Sim::new(17);
+    let cluster = Cluster::new(&sim, Policy::strict(3), 4);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        cluster.services.iter().for_each(|service| service.start_background());
+        let away = [ServerId::new(1), ServerId::new(2)];
+        away.iter().for_each(|&server| cluster.model.crash(server));
+        let writer = Writer::open(Client::new(&cluster), FILE).await.unwrap();
+        assert_eq!(writer.current.replicas.len(), 2);
+        drop(writer);
+        cluster.sim.sleep(Duration::from_secs(40)).await;
+        assert!(cluster.locate(FILE, 0).await.unwrap().open, "no more copies can be made");
+        away.iter().for_each(|&server| cluster.model.restart(server));
+        cluster.sim.sleep(Duration::from_secs(15)).await;
+        assert!(cluster.locate(FILE, 0).await.unwrap().open, "its writer may still come to it");
+        cluster.sim.sleep(Duration::from_secs(10)).await;
+        let view = cluster.locate(FILE, 0).await.unwrap();
+        assert_eq!((view.open, view.sealed_len), (false, 0));
+        assert_eq!(cluster.services[0].status().under_replicated, 0);
+    });
+}
+
 /// The leader's own seal is decided for the writer that the servers report: not for one that opens the
 /// file before the seal is committed.
 #[test]
