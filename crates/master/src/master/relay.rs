@@ -1,6 +1,9 @@
 //! Requests of clients that do not reach the leader of a group: another master asks it, over its own
 //! connections, and waits for one while there is none (`protocols-tail.md` 10.12). A request keeps its
 //! identity, so that it happens once, whatever ways it takes.
+//!
+//! A request that takes a file's next epoch does not wait for a leader: it would fence whoever opened
+//! the file since its client has gone.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -11,7 +14,9 @@ use futures_util::future::{Either, select};
 use metrics::Span;
 use runtime::Instant;
 use transport::{Priority, Request, Response, Service, Token};
-use wire::control::{ClusterRequest, ControlError, ControlRequest, Group as GroupName};
+use wire::control::{
+    ClusterRequest, ControlError, ControlRequest, Group as GroupName, StreamChange, StreamRequest,
+};
 
 use super::{Master, answer, decode};
 
@@ -19,6 +24,15 @@ use super::{Master, answer, decode};
 const MARGIN: Duration = Duration::from_millis(20);
 /// Pause before a leader is asked again.
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// True for a request that fences the writer of a file.
+fn takes_epoch(request: &ControlRequest) -> bool {
+    use StreamChange::{Open, Seal};
+    let ControlRequest::Stream(StreamRequest::Change { change, .. }) = request else {
+        return false;
+    };
+    matches!(change, Open { .. } | Seal { .. })
+}
 
 impl Master {
     /// Requests sent on to leaders that clients did not reach, since the start.
@@ -56,6 +70,7 @@ impl Master {
             return Err(ControlError::new(Kind::Retry, why));
         };
         let (env, end) = (&self.0.env, deadline - MARGIN);
+        let waits = !takes_epoch(&request);
         let mut leadership = host.watch_leadership();
         // What was asked last may have taken effect.
         let mut failure = ControlError::new(Kind::Retry, format!("{} has no leader", host.name()));
@@ -74,10 +89,11 @@ impl Master {
             let tried = async {
                 match select(pin!(asked), changed).await {
                     Either::Left((Some(answer), _)) => Some(answer),
-                    Either::Left((None, changed)) => {
+                    Either::Left((None, changed)) if waits => {
                         let _ = changed.await; // Fails when the member has stopped.
                         None
                     }
+                    Either::Left((None, _)) => Some(Err(failure.clone())),
                     Either::Right(_) => {
                         let why = "the leader has not answered, and leads no more";
                         Some(Err(ControlError::new(Kind::Unknown, why)))
@@ -85,6 +101,7 @@ impl Master {
                 }
             };
             match env.timeout(end - env.now(), tried).await {
+                Ok(Some(answer)) if !waits => return answer,
                 Ok(Some(Err(error))) if error.kind == Kind::Reroute => {}
                 Ok(Some(Err(error))) if error.kind == Kind::Unknown => failure = error,
                 Ok(Some(answer)) => return answer,

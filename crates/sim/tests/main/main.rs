@@ -7,6 +7,7 @@ mod formations;
 mod fresh;
 mod large;
 mod planted;
+mod relay;
 mod service;
 
 use sim::{Outcome, Scenario, run_seed};
