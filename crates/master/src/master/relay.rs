@@ -2,8 +2,8 @@
 //! connections, and waits for one while there is none (`protocols-tail.md` 10.12). A request keeps its
 //! identity, so that it happens once, whatever ways it takes.
 //!
-//! A request that takes a file's next epoch does not wait for a leader: it would fence whoever opened
-//! the file since its client has gone.
+//! A request that takes a file's next epoch does not wait for a leader: it would fence a writer that
+//! opened the file after its client had gone.
 
 use std::net::SocketAddr;
 use std::pin::pin;

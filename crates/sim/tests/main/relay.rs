@@ -30,7 +30,7 @@ fn relay(change: StreamChange) -> Request {
     }
 }
 
-/// An opening that waits for a leader fences whoever has opened the file since its client has gone.
+/// An opening that waits for a leader fences a writer that opened the file after its client had gone.
 #[test]
 fn opening_is_not_kept_for_a_leader_that_may_come() {
     let sim = Sim::new(91);
