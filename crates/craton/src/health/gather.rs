@@ -19,8 +19,6 @@ use crate::status::natural;
 
 /// Timeout of what the block managers answer: another one leads by then.
 const BLOCK_TIMEOUT: Duration = Duration::from_secs(1);
-/// A server without a heartbeat for so many milliseconds does not send them: four of them.
-const HEARTBEATS_LATE: u64 = 1_000;
 
 /// What is known so far.
 #[derive(Default)]
@@ -227,17 +225,12 @@ fn usual<'a>(
 
 /// A chunkserver by a master's status: state, cause, and seconds.
 fn judge_server(status: &ServerStatus) -> (State, Option<String>, Option<u64>) {
-    let seconds = |ms: Option<u64>| ms.map(|ms| ms / 1000);
-    if let (true, Some(ms)) = (status.alive, status.unreached_ms) {
-        let reason = "its heartbeats come, and it answers no ping".to_owned();
-        return (State::Unreached, Some(reason), Some(ms / 1000));
-    }
-    match status.heard_ms {
-        // A master of an earlier version does not say when.
-        None if status.alive => (State::Good, None, None),
-        Some(ms) if status.alive && ms < HEARTBEATS_LATE => (State::Good, None, None),
-        heard => (State::Out, Some("its heartbeats do not come".to_owned()), seconds(heard)),
-    }
+    let (state, reason, since_ms) = match status.unreached_ms {
+        _ if !status.alive => (State::Out, "its heartbeats do not come", status.heard_ms),
+        None => return (State::Good, None, None),
+        lasts => (State::Unreached, "its heartbeats come, and it answers no ping", lasts),
+    };
+    (state, Some(reason.to_owned()), since_ms.map(|ms| ms / 1000))
 }
 
 fn disk(report: &wire::control::DiskReport) -> Disk {

@@ -86,6 +86,15 @@ pub struct ClusterView {
     candidates: Vec<Candidate>,
     domains: u32,
     disks: u32,
+    with_room: Places,
+}
+
+/// Places for new replicas on servers that are reached, counted at each level.
+#[derive(Clone, Copy, Debug, Default)]
+struct Places {
+    domains: u32,
+    servers: u32,
+    disks: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -129,7 +138,7 @@ impl ClusterView {
             disks: servers.iter().map(|server| server.disks.len().max(1) as u32).sum(),
             ..ClusterView::default()
         };
-        let mut room_to_here = 0u64;
+        let (mut room_to_here, mut with_room) = (0u64, BTreeSet::new());
         for server in servers.iter().filter(|server| server.alive) {
             let load = u64::from(server.load) / server.disks.len().max(1) as u64;
             for disk in server.disks.iter().filter(|disk| !disk.failed) {
@@ -141,8 +150,15 @@ impl ClusterView {
                 let place = ReplicaLocation { server: server.server, disk: disk.disk };
                 let reached = server.reached;
                 view.candidates.push(Candidate { place, room, reached, load, room_to_here });
+                if reached {
+                    view.with_room.disks += 1;
+                    with_room.insert((server.domain.as_str(), server.server));
+                }
             }
         }
+        view.with_room.servers = with_room.len() as u32;
+        let domains: BTreeSet<_> = with_room.into_iter().map(|(domain, _)| domain).collect();
+        view.with_room.domains = domains.len() as u32;
         view.servers = servers;
         view
     }
@@ -201,21 +217,12 @@ impl ClusterView {
     /// True when a chunk of so many copies would get all of them: there are places with room, as far
     /// apart as the cluster allows.
     pub fn has_room_for(&self, copies: u8) -> bool {
-        let spread = self.spread(copies);
-        let mut taken = BTreeSet::new();
-        for candidate in self.candidates.iter().filter(|candidate| candidate.reached) {
-            let ReplicaLocation { server, disk } = candidate.place;
-            let domain = self.domain_of(server).unwrap_or_default();
-            taken.insert(match spread {
-                Spread::Domains => (domain, None, None),
-                Spread::Servers => (domain, Some(server), None),
-                Spread::Disks => (domain, Some(server), Some(disk)),
-            });
-            if taken.len() >= usize::from(copies) {
-                return true;
-            }
-        }
-        false
+        let places = match self.spread(copies) {
+            Spread::Domains => self.with_room.domains,
+            Spread::Servers => self.with_room.servers,
+            Spread::Disks => self.with_room.disks,
+        };
+        places >= u32::from(copies)
     }
 
     fn domain_of(&self, server: ServerId) -> Option<&str> {
@@ -239,8 +246,8 @@ pub struct Wanted<'a> {
     pub have: &'a [ReplicaLocation],
     /// Places that must not be used.
     pub never: &'a [ReplicaLocation],
-    /// Servers that failed a writer: used only where the floor is not reached without them, as those
-    /// are that answer no ping.
+    /// Servers that failed a writer. Like servers that answer no ping, they are used only where the
+    /// floor is not reached without them.
     pub avoid: &'a [ServerId],
     /// Fewest replicas to answer with, those in `have` included; fewer when the cluster has
     /// fewer disks.

@@ -13,7 +13,7 @@ use runtime::Instant;
 use wire::control::{DiskReport, Heartbeat, ServerStatus};
 
 use super::machine::ClusterMachine;
-use super::reach::{Rounds, ServerReach, judge};
+use super::reach::{Rounds, ServerReach};
 use crate::limits::{DAMAGED_MAX, DISKS_MAX};
 use master_stream::placement::{ClusterView, DiskView, ServerView};
 
@@ -148,7 +148,7 @@ impl Liveness {
     }
 
     /// Judges the answers to pings so far, and returns the servers that are to be pinged now: those
-    /// whose heartbeats come. Called at intervals of [`SERVER_PING`](crate::limits::SERVER_PING).
+    /// whose heartbeats come, if they are several. Called at intervals of [`SERVER_PING`](crate::limits::SERVER_PING).
     pub fn ping_round(
         &self,
         registered: &ClusterMachine,
@@ -160,10 +160,7 @@ impl Liveness {
         reach.retain(|server, _| {
             servers.get(server).is_some_and(|heartbeat| now.since(heartbeat.at) < *dead_after)
         });
-        if rounds.begin(now) {
-            reach.values_mut().for_each(|server| server.excuse(now));
-        }
-        for (server, unreached) in judge(reach.iter_mut(), now) {
+        for (server, unreached) in rounds.begin(reach, now) {
             let name = registered.server(server).map_or("", |server| server.name.as_str());
             match unreached {
                 true => tracing::warn!(
@@ -174,6 +171,9 @@ impl Liveness {
                 ),
                 false => tracing::info!(%server, name, "chunkserver answers pings again"),
             }
+        }
+        if reach.len() < 2 {
+            return Vec::new(); // Nothing would follow.
         }
         let addr = |server: &ServerId| Some((*server, registered.server(*server)?.addr));
         reach.keys().filter_map(addr).collect()

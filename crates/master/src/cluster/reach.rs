@@ -3,9 +3,11 @@
 //! connections stay, sends heartbeats for ever and serves no client. It gets no new chunks, and counts
 //! as silent in all but one thing: a writer that reaches it goes on.
 //!
-//! A master that reaches fewer than half of the others judges none: it is cut off itself. State
-//! without I/O or clock: times are passed in, and do not go back.
+//! A master that reaches fewer than half of the others judges none: it is cut off itself. Nor does it
+//! judge a single server, which it could not tell from that. State without I/O or clock: times are
+//! passed in, and do not go back.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use base::ServerId;
@@ -48,8 +50,8 @@ impl ServerReach {
         self.answered = self.answered.max(sent);
     }
 
-    /// Its silence so far says nothing: this master stood still.
-    pub(super) fn excuse(&mut self, now: Instant) {
+    /// Its silence so far says nothing: this master stood still, or was cut off.
+    fn excuse(&mut self, now: Instant) {
         self.answered = now;
     }
 
@@ -88,39 +90,43 @@ impl ServerReach {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rounds {
     last: Option<Instant>,
+    /// This master is cut off itself.
+    cut_off: bool,
 }
 
 impl Rounds {
-    /// A round begins; true when this master stood still since the last one: answers may wait to be
-    /// read.
-    pub(super) fn begin(&mut self, now: Instant) -> bool {
+    /// A round begins: judges servers by their answers so far. Returns those that have changed, and
+    /// whether each is unreached now.
+    pub(super) fn begin(
+        &mut self,
+        servers: &mut BTreeMap<ServerId, ServerReach>,
+        now: Instant,
+    ) -> Vec<(ServerId, bool)> {
         let last = self.last.replace(now);
-        last.is_some_and(|last| now - last > SERVER_PING + SERVER_PING_PAUSED)
+        if last.is_some_and(|last| now - last > SERVER_PING + SERVER_PING_PAUSED) {
+            // This master stood still: answers may wait to be read.
+            servers.values_mut().for_each(|server| server.excuse(now));
+        }
+        let (all, reached) =
+            (servers.len(), servers.values().filter(|server| server.answers(now)).count());
+        let was_cut_off = std::mem::replace(&mut self.cut_off, reached * 2 < all.saturating_sub(1));
+        if self.cut_off || all < 2 {
+            return Vec::new();
+        }
+        if was_cut_off {
+            // What they have not answered so far was lost; some connections come back later.
+            servers.values_mut().for_each(|server| server.excuse(now));
+        }
+        let changed = servers.iter_mut().filter_map(|(id, server)| {
+            let answers = server.answers(now);
+            server.judge(now, answers).then_some((*id, server.unreached.is_some()))
+        });
+        changed.collect()
     }
-}
-
-/// Judges servers by their answers so far. Returns those that have changed, and whether each is
-/// unreached now.
-pub(super) fn judge<'a>(
-    servers: impl Iterator<Item = (&'a ServerId, &'a mut ServerReach)>,
-    now: Instant,
-) -> Vec<(ServerId, bool)> {
-    let judged: Vec<_> = servers.map(|(id, server)| (id, server.answers(now), server)).collect();
-    let reached = judged.iter().filter(|(_, answers, _)| *answers).count();
-    // Half of the others at least, or it is this master that is cut off.
-    if reached * 2 < judged.len().saturating_sub(1) {
-        return Vec::new();
-    }
-    let changed = judged.into_iter().filter_map(|(id, answers, server)| {
-        server.judge(now, answers).then_some((*id, server.unreached.is_some()))
-    });
-    changed.collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
 
     const GAP: Duration = Duration::from_millis(750);
@@ -142,12 +148,9 @@ mod tests {
         fn run(&mut self, time: Duration, beat: &[u32], answer: &[u32]) {
             for _ in 0..time.as_millis() / SERVER_PING.as_millis() {
                 self.now = self.now + SERVER_PING;
-                if self.rounds.begin(self.now) {
-                    self.servers.values_mut().for_each(|server| server.excuse(self.now));
-                }
                 let now = self.now;
                 beat.iter().for_each(|at| self.server(*at).note_heartbeat(now, GAP));
-                judge(self.servers.iter_mut(), self.now);
+                self.rounds.begin(&mut self.servers, now);
                 answer.iter().for_each(|at| self.server(*at).note_answer(now));
             }
         }
@@ -211,6 +214,9 @@ mod tests {
         assert!(world.unreached().is_empty());
         world.run(5 * SECOND, &ALL, &[0]);
         assert!(world.unreached().is_empty());
+        // What it has missed before is held against none.
+        world.run(SERVER_UNREACHED - SERVER_PING, &ALL, &[0, 1]);
+        assert!(world.unreached().is_empty());
         world.run(5 * SECOND, &ALL, &[0, 1]);
         assert_eq!(world.unreached(), [2, 3]);
     }
@@ -220,6 +226,13 @@ mod tests {
         let mut world = World::new(2);
         world.run(5 * SECOND, &[0, 1], &[0]);
         assert_eq!(world.unreached(), [1]);
+    }
+
+    #[test]
+    fn single_server_is_not_judged() {
+        let mut world = World::new(1);
+        world.run(5 * SECOND, &[0], &[]);
+        assert!(world.unreached().is_empty());
     }
 
     #[test]

@@ -1,15 +1,17 @@
 //! Pings of chunkservers: see [`crate::cluster`], `Liveness`.
 
+use std::net::SocketAddr;
+
 use base::ServerId;
 use runtime::{Class, Duration};
-use std::net::SocketAddr;
 use transport::{Priority, Request, Service, Token};
 use wire::control::{ChunkserverRequest, ControlRequest};
 
 use super::Master;
 use crate::limits::{SERVER_PING, SERVER_UNREACHED};
 
-/// Pause between two looks for chunkservers while there are none: a process without clients sleeps.
+/// Pause between two looks for chunkservers while there are none to ping: a process without clients
+/// sleeps.
 const NONE_YET: Duration = Duration::from_secs(1);
 
 impl Master {
