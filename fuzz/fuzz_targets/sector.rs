@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| wire::sector::fuzz_sector(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| wire::row::fuzz_sector(bytes));

@@ -17,7 +17,8 @@ use wire::data::{
     ChunkRef, DataError, DataReply, DataRequest, Purpose, ReadRequest, ReplicaStat, ReplicaState,
 };
 use wire::data_codec::decode_answer;
-use wire::sector::{AppendAt, parse_footer, verify_append};
+use wire::row::{CellParts, usable_len, verify_append};
+use wire::sector::{AppendAt, parse_footer};
 
 use crate::limits::{BUSY_PAUSE, BUSY_WAIT_MAX, COPY_READ_TIMEOUT, READ_LEN_MAX, REPLICATIONS_MAX};
 use crate::probe::ProbeError;
@@ -260,18 +261,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         let mut sources: Vec<&ReplicaPlace> = copy.sources.iter().collect();
         let (mut want, mut bytes, mut busy_since) = (READ_LEN_MAX, 0, None);
         while offset < copy.len {
-            let Some(sectors) = self.fetch_from(copy, &mut sources, offset, want).await else {
-                // Each source may be damaged within the range, and at another place: less of it
-                // at a time, one sector in the end.
-                if sources.is_empty() || want == 1 {
-                    return Err(ControlError::new(
-                        Kind::Reroute,
-                        format!("no source serves {} from byte {offset}", copy.chunk),
-                    ));
-                }
-                want = if want as usize > SECTOR_DATA_MAX { want / 2 } else { 1 };
-                continue;
-            };
+            let sectors = self.next_sectors(copy, &mut sources, offset, &mut want).await?;
             want = (want * 2).min(READ_LEN_MAX);
             bytes += sectors.len() as u64;
             let append = Append {
@@ -297,6 +287,65 @@ impl<S: ChunkStore> Chunkserver<S> {
             }
         }
         Ok(bytes)
+    }
+
+    /// The next sectors of a copy. Each source may be damaged within the range, and at another place:
+    /// less of it at a time, then one sector; of a row, which counts whole, its cell's sectors one by
+    /// one.
+    async fn next_sectors(
+        &self,
+        copy: &CopySource,
+        sources: &mut Vec<&ReplicaPlace>,
+        offset: u32,
+        want: &mut u32,
+    ) -> Result<Buf, ControlError> {
+        loop {
+            if let Some(sectors) = self.fetch_from(copy, sources, offset, *want).await {
+                return Ok(sectors);
+            }
+            if *want > 1 && !sources.is_empty() {
+                *want = if *want as usize > SECTOR_DATA_MAX { *want / 2 } else { 1 };
+                continue;
+            }
+            let cell = self.collect_cell(copy, sources, offset).await;
+            return cell.ok_or_else(|| {
+                let text = format!("no source serves {} from byte {offset}", copy.chunk);
+                ControlError::new(Kind::Reroute, text)
+            });
+        }
+    }
+
+    /// The cell of the row at `offset`, each sector from a source that has it.
+    async fn collect_cell(
+        &self,
+        copy: &CopySource,
+        sources: &[&ReplicaPlace],
+        offset: u32,
+    ) -> Option<Buf> {
+        let at = AppendAt { chunk: copy.chunk, epoch: copy.epoch, base: copy.base, offset };
+        let mut parts = CellParts::new(at);
+        while parts.whole().is_none() {
+            let before = parts.next_index();
+            for place in sources {
+                let read = DataRequest::Read(ReadRequest {
+                    at: ChunkRef { chunk: copy.chunk, disk: place.disk },
+                    offset,
+                    len: 1,
+                    uncommitted: true,
+                    cell_sector: Some(before),
+                });
+                let (env, endpoint) = (&self.0.env, &self.0.endpoint);
+                let sector = call_read(env, endpoint, place, read, copy.token).await;
+                if sector.is_ok_and(|sector| parts.push(&sector).is_ok()) {
+                    break;
+                }
+            }
+            if parts.next_index() == before {
+                return None;
+            }
+        }
+        self.0.env.mark("copy collects a cell from several sources");
+        self.0.env.pool().copy_of(parts.whole()?).ok()
     }
 
     /// The next sectors of a copy from the first source that has them. Sources that are of no more
@@ -340,10 +389,11 @@ impl<S: ChunkStore> Chunkserver<S> {
             offset,
             len: (copy.len - offset).min(want),
             uncommitted: true,
+            cell_sector: None,
         });
         let sectors = call_read(&self.0.env, &self.0.endpoint, place, read, copy.token).await?;
         // Short appends make many sectors: one append takes a part of them.
-        let mut end = sectors.len().min(APPEND_SECTORS_MAX * SECTOR);
+        let mut end = usable_len(&sectors, APPEND_SECTORS_MAX * SECTOR);
         while end >= SECTOR {
             let last = parse_footer(&sectors[end - SECTOR..end])
                 .map_err(|error| NoSectors::Damaged(error.to_string()))?;

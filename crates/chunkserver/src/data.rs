@@ -259,6 +259,12 @@ impl<S: ChunkStore> Chunkserver<S> {
         if request.offset >= readable {
             return Ok((reply, None));
         }
+        if let Some(index) = request.cell_sector {
+            let _held = self.0.read_bytes.take(SECTOR).ok_or(DataError::Busy)?;
+            let read = disk.store.read_cell_sector(chunk, request.offset, index).await;
+            let read = read.map_err(|error| self.data_error(request.at, error))?;
+            return Ok((reply, Some(read.sectors)));
+        }
         let len = request.len.min(readable - request.offset);
         // Sectors hold data of 1 to 4048 bytes; bytes that are there are the usual case.
         let bytes = wire::sector::sectors_for(len as usize) * SECTOR;
@@ -273,6 +279,9 @@ impl<S: ChunkStore> Chunkserver<S> {
             return Err(DataError::Busy);
         }
         let read = read.map_err(|error| self.data_error(request.at, error))?;
+        // Whole rows, which may be longer than what was asked for.
+        let more = read.sectors.len().saturating_sub(bytes);
+        let _held_too = self.0.read_bytes.take(more).ok_or(DataError::Busy)?;
         let sectors = trim(read.sectors, readable);
         self.count(|stats| {
             stats.reads += 1;
@@ -294,7 +303,8 @@ fn operation_name(request: &DataRequest) -> &'static str {
     }
 }
 
-/// Drops sectors at the end that start at or beyond `readable`: they are not committed yet.
+/// Drops sectors at the end that start at or beyond `readable`, of rows those whose row does: they are
+/// not committed yet.
 fn trim(sectors: Buf, readable: u32) -> Buf {
     let mut end = sectors.len();
     while end >= SECTOR {

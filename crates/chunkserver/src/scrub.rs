@@ -8,7 +8,7 @@ use base::ChunkId;
 use chunkstore::{ChunkStore, StoreError};
 use runtime::{Class, Env};
 use wire::data::{ReplicaStat, ReplicaState};
-use wire::sector::parse_footer;
+use wire::row::logical_end;
 
 use crate::limits::{BUSY_PAUSE, BUSY_WAIT_MAX, READ_LEN_MAX};
 use crate::server::{Chunkserver, Disk};
@@ -106,7 +106,7 @@ pub(crate) async fn read_through<S: ChunkStore>(
         match store.read(chunk, offset, READ_LEN_MAX.min(len - offset)).await {
             Ok(read) => {
                 // Sectors hold 1 to 4048 bytes: a read may bring less than it asked for.
-                let Some(end) = data_end(&read.sectors).filter(|&end| end > offset) else {
+                let Some(end) = logical_end(&read.sectors).filter(|&end| end > offset) else {
                     let sealed_here = store.stat(chunk)?.durable_bound <= offset;
                     return if sealed_here { Ok(()) } else { Err(StoreError::Corrupt { offset }) };
                 };
@@ -124,11 +124,4 @@ pub(crate) async fn read_through<S: ChunkStore>(
         }
     }
     Ok(())
-}
-
-/// Offset in the chunk behind the last of verified sectors.
-fn data_end(sectors: &[u8]) -> Option<u32> {
-    let last = sectors.chunks_exact(base::limits::SECTOR).last()?;
-    let footer = parse_footer(last).expect("verified by the store");
-    Some(footer.offset + u32::from(footer.len))
 }

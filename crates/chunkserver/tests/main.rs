@@ -5,15 +5,18 @@ mod cancelled;
 mod latent;
 mod probes;
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use base::{ChunkId, DiskId, Epoch, ServerId, TraceId};
 use chunkserver::{Chunkserver, Config, ShardDirectory};
+use codec::block::Codec;
 use latent::Latent;
 use runtime::Env;
 use runtime::sim::Sim;
 use testing::chunks::ModelDisk;
+use testing::rows::cell_of;
 use transport::{ClusterKey, Endpoint, Identity, Limits, Priority, Request, Service, Token};
 use wire::control::{
     ChunkserverReply, ChunkserverRequest, ControlError, ControlReply, ControlRequest, ReplicaPlace,
@@ -23,6 +26,7 @@ use wire::data::{
     Purpose, ReadRequest, ReplicaState, SealRequest,
 };
 use wire::data_codec::decode_answer;
+use wire::row::Fragment;
 use wire::sector::{AppendAt, format_append, sectors_for};
 use wire::token::{Rights, TokenKey};
 
@@ -38,6 +42,8 @@ struct Bed {
     key: TokenKey,
     servers: Vec<(SocketAddr, DiskId, Chunkserver<Latent>)>,
     stores: Vec<Latent>,
+    /// Appends are rows of this codec.
+    rows: Cell<Option<Codec>>,
 }
 
 fn identity(name: &str) -> Identity {
@@ -73,7 +79,7 @@ impl Bed {
         }
         let env = sim.boot(sim.add_host("caller"));
         let endpoint = Endpoint::new(&env, identity("caller"), Limits::default());
-        Bed { env, endpoint, key, servers, stores }
+        Bed { env, endpoint, key, servers, stores, rows: Cell::new(None) }
     }
 
     /// One server of two shards, with a disk each.
@@ -101,7 +107,7 @@ impl Bed {
         servers[0].2.speak();
         let env = sim.boot(sim.add_host("caller"));
         let endpoint = Endpoint::new(&env, identity("caller"), Limits::default());
-        Bed { env, endpoint, key, servers, stores }
+        Bed { env, endpoint, key, servers, stores, rows: Cell::new(None) }
     }
 
     fn at(&self, server: usize) -> ChunkRef {
@@ -199,9 +205,16 @@ impl Bed {
         committed: u32,
         token: Token,
     ) -> Result<u32, DataError> {
-        let mut sectors = self.env.pool().alloc(sectors_for(data.len()) * 4096).unwrap();
         let at = AppendAt { chunk: CHUNK, epoch: EPOCH, base: BASE, offset };
-        format_append(at, data, &mut sectors);
+        let sectors = match self.rows.get() {
+            Some(codec) => cell_of(at, data, Fragment::COPY, codec),
+            None => {
+                let mut sectors = vec![0; sectors_for(data.len()) * 4096];
+                format_append(at, data, &mut sectors);
+                sectors
+            }
+        };
+        let sectors = self.env.pool().copy_of(&sectors).unwrap();
         let request = DataRequest::Append(AppendRequest {
             at: self.at(server),
             epoch: EPOCH,
@@ -212,7 +225,7 @@ impl Bed {
             create: offset == 0,
             purpose: Purpose::Data,
         });
-        match self.data_with(server, request, Some(sectors.freeze()), token).await?.0 {
+        match self.data_with(server, request, Some(sectors), token).await?.0 {
             DataReply::Appended { len } => Ok(len),
             other => panic!("{other:?}"),
         }
@@ -247,11 +260,27 @@ impl Bed {
     }
 
     async fn read(&self, server: usize, uncommitted: bool) -> Result<(u32, usize), DataError> {
-        let request = ReadRequest { at: self.at(server), offset: 0, len: 100_000, uncommitted };
+        let request = ReadRequest {
+            at: self.at(server),
+            offset: 0,
+            len: 100_000,
+            uncommitted,
+            cell_sector: None,
+        };
         match self.data(server, DataRequest::Read(request), None).await? {
             (DataReply::Read { readable, .. }, sectors) => Ok((readable, sectors.len())),
             other => panic!("{other:?}"),
         }
+    }
+}
+
+/// As [`check`], with plain appends and with rows.
+fn check_layouts(count: usize, test: impl AsyncFn(Bed)) {
+    for rows in [None, Some(Codec::Lz4), Some(Codec::Plain)] {
+        check(count, async |bed| {
+            bed.rows.set(rows);
+            test(bed).await;
+        });
     }
 }
 
@@ -276,6 +305,20 @@ fn open_chunk_serves_its_committed_bytes_only() {
         let commit = CommitRequest { at: bed.at(0), epoch: EPOCH, committed: 5100 };
         bed.data(0, DataRequest::Commit(commit), None).await.unwrap();
         assert_eq!(bed.read(0, false).await, Ok((5100, 12_288)));
+    });
+}
+
+#[test]
+fn open_chunk_serves_whole_rows_that_are_committed() {
+    check(1, async |bed| {
+        bed.rows.set(Some(Codec::Plain));
+        // Two sectors, then one.
+        assert_eq!(bed.append(0, 0, &[1; 5000], 0).await, Ok(5000));
+        assert_eq!(bed.append(0, 5000, &[2; 100], 5000).await, Ok(5100));
+        assert_eq!(bed.read(0, false).await, Ok((5000, 8192)));
+        // A length amid a row shows the row: its reader cuts it.
+        bed.commit(0, 5050).await.unwrap();
+        assert_eq!(bed.read(0, false).await, Ok((5050, 12_288)));
     });
 }
 
@@ -364,7 +407,7 @@ fn calls_without_rights_are_refused_without_a_key() {
 
 #[test]
 fn a_copy_is_equal_and_sealed() {
-    check(2, async |bed| {
+    check_layouts(2, async |bed| {
         let (mut len, mut turn) = (0, 0);
         while len < 3_000_000 {
             let data = vec![turn as u8; 1 + (turn * 7919) % 50_000];
@@ -607,7 +650,7 @@ fn request_for_no_disk_is_refused_by_shards_that_have_disks_left_out() {
 
 #[test]
 fn scrub_reads_the_whole_of_a_chunk_of_small_appends() {
-    check(1, async |bed| {
+    check_layouts(1, async |bed| {
         // A read brings 4 MiB of sectors at most: 1,024 of 100 bytes.
         for at in 0..1_500 {
             bed.append(0, at * 100, &[at as u8; 100], 0).await.unwrap();
@@ -678,7 +721,7 @@ async fn two_replicas(bed: &Bed, size: usize) -> u32 {
 #[test]
 fn a_copy_takes_each_sector_from_the_source_that_has_it() {
     for size in [500, 30_000] {
-        check(3, async |bed| {
+        check_layouts(3, async |bed| {
             let len = two_replicas(&bed, size).await;
             [10_000, 90_000, 150_000].iter().for_each(|&at| bed.stores[0].spoil(at));
             [0, 50_000, len - 1].iter().for_each(|&at| bed.stores[1].spoil(at));

@@ -1,7 +1,8 @@
 //! Checks of an append that need no state. The model has checks of its own.
 
 use base::limits::{APPEND_SECTORS_MAX, CHUNK_LEN_MAX, SECTOR};
-use wire::sector::{AppendAt, FLAG_FIRST, FLAG_LAST, parse_footer, verify_append};
+use wire::row::{Layout, rows, verify_append};
+use wire::sector::{AppendAt, FLAG_FIRST, FLAG_LAST, parse_footer};
 
 use crate::contract::{Append, StoreError};
 
@@ -30,7 +31,12 @@ pub fn check_append(append: &Append) -> Result<u32, StoreError> {
     if u64::from(append.offset) + u64::from(len) > CHUNK_LEN_MAX {
         return Err(StoreError::Invalid("a chunk has at most 2 GiB"));
     }
-    if !append.repair {
+    if !append.repair && Layout::of(&append.sectors) != Layout::Plain {
+        // Rows count one by one, so that a repeat of several could meet a part of them.
+        if rows(&append.sectors).count() > 1 {
+            return Err(StoreError::Invalid("an append of rows is one row"));
+        }
+    } else if !append.repair {
         // Recovery keeps whole appends, so they must be marked.
         let last = append.sectors.len() / SECTOR - 1;
         let flags = |index: usize| {

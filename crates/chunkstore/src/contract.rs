@@ -193,6 +193,15 @@ pub trait ChunkStore: Clone + 'static {
         is_wanted: impl Fn() -> bool,
     ) -> impl Future<Output = Result<Read, StoreError>>;
 
+    /// One sector of the cell of the row that holds the byte at `offset`, by its index: verified by
+    /// itself, whatever the cell's others are.
+    fn read_cell_sector(
+        &self,
+        chunk: ChunkId,
+        offset: u32,
+        index: u16,
+    ) -> impl Future<Output = Result<Read, StoreError>>;
+
     /// Refuses appends of epochs below `epoch` from now on: drains or fails what is in flight,
     /// writes a durable fence record (a tombstone when the chunk is absent), then answers.
     fn fence(

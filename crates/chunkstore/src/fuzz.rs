@@ -5,6 +5,7 @@
 //! no two programs can read one block differently.
 
 use base::{ChunkId, Epoch};
+use wire::row::Layout;
 
 use crate::flash::block::{self, BlockKind, PAYLOAD_MAX};
 use crate::flash::layout::Super;
@@ -81,5 +82,10 @@ pub fn fuzz_index(bytes: &[u8]) {
 }
 
 /// The replica that [`fuzz_index`] reads for.
-pub const INDEX_ID: Identity =
-    Identity { chunk: ChunkId::new(7), epoch: Epoch::new(5), base: 9, tag: 11 };
+pub const INDEX_ID: Identity = Identity {
+    chunk: ChunkId::new(7),
+    epoch: Epoch::new(5),
+    base: 9,
+    tag: 11,
+    layout: Layout::Plain,
+};

@@ -1,39 +1,101 @@
 //! Offset maps: the place of a logical offset in a chunk's sectors (`protocols.md` 3.3).
 
-use base::limits::SECTOR_DATA_MAX;
+use base::limits::{CHUNK_LEN_MAX, SECTOR_DATA_MAX};
+use wire::row::CELL_SECTORS_MAX;
 
 const FULL: u32 = SECTOR_DATA_MAX as u32;
 
-/// `count` pieces of `stride` bytes, each in its own sectors, all full but its last.
+/// Pieces of a run, at most.
+const COUNT_MAX: u32 = (1 << 24) - 1;
+/// Flag in the stored start: pieces are rows. No chunk has so many bytes.
+const ROWS: u32 = 1 << 31;
+const _: () = assert!(CHUNK_LEN_MAX <= ROWS as u64 && CELL_SECTORS_MAX <= 255);
+
+/// Pieces of equal length, in order and without gaps, each in its own sectors: parts of the file whose
+/// sectors are all full but the last, or rows, each with a cell of equally many sectors.
+///
+/// Kept as it is stored (`docs/formats/chunkstore.md`): of small appends there is one each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Run {
-    /// Offset in the chunk of the first piece.
-    pub start: u32,
+    /// Offset in the chunk of the first piece, and [`ROWS`].
+    start: u32,
     /// Its first sector, as index in the chunk.
-    pub sector: u32,
+    sector: u32,
     /// Data bytes of a piece, at least 1.
-    pub stride: u32,
-    /// Pieces.
-    pub count: u32,
+    stride: u32,
+    /// Pieces; of rows the sectors of a cell in the highest byte.
+    count: u32,
 }
 
 /// Bytes of an encoded run.
 pub const RUN_BYTES: usize = 16;
 
 impl Run {
+    /// A run of plain pieces, at least one byte each.
+    pub const fn plain(at: ChunkEnd, stride: u32, count: u32) -> Run {
+        Run { start: at.len, sector: at.sectors, stride, count }
+    }
+
+    /// A run of `count` rows of `len` logical bytes, whose cells have `sectors` sectors each.
+    pub fn rows(at: ChunkEnd, len: u32, sectors: u32, count: u32) -> Run {
+        assert!((1..=255).contains(&sectors) && count <= COUNT_MAX, "{count} rows of {sectors}");
+        Run { start: at.len | ROWS, sector: at.sectors, stride: len, count: count | sectors << 24 }
+    }
+
+    /// Offset in the chunk of the first piece.
+    pub fn start(&self) -> u32 {
+        self.start & !ROWS
+    }
+
+    /// Its first sector, as index in the chunk.
+    pub fn sector(&self) -> u32 {
+        self.sector
+    }
+
+    /// Data bytes of a piece, at least 1.
+    pub fn stride(&self) -> u32 {
+        self.stride
+    }
+
+    /// Pieces.
+    pub fn count(&self) -> u32 {
+        if self.is_rows() { self.count & COUNT_MAX } else { self.count }
+    }
+
+    /// Whether pieces are rows.
+    pub fn is_rows(&self) -> bool {
+        self.start & ROWS != 0
+    }
+
     /// Sectors of one piece.
     pub fn span(&self) -> u32 {
-        self.stride.div_ceil(FULL)
+        if self.is_rows() { self.count >> 24 } else { self.stride.div_ceil(FULL) }
     }
 
     /// Offset behind the last piece.
     pub fn end(&self) -> u64 {
-        u64::from(self.start) + u64::from(self.stride) * u64::from(self.count)
+        u64::from(self.start()) + u64::from(self.stride) * u64::from(self.count())
     }
 
     /// Index behind the last sector.
     pub fn sector_end(&self) -> u64 {
-        u64::from(self.sector) + u64::from(self.span()) * u64::from(self.count)
+        u64::from(self.sector) + u64::from(self.span()) * u64::from(self.count())
+    }
+
+    /// Its first pieces, which hold `len` bytes from its start; perhaps some more.
+    fn cut_behind(mut self, len: u32) -> Run {
+        self.count -= self.count().saturating_sub(len.div_ceil(self.stride));
+        self
+    }
+
+    /// Whether one more row of `len` logical bytes and `sectors` sectors can follow in the run.
+    fn takes_row(&self, len: u32, sectors: u32) -> bool {
+        (self.stride, self.span()) == (len, sectors) && self.count() < COUNT_MAX
+    }
+
+    /// Whether it begins at that offset and sector.
+    fn follows(&self, end: u64, sector_end: u64) -> bool {
+        u64::from(self.start()) == end && u64::from(self.sector) == sector_end
     }
 
     /// Writes its 16 bytes.
@@ -48,12 +110,24 @@ impl Run {
         let field =
             |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().expect("4")));
         let run = Run { start: field(0)?, sector: field(4)?, stride: field(8)?, count: field(12)? };
-        let sound = run.stride > 0
-            && run.count > 0
+        let row_max = codec::limits::ROW_MAX as u32;
+        let row_like = !run.is_rows() || run.span() > 0 && run.stride <= row_max;
+        let sound = row_like
+            && run.stride > 0
+            && run.count() > 0
             && run.end() <= u64::from(u32::MAX)
             && run.sector_end() <= u64::from(u32::MAX);
         sound.then_some(run)
     }
+}
+
+/// Bytes and sectors in front of a place of a chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ChunkEnd {
+    /// Bytes of the file.
+    pub len: u32,
+    /// Sectors.
+    pub sectors: u32,
 }
 
 /// A place in a chunk.
@@ -63,20 +137,23 @@ pub struct ChunkPosition {
     pub sector: u32,
     /// Offset in the chunk of the sector's first byte.
     pub offset: u32,
+    /// Sectors that belong together from there: those of a cell, or one.
+    pub sectors: u32,
 }
 
 /// The place of `offset` in `runs`, if they hold it.
 pub fn locate(runs: &[Run], offset: u32) -> Option<ChunkPosition> {
-    let run = runs[..runs.partition_point(|run| run.start <= offset)].last()?;
+    let run = runs[..runs.partition_point(|run| run.start() <= offset)].last()?;
     if u64::from(offset) >= run.end() {
         return None;
     }
-    let within = offset - run.start;
+    let within = offset - run.start();
     let (piece, rest) = (within / run.stride, within % run.stride);
-    let inner = rest / FULL;
+    let (inner, sectors) = if run.is_rows() { (0, run.span()) } else { (rest / FULL, 1) };
     Some(ChunkPosition {
         sector: run.sector + piece * run.span() + inner,
-        offset: run.start + piece * run.stride + inner * FULL,
+        offset: run.start() + piece * run.stride + inner * FULL,
+        sectors,
     })
 }
 
@@ -85,7 +162,7 @@ pub fn is_sound(runs: &[Run], len: u32) -> bool {
     let mut end = 0;
     let mut sector_end = 0;
     for run in runs {
-        if u64::from(run.start) != end || u64::from(run.sector) != sector_end || run.stride == 0 {
+        if !run.follows(end, sector_end) || run.is_rows() != runs[0].is_rows() {
             return false;
         }
         end = run.end();
@@ -168,6 +245,16 @@ impl RunMap {
         }
     }
 
+    /// Adds a row of `len` logical bytes, whose cell has `sectors` sectors.
+    pub fn push_row(&mut self, len: u32, sectors: u32) {
+        match self.runs.last_mut() {
+            Some(last) if last.takes_row(len, sectors) => last.count += 1,
+            _ => self.runs.push(Run::rows(self.end(), len, sectors, 1)),
+        }
+        self.len += len;
+        self.sectors += sectors;
+    }
+
     /// Takes full sectors off the end; their bytes.
     fn take_full(&mut self) -> u32 {
         let Some(last) = self.runs.pop_if(|last| last.stride == FULL) else { return 0 };
@@ -180,8 +267,8 @@ impl RunMap {
     pub fn extend(&mut self, runs: &[Run]) -> bool {
         let (mut end, mut sector_end) = (u64::from(self.len), u64::from(self.sectors));
         for run in runs {
-            if u64::from(run.start) != end || u64::from(run.sector) != sector_end || run.stride == 0
-            {
+            let first = self.runs.first().unwrap_or(&runs[0]);
+            if !run.follows(end, sector_end) || run.is_rows() != first.is_rows() {
                 return false;
             }
             (end, sector_end) = (run.end(), run.sector_end());
@@ -194,23 +281,31 @@ impl RunMap {
         true
     }
 
+    fn end(&self) -> ChunkEnd {
+        ChunkEnd { len: self.len, sectors: self.sectors }
+    }
+
     fn push_pieces(&mut self, stride: u32, count: u32) {
         match self.runs.last_mut() {
             Some(last) if last.stride == stride => last.count += count,
-            _ => {
-                self.runs.push(Run { start: self.len, sector: self.sectors, stride, count });
-            }
+            _ => self.runs.push(Run::plain(self.end(), stride, count)),
         }
         self.len += stride * count;
         self.sectors += stride.div_ceil(FULL) * count;
     }
 
+    /// Whether a replica may end at `len` bytes: anywhere, but at the end of a row where it has rows.
+    pub fn is_end(&self, len: u32) -> bool {
+        let has_rows = self.runs.first().is_some_and(Run::is_rows);
+        !has_rows || len == self.len || locate(&self.runs, len).is_some_and(|at| at.offset == len)
+    }
+
     /// The runs that cover the first `len` bytes.
     pub fn truncated(&self, len: u32) -> Vec<Run> {
-        let kept = self.runs.partition_point(|run| run.start < len);
+        let kept = self.runs.partition_point(|run| run.start() < len);
         let mut runs = self.runs[..kept].to_vec();
         if let Some(last) = runs.last_mut() {
-            last.count = last.count.min((len - last.start).div_ceil(last.stride));
+            *last = last.cut_behind(len - last.start());
         }
         runs
     }

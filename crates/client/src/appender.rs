@@ -12,12 +12,14 @@ use std::task::{Context, Poll};
 
 use base::limits::{APPEND_DATA_MAX, SECTOR};
 use base::{ChunkId, Epoch, Kind};
+use codec::block::Codec;
 use futures_util::future::{Either, select};
 use metrics::{Fact, Outcome, Span, Step};
 use runtime::sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use runtime::{Class, Duration, Env, Instant};
 use wire::control::{Attributes, StreamChange, StreamReply, WriterGrant};
 use wire::data::{AppendRequest, CommitRequest, DataError, DataReply, DataRequest, Purpose};
+use wire::row::COPY_ROW_MAX;
 use wire::sector::sectors_for;
 use wire::token::Token;
 
@@ -27,6 +29,7 @@ use crate::error::Error;
 use crate::file::FlatLogFile;
 use crate::health::{CallClass, CallEnd, Target};
 use crate::peers::{DataAnswer, PeerError};
+use crate::rows::cell_len_max;
 use crate::session::Refusal;
 use crate::stage::Staged;
 use crate::writer::{
@@ -193,7 +196,7 @@ impl Appender {
     }
 
     /// Appends records, in order and without gaps, as one append: packed into shared sectors, on
-    /// disk and acknowledged together (up to 1 MB; longer ones are several).
+    /// disk and acknowledged together (up to 1 MB, compressed 256 KiB; longer ones are several).
     pub async fn append_many(&self, records: &[&[u8]]) -> Result<u64, Error> {
         self.submit_many(records).await?.await
     }
@@ -211,11 +214,12 @@ impl Appender {
         let offset = shared.queue.borrow().end;
         let mut parts = Vec::new();
         let mut filled = 0;
+        let append_max = shared.append_max();
         for mut record in records.iter().copied() {
-            while filled + record.len() > APPEND_DATA_MAX {
+            while filled + record.len() > append_max {
                 // A record that fits into one append is not cut.
-                let room = APPEND_DATA_MAX - filled;
-                let cut = if filled > 0 && record.len() <= APPEND_DATA_MAX { 0 } else { room };
+                let room = append_max - filled;
+                let cut = if filled > 0 && record.len() <= append_max { 0 } else { room };
                 parts.push(&record[..cut]);
                 shared.push(&parts).await?;
                 parts.clear();
@@ -288,13 +292,24 @@ impl Shared {
         }
     }
 
+    /// Codec of the rows that appends are laid out as; none where sectors are plain.
+    fn codec(&self) -> Option<Codec> {
+        self.file.0.client.config().codec
+    }
+
+    /// Bytes of one append of the protocol, at most.
+    fn append_max(&self) -> usize {
+        if self.codec().is_some() { COPY_ROW_MAX } else { APPEND_DATA_MAX }
+    }
+
     /// Submits one append of the protocol.
     async fn push(self: &Rc<Self>, parts: &[&[u8]]) -> Result<(), Error> {
         let len: usize = parts.iter().map(|part| part.len()).sum();
         if len == 0 {
             return Ok(());
         }
-        let size = (sectors_for(len) * SECTOR) as u32;
+        let stored_max = if self.codec().is_some() { cell_len_max(len) } else { len };
+        let size = (sectors_for(stored_max) * SECTOR) as u32;
         let span = self.env.begin(self.env.trace(), "append", None);
         let count = self.count.clone().acquire_owned().await;
         let bytes = self.bytes.clone().acquire_many_owned(size).await;
@@ -305,6 +320,7 @@ impl Shared {
         };
         let staged = self.stage(parts).await?;
         self.check_open()?;
+        let bytes_of_sectors = staged.bytes();
         {
             let queue = &mut *self.queue.borrow_mut();
             queue.end += len as u64;
@@ -312,14 +328,21 @@ impl Shared {
             let (staged, room) = (Some(staged), Some([count, bytes]));
             queue.appends.push_back(Pending { staged, len, span, room });
         }
-        self.process(Event::Append { len: len as u32 });
+        self.process(Event::Append { len: len as u32, bytes: bytes_of_sectors });
         Ok(())
     }
 
     async fn stage(&self, parts: &[&[u8]]) -> Result<Staged, Error> {
         let start = self.env.now();
         loop {
-            let error = match Staged::copy_of(self.env.pool(), parts) {
+            let staged = match self.codec() {
+                None => Staged::copy_of(self.env.pool(), parts),
+                Some(codec) => {
+                    let rows = &mut *self.file.0.client.0.rows.borrow_mut();
+                    Staged::row_of(self.env.pool(), rows, codec, parts)
+                }
+            };
+            let error = match staged {
                 Ok(staged) => return Ok(staged),
                 Err(error) => error,
             };

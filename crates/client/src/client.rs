@@ -26,6 +26,7 @@ use crate::lists::{ListMetrics, ListedDisk, Lists};
 use crate::locate::Locator;
 use crate::network::Network;
 use crate::peers::{PeerError, Peers};
+use crate::rows::Rows;
 use crate::session::{Question, Refusal, Session, unexpected_reply};
 use crate::writer::ChaseBudget;
 
@@ -43,6 +44,8 @@ pub(crate) struct ClientInner {
     /// What the writers of this client may owe to late replicas together (C14).
     pub(crate) chase: Rc<ChaseBudget>,
     pub(crate) locator: Locator,
+    /// Codecs of rows.
+    pub(crate) rows: RefCell<Rows>,
     /// Latencies of replicas.
     pub(crate) health: RefCell<Health>,
     /// Backup reads that may be sent.
@@ -94,6 +97,7 @@ impl Client {
         Ok(Client(Rc::new(ClientInner {
             env: env.clone(),
             peers,
+            rows: RefCell::default(),
             health: RefCell::new(Health::with_room(config.health_records, env.now())),
             backups: RefCell::new(BackupBudget::new(&config.backup)),
             backup_metrics: BackupMetrics::new(env.tracer().registry()),

@@ -1,5 +1,6 @@
 //! Options of a program's client.
 
+use codec::block::Codec;
 use runtime::Duration;
 
 use crate::backup::BackupConfig;
@@ -20,6 +21,9 @@ pub struct Config {
     pub window_bytes: u32,
     /// The writers' protocol.
     pub writer: WriterConfig,
+    /// Codec that writers lay rows out with (C19); plain sectors where there is none. Chunkservers
+    /// and readers must know rows.
+    pub codec: Option<Codec>,
     /// Wait for one answer of a master before another is asked.
     pub control_attempt: Duration,
     /// Wait for one answer to `open` and `seal`, which fence replicas that may be gone.
@@ -60,6 +64,7 @@ impl Default for Config {
             appends_inflight_max: APPENDS_INFLIGHT_DEFAULT,
             window_bytes: WINDOW_BYTES_DEFAULT,
             writer: WriterConfig::default(),
+            codec: None,
             control_attempt: Duration::from_millis(600),
             fence_attempt: Duration::from_secs(4),
             control_budget: Duration::from_secs(20),

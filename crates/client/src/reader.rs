@@ -14,6 +14,7 @@ use wire::data::{ChunkRef, DataError, DataReply, DataRequest, ReadRequest};
 use crate::ask::{Asking, Pace, TimedCall, UnderWay, likeliest, order};
 use crate::cache::holds;
 use crate::client::Client;
+use crate::collect::collect_row;
 use crate::counters::add;
 use crate::error::Error;
 use crate::extent::Extent;
@@ -317,6 +318,13 @@ impl Reader {
                 want = if want as usize > SECTOR_DATA_MAX { want / 2 } else { 1 };
                 continue;
             }
+            if any_damaged && !patient && fresh.is_some() {
+                // Of a row, which counts whole, the sectors of its cell one by one.
+                let extent = collect_row(self.client(), view, offset, len).await;
+                if let Some(extent) = extent {
+                    return Ok(ReadPart::Bytes(extent));
+                }
+            }
             if all_damaged && fresh.is_some() {
                 let path = self.file.path().to_owned();
                 return Err(Error::Corrupt { path, offset: chunk.base + u64::from(offset) });
@@ -480,7 +488,8 @@ impl Reader {
         let at = ChunkRef { chunk: chunk.chunk, disk: replica.disk };
         // The committed seal bounds what may be read; a replica may not have it yet.
         let uncommitted = chunk.sealed.is_some();
-        let request = DataRequest::Read(ReadRequest { at, offset, len, uncommitted });
+        let request =
+            DataRequest::Read(ReadRequest { at, offset, len, uncommitted, cell_sector: None });
         let attempt = client.config().read_attempt;
         let timed = TimedCall::begin(client, Target::of(replica), CallClass::read(len as usize));
         let answer = client.0.peers.data(replica.addr, request, chunk.token, None, attempt).await;
@@ -495,7 +504,13 @@ impl Reader {
                     return Answer::End { sealed: sealed && readable <= offset };
                 };
                 add(&client.0.counters.received_bytes, sectors.len() as u64);
-                return match Extent::verify(chunk, offset, len, sectors) {
+                return match Extent::verify(
+                    chunk,
+                    offset,
+                    len,
+                    sectors,
+                    &mut client.0.rows.borrow_mut(),
+                ) {
                     Ok(mut extent) => {
                         // The last sector may go past what is committed or sealed.
                         let readable = chunk.sealed.map_or(readable, |len| readable.min(len));

@@ -1,15 +1,23 @@
-//! Appends on their way into sectors (D6, N4): the data is copied once, to where it is sent from.
+//! Appends on their way into sectors (D6, N4): the data is copied once, to where it is sent from. A
+//! row is compressed there, once, for all places that it may be laid out at (`protocols-tail.md` 9.5).
 
 use base::limits::{SECTOR, SECTOR_DATA_MAX};
+use codec::block::Codec;
 use runtime::{Buf, BufMut, BufPool, OutOfMemory};
+use wire::row::{CellPart, Fragment, place_cell, stamp_cell};
 use wire::sector::{
     AppendAt, FLAG_FIRST, FLAG_LAST, Footer, SectorKind, format_sector, sectors_for,
 };
 
+use crate::rows::Rows;
+
 /// The sectors of one append. Footers are there once it is placed.
 #[derive(Debug)]
 pub(crate) struct Staged {
+    /// Bytes in them: the caller's, or those of a cell.
     len: usize,
+    /// Codec of the row that they hold; none when they are plain.
+    codec: Option<Codec>,
     sectors: Sectors,
 }
 
@@ -38,7 +46,25 @@ impl Staged {
                 at += count;
             }
         }
-        Ok(Staged { len, sectors: Sectors::Own(sectors) })
+        Ok(Staged { len, codec: None, sectors: Sectors::Own(sectors) })
+    }
+
+    /// Lays `parts`, in order and without gaps, out as one row.
+    pub(crate) fn row_of(
+        pool: &BufPool,
+        rows: &mut Rows,
+        codec: Codec,
+        parts: &[&[u8]],
+    ) -> Result<Staged, OutOfMemory> {
+        let cell = rows.encode(codec, parts);
+        let mut sectors = pool.alloc(sectors_for(cell.len()) * SECTOR)?;
+        place_cell(cell, &mut sectors);
+        Ok(Staged { len: cell.len(), codec: Some(codec), sectors: Sectors::Own(sectors) })
+    }
+
+    /// Bytes of its sectors.
+    pub(crate) fn bytes(&self) -> u32 {
+        (sectors_for(self.len) * SECTOR) as u32
     }
 
     /// Writes footers and checksums for a place. Sectors that were sent before are copied, for
@@ -55,7 +81,13 @@ impl Staged {
             },
             Sectors::Moving => unreachable!("put back before every return"),
         };
-        stamp(at, self.len, &mut sectors);
+        match self.codec {
+            None => stamp(at, self.len, &mut sectors),
+            Some(codec) => {
+                let part = CellPart { fragment: Fragment::COPY.number, codec, index: 0 };
+                stamp_cell(at, part, self.len, &mut sectors);
+            }
+        }
         self.sectors = Sectors::Shared(sectors.freeze());
         Ok(())
     }
@@ -106,9 +138,36 @@ fn stamp(at: AppendAt, len: usize, sectors: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use base::{ChunkId, Epoch};
+    use wire::row::{cell_to, verify_cell};
     use wire::sector::format_append;
 
     use super::*;
+
+    /// The sectors of a row at one place and then at another have the same cell.
+    #[test]
+    fn a_row_keeps_its_bytes_wherever_it_is_placed() {
+        let (pool, mut rows) = (BufPool::new(8 << 20), Rows::default());
+        let data: Vec<u8> = (0..200_000u32).map(|i| (i % 7) as u8).collect();
+        for codec in Codec::ALL {
+            let parts = [&data[..100], &data[100..]];
+            let mut staged = Staged::row_of(&pool, &mut rows, codec, &parts).unwrap();
+            let mut cells = Vec::new();
+            for offset in [0, 1 << 30] {
+                let (chunk, epoch) = (ChunkId::new(3), Epoch::new(2));
+                let at = AppendAt { chunk, epoch, base: 77, offset };
+                staged.place(&pool, at).unwrap();
+                let sectors = staged.sectors().unwrap();
+                assert_eq!(sectors.len() as u32, staged.bytes());
+                let row = verify_cell(at, &sectors).unwrap();
+                assert_eq!((row.len, row.codec, row.fragment), (200_000, codec, Fragment::COPY));
+                assert!(rows.decode(&row, &sectors).unwrap() == data);
+                let mut cell = vec![0; row.cell_len as usize];
+                cell_to(&sectors, &mut cell);
+                cells.push(cell);
+            }
+            assert!(cells[0] == cells[1]);
+        }
+    }
 
     #[test]
     fn sectors_are_those_of_the_format() {

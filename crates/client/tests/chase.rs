@@ -131,7 +131,7 @@ impl Rig {
     }
 
     fn append(&mut self, count: u64) {
-        (0..count).for_each(|_| self.give(Event::Append { len: LEN }));
+        (0..count).for_each(|_| self.give(Event::plain_append(LEN)));
     }
 
     /// Lets time pass, in steps of the writer's deadlines.

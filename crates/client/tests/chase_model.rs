@@ -348,7 +348,7 @@ impl World {
         match step {
             Step::Append => {
                 self.peers.appended += 1;
-                self.give(Event::Append { len: LEN }, marks)?;
+                self.give(Event::plain_append(LEN), marks)?;
             }
             Step::Close => {
                 self.peers.closing = true;

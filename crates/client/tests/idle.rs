@@ -41,7 +41,7 @@ fn idle(mute: Option<u8>) -> (u32, Option<(Duration, u32)>) {
     let grant = WriterGrant { epoch: EPOCH, len: 0, current: Some(current), spares: vec![spare] };
     let mut writer = Writer::new(WriterConfig::default(), chase(), grant, start).unwrap();
     let (mut now, mut sent, mut left) = (start, 0, None);
-    let mut events = vec![Event::Append { len: 100 }];
+    let mut events = vec![Event::plain_append(100)];
     while now < start + Duration::from_secs(60) && left.is_none() {
         let event = events.pop().unwrap_or_else(|| {
             now = now.max(writer.deadline().expect("an idle writer sends again"));
@@ -112,7 +112,7 @@ fn leaves_a_short_chunk(appended: u32) {
     let mut writer = Writer::new(config, chase(), grant, start).unwrap();
     let (mut now, mut asked, mut left) = (start, Vec::new(), None);
     let mut events: Vec<_> =
-        (appended > 0).then_some(Event::Append { len: appended }).into_iter().collect();
+        (appended > 0).then_some(Event::plain_append(appended)).into_iter().collect();
     // The third server is there after a while.
     let back = start + Duration::from_secs(42);
     while now < start + Duration::from_secs(90) && left.is_none() {

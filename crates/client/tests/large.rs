@@ -130,7 +130,7 @@ fn chunk_of_the_largest_size_ends_below_its_limit() {
     let (mut events, mut advanced) = (Vec::new(), None);
     let fits = CHUNK_LEN_MAX / APPEND_DATA_MAX as u64;
     for _ in 0..=fits {
-        events.push(Event::Append { len: APPEND_DATA_MAX as u32 });
+        events.push(Event::plain_append(APPEND_DATA_MAX as u32));
         while let Some(event) = events.pop() {
             let mut actions = Vec::new();
             writer.handle(start, event, &mut actions);

@@ -451,7 +451,7 @@ impl Model {
             0..=19 if !over => {
                 let len = self.rng.between(1, 700) as u32;
                 self.lens.push(len);
-                self.give(Event::Append { len });
+                self.give(Event::plain_append(len));
             }
             20..=21 => {
                 let server = self.rng.below(6) as usize;

@@ -9,6 +9,7 @@ use chunkstore::ChunkStore;
 use client::Client;
 use wire::control::{ChunkPlace, Node, ReplicaPlace};
 use wire::data::ReplicaState;
+use wire::row::logical_end;
 use wire::sector::{client_crc, parse_footer};
 
 use crate::cluster::Cluster;
@@ -132,8 +133,8 @@ async fn sectors(store: &Store, chunk: ChunkId, len: u32) -> Result<Vec<(u32, u3
         for sector in read.sectors.chunks(base::limits::SECTOR) {
             let footer = parse_footer(sector).map_err(|error| error.to_string())?;
             sectors.push((footer.offset, client_crc(sector)));
-            offset = footer.offset + u32::from(footer.len);
         }
+        offset = logical_end(&read.sectors).ok_or("sectors that do not verify")?;
     }
     Ok(sectors)
 }

@@ -37,7 +37,7 @@ pub const TARGETS: &[Target] = &[
     target("hello", wire::handshake::fuzz_hello, "crates/transport/tests/corpus/hello"),
     target("data_request", wire::data_codec::fuzz_request, "crates/transport/tests/corpus/request"),
     target("data_answer", wire::data_codec::fuzz_answer, "crates/transport/tests/corpus/answer"),
-    target("sector", wire::sector::fuzz_sector, "crates/sim/corpus/sector"),
+    target("sector", wire::row::fuzz_sector, "crates/sim/corpus/sector"),
     target("token", wire::token::fuzz_token, "crates/sim/corpus/token"),
     target("control", wire::control::fuzz_control, "crates/wire/corpus/control/"),
     target("stream", fuzz_stream, "crates/sim/corpus/stream-"),

@@ -10,6 +10,7 @@ use client::limits::{APPENDS_INFLIGHT_DEFAULT, CHASE_BYTES_ALL_DEFAULT, CHASE_BY
 use client::limits::{BACKUP_BURST, BACKUP_DELAY_UNKNOWN, HEALTH_RECORDS_MAX, READ_FAILED_MAX};
 use client::limits::{CHUNK_LEN_DEFAULT, CHUNK_LEN_MIN};
 use client::limits::{PREFETCH_DEFAULT, WINDOW_BYTES_DEFAULT, WINDOW_BYTES_MIN};
+use codec::block::Codec;
 use master::{FirstNumbers, MasterTiming};
 use runtime::Rng;
 use runtime::sim::Sim;
@@ -132,6 +133,9 @@ impl Tuning {
             writer.thin_pause = millis(own, &[20, 200]);
             writer.debt_kept = millis(own, &[1_000, 10_000]);
             client.chase_bytes_max = *own.pick(&[16 * SECTOR as u64, CHASE_BYTES_ALL_DEFAULT]);
+            // Half of the runs have plain sectors.
+            let codecs = [Codec::Lz4, Codec::Lz4, Codec::Zstd, Codec::Plain];
+            client.codec = (own.below(2) == 0).then(|| *own.pick(&codecs));
             tuning.reads_at_device = *rng.pick(&[1, READS_AT_DEVICE_MAX]);
             tuning
         })

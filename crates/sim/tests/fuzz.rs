@@ -52,6 +52,7 @@ fn made_seeds() -> Vec<(String, Vec<u8>)> {
     use wire::control::{
         Attributes, MasterInfo, NameKey, NamespaceChange, OpId, Policy, Registration,
     };
+    use wire::row::Fragment;
     use wire::sector::{AppendAt, format_append};
     use wire::token::{Rights, TokenKey};
     use {master_namespace as namespace, master_stream as stream};
@@ -63,6 +64,9 @@ fn made_seeds() -> Vec<(String, Vec<u8>)> {
         let mut sectors = vec![0; wire::sector::sectors_for(len) * 4096];
         format_append(at, &vec![7; len], &mut sectors);
         add(&format!("sector-{len}"), sectors);
+        let parity = Fragment { k: 4, p: 2, number: 4 };
+        let row = testing::rows::cell_of(at, &vec![7; 2 * len], parity, codec::block::Codec::Lz4);
+        add(&format!("sector-row-{len}"), row);
     }
     let key = TokenKey::derive(&wire::handshake::ClusterKey::new([3; 32]));
     let token = key.issue(ChunkId::new(7), Rights::READ, Epoch::new(4), 2_000_000_000);

@@ -18,7 +18,7 @@ use chunkstore::{
     Append, Appended, ChunkInfo, ChunkStore, Read, StoreError, StoreInfo, StoreOwner,
 };
 use runtime::{Env, Rng};
-use sector::{Sector, sectors_of};
+use sector::{Sector, fragment_of, sectors_of};
 use wire::data::{ReplicaStat, ReplicaState};
 
 /// The fence of a deleted chunk: no epoch may act.
@@ -30,6 +30,8 @@ struct Replica {
     base: u64,
     fence: Epoch,
     repairing: bool,
+    /// The fragment whose cells it has; none when its sectors are plain.
+    fragment: Option<[u8; 3]>,
     sealed: Option<u32>,
     /// Whole sectors, in order.
     sectors: Vec<Sector>,
@@ -40,6 +42,10 @@ struct Replica {
 impl Replica {
     fn len_of(&self, count: usize) -> u32 {
         self.sectors[..count].last().map_or(0, Sector::end)
+    }
+
+    fn ends_at(&self, len: u32) -> bool {
+        len == 0 || self.sectors.iter().any(|sector| sector.end() == len)
     }
 
     fn len(&self) -> u32 {
@@ -108,6 +114,23 @@ impl ModelDisk {
 
     /// Makes an empty replica: what a crash may leave of a creation in flight.
     pub fn make_empty(&self, chunk: ChunkId, epoch: Epoch, base: u64, repairing: bool) {
+        self.make_empty_of(chunk, (epoch, base), repairing, None);
+    }
+
+    /// As [`ModelDisk::make_empty`], of a replica with the layout of this append.
+    pub fn make_empty_by(&self, append: &Append) {
+        let fragment = sectors_of(append).ok().and_then(|(sectors, _)| fragment_of(&sectors));
+        let of = (append.epoch, append.base);
+        self.make_empty_of(append.chunk, of, append.repair, fragment);
+    }
+
+    fn make_empty_of(
+        &self,
+        chunk: ChunkId,
+        (epoch, base): (Epoch, u64),
+        repairing: bool,
+        fragment: Option<[u8; 3]>,
+    ) {
         let chunks = &mut self.0.borrow_mut().chunks;
         let fence = match chunks.get(&chunk) {
             Some(Entry::Tombstone(fence)) if *fence != DELETED => *fence,
@@ -115,7 +138,8 @@ impl ModelDisk {
         };
         let sectors = Vec::new();
         let repairing = repairing && fence <= epoch;
-        let replica = Replica { epoch, base, fence, repairing, sealed: None, sectors, durable: 0 };
+        let (sealed, durable) = (None, 0);
+        let replica = Replica { epoch, base, fence, repairing, fragment, sealed, sectors, durable };
         chunks.insert(chunk, Entry::Replica(replica));
     }
 
@@ -163,6 +187,7 @@ impl ModelStore {
                 fence,
                 // In the place of a fence that shuts its epoch out a copy makes a fenced one.
                 repairing: append.repair && fence <= append.epoch,
+                fragment: fragment_of(&sectors),
                 sealed: None,
                 sectors: Vec::new(),
                 durable: 0,
@@ -182,7 +207,8 @@ impl ModelStore {
         }
         let fenced = replica.fence > replica.epoch;
         let by_repair = replica.repairing || (append.repair && fenced);
-        if append.base != replica.base || append.repair != by_repair {
+        let alike = append.base == replica.base && fragment_of(&sectors) == replica.fragment;
+        if !alike || append.repair != by_repair {
             return Err(StoreError::Conflict);
         }
         if !append.repair && append.epoch < replica.fence {
@@ -300,12 +326,16 @@ impl ChunkStore for ModelStore {
         self.with_replica(chunk, |replica| {
             let readable = replica.len();
             let end = offset.saturating_add(len).min(readable);
-            let wanted: Vec<&Sector> = replica
+            let mut wanted: Vec<&Sector> = replica
                 .sectors
                 .iter()
                 .filter(|sector| offset < end && sector.offset() < end && sector.end() > offset)
                 .take(READ_BYTES_MAX / SECTOR)
                 .collect();
+            // A part of a cell is not served.
+            while wanted.last().is_some_and(|last| last.is_of_cell() && !last.is_last()) {
+                wanted.pop();
+            }
             let pool = runtime::BufPool::new(2 * READ_BYTES_MAX);
             let mut out = pool.alloc(wanted.len() * SECTOR).map_err(|_| StoreError::Busy)?;
             for (index, sector) in wanted.iter().enumerate() {
@@ -319,6 +349,28 @@ impl ChunkStore for ModelStore {
     async fn probe(&self) -> Result<(), StoreError> {
         self.alive()?;
         self.pause().await
+    }
+
+    async fn read_cell_sector(
+        &self,
+        chunk: ChunkId,
+        offset: u32,
+        index: u16,
+    ) -> Result<Read, StoreError> {
+        self.with_replica(chunk, |replica| {
+            let readable = replica.len();
+            if replica.fragment.is_none() {
+                return Err(StoreError::Invalid("the replica has no rows"));
+            }
+            let holds = |sector: &&Sector| sector.offset() <= offset && offset < sector.end();
+            let mut of_cell = replica.sectors.iter().filter(|_| offset < readable).filter(holds);
+            let Some(sector) = of_cell.nth(index.into()) else {
+                return Err(StoreError::Invalid("the cell has no such sector"));
+            };
+            let pool = runtime::BufPool::new(2 * READ_BYTES_MAX);
+            let sectors = pool.copy_of(sector.bytes()).map_err(|_| StoreError::Busy)?;
+            Ok(Read { sectors, len: readable, sealed: replica.sealed.is_some() })
+        })
     }
 
     async fn fence(&self, chunk: ChunkId, epoch: Epoch) -> Result<ReplicaStat, StoreError> {
@@ -346,6 +398,9 @@ impl ChunkStore for ModelStore {
                 Some(sealed) => return Err(StoreError::Sealed { len: sealed }),
                 None if replica.len() < len => {
                     return Err(StoreError::Gap { len: replica.len() });
+                }
+                None if replica.fragment.is_some() && !replica.ends_at(len) => {
+                    return Err(StoreError::Invalid("a chunk is sealed at the end of a row"));
                 }
                 None => replica.sealed = Some(len),
             }

@@ -6,4 +6,5 @@
 pub mod chunks;
 pub mod history;
 pub mod messages;
+pub mod rows;
 pub mod tables;

@@ -56,7 +56,13 @@ fn the_corpus_is_written_on_request() {
             purpose: Purpose::Metadata,
         }),
         DataRequest::Commit(CommitRequest { at, epoch, committed: 1 }),
-        DataRequest::Read(ReadRequest { at, offset: 1, len: 2, uncommitted: true }),
+        DataRequest::Read(ReadRequest {
+            at,
+            offset: 1,
+            len: 2,
+            uncommitted: true,
+            cell_sector: None,
+        }),
         DataRequest::Fence(FenceRequest { at, epoch }),
         DataRequest::Seal(SealRequest { at, len: 9 }),
         DataRequest::Stat(at),
@@ -167,9 +173,11 @@ fn any_request() -> impl Strategy<Value = DataRequest> {
         (any_ref(), epoch(), any::<u32>()).prop_map(|(at, epoch, committed)| {
             DataRequest::Commit(CommitRequest { at, epoch, committed })
         }),
-        (any_ref(), place(), any::<bool>()).prop_map(|(at, (offset, len), uncommitted)| {
-            DataRequest::Read(ReadRequest { at, offset, len, uncommitted })
-        }),
+        (any_ref(), place(), any::<bool>(), prop::option::of(0u16..65)).prop_map(
+            |(at, (offset, len), uncommitted, cell_sector)| {
+                DataRequest::Read(ReadRequest { at, offset, len, uncommitted, cell_sector })
+            }
+        ),
         (any_ref(), epoch())
             .prop_map(|(at, epoch)| { DataRequest::Fence(FenceRequest { at, epoch }) }),
         (any_ref(), 0u32..1 << 31).prop_map(|(at, len)| DataRequest::Seal(SealRequest { at, len })),

@@ -104,6 +104,9 @@ pub struct ReadRequest {
     /// Serve bytes beyond the committed length of an open chunk: for repair and recovery of
     /// fenced chunks only.
     pub uncommitted: bool,
+    /// Of the row that holds the first byte this sector of its cell alone, whatever others are
+    /// damaged: a row whose replicas are damaged at different places is collected so.
+    pub cell_sector: Option<u16>,
 }
 
 /// See [`DataRequest::Fence`].

@@ -8,6 +8,7 @@ use std::fmt;
 use base::limits::{APPEND_DATA_MAX, CHUNK_LEN_MAX};
 use base::{ChunkId, DiskId, Epoch};
 
+use crate::cell::CELL_SECTORS_MAX;
 use crate::data::{
     AppendRequest, ChunkRef, CommitRequest, DataError, DataReply, DataRequest, FenceRequest,
     Purpose, ReadRequest, ReplicaStat, ReplicaState, SealRequest,
@@ -174,7 +175,8 @@ impl DataRequest {
             }
             DataRequest::Read(request) => {
                 let uncommitted = u32::from(request.uncommitted);
-                put_u32s(&mut out, &[request.offset, request.len, uncommitted, 0]);
+                let cell_sector = request.cell_sector.map_or(0, |index| u32::from(index) + 1);
+                put_u32s(&mut out, &[request.offset, request.len, uncommitted, cell_sector]);
             }
             DataRequest::Fence(request) => out.extend(request.epoch.get().to_le_bytes()),
             DataRequest::Seal(request) => put_u32s(&mut out, &[request.len, 0]),
@@ -201,12 +203,17 @@ impl DataRequest {
             OP_READ => {
                 let (offset, len) = (fields.u32()?, fields.u32()?);
                 let uncommitted = fields.flag("uncommitted")?;
-                fields.reserved()?;
+                let cell_sector = match fields.u32()? {
+                    0 => None,
+                    place if place <= CELL_SECTORS_MAX as u32 => Some(place as u16 - 1),
+                    _ => return Err(DecodeError::Field("cell sector")),
+                };
                 if len == 0 {
                     return Err(DecodeError::Field("len"));
                 }
                 check_range(offset, len)?;
-                Ok(DataRequest::Read(ReadRequest { at, offset, len, uncommitted }))
+                let read = ReadRequest { at, offset, len, uncommitted, cell_sector };
+                Ok(DataRequest::Read(read))
             }
             OP_FENCE => Ok(DataRequest::Fence(FenceRequest { at, epoch: fields.epoch()? })),
             OP_SEAL => {

@@ -2,6 +2,7 @@
 //!
 //! Invariant: no I/O; decoders never panic and answer garbage with a typed error.
 
+mod cell;
 pub mod control;
 pub mod data;
 pub mod data_codec;
@@ -10,5 +11,6 @@ pub mod handshake;
 #[cfg(test)]
 mod page_tests;
 mod protobuf;
+pub mod row;
 pub mod sector;
 pub mod token;

@@ -4,9 +4,11 @@ use std::ops::Range;
 
 use base::limits::{SECTOR, SECTOR_DATA_MAX};
 use base::{ChunkId, Epoch};
+use codec::block::Codec;
 use codec::crc32c;
 
 use crate::handshake::ClusterKey;
+use crate::row::CellPart;
 use crate::sector::{
     FLAG_FIRST, FLAG_LAST, Footer, SectorKind, ServerPart, chain, client_crc, format_sector,
     parse_footer, server_part, set_server_part, verify_sector,
@@ -84,13 +86,22 @@ fn footer_is_that_of_the_page() {
         ("tag", before(), with(ServerPart { tag: u32::MAX, chain: 0 })),
         ("chain", before(), with(ServerPart { tag: 0, chain: u32::MAX })),
     ];
-    // Zero, and verified to be.
-    let reserved = ["fragment", "codec", "reserved"];
-    assert_eq!(rows.len(), changes.len() + reserved.len() + 1);
+    let of_cells = ["fragment", "codec", "index"];
+    assert_eq!(rows.len(), changes.len() + of_cells.len() + 1);
     compare(&rows, &["crc"], changes);
+    let part = CellPart { fragment: 0, codec: Codec::Plain, index: 0 };
+    let of = |part| footer_of(Footer { kind: SectorKind::Row(part), ..plain });
+    let cells = vec![
+        ("fragment", of(part), of(CellPart { fragment: 15, ..part })),
+        ("codec", of(part), of(CellPart { codec: Codec::Zstd, ..part })),
+        ("index", of(part), of(CellPart { index: 64, ..part })),
+    ];
+    compare(&rows, &["crc"], cells);
+    assert_eq!(of(part)[30..36], [3, 0, 0, 2 << 4, 0, 0]);
     let place = |name: &str| rows.iter().find(|row| row.0 == name).expect("a row").1.clone();
     let crc = SECTOR_DATA_MAX + place("crc").start..SECTOR_DATA_MAX + place("crc").end;
-    for at in reserved.iter().flat_map(|name| place(name)) {
+    // Zero in other sectors, and verified to be.
+    for at in of_cells.iter().flat_map(|name| place(name)) {
         let mut sector = sector_of(&plain);
         sector[SECTOR_DATA_MAX + at] = 1;
         let sum = crc32c(&sector[..crc.start]).to_le_bytes();

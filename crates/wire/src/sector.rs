@@ -11,6 +11,8 @@ use base::limits::{SECTOR, SECTOR_DATA_MAX};
 use base::{ChunkId, Epoch};
 use codec::{crc32c, crc32c_extend};
 
+use crate::cell::CellPart;
+
 /// Offset of the footer.
 const FOOTER_AT: usize = SECTOR_DATA_MAX;
 /// Offset of the client CRC: all before it is covered.
@@ -31,6 +33,8 @@ pub enum SectorKind {
     Data,
     /// The offset index of a sealed chunk (`protocols.md` 3.3).
     Index,
+    /// Bytes of a cell: one replica's part of a row ([`crate::row`]).
+    Row(CellPart),
 }
 
 /// The client part of a footer.
@@ -42,9 +46,9 @@ pub struct Footer {
     pub epoch: Epoch,
     /// Offset in the file of the chunk's first byte.
     pub base: u64,
-    /// Offset in the chunk of the sector's first data byte.
+    /// Offset in the chunk of the sector's first data byte; of a cell's sectors that of their row.
     pub offset: u32,
-    /// Data bytes in the sector.
+    /// Bytes in the sector, of the file or of a cell.
     pub len: u16,
     /// Content of the sector.
     pub kind: SectorKind,
@@ -96,14 +100,15 @@ pub fn format_sector(sector: &mut [u8], footer: &Footer) {
     part[16..24].copy_from_slice(&footer.base.to_le_bytes());
     part[24..28].copy_from_slice(&footer.offset.to_le_bytes());
     part[28..30].copy_from_slice(&footer.len.to_le_bytes());
-    part[30] = match footer.kind {
-        SectorKind::Data => 1,
-        SectorKind::Index => 2,
+    let (kind, cell) = match footer.kind {
+        SectorKind::Data => (1, [0; 4]),
+        SectorKind::Index => (2, [0; 4]),
+        SectorKind::Row(cell) => (3, cell.encode()),
     };
+    part[30] = kind;
     part[31] = footer.flags;
-    part[32..36].fill(0);
-    let crc = crc32c(&sector[..CRC_AT]);
-    sector[CRC_AT..TAG_AT].copy_from_slice(&crc.to_le_bytes());
+    part[32..36].copy_from_slice(&cell);
+    correct_crc(sector);
     sector[TAG_AT..].fill(0);
 }
 
@@ -129,15 +134,17 @@ pub fn parse_footer(sector: &[u8]) -> Result<Footer, SectorError> {
     if !(1..=SECTOR_DATA_MAX).contains(&usize::from(len)) {
         return Err(SectorError::Field("len"));
     }
+    let cell = [part[32], part[33], part[34], part[35]];
     let kind = match part[30] {
         1 => SectorKind::Data,
         2 => SectorKind::Index,
+        3 => SectorKind::Row(CellPart::decode(cell).map_err(SectorError::Field)?),
         _ => return Err(SectorError::Field("kind")),
     };
     if part[31] & !(FLAG_FIRST | FLAG_LAST) != 0 {
         return Err(SectorError::Field("flags"));
     }
-    if part[32..36] != [0; 4] {
+    if part[30] != 3 && cell != [0; 4] {
         return Err(SectorError::Field("reserved"));
     }
     Ok(Footer {
@@ -149,6 +156,12 @@ pub fn parse_footer(sector: &[u8]) -> Result<Footer, SectorError> {
         kind,
         flags: part[31],
     })
+}
+
+/// Has the client CRC match a sector's bytes.
+pub(crate) fn correct_crc(sector: &mut [u8]) {
+    let crc = crc32c(&sector[..CRC_AT]);
+    sector[CRC_AT..TAG_AT].copy_from_slice(&crc.to_le_bytes());
 }
 
 /// The client CRC in a sector of 4096 bytes.
@@ -193,6 +206,25 @@ pub struct AppendAt {
     pub offset: u32,
 }
 
+impl AppendAt {
+    /// Whether a sector with this footer is at the place. The error names the first field that has
+    /// another value.
+    pub(crate) fn check(&self, footer: &Footer) -> Result<(), SectorError> {
+        let field = if footer.chunk != self.chunk {
+            "chunk"
+        } else if footer.epoch != self.epoch {
+            "epoch"
+        } else if footer.base != self.base {
+            "base"
+        } else if footer.offset != self.offset {
+            "offset"
+        } else {
+            return Ok(());
+        };
+        Err(SectorError::Field(field))
+    }
+}
+
 /// Lays `data` out in sectors. `out` has [`sectors_for`]`(data.len())` sectors.
 pub fn format_append(at: AppendAt, data: &[u8], out: &mut [u8]) {
     let count = sectors_for(data.len());
@@ -217,61 +249,16 @@ pub fn format_append(at: AppendAt, data: &[u8], out: &mut [u8]) {
 
 /// Verifies that `sectors` is one run of data sectors of `at.chunk` and `at.epoch` that starts
 /// at `at.offset` without gap, and returns its data bytes. The error names the sector's index.
-pub fn verify_append(at: AppendAt, sectors: &[u8]) -> Result<u32, (usize, SectorError)> {
-    if sectors.is_empty() || !sectors.len().is_multiple_of(SECTOR) {
-        return Err((0, SectorError::Size(sectors.len())));
-    }
-    let mut expected = at.offset;
+pub(crate) fn verify_plain(at: AppendAt, sectors: &[u8]) -> Result<u32, (usize, SectorError)> {
+    let mut next = at;
     for (index, sector) in sectors.chunks(SECTOR).enumerate() {
         let footer = verify_sector(sector).map_err(|error| (index, error))?;
-        let field = if footer.chunk != at.chunk {
-            Some("chunk")
-        } else if footer.epoch != at.epoch {
-            Some("epoch")
-        } else if footer.base != at.base {
-            Some("base")
-        } else if footer.offset != expected {
-            Some("offset")
-        } else if footer.kind != SectorKind::Data {
-            Some("kind")
-        } else {
-            None
-        };
-        if let Some(field) = field {
-            return Err((index, SectorError::Field(field)));
+        next.check(&footer).map_err(|error| (index, error))?;
+        if footer.kind != SectorKind::Data {
+            return Err((index, SectorError::Field("kind")));
         }
-        expected = expected
-            .checked_add(u32::from(footer.len))
-            .ok_or((index, SectorError::Field("offset")))?;
+        let end = next.offset.checked_add(u32::from(footer.len));
+        next.offset = end.ok_or((index, SectorError::Field("offset")))?;
     }
-    Ok(expected - at.offset)
-}
-
-/// Fuzz target: any bytes of whole sectors are sectors or errors; what verifies as an append
-/// starts where it was expected.
-pub fn fuzz_sector(bytes: &[u8]) {
-    let whole = &bytes[..bytes.len() - bytes.len() % SECTOR];
-    for sector in whole.chunks(SECTOR) {
-        let parsed = parse_footer(sector);
-        if let Ok(footer) = verify_sector(sector) {
-            assert_eq!(parsed, Ok(footer), "what verifies also parses");
-            assert!(usize::from(footer.len) <= SECTOR_DATA_MAX);
-        }
-        if let Ok(footer) = parsed {
-            // With a valid checksum the fields alone decide.
-            let mut good = sector.to_vec();
-            let crc = crc32c(&good[..CRC_AT]);
-            good[CRC_AT..TAG_AT].copy_from_slice(&crc.to_le_bytes());
-            assert_eq!(verify_sector(&good), Ok(footer));
-            let at = AppendAt {
-                chunk: footer.chunk,
-                epoch: footer.epoch,
-                base: footer.base,
-                offset: footer.offset,
-            };
-            if let Ok(len) = verify_append(at, whole) {
-                assert!(len as usize <= whole.len());
-            }
-        }
-    }
+    Ok(next.offset - at.offset)
 }

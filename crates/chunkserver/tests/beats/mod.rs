@@ -212,7 +212,13 @@ fn damage_report_that_one_master_refuses_reaches_it_later() {
         fill(&env, &stores[0]).await;
         stores[0].spoil(10);
         let at = ChunkRef { chunk: CHUNK, disk: DiskId::new(100) };
-        let read = DataRequest::Read(ReadRequest { at, offset: 0, len: 100, uncommitted: true });
+        let read = DataRequest::Read(ReadRequest {
+            at,
+            offset: 0,
+            len: 100,
+            uncommitted: true,
+            cell_sector: None,
+        });
         let answer = ask(sim, shards[0].addr(), read).await;
         assert!(matches!(answer, Err(DataError::Corrupt { .. })), "{answer:?}");
         env.sleep(Duration::from_secs(4)).await;
@@ -426,7 +432,8 @@ fn damage_report_is_repeated_until_the_replica_is_gone_or_whole() {
             fill(&env, &stores[1]).await;
             stores[1].spoil(10);
             let at = ChunkRef { chunk: CHUNK, disk: DiskId::new(101) };
-            let read = ReadRequest { at, offset: 0, len: 100, uncommitted: true };
+            let read =
+                ReadRequest { at, offset: 0, len: 100, uncommitted: true, cell_sector: None };
             let answer = ask(sim, shards[1].addr(), DataRequest::Read(read)).await;
             assert!(matches!(answer, Err(DataError::Corrupt { .. })), "{answer:?}");
             let count = || master.answered(|beat| beat.damaged.contains(&(at.disk, CHUNK)));

@@ -76,8 +76,13 @@ impl Bed {
 
     fn read(&self, index: u32, timeout: Duration) -> JoinHandle<Result<Response, CallError>> {
         let at = ChunkRef { chunk: CHUNK, disk: self.disk };
-        let request =
-            DataRequest::Read(ReadRequest { at, offset: index * 4000, len: 1, uncommitted: true });
+        let request = DataRequest::Read(ReadRequest {
+            at,
+            offset: index * 4000,
+            len: 1,
+            uncommitted: true,
+            cell_sector: None,
+        });
         let expiry = self.env.unix_time().as_nanos() / 1_000_000_000 + 60;
         let request = Request {
             service: Service::DATA,

@@ -9,7 +9,8 @@ use base::{ChunkId, ClusterId, Epoch, FormationId};
 use chunkstore::{Append, Appended, ChunkInfo, ChunkStore, Read, StoreError, StoreInfo};
 use testing::chunks::ModelStore;
 use wire::data::ReplicaStat;
-use wire::sector::parse_footer;
+use wire::row::row_at;
+use wire::sector::{SectorKind, parse_footer};
 
 /// A model store whose reads fail where it was spoilt.
 #[derive(Clone, Debug)]
@@ -86,15 +87,41 @@ impl ChunkStore for Latent {
             std::future::pending::<()>().await;
         }
         let read = self.store.read_while(chunk, offset, len, is_wanted).await?;
+        let mut row_end = 0;
         for sector in read.sectors.chunks(SECTOR) {
             let footer = parse_footer(sector).unwrap();
-            let (offset, end) = (footer.offset, footer.offset + u32::from(footer.len));
+            if let Ok(row) = row_at(sector) {
+                row_end = row.offset + row.len;
+            }
+            let (offset, end) = match footer.kind {
+                SectorKind::Row(_) => (footer.offset, row_end),
+                _ => (footer.offset, footer.offset + u32::from(footer.len)),
+            };
             if self.spoilt.borrow().range(offset..end).next().is_some() {
                 self.met.set(Some(self.met.get().map_or(offset, |met| met.min(offset))));
                 return Err(StoreError::Corrupt { offset });
             }
         }
         Ok(read)
+    }
+
+    async fn read_cell_sector(
+        &self,
+        chunk: ChunkId,
+        offset: u32,
+        index: u16,
+    ) -> Result<Read, StoreError> {
+        if self.hung.get() {
+            std::future::pending::<()>().await;
+        }
+        let read = self.store.read_cell_sector(chunk, offset, index).await?;
+        let footer = parse_footer(&read.sectors).unwrap();
+        // Sector i of a cell has the row's bytes from 4048 i on, as far as it is known here.
+        let start = footer.offset + u32::from(index) * 4048;
+        match self.spoilt.borrow().range(start..start + 4048).next() {
+            Some(_) => Err(StoreError::Corrupt { offset: footer.offset }),
+            None => Ok(read),
+        }
     }
 
     async fn fence(&self, chunk: ChunkId, epoch: Epoch) -> Result<ReplicaStat, StoreError> {

@@ -262,6 +262,9 @@ impl FlashStoreInner {
             if open.map.len() < len {
                 return Err(StoreError::Gap { len: open.map.len() });
             }
+            if !open.map.is_end(len) {
+                return Err(StoreError::Invalid("a chunk is sealed at the end of a row"));
+            }
             open.map.truncated(len)
         };
         let (map, sectors) = self.place_map(id, &runs).await?;

@@ -10,7 +10,8 @@ use metrics::{Fact, Step};
 use runtime::sync::oneshot;
 use runtime::{Buf, Class};
 use wire::data::Purpose;
-use wire::sector::{ServerPart, chain, client_crc, parse_footer, set_server_part};
+use wire::row::Layout;
+use wire::sector::{ServerPart, chain, client_crc, set_server_part};
 
 use super::layout::Super;
 use super::log::Room;
@@ -64,11 +65,15 @@ impl FlashStoreInner {
         let len = check_append(&append)?;
         self.env.note(Step::Verified, Fact::None);
         let (chunk, offset, repair) = (append.chunk, append.offset, append.repair);
+        let layout = Layout::of(&append.sectors);
+        if layout != Layout::Plain {
+            self.admit_rows().await?;
+        }
         if repair {
             self.uncap(chunk).await?;
             self.check_open()?; // No append is ended for a failure that came before it.
         }
-        match self.accept(append, len)? {
+        match self.accept(append, len, layout)? {
             Accepted::Queued(waiter, start) => {
                 if start {
                     self.start_flush(chunk);
@@ -98,7 +103,7 @@ impl FlashStoreInner {
         if state.failed { Err(StoreError::Failed) } else { Ok(()) }
     }
 
-    fn accept(&self, append: Append, len: u32) -> Result<Accepted, StoreError> {
+    fn accept(&self, append: Append, len: u32, layout: Layout) -> Result<Accepted, StoreError> {
         let state = &mut *self.state.borrow_mut();
         let (chunk, offset) = (append.chunk, append.offset);
         if !state.table.chunks.contains_key(&chunk) {
@@ -109,7 +114,7 @@ impl FlashStoreInner {
         }
         let admin = state.admin.contains_key(&chunk);
         if let Some(Entry::Open(open)) = state.table.chunks.get_mut(&chunk) {
-            check_state(open, &append)?;
+            check_state(open, &append, layout)?;
             // A fence under way has promised its length, which must stay right.
             if append.repair && open.is_fenced() && (admin || open.cap.is_some()) {
                 return Err(StoreError::Busy);
@@ -147,7 +152,7 @@ impl FlashStoreInner {
             }
         };
         if !state.table.chunks.contains_key(&chunk) {
-            let id = Identity { chunk, epoch, base, tag: self.next_tag(state) };
+            let id = Identity { chunk, epoch, base, tag: self.next_tag(state), layout };
             let bugs = Bugs::of(&self.config);
             make_replica(state, id, repair, bugs);
         }
@@ -386,15 +391,7 @@ impl FlashStoreInner {
         while open.queue.front().is_some_and(|queued| queued.written) {
             let queued = open.queue.pop_front().expect("seen above");
             open.issued -= 1;
-            let lens = queued
-                .sectors
-                .chunks(SECTOR)
-                .map(|sector| parse_footer(sector).expect("verified when it was accepted").len);
-            if queued.repair {
-                open.map.push_part(lens);
-            } else {
-                open.map.push(lens);
-            }
+            queued.note_in(&mut open.map, open.id.layout);
             debug_assert_eq!(open.map.len(), queued.offset + queued.len);
             let last = &queued.sectors[queued.sectors.len() - SECTOR..];
             open.chain = wire::sector::server_part(last).chain;
@@ -510,7 +507,7 @@ fn refusal(open: &Open, repair: bool) -> Result<(), StoreError> {
 }
 
 /// Whether an open replica takes this append at all.
-fn check_state(open: &Open, append: &Append) -> Result<(), StoreError> {
+fn check_state(open: &Open, append: &Append, layout: Layout) -> Result<(), StoreError> {
     if open.closing == Closing::Deleting {
         return Err(StoreError::Fenced { epoch: DELETED });
     }
@@ -520,7 +517,7 @@ fn check_state(open: &Open, append: &Append) -> Result<(), StoreError> {
         return Err(if older { StoreError::Fenced { epoch } } else { StoreError::Conflict });
     }
     let by_repair = open.repairing || (append.repair && open.is_fenced());
-    if append.base != open.id.base || append.repair != by_repair {
+    if append.base != open.id.base || layout != open.id.layout || append.repair != by_repair {
         return Err(StoreError::Conflict);
     }
     refusal(open, append.repair)?;

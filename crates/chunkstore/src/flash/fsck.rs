@@ -8,6 +8,7 @@ use base::limits::SECTOR;
 use base::{ChunkId, Epoch};
 use runtime::{Env, OpenOptions};
 use wire::data::{ReplicaStat, ReplicaState};
+use wire::row::{Layout, Row, row_at};
 use wire::sector::{Footer, SectorKind, chain, client_crc, server_part, verify_sector};
 
 use super::checkpoint::Header;
@@ -171,6 +172,8 @@ pub struct SectorDump {
     pub at: u64,
     /// Its footer, when data and footer match their CRC.
     pub footer: Option<Footer>,
+    /// The row whose cell begins here.
+    pub row: Option<Row>,
     /// Tag of the incarnation that wrote it.
     pub tag: u32,
     /// True when its chained check follows from the sector before it.
@@ -243,21 +246,24 @@ pub async fn fsck(env: &Env, path: &Path) -> Result<FsckReport, MountError> {
         while expected < len {
             let Some(found) = walk.next().await? else { break };
             let good = found.footer.filter(|footer| {
-                belongs(&dump.id, footer) && footer.offset == expected && found.tag == dump.id.tag
+                let of_here = belongs(&dump.id, footer) && footer.offset == expected;
+                of_here && found.tag == dump.id.tag
             });
-            match good {
-                Some(footer) if found.chained || walk.after_damage => {
+            let taken = good.and_then(|footer| walk.take(footer, found.row));
+            match taken {
+                Some(more) if found.chained || walk.after_damage => {
                     walk.after_damage = false;
                     sectors += 1;
-                    bytes += u64::from(footer.len);
-                    expected += u32::from(footer.len);
+                    bytes += u64::from(more);
+                    expected += more;
                 }
                 _ => {
                     let (sector, at) = (found.sector, found.at);
                     problems.push(Problem::Sector { chunk, sector, at, offset: expected });
                     // The map has the next offset; without one the rest is not checked.
                     walk.after_damage = true;
-                    match offset_behind(&dump.runs, sector) {
+                    walk.skip_cell(&dump.runs);
+                    match offset_behind(&dump.runs, walk.next - 1) {
                         Some(next) => expected = next,
                         None => break,
                     }
@@ -282,16 +288,17 @@ fn belongs(id: &Identity, footer: &Footer) -> bool {
     footer.chunk == id.chunk
         && footer.epoch == id.epoch
         && footer.base == id.base
-        && footer.kind == SectorKind::Data
+        && footer.kind != SectorKind::Index
 }
 
 /// Offset of the first byte behind `sector`, by the map.
 fn offset_behind(runs: &[Run], sector: u32) -> Option<u32> {
     let next = sector + 1;
     let run = runs.iter().find(|run| u64::from(next) < run.sector_end())?;
-    let within = next.checked_sub(run.sector)?;
+    let within = next.checked_sub(run.sector())?;
     let (piece, inner) = (within / run.span(), within % run.span());
-    Some(run.start + piece * run.stride + inner * base::limits::SECTOR_DATA_MAX as u32)
+    let inner = if run.is_rows() { 0 } else { inner * base::limits::SECTOR_DATA_MAX as u32 };
+    Some(run.start() + piece * run.stride() + inner)
 }
 
 async fn index_is_good(
@@ -320,6 +327,8 @@ struct Walk<'a> {
     next: u32,
     chain: u32,
     after_damage: bool,
+    /// The row whose cell is read, the footer of its first sector, and sectors read of it.
+    cell: Option<(Row, Footer, u32)>,
     batch: Option<(u32, runtime::BufMut)>,
 }
 
@@ -327,7 +336,39 @@ impl<'a> Walk<'a> {
     fn new(inner: &'a FlashStoreInner, dump: &'a ChunkDump) -> Walk<'a> {
         let units: u32 = dump.extents.iter().map(|extent| extent.count).sum();
         let end = units * inner.sb.unit_sectors();
-        Walk { inner, dump, end, next: 0, chain: 0, after_damage: false, batch: None }
+        let (after_damage, cell, batch) = (false, None, None);
+        Walk { inner, dump, end, next: 0, chain: 0, after_damage, cell, batch }
+    }
+
+    /// The data bytes that end with a sector of the chunk: its own, or those of the row whose cell
+    /// it ends. Nothing when it is not the next one of its cell, or of another layout.
+    fn take(&mut self, footer: Footer, begun: Option<Row>) -> Option<u32> {
+        let Layout::Rows(fragment) = self.dump.id.layout else {
+            return (footer.kind == SectorKind::Data).then(|| u32::from(footer.len));
+        };
+        let (row, first, index) = match self.cell.take() {
+            Some(cell) => cell,
+            None => (begun?, footer, 0),
+        };
+        if row.fragment != fragment || !row.has(&first, index, &footer) {
+            return None;
+        }
+        let is_whole = index + 1 == row.sectors();
+        if !is_whole {
+            self.cell = Some((row, first, index + 1));
+        }
+        Some(if is_whole { row.len } else { 0 })
+    }
+
+    /// Goes on behind the cell that the last sector belongs to, by the map.
+    fn skip_cell(&mut self, runs: &[Run]) {
+        self.cell = None;
+        let last = self.next - 1;
+        let run = runs.iter().find(|run| u64::from(last) < run.sector_end());
+        if let Some(run) = run.filter(|run| run.is_rows() && run.sector() <= last) {
+            let within = last - run.sector();
+            self.next = run.sector() + (within / run.span() + 1) * run.span();
+        }
     }
 
     async fn next(&mut self) -> Result<Option<SectorDump>, MountError> {
@@ -355,6 +396,7 @@ impl<'a> Walk<'a> {
             sector,
             at,
             footer: verify_sector(bytes).ok(),
+            row: row_at(bytes).ok(),
             tag: part.tag,
             chained,
         }))

@@ -20,8 +20,11 @@ use crate::map::RUN_BYTES;
 
 /// First bytes of a superblock.
 pub const MAGIC: [u8; 8] = *b"CRATONCS";
-/// Version of the format. Readers refuse newer ones.
-pub const VERSION: u32 = 2;
+/// Newest version of the format: the store may have replicas with rows. It gets it with the first
+/// one. Readers refuse newer ones.
+pub const VERSION: u32 = 3;
+/// The version of stores without rows.
+pub const VERSION_PLAIN: u32 = 2;
 /// The version before stores noted their cluster. Such stores keep it until they join one.
 pub const VERSION_UNMARKED: u32 = 1;
 /// Offsets of the two copies of the superblock.
@@ -32,6 +35,8 @@ pub const LOG_AT: u64 = MIB;
 pub const BLOCK: u64 = SECTOR as u64;
 /// Superblock flag: the medium is a raw device, whose units need no preparation.
 pub const FLAG_RAW: u32 = 1;
+/// Flag of a store of version 3: it was formatted by a version that noted no owner, and has none.
+const FLAG_UNMARKED: u32 = 2;
 /// Bytes a checkpoint takes for a unit at most: a sealed replica of one unit, with its share of
 /// block headers and of what does not fit at a block's end.
 pub const CHECKPOINT_UNIT_BYTES: u64 = 144;
@@ -63,6 +68,8 @@ pub struct Super {
     pub grow_step: u64,
     /// The store's owner.
     pub owner: StoreOwner,
+    /// The store may have replicas with rows (`wire::row`).
+    pub rows: bool,
 }
 
 impl Super {
@@ -71,22 +78,20 @@ impl Super {
         assert_eq!(block.len(), SECTOR);
         let mut out = Vec::with_capacity(104);
         let version = match self.owner {
+            _ if self.rows => VERSION,
             StoreOwner::Unmarked => VERSION_UNMARKED,
-            StoreOwner::Fresh | StoreOwner::Of { .. } => VERSION,
+            StoreOwner::Fresh | StoreOwner::Of { .. } => VERSION_PLAIN,
         };
+        let is_unmarked = self.rows && self.owner == StoreOwner::Unmarked;
+        let flags = self.flags | if is_unmarked { FLAG_UNMARKED } else { 0 };
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&version.to_le_bytes());
         out.extend_from_slice(&[0; 4]); // The CRC's place.
         out.extend_from_slice(&self.disk.get().to_le_bytes());
         out.extend_from_slice(&self.created.to_le_bytes());
-        for field in [
-            self.unit,
-            self.flags,
-            self.units,
-            self.log_blocks,
-            self.tombstones,
-            self.open_map_bytes,
-        ] {
+        for field in
+            [self.unit, flags, self.units, self.log_blocks, self.tombstones, self.open_map_bytes]
+        {
             out.extend_from_slice(&field.to_le_bytes());
         }
         out.extend_from_slice(&self.grow_step.to_le_bytes());
@@ -114,7 +119,7 @@ impl Super {
         }
         let mut reader = Cursor(&block[8..]);
         let version = reader.u32().ok_or(SuperError::Crc)?;
-        if version != VERSION && version != VERSION_UNMARKED {
+        if !(VERSION_UNMARKED..=VERSION).contains(&version) {
             return Err(SuperError::Version(version));
         }
         let parsed = Super::fields(&mut reader, version).ok_or(SuperError::Field)?;
@@ -137,10 +142,15 @@ impl Super {
             open_map_bytes: reader.u32()?,
             grow_step: reader.u64()?,
             owner: StoreOwner::Unmarked,
+            rows: version >= VERSION,
         };
-        if version == VERSION {
+        if version >= VERSION_PLAIN {
             let (cluster, formation) = (reader.u128()?, reader.u128()?);
+            let is_unmarked = parsed.rows && parsed.flags & FLAG_UNMARKED != 0;
+            parsed.flags &= if parsed.rows { !FLAG_UNMARKED } else { u32::MAX };
             parsed.owner = match (cluster, formation) {
+                (0, 0) if is_unmarked => StoreOwner::Unmarked,
+                _ if is_unmarked => return None,
                 (0, 0) => StoreOwner::Fresh,
                 (0, _) => return None,
                 _ => StoreOwner::Of {

@@ -356,6 +356,7 @@ fn plan(
         open_map_bytes: options.open_map_bytes,
         grow_step: options.grow_step.next_multiple_of(unit).max(unit),
         owner: StoreOwner::Fresh,
+        rows: false,
     };
     if options.raw {
         // Fewer units need smaller checkpoint areas: two rounds are close enough.
@@ -498,6 +499,8 @@ pub(crate) fn assemble(
         file: RefCell::new(Some(Rc::new(file))),
         latencies: Latencies::new(env, sb.disk),
         owner: Cell::new(sb.owner),
+        rows: Cell::new(sb.rows),
+        super_turn: runtime::sync::Mutex::new(()),
         sb,
         read_places: runtime::sync::Semaphore::new(config.reads_at_device_max.max(1)),
         config,
@@ -564,6 +567,15 @@ impl ChunkStore for FlashStore {
         is_wanted: impl Fn() -> bool,
     ) -> Result<Read, StoreError> {
         self.inner().read((chunk, offset, len), &is_wanted).await
+    }
+
+    async fn read_cell_sector(
+        &self,
+        chunk: ChunkId,
+        offset: u32,
+        index: u16,
+    ) -> Result<Read, StoreError> {
+        self.inner().read_cell_sector((chunk, offset, index)).await
     }
 
     async fn fence(&self, chunk: ChunkId, epoch: Epoch) -> Result<ReplicaStat, StoreError> {

@@ -1,4 +1,5 @@
-//! The owner of the store: written to the superblock when it joins a cluster.
+//! Facts of the whole store that change: written to the superblock when it joins a cluster, and
+//! before its first rows.
 
 use base::limits::SECTOR;
 use base::{ClusterId, FormationId};
@@ -8,7 +9,7 @@ use super::store::FlashStoreInner;
 use crate::contract::{StoreError, StoreOwner};
 
 impl FlashStoreInner {
-    /// Writes both superblocks again, one after the other: at every moment one of them is whole.
+    /// See [`crate::ChunkStore::adopt`].
     pub(crate) async fn adopt(
         &self,
         cluster: ClusterId,
@@ -17,6 +18,7 @@ impl FlashStoreInner {
         if cluster == ClusterId::default() {
             return Err(StoreError::Invalid("a store joins a cluster that has an identity"));
         }
+        let _alone = self.super_turn.lock().await;
         self.check_open()?;
         let owner = StoreOwner::Of { cluster, formation };
         match self.owner.get() {
@@ -26,7 +28,30 @@ impl FlashStoreInner {
             }
             StoreOwner::Unmarked | StoreOwner::Fresh => {}
         }
-        let sb = Super { owner, ..self.sb };
+        self.write_super(Super { owner, rows: self.rows.get(), ..self.sb }).await?;
+        self.owner.set(owner);
+        Ok(())
+    }
+
+    /// Has the superblock say that there may be rows, before there are: programs that do not read
+    /// them refuse the store from then on, by its version.
+    pub(crate) async fn admit_rows(&self) -> Result<(), StoreError> {
+        if self.rows.get() {
+            return Ok(());
+        }
+        let _alone = self.super_turn.lock().await;
+        self.check_open()?;
+        if !self.rows.get() {
+            let sb = Super { owner: self.owner.get(), rows: true, ..self.sb };
+            self.write_super(sb).await?;
+            self.env.mark("chunkstore: first rows");
+            self.rows.set(true);
+        }
+        Ok(())
+    }
+
+    /// Writes both superblocks again, one after the other: at every moment one of them is whole.
+    async fn write_super(&self, sb: Super) -> Result<(), StoreError> {
         for at in SUPER_AT {
             let mut block = self.alloc(SECTOR).await;
             sb.encode(&mut block);
@@ -38,7 +63,6 @@ impl FlashStoreInner {
                 return Err(StoreError::Failed);
             }
         }
-        self.owner.set(owner);
         Ok(())
     }
 }

@@ -28,6 +28,8 @@ pub enum Planted {
     FillDeleted,
     /// A copy makes a replica without a vote of the tombstone of a fence.
     FillRepairing,
+    /// Recovery takes a part of a row's cell for the row.
+    TornRowCounts,
 }
 
 /// The bug that a store runs with, if any.

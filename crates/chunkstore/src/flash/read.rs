@@ -8,7 +8,8 @@ use base::limits::{SECTOR, SECTOR_DATA_MAX};
 use futures_util::stream::{self, StreamExt};
 use metrics::{Fact, Step};
 use runtime::{Buf, BufMut, Instant};
-use wire::sector::{SectorKind, server_part, verify_sector};
+use wire::row::{Layout, row_at, verify_cell};
+use wire::sector::{AppendAt, SectorKind, server_part, verify_sector};
 
 use super::planted::{Bugs, Planted};
 use super::record::{Extent, Identity, MapPlace};
@@ -42,7 +43,7 @@ enum MapRef {
 fn range(runs: &[Run], offset: u32, end: u32) -> Option<(crate::map::ChunkPosition, u32)> {
     let first = locate(runs, offset)?;
     let last = locate(runs, end - 1)?;
-    Some((first, last.sector))
+    Some((first, last.sector + last.sectors - 1))
 }
 
 /// One read, whose caller may go away between its operations of the device.
@@ -119,6 +120,46 @@ impl FlashStoreInner {
         self.env.note(Step::Verified, Fact::None);
         let sectors = result.map_err(|error| self.judge(&view.id, error))?;
         Ok(Read { sectors, len: view.len, sealed: view.sealed })
+    }
+
+    /// See [`crate::ChunkStore::read_cell_sector`].
+    pub(crate) async fn read_cell_sector(
+        self: &Rc<Self>,
+        (chunk, offset, index): (ChunkId, u32, u16),
+    ) -> Result<Read, StoreError> {
+        let _place = self.read_places.acquire().await.expect("never closed");
+        let (view, wanted) = (self.view(chunk, offset, 1)?, Wanted::default());
+        let Layout::Rows(fragment) = view.id.layout else {
+            return Err(StoreError::Invalid("the replica has no rows"));
+        };
+        if offset >= view.len {
+            return Err(StoreError::Invalid("the cell has no such sector"));
+        }
+        let first = match &view.map {
+            MapRef::Places(places) => places.map(|(first, _)| first),
+            MapRef::Runs(runs) => locate(runs, offset),
+            MapRef::Stored(map) => {
+                let runs = self.load_map(&view, map, &wanted).await;
+                locate(&runs.map_err(|error| self.judge(&view.id, error))?, offset)
+            }
+        };
+        let Some(first) = first else { return Err(StoreError::Corrupt { offset }) };
+        if u32::from(index) >= first.sectors {
+            return Err(StoreError::Invalid("the cell has no such sector"));
+        }
+        let sector = first.sector + u32::from(index);
+        let read = self.read_sectors(&view.extents, sector, 1, &wanted).await?;
+        let id = &view.id;
+        let good = verify_sector(&read).is_ok_and(|footer| {
+            let place = (footer.chunk, footer.epoch, footer.base, footer.offset);
+            let is_part = matches!(footer.kind, SectorKind::Row(part)
+                if part.fragment == fragment.number && part.index == index);
+            place == (id.chunk, id.epoch, id.base, first.offset) && is_part
+        });
+        if !good || server_part(&read).tag != id.tag {
+            return Err(self.judge(id, StoreError::Corrupt { offset: first.offset }));
+        }
+        Ok(Read { sectors: read.freeze(), len: view.len, sealed: view.sealed })
     }
 
     /// Meaning of a failed read of a replica.
@@ -245,8 +286,12 @@ impl FlashStoreInner {
         }
     }
 
-    /// Checks that `sectors` are the chunk's from `offset` on.
+    /// Checks that `sectors` are the chunk's from `offset` on. Of a cell that goes on behind them
+    /// nothing is left.
     fn verify(&self, id: &Identity, offset: u32, sectors: BufMut) -> Result<Buf, StoreError> {
+        if id.layout != Layout::Plain {
+            return verify_rows(id, offset, sectors.freeze());
+        }
         if Bugs::of(&self.config).has(Planted::ReadUnverified) {
             return Ok(sectors.freeze());
         }
@@ -349,6 +394,30 @@ impl FlashStoreInner {
             .zip(sectors.chunks(SECTOR))
             .all(|(a, b)| wire::sector::client_crc(a) == wire::sector::client_crc(b)))
     }
+}
+
+/// As [`FlashStoreInner::verify`], of rows.
+fn verify_rows(id: &Identity, offset: u32, sectors: Buf) -> Result<Buf, StoreError> {
+    let mut at = AppendAt { chunk: id.chunk, epoch: id.epoch, base: id.base, offset };
+    let mut done = 0;
+    while done < sectors.len() {
+        let rest = &sectors[done..];
+        let is_cut = row_at(rest).is_ok_and(|row| row.sectors() as usize * SECTOR > rest.len());
+        if is_cut && done > 0 {
+            break;
+        }
+        let row = verify_cell(at, rest)
+            .ok()
+            .filter(|row| Layout::Rows(row.fragment) == id.layout)
+            .filter(|row| {
+                let cell = &rest[..row.sectors() as usize * SECTOR];
+                cell.chunks(SECTOR).all(|sector| server_part(sector).tag == id.tag)
+            });
+        let Some(row) = row else { return Err(StoreError::Corrupt { offset: at.offset }) };
+        at.offset += row.len;
+        done += row.sectors() as usize * SECTOR;
+    }
+    Ok(if done == sectors.len() { sectors } else { sectors.slice(0..done) })
 }
 
 /// The runs in an index sector whose first run has `before` runs in front of it.

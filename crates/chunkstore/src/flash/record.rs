@@ -9,6 +9,7 @@ use super::block::PAYLOAD_MAX;
 use crate::limits::INLINE_RUNS_MAX;
 use crate::map::{RUN_BYTES, Run};
 use codec::cursor::Cursor;
+use wire::row::{Fragment, Layout};
 
 /// `count` units from `start`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -51,6 +52,8 @@ pub struct Identity {
     pub base: u64,
     /// Tag of the incarnation.
     pub tag: u32,
+    /// Layout of its sectors.
+    pub layout: Layout,
 }
 
 /// One record.
@@ -61,7 +64,8 @@ pub enum Record {
         /// Its number, above all before it.
         mount: u64,
     },
-    /// A replica that is not sealed.
+    /// A replica that is not sealed. Of another number where it has rows, which older versions do
+    /// not read.
     Replica {
         /// Its unchanging part.
         id: Identity,
@@ -170,7 +174,7 @@ pub enum Record {
         /// Its fence; the largest number when it was deleted.
         fence: Epoch,
     },
-    /// A sealed replica. In checkpoints only.
+    /// A sealed replica. In checkpoints only. Of another number where it has rows.
     Sealed {
         /// Its unchanging part.
         id: Identity,
@@ -201,6 +205,7 @@ impl Record {
     pub const fn code(&self) -> u8 {
         match self {
             Record::Mount { .. } => 1,
+            Record::Replica { id, .. } if matches!(id.layout, Layout::Rows(_)) => 14,
             Record::Replica { .. } => 2,
             Record::Extend { .. } => 3,
             Record::Runs { .. } => 4,
@@ -212,6 +217,7 @@ impl Record {
             Record::Bound { .. } => 10,
             Record::Ready { .. } => 11,
             Record::Tombstone { .. } => 12,
+            Record::Sealed { id, .. } if matches!(id.layout, Layout::Rows(_)) => 15,
             Record::Sealed { .. } => 13,
         }
     }
@@ -317,9 +323,9 @@ impl Record {
 
 fn decode_body(code: u8, flags: u8, reader: &mut Cursor<'_>) -> Option<Record> {
     let allowed = match code {
-        2 => HAS_CAP | REPAIRING,
+        2 | 14 => HAS_CAP | REPAIRING,
         6 => ENDS,
-        7 | 13 => u8::MAX,
+        7 | 13 | 15 => u8::MAX,
         _ => 0,
     };
     if flags & !allowed != 0 {
@@ -328,8 +334,8 @@ fn decode_body(code: u8, flags: u8, reader: &mut Cursor<'_>) -> Option<Record> {
     let r = reader;
     Some(match code {
         1 => Record::Mount { mount: r.u64()? },
-        2 => {
-            let (id, fence) = (id(r)?, Epoch::new(r.u64()?));
+        2 | 14 => {
+            let (id, fence) = (id(r, code == 14)?, Epoch::new(r.u64()?));
             let (bound, cap) = (r.u32()?, r.u32()?);
             if flags & HAS_CAP == 0 && cap != 0 {
                 return None;
@@ -378,8 +384,8 @@ fn decode_body(code: u8, flags: u8, reader: &mut Cursor<'_>) -> Option<Record> {
         10 => Record::Bound { chunk: chunk(r)?, tag: r.u32()?, len: r.u32()? },
         11 => Record::Ready { units: r.u32()? },
         12 => Record::Tombstone { chunk: chunk(r)?, fence: Epoch::new(r.u64()?) },
-        13 => {
-            let (id, len) = (id(r)?, r.u32()?);
+        13 | 15 => {
+            let (id, len) = (id(r, code == 15)?, r.u32()?);
             let map = map(flags, r)?;
             Record::Sealed { id, len, map, extents: extents(r)? }
         }
@@ -405,6 +411,9 @@ fn put_id(out: &mut Vec<u8>, id: &Identity) {
     put64(out, id.epoch.get());
     put64(out, id.base);
     put32(out, id.tag);
+    if let Layout::Rows(fragment) = id.layout {
+        out.extend_from_slice(&fragment.encode());
+    }
 }
 
 fn put_extents(out: &mut Vec<u8>, extents: &[Extent]) {
@@ -435,13 +444,14 @@ fn chunk(reader: &mut Cursor<'_>) -> Option<ChunkId> {
     reader.u64().map(ChunkId::new)
 }
 
-fn id(reader: &mut Cursor<'_>) -> Option<Identity> {
-    Some(Identity {
-        chunk: chunk(reader)?,
-        epoch: Epoch::new(reader.u64()?),
-        base: reader.u64()?,
-        tag: reader.u32()?,
-    })
+fn id(reader: &mut Cursor<'_>, has_rows: bool) -> Option<Identity> {
+    let (chunk, epoch) = (chunk(reader)?, Epoch::new(reader.u64()?));
+    let (base, tag) = (reader.u64()?, reader.u32()?);
+    let layout = match has_rows {
+        true => Layout::Rows(Fragment::decode(reader.take(4)?.try_into().ok()?)?),
+        false => Layout::Plain,
+    };
+    Some(Identity { chunk, epoch, base, tag, layout })
 }
 
 fn extents(reader: &mut Cursor<'_>) -> Option<Vec<Extent>> {

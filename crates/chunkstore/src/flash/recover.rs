@@ -67,12 +67,13 @@ impl Medium<'_> {
             match Super::decode(&block) {
                 Ok(sb) => match found {
                     None => found = Some((copy, sb)),
-                    // The store was joining a cluster: the first copy says so, the second not yet;
-                    // or the other way round, after two damaged writes.
+                    // The store was joining a cluster, or about to take its first rows: the first
+                    // copy says so, the second not yet; or the other way round, after two damaged
+                    // writes.
                     Some((other, known)) if known.disk == sb.disk && known != sb => {
-                        let joined = matches!(sb.owner, StoreOwner::Of { .. });
-                        let known_joined = matches!(known.owner, StoreOwner::Of { .. });
-                        if joined && !known_joined {
+                        let facts =
+                            |sb: &Super| (sb.rows, matches!(sb.owner, StoreOwner::Of { .. }));
+                        if facts(&sb) > facts(&known) {
                             bad.push(other);
                             found = Some((copy, sb));
                         } else {

@@ -2,8 +2,9 @@
 //! open replicas behind the last checkpoint, and how a lost offset map is rebuilt.
 
 use base::limits::SECTOR;
+use wire::row::{Fragment, Layout, Row, row_at};
 use wire::sector::{
-    FLAG_FIRST, FLAG_LAST, SectorKind, chain, client_crc, server_part, verify_sector,
+    FLAG_FIRST, FLAG_LAST, Footer, SectorKind, chain, client_crc, server_part, verify_sector,
 };
 
 use super::planted::{Bugs, Planted};
@@ -25,10 +26,13 @@ pub(crate) struct Scan {
     /// Accepted sectors behind the map: an append whose last sector is not seen yet.
     tail: Vec<u16>,
     tail_chain: u32,
+    /// The row whose cell they begin, where the replica has rows.
+    row: Option<(Row, Footer)>,
     /// True when more may have been acknowledged: a sector far behind the break proves it, or the
     /// one at the break cannot be read.
     evidence: bool,
     lax: bool,
+    torn_counts: bool,
 }
 
 /// Result of a scan.
@@ -45,8 +49,9 @@ impl Scan {
 
     /// Goes on behind what a checkpoint knows.
     pub(crate) fn resume(id: Identity, cap: Option<u32>, map: RunMap, chain: u32) -> Scan {
-        let tail = Vec::new();
-        Scan { id, cap, map, chain, tail, tail_chain: chain, evidence: false, lax: false }
+        let (tail, row) = (Vec::new(), None);
+        let (evidence, lax, torn_counts) = (false, false, false);
+        Scan { id, cap, map, chain, tail, tail_chain: chain, row, evidence, lax, torn_counts }
     }
 
     fn next_sector(&self) -> u32 {
@@ -54,11 +59,18 @@ impl Scan {
     }
 
     fn next_offset(&self) -> u32 {
-        self.map.len() + self.tail.iter().map(|&len| u32::from(len)).sum::<u32>()
+        match self.id.layout {
+            Layout::Plain => {
+                self.map.len() + self.tail.iter().map(|&len| u32::from(len)).sum::<u32>()
+            }
+            // A row counts once its cell is whole.
+            Layout::Rows(_) => self.map.len(),
+        }
     }
 
-    /// Accepts the next sector; false when it does not continue the replica.
-    fn accept(&mut self, sector: &[u8], expected: u32) -> Option<u16> {
+    /// Accepts the next sector, and answers by how many bytes the replica is longer; nothing when it
+    /// does not continue the replica.
+    fn accept(&mut self, sector: &[u8], expected: u32) -> Option<u32> {
         if self.cap.is_some_and(|cap| expected >= cap) {
             return None;
         }
@@ -67,7 +79,6 @@ impl Scan {
         let goes_on = footer.chunk == self.id.chunk
             && footer.epoch == self.id.epoch
             && footer.base == self.id.base
-            && footer.kind == SectorKind::Data
             && footer.offset == expected
             && (self.lax
                 || part.tag == self.id.tag
@@ -75,16 +86,42 @@ impl Scan {
         if !goes_on {
             return None;
         }
+        let len = match self.id.layout {
+            Layout::Plain if footer.kind == SectorKind::Data => u32::from(footer.len),
+            Layout::Plain => return None,
+            Layout::Rows(fragment) => self.accept_part(fragment, sector, footer)?,
+        };
         self.tail.push(footer.len);
         self.tail_chain = part.chain;
         if footer.flags & FLAG_LAST != 0 {
             self.close_append();
         }
-        Some(footer.len)
+        Some(len)
+    }
+
+    /// The logical bytes that the next sector of a cell makes whole; nothing when it is not the next.
+    fn accept_part(&mut self, fragment: Fragment, sector: &[u8], footer: Footer) -> Option<u32> {
+        let (row, first) = match self.row {
+            Some(begun) => begun,
+            None => (row_at(sector).ok()?, footer),
+        };
+        let index = self.tail.len() as u32;
+        if row.fragment != fragment || !row.has(&first, index, &footer) {
+            return None;
+        }
+        self.row = Some((row, first));
+        Some(if footer.flags & FLAG_LAST == 0 { 0 } else { row.len })
     }
 
     fn close_append(&mut self) {
-        self.map.push(self.tail.drain(..));
+        match self.id.layout {
+            Layout::Plain => self.map.push(self.tail.drain(..)),
+            Layout::Rows(_) => {
+                let (row, _) = self.row.take().expect("a cell was begun");
+                self.map.push_row(row.len, self.tail.len() as u32);
+                self.tail.clear();
+            }
+        }
         self.chain = self.tail_chain;
     }
 
@@ -95,6 +132,7 @@ impl Scan {
         extents: &[Extent],
     ) -> Result<(), StoreError> {
         self.lax = Bugs::of(&inner.config).has(Planted::ScanLax);
+        self.torn_counts = Bugs::of(&inner.config).has(Planted::TornRowCounts);
         let units: u32 = extents.iter().map(|extent| extent.count).sum();
         let end = units * inner.sb.unit_sectors();
         let mut step = RECOVERY_FIRST_SECTORS;
@@ -106,7 +144,7 @@ impl Scan {
             for sector in sectors.chunks(SECTOR) {
                 let capped = self.cap.is_some_and(|cap| expected >= cap);
                 match self.accept(sector, expected) {
-                    Some(len) => expected += u32::from(len),
+                    Some(len) => expected += len,
                     // It may have been acknowledged: it is unknown where the replica ends.
                     None if !capped && is_unreadable(sector) => {
                         inner.env.mark("chunkstore: unreadable tail");
@@ -160,13 +198,19 @@ impl Scan {
     }
 
     /// Whole appends only: a retry sends all of an append again.
-    pub(crate) fn finish(self) -> Scanned {
+    pub(crate) fn finish(mut self) -> Scanned {
+        if self.torn_counts && self.row.is_some() {
+            self.close_append();
+        }
         Scanned { map: self.map, chain: self.chain, evidence: self.evidence }
     }
 
     /// Every sector accepted: for replicas that repair fills, and damaged ones.
+    /// Of a cell a part is of no use, so that rows count whole here too.
     pub(crate) fn finish_by_sector(mut self) -> Scanned {
-        self.close_append();
+        if self.id.layout == Layout::Plain {
+            self.close_append();
+        }
         self.finish()
     }
 

@@ -150,6 +150,10 @@ pub(crate) struct FlashStoreInner {
     pub(crate) sb: Super,
     /// The store's owner now: `sb` has that of the mount.
     pub(crate) owner: Cell<StoreOwner>,
+    /// Whether the superblock says that there may be rows.
+    pub(crate) rows: Cell<bool>,
+    /// Held while the superblock is written.
+    pub(crate) super_turn: runtime::sync::Mutex<()>,
     pub(crate) config: Config,
     pub(crate) mount: u64,
     pub(crate) state: RefCell<FlashStoreState>,

@@ -2,11 +2,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use base::limits::SECTOR;
 use base::{ChunkId, Epoch};
 use metrics::{Fact, Step};
 use runtime::sync::oneshot;
 use runtime::{Buf, Instant};
 use wire::data::{Purpose, ReplicaStat, ReplicaState};
+use wire::row::{Layout, rows};
+use wire::sector::parse_footer;
 
 use super::record::{Extent, Identity, MapPlace, Record};
 use crate::contract::{DELETED, StoreError};
@@ -42,6 +45,7 @@ pub(crate) struct Sealed {
     pub(crate) epoch: Epoch,
     pub(crate) base: u64,
     pub(crate) tag: u32,
+    pub(crate) layout: Layout,
     pub(crate) len: u32,
     pub(crate) map: MapPlace,
     pub(crate) units: Units,
@@ -74,6 +78,21 @@ impl Queued {
     pub(crate) fn note(&self, step: Step, at: Instant, fact: Fact) {
         if let Some(span) = &self.span {
             span.note(step, at.as_nanos(), fact);
+        }
+    }
+
+    /// Adds its sectors to the map of its replica.
+    pub(crate) fn note_in(&self, map: &mut RunMap, layout: Layout) {
+        if layout != Layout::Plain {
+            return rows(&self.sectors).for_each(|(row, _)| map.push_row(row.len, row.sectors()));
+        }
+        let lens = self
+            .sectors
+            .chunks(SECTOR)
+            .map(|sector| parse_footer(sector).expect("verified when it was accepted").len);
+        match self.repair {
+            true => map.push_part(lens),
+            false => map.push(lens),
         }
     }
 
@@ -209,6 +228,7 @@ impl Open {
             epoch: self.id.epoch,
             base: self.id.base,
             tag: self.id.tag,
+            layout: self.id.layout,
             len,
             map,
             units: Units::new(&kept),
@@ -252,7 +272,9 @@ impl Entry {
     pub(crate) fn id(&self, chunk: ChunkId) -> Identity {
         match self {
             Entry::Open(open) => open.id,
-            Entry::Sealed(s) => Identity { chunk, epoch: s.epoch, base: s.base, tag: s.tag },
+            Entry::Sealed(s) => {
+                Identity { chunk, epoch: s.epoch, base: s.base, tag: s.tag, layout: s.layout }
+            }
         }
     }
 
@@ -383,6 +405,7 @@ impl Table {
                     epoch: id.epoch,
                     base: id.base,
                     tag: id.tag,
+                    layout: id.layout,
                     len,
                     map,
                     units: Units::new(&extents),

@@ -6,7 +6,7 @@ use chunkstore::flash::{Planted, SyncMode};
 use runtime::sim::Sim;
 
 use crate::engine::{Flash, Model};
-use crate::suite::{FAR, PLAN, Plan, Run};
+use crate::suite::{FAR, PLAN, Plan, ROWS, Run};
 
 fn check_flash(
     seed: u64,
@@ -46,6 +46,23 @@ fn flash_conforms() {
 }
 
 #[test]
+fn the_model_conforms_with_rows() {
+    for seed in 3000..3050 {
+        let sim = Sim::new(seed);
+        let mut run = Run::new(&sim, Model::new(&sim), seed, ROWS);
+        let result = sim.run(run.run()).expect("no deadlock");
+        result.unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+    }
+}
+
+#[test]
+fn flash_conforms_with_rows() {
+    for seed in seeds(3000..3150) {
+        check_flash(seed, None, SyncMode::PerWrite, ROWS).unwrap();
+    }
+}
+
+#[test]
 fn flash_conforms_with_group_sync() {
     for seed in seeds(1000..1060) {
         check_flash(seed, None, SyncMode::Group, PLAN).unwrap();
@@ -62,4 +79,9 @@ fn flash_conforms_at_the_ends_of_types() {
 /// As [`flash_conforms`] does it, with a bug on purpose.
 pub fn check_planted(seed: u64, planted: Planted) -> Result<(), String> {
     check_flash(seed, Some(planted), SyncMode::PerWrite, PLAN)
+}
+
+/// As [`flash_conforms_with_rows`] does it, with a bug on purpose.
+pub fn check_planted_rows(seed: u64, planted: Planted) -> Result<(), String> {
+    check_flash(seed, Some(planted), SyncMode::PerWrite, ROWS)
 }

@@ -5,10 +5,13 @@ use std::path::{Path, PathBuf};
 use base::{ChunkId, DiskId, Epoch};
 use chunkstore::flash::{self, Config, FlashStore, FormatOptions, Planted, SyncMode};
 use chunkstore::{Append, ChunkStore};
+use codec::block::Codec;
 use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Buf, BufPool};
 use testing::chunks::{ModelDisk, ModelStore};
+use testing::rows::cell_of;
 use wire::data::Purpose;
+use wire::row::Fragment;
 use wire::sector::{AppendAt, format_append, sectors_for};
 
 /// A store that can be rebooted.
@@ -125,6 +128,19 @@ pub fn append_of(chunk: ChunkId, epoch: u64, offset: u32, data: &[u8]) -> Append
         repair: false,
         purpose: Purpose::Data,
     }
+}
+
+/// An append of one row with these logical bytes: the cell of a fragment.
+pub fn row_append_of(
+    (chunk, epoch, offset): (ChunkId, u64, u32),
+    row: &[u8],
+    fragment: Fragment,
+    codec: Codec,
+) -> Append {
+    let mut append = append_of(chunk, epoch, offset, b"-");
+    let at = AppendAt { chunk, epoch: append.epoch, base: append.base, offset };
+    append.sectors = buf_of(&cell_of(at, row, fragment, codec));
+    append
 }
 
 pub fn buf_of(bytes: &[u8]) -> Buf {

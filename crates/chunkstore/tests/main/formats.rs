@@ -11,13 +11,15 @@ use chunkstore::flash::record::{Extent, Identity, MapPlace, Record};
 use chunkstore::flash::{CheckpointHeader, Config, FlashStore, encode_index};
 use chunkstore::fuzz::{self, INDEX_ID, STORE};
 use chunkstore::limits::{CHUNK_SECTORS_INFLIGHT_MAX, LOG_BATCH_BLOCKS_MAX};
-use chunkstore::map::{RUN_BYTES, Run};
+use chunkstore::map::{ChunkEnd, RUN_BYTES, Run};
 use chunkstore::{Append, ChunkStore, StoreError, StoreOwner};
+use codec::block::Codec;
 use proptest::prelude::*;
 use runtime::sim::{CrashMode, Sim};
-use runtime::{Env, OpenOptions, Rng, WriteMode};
+use runtime::{Duration, Env, OpenOptions, Rng, WriteMode};
+use wire::row::{Fragment, Layout};
 
-use crate::engine::{Engine, Flash, append_of, data_of, small, store_path};
+use crate::engine::{Engine, Flash, append_of, data_of, row_append_of, small, store_path};
 
 fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus")
@@ -25,9 +27,9 @@ fn corpus() -> PathBuf {
 
 fn all_records() -> Vec<Record> {
     let chunk = ChunkId::new(7);
-    let id = Identity { chunk, epoch: Epoch::new(5), base: 9, tag: 11 };
-    let run = Run { start: 0, sector: 0, stride: 4096, count: 3 };
-    let next = Run { start: 12_288, sector: 6, stride: 100, count: 1 };
+    let id = Identity { chunk, epoch: Epoch::new(5), base: 9, tag: 11, layout: Layout::Plain };
+    let run = Run::plain(ChunkEnd::default(), 4096, 3);
+    let next = Run::plain(ChunkEnd { len: 12_288, sectors: 6 }, 100, 1);
     let extents = vec![Extent { start: 3, count: 2 }, Extent { start: 9, count: 1 }];
     let map = MapPlace::Inline { count: 2, runs: [run, next] };
     let fence = Epoch::new(6);
@@ -56,6 +58,23 @@ fn all_records() -> Vec<Record> {
     ]
 }
 
+/// Those of replicas with rows.
+fn row_records() -> Vec<Record> {
+    let chunk = ChunkId::new(7);
+    let layout = Layout::Rows(Fragment { k: 4, p: 2, number: 5 });
+    let id = Identity { chunk, epoch: Epoch::new(5), base: 9, tag: 11, layout };
+    let run = Run::rows(ChunkEnd::default(), 1 << 20, 66, 3);
+    let next = Run::rows(ChunkEnd { len: 3 << 20, sectors: 198 }, 100, 1, 1);
+    let map = MapPlace::Inline { count: 2, runs: [run, next] };
+    let (fence, len) = (Epoch::NONE, (3 << 20) + 100);
+    vec![
+        Record::Replica { id, fence, bound: 0, cap: None, repairing: false, extents: Vec::new() },
+        Record::Runs { chunk, tag: 11, before: 0, runs: vec![run, next] },
+        Record::Seal { chunk, tag: 11, len, units: 2, map },
+        Record::Sealed { id, len, map, extents: vec![Extent { start: 3, count: 2 }] },
+    ]
+}
+
 /// Name, target, bytes.
 type Seed = (&'static str, fn(&[u8]), Vec<u8>);
 
@@ -77,7 +96,13 @@ fn seeds() -> Vec<Seed> {
         open_map_bytes: 65_536,
         grow_step: 1 << 20,
         owner: OWNER,
+        rows: false,
     };
+    let mut rows = Vec::new();
+    for record in row_records() {
+        record.encode(&mut rows);
+    }
+    let rows_unmarked = Super { owner: StoreOwner::Unmarked, rows: true, ..sb };
     let unmarked = Super { owner: StoreOwner::Unmarked, ..sb };
     let fresh = Super { owner: StoreOwner::Fresh, ..sb };
     let block_of = |fill: &dyn Fn(&mut [u8])| {
@@ -94,7 +119,7 @@ fn seeds() -> Vec<Seed> {
         count: all.len() as u16,
     };
     let header = CheckpointHeader { number: 5, mount: 3, log_seq: 10, blocks: 2 };
-    let runs = [Run { start: 0, sector: 0, stride: 4096, count: 3 }; 1];
+    let runs = [Run::plain(ChunkEnd::default(), 4096, 3); 1];
     vec![
         ("superblock", fuzz::fuzz_superblock, block_of(&|out| unmarked.encode(out))),
         ("superblock_fresh", fuzz::fuzz_superblock, block_of(&|out| fresh.encode(out))),
@@ -104,7 +129,9 @@ fn seeds() -> Vec<Seed> {
             fuzz::fuzz_log_block,
             block_of(&|out| block::encode(&head(BlockKind::Log), &records, out)),
         ),
+        ("superblock_rows", fuzz::fuzz_superblock, block_of(&|out| rows_unmarked.encode(out))),
         ("records", fuzz::fuzz_records, records.clone()),
+        ("records_rows", fuzz::fuzz_records, rows),
         ("checkpoint_header", fuzz::fuzz_checkpoint, block_of(&|out| header.encode(STORE, out))),
         (
             "checkpoint_block",
@@ -145,8 +172,10 @@ fn replay_changed(name: &str, kept: &[u8], target: fn(&[u8])) {
         }
         // The CRC is corrected, so that decoding reaches what is behind it.
         let crc_at = match name {
-            "superblock" | "superblock_fresh" | "superblock_owned" => Some((12, 0)),
-            "records" | "index" => None,
+            "superblock" | "superblock_fresh" | "superblock_owned" | "superblock_rows" => {
+                Some((12, 0))
+            }
+            "records" | "records_rows" | "index" => None,
             _ => Some((4, 8)),
         };
         if let (Some((at, from)), true) = (crc_at, changed.len() == SECTOR) {
@@ -180,8 +209,9 @@ proptest! {
     }
 
     #[test]
-    fn records_come_back(picks in prop::collection::vec(0usize..14, 1..20)) {
-        let all = all_records();
+    fn records_come_back(picks in prop::collection::vec(0usize..18, 1..20)) {
+        let mut all = all_records();
+        all.extend(row_records());
         let mut bytes = Vec::new();
         for &pick in &picks {
             all[pick].encode(&mut bytes);
@@ -211,6 +241,7 @@ async fn unpack(env: &Env, name: &str) {
         file.write_at(at, block, WriteMode::Cached).await.unwrap();
     }
     file.sync().await.unwrap();
+    env.sync_dir(Path::new("/disk0")).await.unwrap();
 }
 
 const OPEN: ChunkId = ChunkId::new(1);
@@ -387,6 +418,60 @@ fn block_is_that_of_the_page() {
     assert_eq!(rows.last().map(|row| row.0), Some(PAYLOAD_AT));
 }
 
+/// A store has version 3 before its first row is durable, and keeps it, whatever part of that a power
+/// cut leaves: programs that know no rows refuse it from then on, and open it until then.
+#[test]
+fn a_store_has_the_version_of_rows_before_it_has_rows() {
+    for (micros, unmarked) in (0..40).flat_map(|step| [(step * 25, true), (step * 25, false)]) {
+        let sim = Sim::new(micros);
+        let mut engine = Flash::new(&sim, small(), Config::default());
+        let run = async {
+            let store = match unmarked {
+                false => engine.boot().await.unwrap(),
+                true => {
+                    let env = sim.boot(engine.host);
+                    unpack(&env, "store_v1").await;
+                    drop(env);
+                    engine.crash(CrashMode::Process);
+                    engine.disk = Some(DiskId::new(0));
+                    engine.try_boot().await.unwrap()
+                }
+            };
+            let chunk = ChunkId::new(50);
+            let append = row_append_of((chunk, 5, 0), &[7; 9000], Fragment::COPY, Codec::Lz4);
+            let owner = store.info().owner;
+            let done = {
+                let store = store.clone();
+                sim.spawn("append", async move { store.append(append).await })
+            };
+            drop(store);
+            sim.sleep(Duration::from_micros(micros)).await;
+            engine.crash(CrashMode::Power);
+            drop(done);
+            let env = sim.boot(engine.host);
+            let mut copies = [vec![0; SECTOR], vec![0; SECTOR]];
+            for (copy, at) in copies.iter_mut().zip(layout::SUPER_AT) {
+                read_at(&env, at, copy).await;
+            }
+            let version = |copy: &Vec<u8>| copy[8..12] == layout::VERSION.to_le_bytes();
+            let both = copies.iter().all(version);
+            drop(env);
+            engine.crash(CrashMode::Process);
+            let store = engine.try_boot().await.unwrap();
+            assert_eq!(store.info().owner, owner);
+            let has_rows = store.stat(chunk).is_ok();
+            assert!(both || !has_rows, "rows without the version after {micros} us");
+            (both, has_rows)
+        };
+        let seen = sim.run(run).unwrap();
+        match micros {
+            0 => assert_eq!(seen, (false, false)),
+            900.. => assert_eq!(seen, (true, true), "after {micros} us"),
+            _ => {}
+        }
+    }
+}
+
 /// The page states the constants of the source.
 #[test]
 fn format_page_agrees_with_the_source() {
@@ -410,7 +495,7 @@ fn format_page_agrees_with_the_source() {
     for kind in [BlockKind::Log, BlockKind::Checkpoint, BlockKind::CheckpointHeader] {
         facts.push(format!("`{}`", text(&kind.magic())));
     }
-    for record in all_records() {
+    for record in all_records().into_iter().chain(row_records()) {
         let name = format!("{record:?}");
         let name = name.split([' ', '{']).next().unwrap();
         facts.push(format!("| {} | {name} |", record.code()));

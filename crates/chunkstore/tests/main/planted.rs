@@ -56,6 +56,12 @@ fn conformance_finds_filled_fences_without_a_vote() {
 }
 
 #[test]
+fn conformance_finds_torn_rows() {
+    let planted = Planted::TornRowCounts;
+    check(planted, |seed| conformance::check_planted_rows(seed, planted));
+}
+
+#[test]
 fn torn_log_writes_find_stale_blocks() {
     let planted = Planted::StaleLog;
     check(planted, |seed| recovery::check_stale_log(seed, Some(planted)));

@@ -11,6 +11,7 @@ use chunkstore::{Append, ChunkStore, StoreError};
 use runtime::Rng;
 use runtime::sim::{CrashMode, Sim};
 use wire::data::Purpose;
+use wire::row::Layout;
 use wire::sector::parse_footer;
 
 use crate::engine::{Engine, Flash, append_of, data_of, small, store_path};
@@ -168,9 +169,15 @@ fn map_of_2_19_runs_is_kept_whole() {
     assert_eq!(copy, map);
     assert!(is_sound(map.runs(), map.len()));
     for run in map.runs().iter().step_by(1 << 10) {
-        assert_eq!(locate(map.runs(), run.start).unwrap().sector, run.sector);
+        assert_eq!(locate(map.runs(), run.start()).unwrap().sector, run.sector());
     }
-    let id = Identity { chunk: ChunkId::new(1), epoch: Epoch::new(u64::MAX - 1), base: 1, tag: 9 };
+    let id = Identity {
+        chunk: ChunkId::new(1),
+        epoch: Epoch::new(u64::MAX - 1),
+        base: 1,
+        tag: 9,
+        layout: Layout::Plain,
+    };
     let per_sector = 4048 / RUN_BYTES;
     let count = RUNS_PER_CHUNK_MAX.div_ceil(per_sector);
     let mut index = vec![0; count * SECTOR];

@@ -7,13 +7,15 @@ use std::rc::Rc;
 
 use base::{ChunkId, DiskId, Epoch};
 use chunkstore::{Append, Appended, ChunkStore, StoreError};
+use codec::block::Codec;
 use runtime::sim::{CrashMode, Sim};
 use runtime::{Duration, Rng};
 use testing::chunks::{ModelDisk, ModelStore};
 use wire::data::{ReplicaStat, ReplicaState};
+use wire::row::{Fragment, Layout, logical_end};
 use wire::sector::{client_crc, parse_footer, verify_sector};
 
-use crate::engine::{Engine, append_of, data_of};
+use crate::engine::{Engine, append_of, buf_of, data_of, row_append_of};
 
 /// One operation on a store.
 #[derive(Clone, Debug)]
@@ -89,8 +91,8 @@ pub async fn contents<S: ChunkStore>(
             let footer = parse_footer(sector).expect("reads are verified");
             let good = verify_sector(sector).is_ok();
             sectors.push((footer.offset, if good { client_crc(sector) } else { 0 }));
-            offset = footer.offset + u32::from(footer.len);
         }
+        offset = logical_end(&read.sectors).unwrap_or(offset);
         if read.sectors.is_empty() || offset >= read.len {
             return Ok(sectors);
         }
@@ -110,10 +112,22 @@ pub struct Plan {
     pub first: u64,
     /// Number added to all epochs.
     pub epochs: u64,
+    /// Two chunks of three have rows: of copies, or one fragment of a code.
+    pub rows: bool,
 }
 
-pub const PLAN: Plan =
-    Plan { chunks: 6, steps: 60, crash_one_in: 5, append_max: 100_000, first: 1, epochs: 0 };
+pub const PLAN: Plan = Plan {
+    chunks: 6,
+    steps: 60,
+    crash_one_in: 5,
+    append_max: 100_000,
+    first: 1,
+    epochs: 0,
+    rows: false,
+};
+
+/// The same with rows.
+pub const ROWS: Plan = Plan { rows: true, ..PLAN };
 
 /// The same with chunks and epochs at the ends of their types. The last epoch is no writer's.
 pub const FAR: Plan = Plan { first: u64::MAX - 5, epochs: u64::MAX - 10, ..PLAN };
@@ -133,6 +147,14 @@ pub struct Run<E: Engine> {
 }
 
 const EPOCH: u64 = 5;
+
+/// What an append has beside its place.
+struct Drawn {
+    data: Vec<u8>,
+    epoch: u64,
+    repair: bool,
+    create: bool,
+}
 
 impl<E: Engine> Run<E>
 where
@@ -166,15 +188,51 @@ where
         len.min(max) as u32
     }
 
+    /// The fragment whose cells a chunk's replica has, if any.
+    fn fragment(&self, chunk: ChunkId) -> Option<Fragment> {
+        let number = (chunk.get() % 6) as u8;
+        match number % 3 {
+            _ if !self.plan.rows => None,
+            0 => None,
+            1 => Some(Fragment::COPY),
+            _ => Some(Fragment { k: 4, p: 2, number }),
+        }
+    }
+
     fn append(&mut self, chunk: ChunkId, offset: u32) -> Append {
+        let mut fragment = self.fragment(chunk);
+        if self.plan.rows && self.rng.one_in(40) {
+            let other = self.chunk();
+            fragment = self.fragment(other);
+        }
+        let drawn = self.draw(chunk, offset);
+        let mut append = self.append_of((chunk, drawn.epoch, offset), drawn.data, fragment);
+        append.repair = drawn.repair;
+        append.create &= drawn.create;
+        append
+    }
+
+    fn draw(&mut self, chunk: ChunkId, offset: u32) -> Drawn {
         self.salt += u64::from(!self.rng.one_in(8)); // Sometimes the same bytes again.
         let len = self.append_len();
         let epoch = if self.rng.one_in(12) { self.rng.between(4, 8) } else { EPOCH };
+        let (repair, create) = (self.rng.one_in(15), !self.rng.one_in(20));
+        Drawn { data: data_of(chunk, offset, len, self.salt), epoch, repair, create }
+    }
+
+    fn append_of(
+        &mut self,
+        (chunk, epoch, offset): (ChunkId, u64, u32),
+        mut data: Vec<u8>,
+        fragment: Option<Fragment>,
+    ) -> Append {
         let epoch = self.plan.epochs + epoch;
-        let mut append = append_of(chunk, epoch, offset, &data_of(chunk, offset, len, self.salt));
-        append.repair = self.rng.one_in(15);
-        append.create &= !self.rng.one_in(20);
-        append
+        let Some(fragment) = fragment else { return append_of(chunk, epoch, offset, &data) };
+        if self.rng.one_in(2) {
+            data.iter_mut().for_each(|byte| *byte &= 1); // It can be compressed.
+        }
+        let codec = Codec::ALL[self.rng.below(3) as usize];
+        row_append_of((chunk, epoch, offset), &data, fragment, codec)
     }
 
     fn op(&mut self) -> Op {
@@ -190,7 +248,8 @@ where
                     Ok(ReplicaState::Fenced(_) | ReplicaState::Tombstone) => self.rng.one_in(2),
                     _ => false,
                 };
-                Op::Append(Append { repair: append.repair || repairing, ..append })
+                let append = Append { repair: append.repair || repairing, ..append };
+                Op::Append(self.perhaps_longer(append))
             }
             14 => {
                 let offset = self.rng.below(u64::from(len) + 10_000) as u32;
@@ -213,6 +272,20 @@ where
             29..=30 => Op::Forget { chunk },
             _ => Op::Checkpoint,
         }
+    }
+
+    /// What repair sends may be several rows.
+    fn perhaps_longer(&mut self, mut append: Append) -> Append {
+        let is_row = Layout::of(&append.sectors) != Layout::Plain;
+        if is_row && self.rng.one_in(if append.repair { 2 } else { 20 }) {
+            let end = logical_end(&append.sectors).expect("it has sectors");
+            let (chunk, epoch) = (append.chunk, append.epoch.get() - self.plan.epochs);
+            let (data, fragment) = (self.draw(chunk, end).data, self.fragment(chunk));
+            let next = self.append_of((chunk, epoch, end), data, fragment);
+            let both = [&append.sectors[..], &next.sectors[..]].concat();
+            append.sectors = buf_of(&both);
+        }
+        append
     }
 
     fn store(&self) -> E::Store {
@@ -269,12 +342,10 @@ where
         let mut offset = self.len_of(chunk);
         let mut ops = Vec::new();
         for _ in 0..self.rng.between(1, 8) {
-            let mut append = self.append(chunk, offset);
-            let len = append.sectors.chunks(4096).map(|s| u32::from(parse_footer(s).unwrap().len));
-            offset += len.sum::<u32>();
-            let epoch = self.plan.epochs + EPOCH;
-            append.epoch = Epoch::new(epoch);
-            append = append_of(chunk, epoch, append.offset, &data_from(&append));
+            let drawn = self.draw(chunk, offset);
+            let fragment = self.fragment(chunk);
+            let append = self.append_of((chunk, EPOCH, offset), drawn.data, fragment);
+            offset = logical_end(&append.sectors).expect("it has sectors");
             if self.rng.one_in(6) {
                 ops.push(Op::Append(append.clone()));
             }
@@ -379,6 +450,12 @@ where
                 }
                 _ => false,
             });
+            if let Some((op @ Op::Forget { .. }, _)) = admin
+                && matches!(&found, Ok(stat) if !stat.state.is_tombstone())
+            {
+                // The tombstone went before the replica was made.
+                perform(&self.model, op.clone()).await;
+            }
             self.create(chunk, &found);
             if acked || took_effect {
                 let (op, _) = admin.expect("tested above");
@@ -425,7 +502,7 @@ where
             ghosts.find(|ghost| ghost.offset == 0 && ghost.epoch == found.epoch)
         });
         if let Some(ghost) = made_by {
-            self.model_disk.make_empty(chunk, found.epoch, ghost.base, ghost.repair);
+            self.model_disk.make_empty_by(ghost);
         }
     }
 
@@ -490,18 +567,14 @@ where
     }
 }
 
-fn data_from(append: &Append) -> Vec<u8> {
-    let part = |sector: &[u8]| sector[..usize::from(parse_footer(sector).unwrap().len)].to_vec();
-    append.sectors.chunks(4096).flat_map(part).collect()
-}
-
 fn brief(op: &Op) -> String {
     match op {
         Op::Append(append) => format!(
-            "append({} at {}, {} bytes, epoch {}, create {}, repair {})",
+            "append({} at {} to {:?}, {:?}, epoch {}, create {}, repair {})",
             append.chunk,
             append.offset,
-            data_from(append).len(),
+            logical_end(&append.sectors),
+            Layout::of(&append.sectors),
             append.epoch,
             append.create,
             append.repair

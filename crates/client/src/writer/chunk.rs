@@ -1,11 +1,10 @@
 //! The chunk being written: its replicas, and the appends placed in it.
 
 use base::ChunkId;
-use base::limits::{REPLICAS_MAX, SECTOR};
+use base::limits::REPLICAS_MAX;
 use runtime::{Duration, Instant};
 use wire::control::{ChunkPlace, ReplicaPlace};
 use wire::data::{ChunkRef, Purpose};
-use wire::sector::sectors_for;
 
 /// State of one append at one replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,6 +31,8 @@ pub(super) struct Progress {
 #[derive(Clone, Debug)]
 pub(super) struct Slot {
     pub(super) len: u32,
+    /// Bytes of its sectors: what it takes of the chase budget.
+    bytes: u32,
     pub(super) purpose: Purpose,
     /// Offset in its chunk, once placed.
     pub(super) offset: u32,
@@ -43,10 +44,10 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    pub(super) fn new(len: u32, purpose: Purpose, now: Instant) -> Slot {
+    pub(super) fn new(len: u32, bytes: u32, purpose: Purpose, now: Instant) -> Slot {
         let progress = Progress { state: SendState::Unsent, attempt: 0 };
         let copies = [progress; REPLICAS_MAX];
-        Slot { len, purpose, offset: 0, placed_at: now, released: false, copies }
+        Slot { len, bytes, purpose, offset: 0, placed_at: now, released: false, copies }
     }
 
     pub(super) fn is_blocked_at(&self, index: usize) -> bool {
@@ -55,7 +56,7 @@ impl Slot {
 
     /// Bytes of its sectors: what it takes of the chase budget.
     pub(super) fn bytes(&self) -> u64 {
-        (sectors_for(self.len as usize) * SECTOR) as u64
+        u64::from(self.bytes)
     }
 
     pub(super) fn end(&self) -> u32 {

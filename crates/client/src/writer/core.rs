@@ -211,7 +211,7 @@ impl Writer {
             return;
         }
         match event {
-            Event::Append { len } => self.on_append(now, len),
+            Event::Append { len, bytes } => self.on_append(now, len, bytes),
             Event::Sent { id, result } => self.on_sent(now, id, result, out),
             Event::CommittedNotified { chunk, replica, committed, result } => {
                 self.on_committed_notified(now, chunk, replica, committed, result, out);
@@ -228,13 +228,13 @@ impl Writer {
         self.check();
     }
 
-    fn on_append(&mut self, now: Instant, len: u32) {
+    fn on_append(&mut self, now: Instant, len: u32, bytes: u32) {
         assert!(self.life == Life::Open, "append to a closing writer");
         assert!((1..=APPEND_DATA_MAX as u32).contains(&len), "append of {len} bytes");
         if self.acked == self.next_seq() {
             self.progress_at = now;
         }
-        self.slots.push_back(Slot::new(len, self.purpose, now));
+        self.slots.push_back(Slot::new(len, bytes, self.purpose, now));
     }
 
     /// Does all that has become possible.

@@ -107,6 +107,8 @@ pub enum Event {
     Append {
         /// Data bytes.
         len: u32,
+        /// Bytes of the sectors that hold them.
+        bytes: u32,
     },
     /// A sending has ended; with the durable length of the replica when it succeeded.
     Sent {
@@ -135,6 +137,14 @@ pub enum Event {
     },
     /// The deadline has come.
     Tick,
+}
+
+impl Event {
+    /// The caller appends `len` bytes, in plain sectors.
+    pub fn plain_append(len: u32) -> Event {
+        let bytes = wire::sector::sectors_for(len as usize) * base::limits::SECTOR;
+        Event::Append { len, bytes: bytes as u32 }
+    }
 }
 
 /// A stream operation that succeeded.

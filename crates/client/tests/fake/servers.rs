@@ -7,7 +7,8 @@ use wire::data::{
     AppendRequest, ChunkRef, CommitRequest, DataError, DataReply, DataRequest, ReadRequest,
     ReplicaStat, ReplicaState,
 };
-use wire::sector::{AppendAt, parse_footer, verify_append};
+use wire::row::verify_append;
+use wire::sector::{AppendAt, parse_footer};
 
 use super::{FakeState, Replica};
 

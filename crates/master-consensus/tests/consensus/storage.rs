@@ -346,6 +346,15 @@ impl ChunkStore for NoRoomForRuns {
         self.0.read_while(chunk, offset, len, is_wanted).await
     }
 
+    async fn read_cell_sector(
+        &self,
+        chunk: ChunkId,
+        offset: u32,
+        index: u16,
+    ) -> Result<Read, StoreError> {
+        self.0.read_cell_sector(chunk, offset, index).await
+    }
+
     async fn fence(&self, chunk: ChunkId, epoch: Epoch) -> Result<ReplicaStat, StoreError> {
         self.0.fence(chunk, epoch).await
     }

@@ -3,9 +3,12 @@
 use base::{ChunkId, ClusterId, Epoch, FormationId};
 use chunkstore::flash::{self, FlashStore};
 use chunkstore::{Append, Appended, ChunkInfo, ChunkStore, Read, StoreError, StoreInfo};
+use codec::row::{Cell, RowDecoder};
 use runtime::{Class, Env};
+use testing::rows::cell_of;
 use wire::data::{ReplicaStat, ReplicaState};
-use wire::sector::{AppendAt, format_append, parse_footer};
+use wire::row::{Layout, cell_to, logical_end, rows};
+use wire::sector::{AppendAt, Footer, format_append, parse_footer};
 
 use super::{EARLY_AFTER, Planted, acts, acts_on_all, is_rare, planted};
 
@@ -33,8 +36,13 @@ impl Store {
         flash::Config { planted, ..flash::Config::default() }
     }
 
-    /// The same sectors with one bit of each changed and all checksums computed again.
+    /// The same sectors with one bit of each, or of each row, changed and all checksums computed
+    /// again.
     fn falsify(&self, read: Read) -> Read {
+        if Layout::of(&read.sectors) != Layout::Plain {
+            let sectors = self.env.pool().copy_of(&falsify_rows(&read.sectors));
+            return sectors.map_or(read.clone(), |sectors| Read { sectors, ..read });
+        }
         let mut sectors = match self.env.pool().alloc(read.sectors.len()) {
             Ok(sectors) => sectors,
             Err(_) => return read,
@@ -55,6 +63,22 @@ impl Store {
     }
 }
 
+fn falsify_rows(sectors: &[u8]) -> Vec<u8> {
+    let (mut decoder, mut out) = (RowDecoder::new(), Vec::new());
+    for (row, stored) in rows(sectors) {
+        let (mut cell, mut data) = (vec![0; row.cell_len as usize], vec![0; row.len as usize]);
+        cell_to(stored, &mut cell);
+        let cell = Cell { fragment: row.fragment.number, bytes: &cell };
+        decoder.read(&[cell], &mut data).expect("reads are verified");
+        data[0] ^= 1;
+        let footer = parse_footer(stored).expect("reads are verified");
+        let Footer { chunk, epoch, base, offset, .. } = footer;
+        let at = AppendAt { chunk, epoch, base, offset };
+        out.extend(cell_of(at, &data, row.fragment, row.codec));
+    }
+    out
+}
+
 impl ChunkStore for Store {
     async fn append(&self, append: Append) -> Result<Appended, StoreError> {
         // A copy that is refused once is made later: one decision for all that repair does.
@@ -67,9 +91,7 @@ impl ChunkStore for Store {
             && self.inner.stat(append.chunk).is_ok_and(is_open)
         {
             let (chunk, offset) = (append.chunk, u64::from(append.offset));
-            let sectors = append.sectors.chunks(4096);
-            let last = sectors.last().and_then(|last| parse_footer(last).ok());
-            let len = last.map_or(0, |last| last.offset + u32::from(last.len));
+            let len = logical_end(&append.sectors).unwrap_or(0);
             let store = self.inner.clone();
             let appending = async move { store.append(append).await };
             let mut appending = self.env.spawn(Class::Foreground, "late append", appending);
@@ -93,6 +115,15 @@ impl ChunkStore for Store {
         let ignored = acts(Planted::CancelIgnored);
         let read = self.inner.read_while(chunk, offset, len, || ignored || is_wanted()).await?;
         Ok(if acts(Planted::WrongBytes) { self.falsify(read) } else { read })
+    }
+
+    async fn read_cell_sector(
+        &self,
+        chunk: ChunkId,
+        offset: u32,
+        index: u16,
+    ) -> Result<Read, StoreError> {
+        self.inner.read_cell_sector(chunk, offset, index).await
     }
 
     async fn fence(&self, chunk: ChunkId, epoch: Epoch) -> Result<ReplicaStat, StoreError> {

@@ -20,6 +20,7 @@ use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Class, Env, JoinHandle, OpenOptions};
 use wire::control::{ChunkPlace, Policy, ReplicaPlace};
 use wire::data::ReplicaState;
+use wire::row::row_at;
 use wire::sector::parse_footer;
 
 use super::append::{check_content, seal_all};
@@ -359,7 +360,11 @@ async fn find_in_file(
         };
         for (index, sector) in buf[..read].chunks_exact(SECTOR).enumerate() {
             let Ok(footer) = parse_footer(sector) else { continue };
-            let here = footer.offset..footer.offset + u32::from(footer.len);
+            let len = match row_at(sector) {
+                Ok(row) => row.len,
+                Err(_) => u32::from(footer.len),
+            };
+            let here = footer.offset..footer.offset + len;
             if footer.chunk == chunk && here.contains(&offset) {
                 return Ok(Some(start + (index * SECTOR) as u64));
             }

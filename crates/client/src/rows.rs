@@ -1,0 +1,80 @@
+//! Rows of copies on their way into sectors and back (C19, C26): the codecs' memory, which all writers
+//! and readers of a client share.
+
+use base::limits::SECTOR;
+use codec::block::{BlockSize, Codec};
+use codec::row::{Cell, RowDecoder, RowEncoder, Scheme};
+use wire::row::{COPY_ROW_MAX, Fragment, Row, cell_to};
+
+/// Logical bytes of a block: the papers' (C19). A read decompresses whole blocks.
+const BLOCK_LOG2: u8 = 14;
+
+/// The codecs of one client. Memory comes with the first row: 0.5 MiB and a compressor's for writers,
+/// 1.5 MiB for readers.
+#[derive(Default)]
+pub(crate) struct Rows {
+    encoders: Vec<(Codec, RowEncoder)>,
+    decoder: Option<RowDecoder>,
+    row: Vec<u8>,
+    cell: Vec<u8>,
+}
+
+/// A cell that is not what its row's writer laid out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct BadCell;
+
+fn scheme() -> Scheme {
+    let block = BlockSize::new(BLOCK_LOG2).expect("it is offered");
+    Scheme::new(1, 0, block).expect("copies are offered")
+}
+
+/// Bytes of the cell of a row of `len` bytes, at most: nothing can be compressed.
+pub(crate) fn cell_len_max(len: usize) -> usize {
+    scheme().cell_max(len)
+}
+
+impl Rows {
+    /// The cell of a row with these bytes, in order and without gaps: 1 to [`COPY_ROW_MAX`].
+    pub(crate) fn encode(&mut self, codec: Codec, parts: &[&[u8]]) -> &[u8] {
+        let at = match self.encoders.iter().position(|(of, _)| *of == codec) {
+            Some(at) => at,
+            None => {
+                self.encoders.push((codec, RowEncoder::new(scheme(), codec)));
+                self.encoders.len() - 1
+            }
+        };
+        let row = match parts {
+            [one] => one,
+            many => {
+                self.row.clear();
+                many.iter().for_each(|part| self.row.extend_from_slice(part));
+                &self.row[..]
+            }
+        };
+        self.cell.resize(cell_len_max(COPY_ROW_MAX), 0);
+        let head = self.encoders[at].1.encode(row, &mut [&mut self.cell[..]]);
+        &self.cell[..head.cell_len()]
+    }
+
+    /// The logical bytes of a row whose cell, in verified `sectors`, is this.
+    pub(crate) fn decode(&mut self, row: &Row, sectors: &[u8]) -> Result<&[u8], BadCell> {
+        if row.fragment != Fragment::COPY {
+            return Err(BadCell);
+        }
+        debug_assert_eq!(sectors.len(), row.sectors() as usize * SECTOR);
+        self.cell.resize(self.cell.len().max(row.cell_len as usize), 0);
+        let cell = &mut self.cell[..row.cell_len as usize];
+        cell_to(sectors, cell);
+        self.row.resize(row.len as usize, 0);
+        let cells = [Cell { fragment: 0, bytes: cell }];
+        let decoder = self.decoder.get_or_insert_default();
+        decoder.read(&cells, &mut self.row).map_err(|_| BadCell)?;
+        Ok(&self.row)
+    }
+}
+
+impl std::fmt::Debug for Rows {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Rows({} codecs)", self.encoders.len())
+    }
+}
