@@ -15,7 +15,7 @@ use wire::control::ReplicaPlace;
 
 use crate::limits::{
     HEALTH_CALLS_MAX, HEALTH_HALVING, HEALTH_HALVING_RECENT, HEALTH_RECORDS_MAX, LIST_INTERVAL,
-    OWN_PAUSE,
+    OWN_PAUSE, SILENT_AGE, SILENT_CALLS,
 };
 
 /// Buckets of a histogram: four to each doubling from 16 us on, so that a bucket's end is at most a
@@ -246,10 +246,20 @@ struct Record {
     used: Instant,
 }
 
+/// Calls of one disk, of all classes, that were given up with none answered between.
+#[derive(Clone, Copy, Debug)]
+struct Silence {
+    /// When the first of them was given up.
+    since: Instant,
+    calls: u32,
+}
+
 /// The records of one client. Clones of a client share them.
 #[derive(Debug)]
 pub struct Health {
     records: BTreeMap<(Target, CallClass), Record>,
+    /// Disks whose last call was given up. Each has a record.
+    silences: BTreeMap<Target, Silence>,
     all: [LatencyHistogram; 6],
     next_call: u64,
     records_max: usize,
@@ -270,8 +280,16 @@ impl Health {
     /// With room for `records_max` records.
     pub fn with_room(records_max: usize, now: Instant) -> Health {
         let all = std::array::from_fn(|_| LatencyHistogram::new(HEALTH_HALVING, now));
-        let (records, awake_since) = (BTreeMap::new(), Instant::default());
-        Health { records, all, next_call: 0, records_max, awake_since, ticked: None, ended: now }
+        Health {
+            records: BTreeMap::new(),
+            silences: BTreeMap::new(),
+            all,
+            next_call: 0,
+            records_max,
+            awake_since: Instant::default(),
+            ticked: None,
+            ended: now,
+        }
     }
 
     /// Records that it has.
@@ -311,6 +329,9 @@ impl Health {
         let oldest = idle.min_by_key(|(key, record)| (record.used, **key)).map(|(key, _)| *key);
         if let Some(key) = oldest {
             self.records.remove(&key);
+            if !CallClass::all().any(|class| self.records.contains_key(&(key.0, class))) {
+                self.silences.remove(&key.0);
+            }
         }
     }
 
@@ -334,7 +355,27 @@ impl Health {
         }
         if end == CallEnd::GivenUp {
             record.given_up.add(latency, now);
+            let silence = self.silences.entry(target).or_insert(Silence { since: now, calls: 0 });
+            silence.calls = silence.calls.saturating_add(1);
+        } else {
+            // Answered; or failed, which makes the disk a suspect by itself.
+            self.silences.remove(&target);
         }
+    }
+
+    /// Disks that have answered none of their last calls, [`SILENT_CALLS`] or more, for
+    /// [`SILENT_AGE`] since the first of these was given up. That is also known of a disk with too few
+    /// calls to have a latency of the last second.
+    pub(crate) fn silent(&self, now: Instant) -> Vec<Target> {
+        let silences = self.silences.iter().filter(|(_, silence)| {
+            silence.calls >= SILENT_CALLS && self.age(silence.since, now) >= SILENT_AGE
+        });
+        silences.map(|(target, _)| *target).collect()
+    }
+
+    /// A probe of a disk has ended, and says more than its silence until then.
+    pub(crate) fn probed(&mut self, target: Target) {
+        self.silences.remove(&target);
     }
 
     /// From now on [`Health::tick`] is called every [`LIST_INTERVAL`].

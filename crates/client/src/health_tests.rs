@@ -142,6 +142,8 @@ struct Model {
     all: BTreeMap<CallClass, BTreeMap<usize, u64>>,
     calls: BTreeMap<u64, (Target, CallClass, Instant)>,
     used: BTreeMap<(Target, CallClass), Instant>,
+    /// Calls in a row that were given up, and when the first was.
+    silences: BTreeMap<Target, (u32, Instant)>,
 }
 
 impl Model {
@@ -163,6 +165,7 @@ impl Model {
             };
             self.used.remove(&oldest);
             self.counts.remove(&oldest);
+            self.silences.retain(|silent, _| self.used.keys().any(|(target, _)| target == silent));
         }
         self.used.insert(key, now);
         self.calls.insert(number, (key.0, key.1, now));
@@ -182,6 +185,7 @@ impl Model {
 fn random_calls_are_counted_as_a_model_counts_them() {
     const ROOM: usize = 6;
     let classes = [CallClass::read(1), CallClass::read(100_000), CallClass::append(1 << 20)];
+    let mut found_silent = 0;
     for seed in 0..40 {
         let mut rng = Rng::new(seed);
         let mut health = Health::with_room(ROOM, at(0));
@@ -200,23 +204,40 @@ fn random_calls_are_counted_as_a_model_counts_them() {
                 open.push(ticket);
             } else if !open.is_empty() {
                 let ticket = open.swap_remove(rng.below(open.len() as u64) as usize);
-                let end = if rng.one_in(5) { CallEnd::Untimed } else { CallEnd::Timed };
+                let ends = [CallEnd::Untimed, CallEnd::Timed, CallEnd::Timed, CallEnd::GivenUp];
+                let end = *rng.pick(&ends);
                 let key = (ticket.target, ticket.class);
                 model.calls.remove(&ticket.number);
                 let index = bucket(at(now).since(ticket.begun));
-                if end == CallEnd::Timed {
+                if end != CallEnd::Untimed {
                     *model.all.entry(key.1).or_default().entry(index).or_default() += 1;
                 }
                 if let Some(used) = model.used.get_mut(&key) {
                     *used = at(now);
-                    if end == CallEnd::Timed {
+                    if end != CallEnd::Untimed {
                         *model.counts.entry(key).or_default().entry(index).or_default() += 1;
+                    }
+                    match end {
+                        CallEnd::GivenUp => {
+                            model.silences.entry(key.0).or_insert((0, at(now))).0 += 1;
+                        }
+                        _ => drop(model.silences.remove(&key.0)),
                     }
                 }
                 health.end(ticket, end, at(now));
             }
             let what = format!("seed {seed}, step {step}");
             assert_eq!(health.records(), model.used.len(), "{what}");
+            let silent = model.silences.iter().filter(|(_, (calls, since))| {
+                *calls >= SILENT_CALLS && at(now).since(*since) >= SILENT_AGE
+            });
+            let silent: Vec<_> = silent.map(|(target, _)| *target).collect();
+            found_silent += silent.len();
+            assert_eq!(health.silent(at(now)), silent, "{what}");
+            if rng.one_in(50) {
+                health.probed(key.0);
+                model.silences.remove(&key.0);
+            }
             for class in classes {
                 for per_mille in [500, 980, 999] {
                     let found = health.quantile(class, per_mille, at(now));
@@ -240,4 +261,5 @@ fn random_calls_are_counted_as_a_model_counts_them() {
             }
         }
     }
+    assert!(found_silent > 500, "{found_silent} times silent");
 }

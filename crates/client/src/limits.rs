@@ -130,6 +130,15 @@ pub const LIST_DOUBT_SERVERS: usize = 4;
 pub const LIST_SERVERS_SHARE: usize = 3;
 /// A suspect that has not answered its probe for so long is slow: many times a durable write.
 pub const SUSPECT_AGE: Duration = Duration::from_millis(100);
+/// Calls of a disk that were given up, with none answered between, from which on it is probed. One in
+/// fifty calls is given up by the rule that makes backup reads ([`BACKUP_DELAY_MIN`]), so that one says
+/// nothing of a healthy disk, and two in a row are one in 2,500.
+pub const SILENT_CALLS: u32 = 2;
+/// And time without an answer since the first of them: more than twice the longest wait before another
+/// is asked. A healthy disk with many calls has answered one by then, and is not probed.
+pub const SILENT_AGE: Duration = Duration::from_millis(50);
+const _: () = assert!(2 * BACKUP_DELAY_MAX.as_micros() <= SILENT_AGE.as_micros());
+const _: () = assert!(SILENT_AGE.as_micros() < LIST_IDLE.as_micros());
 /// Addresses of which the server is remembered: 40 bytes each.
 pub const LIST_ADDRESSES_MAX: usize = 16_384;
 /// Disks that are looked at because a call failed, at most.

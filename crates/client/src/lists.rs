@@ -235,8 +235,8 @@ impl Lists {
         }
     }
 
-    /// Other disks answer before this one. How long it takes is not known: a probe finds out, one in
-    /// [`LIST_PROBE_PAUSE`].
+    /// Other disks answer before this one. How long it takes is not known, or whether it answers at all:
+    /// a probe finds out, one in [`LIST_PROBE_PAUSE`].
     fn suspect_given_up(&mut self, target: Target, now: Instant) {
         self.cleared.retain(|_, at| now.since(*at) < LIST_PROBE_PAUSE);
         if !self.cleared.contains_key(&target) {
@@ -262,6 +262,9 @@ impl Lists {
             return;
         }
         self.list_late_suspects(health, now);
+        for target in health.silent(now) {
+            self.suspect_given_up(target, now);
+        }
         let mut slow: Vec<(u64, Target, Duration)> = Vec::new();
         for (target, (badness, peers)) in self.badness(health, now) {
             let beyond = badness.min(SLOW_SURELY_PER_MILLE).saturating_sub(SLOW_FROM_PER_MILLE);
@@ -423,6 +426,7 @@ impl Lists {
         health: &mut Health,
         (now, next): (Instant, Instant),
     ) {
+        health.probed(target);
         let Some(entry) = self.entries.get_mut(&target) else { return };
         (entry.probing, entry.probe_at) = (false, next);
         let Some((state, _)) = entry.state else {

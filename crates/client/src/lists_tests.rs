@@ -65,10 +65,13 @@ impl Bed {
     fn probe(&mut self, number: u16, probed: Probed, times: usize) {
         for _ in 0..times {
             self.pass(SECOND);
-            let next = self.now + SECOND;
-            let peer = (probed, Some(2 * MS));
-            self.lists.probed(target(number), peer, &mut self.health, (self.now, next));
+            self.end_probe(number, probed);
         }
+    }
+
+    fn end_probe(&mut self, number: u16, probed: Probed) {
+        let (peer, next) = ((probed, Some(2 * MS)), self.now + SECOND);
+        self.lists.probed(target(number), peer, &mut self.health, (self.now, next));
     }
 }
 
@@ -146,6 +149,105 @@ fn a_disk_whose_calls_are_given_up_is_probed() {
     let (served, next) = ((Probed::Served(9 * MS), Some(MS)), bed.now + SECOND);
     bed.lists.probed(target(2), served, &mut bed.health, (bed.now, next));
     assert_eq!(bed.listed(), [(2, ListState::Slow)]);
+}
+
+/// Calls of each second to a disk, how many of them are answered between two that are given up, and
+/// probes in three seconds, each of which the disk serves.
+#[test]
+fn a_disk_that_answers_none_of_its_few_calls_is_probed() {
+    for (a_second, answered, least, most) in
+        [(1, 0, 1, 1), (2, 0, 2, 3), (5, 0, 2, 3), (20, 0, 2, 3), (2, 1, 0, 0), (20, 3, 0, 0)]
+    {
+        let mut bed = Bed::new(3);
+        bed.reads(&[MS, MS, MS], 40);
+        let (mut probes, pause) = (0, SECOND / a_second);
+        for call in 0..3 * a_second {
+            let medium = CallClass { size: SizeClass::Medium, ..READ };
+            // Classes are compared by themselves; silence is of the disk.
+            let class = if call % 2 == 0 { READ } else { medium };
+            let ticket = bed.health.begin(target(2), class, bed.now);
+            bed.pass(2 * MS);
+            let is_answered = call % (answered + 1) != 0;
+            let end = if is_answered { CallEnd::Timed } else { CallEnd::GivenUp };
+            bed.health.end(ticket, end, bed.now);
+            let next = bed.now + pause - 2 * MS;
+            while bed.now < next {
+                bed.pass((next - bed.now).min(10 * MS));
+                bed.judge();
+                for suspect in bed.lists.take_due(bed.now) {
+                    assert_eq!(suspect, target(2));
+                    probes += 1;
+                    bed.end_probe(2, Probed::Served(MS));
+                }
+            }
+        }
+        let what = format!("{a_second} calls a second, {answered} answered between");
+        assert!((least..=most).contains(&probes), "{probes} probes, {what}");
+        assert_eq!(bed.listed(), [], "{what}");
+    }
+}
+
+#[test]
+fn a_silent_disk_is_out_when_it_answers_no_probe_either() {
+    let mut bed = Bed::new(3);
+    bed.reads(&[MS, MS, MS], 40);
+    for _ in 0..2 {
+        let call = bed.health.begin(target(2), READ, bed.now);
+        bed.pass(SECOND);
+        bed.health.end(call, CallEnd::GivenUp, bed.now);
+    }
+    bed.judge();
+    assert_eq!((bed.lists.take_due(bed.now), bed.listed()), (vec![target(2)], vec![]));
+    assert!(!bed.lists.is_asked_last(target(2)), "its probe decides");
+    bed.end_probe(2, Probed::Unanswered);
+    assert_eq!(bed.listed(), [(2, ListState::Out)]);
+}
+
+#[test]
+fn a_call_given_up_is_no_silence_while_others_are_answered_soon_after() {
+    let mut bed = Bed::new(3);
+    bed.reads(&[MS, MS, MS], 40);
+    for _ in 0..100 {
+        let calls: Vec<_> = (0..2).map(|_| bed.health.begin(target(2), READ, bed.now)).collect();
+        bed.pass(2 * MS);
+        for call in calls {
+            bed.health.end(call, CallEnd::GivenUp, bed.now);
+        }
+        bed.pass(40 * MS);
+        bed.judge();
+        // More are answered than are given up.
+        bed.reads(&[MS, MS, MS], 4);
+        bed.pass(SECOND / 10);
+        bed.judge();
+        assert_eq!((bed.lists.take_due(bed.now), bed.listed()), (vec![], vec![]));
+    }
+}
+
+#[test]
+fn silence_in_an_own_pause_is_held_against_none() {
+    let mut bed = Bed::new(3);
+    bed.reads(&[MS, MS, MS], 40);
+    bed.health.watched(bed.now);
+    for _ in 0..2 {
+        let call = bed.health.begin(target(2), READ, bed.now);
+        bed.pass(2 * MS);
+        bed.health.end(call, CallEnd::GivenUp, bed.now);
+    }
+    bed.pass(10 * SECOND);
+    assert!(!bed.health.tick(bed.now));
+    bed.judge();
+    assert_eq!(bed.lists.take_due(bed.now), []);
+    bed.pass(40 * MS);
+    bed.judge();
+    assert_eq!(bed.lists.take_due(bed.now), []);
+    bed.pass(20 * MS);
+    bed.judge();
+    assert_eq!(bed.lists.take_due(bed.now), [target(2)]);
+    // What it has not answered until its probe ended says nothing any more.
+    bed.end_probe(2, Probed::Served(MS));
+    bed.pass(2 * SECOND);
+    bed.judge();
+    assert_eq!((bed.lists.take_due(bed.now), bed.listed()), (vec![], vec![]));
 }
 
 #[test]

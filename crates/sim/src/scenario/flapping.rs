@@ -1,14 +1,18 @@
 //! One of five servers is slow for a while, or now and then, or does not answer; a client stands
 //! still. Clients list the server's disk soon, read without it, and take it back; they list no other,
-//! and change their lists a few times a minute at most (C17, `protocols-tail.md` 10.5).
+//! and change their lists a few times a minute at most (C17, `protocols-tail.md` 10.5). Soon is after a
+//! second, or when they have asked the server for a few reads, if that is later: in half of the cases
+//! clients have so few reads that it is.
 
 use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
 use client::{BackupConfig, Client, FlatLogFile, ListState};
 use runtime::Class;
 use runtime::sim::{HostId, Sim};
+use wire::control::StreamView;
 
 use super::hedge::{FILE_LEN, FILES, HEALTHY, SERVED, content, write};
 use crate::cluster::{Cluster, Shape};
@@ -21,8 +25,16 @@ const ROUND: Duration = Duration::from_millis(20);
 const READ_MAX: u64 = 20_000;
 /// Latency of the disk that is slow, in those of healthy ones.
 const SLOW: u32 = 100;
-/// Time in which every client that reads lists a server that is slow or does not answer.
+/// Pause between two reads of a client that has few. Health compares the calls of about a second, from
+/// four on; of these reads a server has two a second.
+const FEW_ROUND: Duration = Duration::from_millis(160);
+/// Time in which every client that reads lists a server that is slow or does not answer ...
 const LISTED: Duration = Duration::from_secs(1);
+/// ... unless the server has had fewer than two reads by then, which it is listed for. One that is to
+/// have so many has had fewer than two in two of a million cases.
+const ASKED: u32 = 16;
+/// Time from the second read to the listing, for its probe.
+const PROBED: Duration = Duration::from_millis(250);
 /// A disk that is good again is taken back in this time: the longest stay, and probes.
 const BACK: Duration = Duration::from_secs(70);
 /// Listings of a server by one client in a minute at most.
@@ -36,7 +48,19 @@ struct Load {
     judged_from: Cell<Option<Duration>>,
     wrong: RefCell<Option<String>>,
     reads: Cell<u64>,
+    /// Clients have few reads, of these files.
+    few: RefCell<Option<Rc<[u64]>>>,
     over: Cell<bool>,
+}
+
+/// The server that has the faults.
+#[derive(Clone)]
+struct Bad {
+    host: HostId,
+    /// Files with a replica there.
+    files: Rc<[u64]>,
+    /// Replicas of each.
+    copies: u32,
 }
 
 struct World {
@@ -44,8 +68,7 @@ struct World {
     cluster: Cluster,
     clients: Vec<(HostId, Client)>,
     load: Rc<Load>,
-    /// The server that has the faults.
-    bad: Cell<HostId>,
+    bad: RefCell<Bad>,
 }
 
 pub(super) async fn run(sim: Sim) -> Result<(), String> {
@@ -59,7 +82,6 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
     for &host in cluster.servers() {
         sim.with_disk_faults(host, |disk| disk.latency = HEALTHY);
     }
-    let bad = sim.with_rng(|rng| rng.below(cluster.servers().len() as u64)) as usize;
     let load = Rc::new(Load::default());
     let (mut clients, mut tasks) = (Vec::new(), Vec::new());
     for _ in 0..CLIENTS {
@@ -68,19 +90,14 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
         tasks.push(client.env().spawn(Class::Foreground, "reader", task));
         clients.push((host, client));
     }
-    let bad = Cell::new(cluster.servers()[bad]);
-    let world = World { sim: sim.clone(), cluster, clients, load, bad };
+    let none = Bad { host: clients[0].0, files: Rc::default(), copies: 0 };
+    let world = World { sim: sim.clone(), cluster, clients, load, bad: RefCell::new(none) };
     sim.sleep(5 * SECOND).await;
     world.nothing_is_listed("before any fault")?;
     let first = sim.with_rng(|rng| rng.below(4));
     let second = (first + 1 + sim.with_rng(|rng| rng.below(3))) % 4;
     for phase in [first, second] {
-        // Another one: masters may have put elsewhere what the last one had.
-        let good: Vec<_> = {
-            let servers = world.cluster.servers().iter();
-            servers.copied().filter(|server| *server != world.bad.get()).collect()
-        };
-        world.bad.set(sim.with_rng(|rng| *rng.pick(&good)));
+        world.choose_bad().await?;
         match phase {
             0 => world.slow_for_a_while().await?,
             1 => world.now_and_then().await?,
@@ -99,18 +116,78 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
 impl World {
     fn set_latency(&self, factor: u32) {
         let latency = (HEALTHY.0 * factor, HEALTHY.1 * factor);
-        self.sim.with_disk_faults(self.bad.get(), |disk| disk.latency = latency);
+        self.sim.with_disk_faults(self.bad_host(), |disk| disk.latency = latency);
+    }
+
+    fn bad_host(&self) -> HostId {
+        self.bad.borrow().host
+    }
+
+    /// Another server than the last one, whose replicas masters may have put elsewhere; of those with
+    /// replicas of files that are read.
+    async fn choose_bad(&self) -> Result<(), String> {
+        let mut files = vec![Vec::new(); self.cluster.servers().len()];
+        let mut copies = 0;
+        for (_, client) in &self.clients {
+            files.iter_mut().for_each(Vec::clear);
+            for number in 0..FILES {
+                // Whom a client asks, it takes from the same answer.
+                let view = view(client, number).await?;
+                let most = view
+                    .chunks
+                    .into_iter()
+                    .filter(|chunk| chunk.sealed.is_none_or(|len| 2 * u64::from(len) > FILE_LEN));
+                for chunk in most {
+                    copies = chunk.replicas.len() as u32;
+                    for replica in chunk.replicas {
+                        let host = self.host_of(replica.addr);
+                        let at = self.cluster.servers().iter().position(|it| *it == host);
+                        files[at.expect("a chunkserver")].push(number);
+                    }
+                }
+            }
+        }
+        let servers = self.cluster.servers().iter().copied().zip(files);
+        let last = self.bad_host();
+        let good: Vec<_> =
+            servers.filter(|(host, files)| *host != last && !files.is_empty()).collect();
+        let (host, files) = self.sim.with_rng(|rng| rng.pick(&good).clone());
+        *self.bad.borrow_mut() = Bad { host, files: files.into(), copies };
+        Ok(())
+    }
+
+    /// From now on until [`World::many_reads`] clients have few reads, of files of the bad server, in
+    /// half of the cases. Answers the time in which every client lists the server, when it serves none.
+    async fn maybe_few_reads(&self) -> Duration {
+        let Bad { files, copies, .. } = self.bad.borrow().clone();
+        // A client begins with any of a file's replicas.
+        let asked = if self.sim.with_rng(|rng| rng.below(2)) == 0 {
+            self.load.few.replace(Some(files));
+            self.sim.mark("flapping: few reads");
+            // Those of before count no more.
+            self.sim.sleep(2 * SECOND).await;
+            ASKED * copies * FEW_ROUND
+        } else {
+            let rounds = u64::from(ASKED * copies) * FILES / (TOGETHER * files.len() as u64);
+            rounds as u32 * ROUND
+        };
+        LISTED.max(asked + PROBED)
+    }
+
+    fn many_reads(&self) {
+        self.load.few.replace(None);
+    }
+
+    /// The host of a chunkserver.
+    fn host_of(&self, addr: SocketAddr) -> HostId {
+        let is_it = |host: &&HostId| self.sim.addr(**host, addr.port()).ip() == addr.ip();
+        *self.cluster.servers().iter().find(is_it).expect("a chunkserver")
     }
 
     /// Servers that a client lists, by their hosts.
     fn listed(&self, client: &Client) -> Vec<(HostId, ListState)> {
-        let servers = self.cluster.servers();
-        let host_of = |addr: std::net::SocketAddr| {
-            let is_it = |host: &&HostId| self.sim.addr(**host, addr.port()).ip() == addr.ip();
-            *servers.iter().find(is_it).expect("a chunkserver")
-        };
         let listed = client.listed_disks();
-        listed.iter().map(|listed| (host_of(listed.target.addr), listed.state)).collect()
+        listed.iter().map(|listed| (self.host_of(listed.target.addr), listed.state)).collect()
     }
 
     fn nothing_is_listed(&self, when: &str) -> Result<(), String> {
@@ -124,8 +201,9 @@ impl World {
     fn bad_is_listed(&self, when: &str) -> Result<(), String> {
         for (_, client) in &self.clients {
             let listed = self.listed(client);
-            if listed.iter().map(|(host, _)| *host).ne([self.bad.get()]) {
-                return Err(format!("{when} a client lists {listed:?}, not {:?}", self.bad.get()));
+            let bad = self.bad_host();
+            if listed.iter().map(|(host, _)| *host).ne([bad]) {
+                return Err(format!("{when} a client lists {listed:?}, not {bad:?}"));
             }
         }
         Ok(())
@@ -153,12 +231,14 @@ impl World {
     }
 
     async fn slow_for_a_while(&self) -> Result<(), String> {
+        let listed = self.maybe_few_reads().await;
         self.set_latency(SLOW);
-        self.sim.sleep(LISTED).await;
+        self.sim.sleep(listed).await;
         self.bad_is_listed("while a disk is slow")?;
         self.judged_for(10 * SECOND).await;
         self.bad_is_listed("while a disk is still slow")?;
         self.set_latency(1);
+        self.many_reads();
         self.sim.mark("flapping: slow for a while");
         self.until_taken_back().await
     }
@@ -182,17 +262,20 @@ impl World {
     }
 
     async fn does_not_answer(&self) -> Result<(), String> {
-        let length = Duration::from_millis(self.sim.with_rng(|rng| rng.between(2_000, 12_000)));
+        let listed = self.maybe_few_reads().await;
+        let more = Duration::from_millis(self.sim.with_rng(|rng| rng.between(1_000, 11_000)));
+        let length = listed + more;
         let grey = self.sim.with_rng(|rng| rng.below(2)) == 0;
         match grey {
-            true => self.sim.set_grey(self.bad.get(), true),
-            false => self.sim.pause(self.bad.get(), length),
+            true => self.sim.set_grey(self.bad_host(), true),
+            false => self.sim.pause(self.bad_host(), length),
         }
-        self.sim.sleep(LISTED).await;
+        self.sim.sleep(listed).await;
         self.bad_is_listed("while a server does not answer")?;
-        self.judged_for(length - LISTED).await;
+        self.judged_for(more).await;
         self.bad_is_listed("while a server still does not answer")?;
-        self.sim.set_grey(self.bad.get(), false);
+        self.sim.set_grey(self.bad_host(), false);
+        self.many_reads();
         self.sim.mark(match grey {
             true => "flapping: a server was grey",
             false => "flapping: a server stood still",
@@ -220,18 +303,33 @@ async fn keep_reading(sim: Sim, client: Client, load: Rc<Load>) -> Result<(), St
         files.push((file, Rc::new(content(number))));
     }
     while !load.over.get() {
-        for _ in 0..TOGETHER {
+        let few = load.few.borrow().clone();
+        let (together, round) = if few.is_some() { (1, FEW_ROUND) } else { (TOGETHER, ROUND) };
+        for _ in 0..together {
             let (number, offset, len) = sim.with_rng(|rng| {
                 let len = rng.between(1, READ_MAX);
-                (rng.below(FILES), rng.below(FILE_LEN - len), len)
+                let number = match &few {
+                    None => rng.below(FILES),
+                    Some(files) => *rng.pick(files),
+                };
+                (number, rng.below(FILE_LEN - len), len)
             });
             let (file, content) = files[number as usize].clone();
             let read = read_once(sim.clone(), file, content, (offset, len), load.clone());
             client.env().spawn(Class::Foreground, "read", read);
         }
-        client.env().sleep(ROUND).await;
+        client.env().sleep(round).await;
     }
     Ok(())
+}
+
+/// Where a file's chunks are, as the masters answer the client.
+async fn view(client: &Client, number: u64) -> Result<StreamView, String> {
+    let (of, env) = (client.clone(), client.env().clone());
+    let asked = async move { of.open(&format!("/{number}")).await?.chunks().await };
+    let view = env.spawn(Class::Foreground, "view", asked).await;
+    let view = view.map_err(|_| "a reader's host went down".to_owned())?;
+    view.map_err(|error: client::Error| error.to_string())
 }
 
 async fn read_once(

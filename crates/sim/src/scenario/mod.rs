@@ -519,6 +519,7 @@ pub const SCENARIOS: &[Scenario] = &[
             "lists: this process stood still",
             "flapping: taken back",
             "flapping: slow for a while",
+            "flapping: few reads",
             "flapping: slow now and then",
             "flapping: a server was grey",
             "flapping: a server stood still",

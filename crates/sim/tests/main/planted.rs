@@ -18,7 +18,7 @@ const FOUND: [(Planted, &str, u64, &str); 40] = [
     // Reads for callers that have gone are not made.
     (Planted::CancelIgnored, "hedge", 0, "for callers that had gone"),
     // A disk is listed for as long as it is slow.
-    (Planted::ProbeSkipsDisk, "flapping", 0, "not"),
+    (Planted::ProbeSkipsDisk, "flapping", 3, "not"),
     // Liveness: the cluster is whole again.
     (Planted::NoSeal, "append", 0, "not whole"),
     (Planted::NoRepair, "append-wipe", 0, "not whole"),
