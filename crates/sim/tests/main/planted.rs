@@ -53,7 +53,7 @@ const FOUND: [(Planted, &str, u64, &str); 43] = [
     // One owner of a segment, with real segments.
     (Planted::LongLease, "disks", 0, "believe"),
     // A refused request changes nothing; deleted volumes are kept for as long as was promised.
-    (Planted::AlwaysForced, "deleted", 1, "was not refused"),
+    (Planted::AlwaysForced, "deleted", 3, "was not refused"),
     (Planted::HalfKept, "deleted", 0, "was removed"),
     // Segments leave a server that hears nothing.
     (Planted::BeatsAreAlive, "grey-block", 0, "serves no client"),
