@@ -215,7 +215,9 @@ impl Machine {
             BlockRequest::Create { nonce, spec } => self.create(now, nonce, spec),
             BlockRequest::Remove { volume, force } => self.remove(now, volume, force),
             BlockRequest::Resize { volume, bytes, force } => self.resize(now, volume, bytes, force),
-            BlockRequest::Set { volume, limits, shared } => self.set(volume, limits, shared),
+            BlockRequest::Set { volume, limits, shared, policy } => {
+                self.set(volume, limits, shared, policy)
+            }
             BlockRequest::Undelete { volume, name } => self.undelete(now, volume, name.as_deref()),
             BlockRequest::Delete { .. }
             | BlockRequest::RemoveDeleted { .. }

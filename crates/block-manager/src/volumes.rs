@@ -9,6 +9,7 @@ use block_volume::ids::{SegmentId, VolumeId};
 use block_volume::limits::{BLOCK, VOLUME_BYTES};
 use block_volume::qos::VolumeLimits;
 use runtime::Instant;
+use wire::control::Policy;
 
 use super::entity::{AttachedClient, Family, PendingDelete, Segment, Volume};
 use super::error::Refusal;
@@ -209,12 +210,24 @@ impl Machine {
         volume: VolumeId,
         limits: VolumeLimits,
         shared: bool,
+        policy: Option<Policy>,
     ) -> Result<BlockReply, Refusal> {
         check_limits(limits)?;
         let mut known = self.changeable(volume)?.clone();
-        if (known.spec.limits, known.spec.shared) != (limits, shared) {
-            (known.spec.limits, known.spec.shared) = (limits, shared);
+        let before = known.spec.clone();
+        let policy = policy.unwrap_or(before.policy);
+        (known.spec.limits, known.spec.shared, known.spec.policy) = (limits, shared, policy);
+        if known.spec != before {
             self.put(Key::Volume(volume), Value::Volume(known));
+        }
+        if policy != before.policy {
+            // Owners go on under their epochs, with another policy.
+            for (id, segment) in self.state.segments_of(volume, 0).collect::<Vec<_>>() {
+                if let Some(owner) = segment.owner {
+                    self.note(owner, id);
+                    self.tell(owner);
+                }
+            }
         }
         self.volume_reply(volume)
     }

@@ -29,7 +29,7 @@ pub struct VolumeSpec {
     pub bytes: u64,
     /// Its sizes.
     pub geometry: VolumeGeometry,
-    /// Copies of its data.
+    /// Copies of what is written from now on.
     pub policy: Policy,
     /// Its limits.
     pub limits: VolumeLimits,
@@ -157,7 +157,7 @@ pub struct OwnershipGrant {
     pub epoch: u64,
     /// Bytes of the segment.
     pub bytes: u64,
-    /// Copies of its data.
+    /// Policy of the files that are made from now on. It may change under one epoch.
     pub policy: Policy,
     /// Acknowledge no write for this long from the receipt of this, ms: the previous owner's lease
     /// may not have expired (`protocols.md` 6.5).
@@ -260,7 +260,7 @@ pub enum BlockRequest {
         /// trims can come late and change nothing.
         force: bool,
     },
-    /// Changes a volume's limits.
+    /// Changes a volume's limits, sharing and policy.
     Set {
         /// The volume.
         volume: VolumeId,
@@ -268,6 +268,9 @@ pub enum BlockRequest {
         limits: VolumeLimits,
         /// May be attached several times at once.
         shared: bool,
+        /// Policy of the files that its block servers make from now on; none: as it is. A manager that
+        /// does not know of it answers with the volume unchanged.
+        policy: Option<Policy>,
     },
     /// Makes a snapshot: a consistent cut over all segments (B10).
     Snapshot {

@@ -426,6 +426,14 @@ impl BlockServerAgent {
                     HostedSegment { epoch, admissions, device: None, stops: 0, cause, task };
                 self.0.places.borrow_mut().insert(id, place);
             }
+            Action::SetPolicy(id, epoch, policy) => {
+                let places = self.0.places.borrow();
+                let place = places.get(&id).filter(|place| place.epoch == epoch);
+                if let Some(device) = place.and_then(|place| place.device.as_ref()) {
+                    tracing::info!(segment = %id, epoch, %policy, "makes files with another policy");
+                    device.device.set_policy(policy);
+                }
+            }
             Action::Close(id, epoch) => {
                 let place = self.0.places.borrow_mut().remove(&id);
                 let Some(place) = place.filter(|place| place.epoch == epoch) else { return };
@@ -465,6 +473,9 @@ impl BlockServerAgent {
         loop {
             let opened = {
                 let _permit = self.0.opens.acquire().await.expect("never closed");
+                // Its policy may have been set since it was granted.
+                let now = self.0.ownership.borrow().held(id);
+                let held = now.filter(|now| now.epoch == held.epoch).unwrap_or(held);
                 self.0.devices.open(id, held).await
             };
             let (fault, stopped) = match opened {
@@ -508,6 +519,10 @@ impl BlockServerAgent {
         };
         match opened {
             Ok(device) => {
+                // It may have been set since the opening began.
+                if let Some(now) = self.0.ownership.borrow().held(id) {
+                    device.set_policy(now.policy);
+                }
                 place.device = Some(Rc::new(Counted::new(device, held.read_only)));
             }
             Err(fault) => {

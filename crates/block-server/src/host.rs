@@ -1,6 +1,7 @@
 //! [`Host`]: a block server's process: its agent, its segments on the core, and the server for
 //! them.
 
+use std::cell::Cell;
 use std::fmt;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -18,6 +19,7 @@ use futures_util::future::LocalBoxFuture;
 use runtime::Instant;
 use table::{ClientStore, Store};
 use transport::{Endpoint, Handler, Incoming, TransportError};
+use wire::control::Policy;
 
 use super::agent::{BlockServerAgent, Devices, ServedSegment};
 use super::lazy::LazySegment;
@@ -46,14 +48,17 @@ impl Devices for CoreDevices {
     fn open(&self, segment: SegmentId, held: OwnedSegment) -> Answer<'_, Rc<dyn ServedSegment>> {
         Box::pin(async move {
             let this = self.clone();
+            let policy = Rc::new(Cell::new(held.policy));
+            let shared = policy.clone();
             let late = LazySegment::new(
                 &self.client,
                 held.bytes,
+                policy,
                 Box::new(move || {
-                    let this = this.clone();
+                    let (this, policy) = (this.clone(), shared.clone());
                     Box::pin(async move {
                         let openings = this.openings.clone();
-                        openings.attempt(this.segment(segment, held)).await
+                        openings.attempt(this.segment(segment, held, policy)).await
                     })
                 }),
             );
@@ -79,9 +84,14 @@ impl CoreDevices {
         }
     }
 
-    async fn segment(self, segment: SegmentId, held: OwnedSegment) -> Result<Segment, Fault> {
+    async fn segment(
+        self,
+        segment: SegmentId,
+        held: OwnedSegment,
+        policy: Rc<Cell<Policy>>,
+    ) -> Result<Segment, Fault> {
         let path = segment_path(segment);
-        let store = ClientStore::new(&self.client, &path, held.policy).await.map_err(fault)?;
+        let store = ClientStore::with_policy(&self.client, &path, policy).await.map_err(fault)?;
         let identity = Identity { volume: segment.volume.get(), segment: segment.index };
         let which = (identity, held.bytes, held.epoch);
         let (env, store) = (self.client.env(), Rc::new(store));

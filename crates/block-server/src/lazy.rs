@@ -31,6 +31,8 @@ pub(super) type SegmentOpening = Box<dyn Fn() -> LocalBoxFuture<'static, Result<
 struct LazySegmentInner {
     client: Client,
     bytes: u64,
+    /// Policy of the files that it makes; its store reads it.
+    policy: Rc<Cell<Policy>>,
     opening: SegmentOpening,
     opened: OnceCell<Segment>,
     turn: Mutex<()>,
@@ -43,10 +45,17 @@ struct LazySegmentInner {
 pub(super) struct LazySegment(Rc<LazySegmentInner>);
 
 impl LazySegment {
-    pub(super) fn new(client: &Client, bytes: u64, opening: SegmentOpening) -> LazySegment {
+    /// Files of the segment that `opening` opens are to be made with the policy in `policy`.
+    pub(super) fn new(
+        client: &Client,
+        bytes: u64,
+        policy: Rc<Cell<Policy>>,
+        opening: SegmentOpening,
+    ) -> LazySegment {
         LazySegment(Rc::new(LazySegmentInner {
             client: client.clone(),
             bytes,
+            policy,
             opening,
             opened: OnceCell::new(),
             turn: Mutex::new(()),
@@ -189,6 +198,10 @@ impl ServedSegment for LazySegment {
             let identity = Identity { volume: to.volume.get(), segment: to.index };
             self.ask(|segment| Box::pin(segment.link(cut, Rc::new(store), identity))).await
         })
+    }
+
+    fn set_policy(&self, policy: Policy) {
+        self.0.policy.set(policy);
     }
 
     fn flatten(&self) -> Answer<'_, u64> {

@@ -44,7 +44,7 @@ pub struct OwnedSegment {
     pub epoch: u64,
     /// Bytes of the segment.
     pub bytes: u64,
-    /// Copies of its data.
+    /// Policy of the files that are made from now on; it may change under one epoch.
     pub policy: Policy,
     /// Leases of all previous owners are over then: no write is acknowledged before.
     pub ack_from: Instant,
@@ -63,6 +63,8 @@ pub enum Action {
     Open(SegmentId, OwnedSegment),
     /// Close the segment that was opened under this epoch.
     Close(SegmentId, u64),
+    /// Files of the segment that is open under this epoch are made with this policy from now on.
+    SetPolicy(SegmentId, u64, Policy),
 }
 
 /// The segments of one server, and its lease.
@@ -119,6 +121,9 @@ impl OwnershipLease {
                 Some(known) if known.epoch == epoch => {
                     known.ack_from = known.ack_from.min(ack_from);
                     known.alone_from = known.alone_from.min(alone_from);
+                    if std::mem::replace(&mut known.policy, policy) != policy {
+                        actions.push(Action::SetPolicy(id, epoch, policy));
+                    }
                 }
                 Some(known) if known.epoch > epoch => {}
                 _ => {

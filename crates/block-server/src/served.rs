@@ -62,6 +62,9 @@ pub trait ServedSegment: Owned {
         Box::pin(std::future::ready(Err(uncut())))
     }
 
+    /// Sets the policy of the files that it makes from now on.
+    fn set_policy(&self, policy: Policy);
+
     /// Begins to copy what is shared with other volumes; returns the number of such blocks.
     fn flatten(&self) -> Answer<'_, u64> {
         Box::pin(std::future::ready(Ok(0)))

@@ -117,6 +117,7 @@ mod tests {
             replicas: Vec::new(),
             acks: 1,
             token: [0; 16],
+            copies: 0,
         };
         StreamView {
             file: FileId::new(file),
@@ -124,6 +125,7 @@ mod tests {
             sealed_len: 0,
             open: sealed.is_none(),
             epoch: Epoch::new(1),
+            policy: None,
         }
     }
 

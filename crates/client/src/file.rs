@@ -27,7 +27,7 @@ pub(crate) struct FlatLogFileInner {
     pub(crate) file: FileId,
     pub(crate) policy: Policy,
     pub(crate) attributes: Attributes,
-    grant: [u8; 16],
+    pub(crate) grant: [u8; 16],
 }
 
 impl FlatLogFile {
@@ -57,7 +57,7 @@ impl FlatLogFile {
         self.0.file
     }
 
-    /// Its replication policy.
+    /// Its replication policy, as the namespace had it when it was opened.
     pub fn policy(&self) -> Policy {
         self.0.policy
     }
@@ -174,7 +174,8 @@ impl FlatLogFile {
         let file = inner.file;
         let Some(mut view) = self.reader().locate(0).await? else {
             let (chunks, epoch) = (Vec::new(), base::Epoch::NONE);
-            return Ok(StreamView { file, chunks, sealed_len: 0, open: false, epoch });
+            let (sealed_len, open, policy) = (0, false, None);
+            return Ok(StreamView { file, chunks, sealed_len, open, epoch, policy });
         };
         loop {
             let Some(last) = view.chunks.last() else { return Ok(view) };

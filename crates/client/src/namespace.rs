@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::file::FlatLogFile;
 use crate::limits::{LIST_MAX, RESOLVE_PARALLEL_MAX, SYMLINKS_MAX, TARGET_MAX};
 use crate::path::{join, names_of, relative_names, split_last};
+use crate::policy::{Inherited, check_policy};
 use crate::session::{Question, Refusal, unexpected_reply};
 
 /// The target of a path.
@@ -51,6 +52,17 @@ struct Walk<'a> {
     behind: Vec<String>,
     links: u32,
     follow_last: bool,
+    /// The policy of the last directory so far that has one of its own.
+    inherited: Option<Inherited>,
+}
+
+/// End of a walk.
+pub(crate) struct Walked {
+    pub(crate) found: Found,
+    /// Its path without links.
+    pub(crate) path: String,
+    /// The policy of the nearest directory above that has one.
+    pub(crate) inherited: Option<Inherited>,
 }
 
 enum Step {
@@ -77,8 +89,26 @@ impl Client {
         names: VecDeque<String>,
         follow_last: bool,
     ) -> Result<Found, Error> {
-        let mut walk =
-            Walk { path, names, parent: DirId::ROOT, behind: Vec::new(), links: 0, follow_last };
+        Ok(self.walk_noting(path, names, follow_last).await?.found)
+    }
+
+    /// The target of a path, and the policy that it inherits.
+    pub(crate) async fn walk_noting(
+        &self,
+        path: &str,
+        names: VecDeque<String>,
+        follow_last: bool,
+    ) -> Result<Walked, Error> {
+        let (parent, behind, inherited) = (DirId::ROOT, Vec::new(), None);
+        let mut walk = Walk { path, names, parent, behind, links: 0, follow_last, inherited };
+        let found = self.walk_to_end(&mut walk).await?;
+        let last = found.place.as_ref().map(|place| place.name.clone());
+        walk.behind.extend(last);
+        let path = format!("/{}", walk.behind.join("/"));
+        Ok(Walked { found, path, inherited: walk.inherited })
+    }
+
+    async fn walk_to_end(&self, walk: &mut Walk<'_>) -> Result<Found, Error> {
         loop {
             while walk.names.front().is_some_and(|name| name == "..") {
                 walk.names.pop_front();
@@ -92,7 +122,7 @@ impl Client {
                 // Ended in "..": resolve the directory itself.
                 walk.restart();
             }
-            if let Step::End(found) = self.walk_on(&mut walk).await? {
+            if let Step::End(found) = self.walk_on(walk).await? {
                 return Ok(found);
             }
         }
@@ -115,7 +145,12 @@ impl Client {
             .map(|(name, &parent)| self.lookup_place(NameKey { parent, name: name.clone() }));
         let answers = join_all(asked).await;
         for (index, answer) in answers.into_iter().enumerate() {
-            let (node, grant) = answer.map_err(|error| error.about("look up", walk.path))?;
+            let (node, grant, dir_policy) =
+                answer.map_err(|error| error.about("look up", walk.path))?;
+            if let Some(policy) = dir_policy {
+                let set_on = format!("/{}", walk.behind.join("/"));
+                walk.inherited = Some(Inherited { policy, set_on });
+            }
             let name = walk.names.pop_front().expect("as many as answers");
             let last = walk.names.is_empty();
             let place = NameKey { parent: parents[index], name };
@@ -172,7 +207,7 @@ impl Client {
     }
 
     /// Refuses a path that goes through what this client does not show, or ends there.
-    fn check_hidden(&self, place: &NameKey, path: &str) -> Result<(), Error> {
+    pub(crate) fn check_hidden(&self, place: &NameKey, path: &str) -> Result<(), Error> {
         match self.is_hidden(place.parent, &place.name) {
             true => Err(Error::invalid(path, format!("/{} is kept from this client", place.name))),
             false => Ok(()),
@@ -245,22 +280,26 @@ impl Client {
         mode: u32,
         exclusive: bool,
     ) -> Result<FlatLogFile, Error> {
-        let work = async {
-            if !policy.is_valid() {
-                let message = format!(
-                    "{} of {} copies is no policy; 1 to 5 copies, acknowledged by more than half",
-                    policy.acks, policy.copies
-                );
-                return Err(Error::invalid(path, message));
-            }
-            let attributes = Attributes { mode, mtime: self.0.env.unix_time().as_nanos() };
-            let change =
-                NamespaceChange::Create { place: place.clone(), policy, attributes, exclusive };
-            let made = self.change_node(place.parent, change).await;
-            let (node, grant) = made.map_err(|error| error.about("create", path))?;
-            self.file_of(path, Found { place: Some(place), node, grant })
-        };
+        let work = self.make_file(place, path, (policy, false), mode, exclusive);
         self.operation("create", work).await
+    }
+
+    /// Makes a file. With `inherit`, the directory's own policy goes before the one given.
+    pub(crate) async fn make_file(
+        &self,
+        place: NameKey,
+        path: &str,
+        (policy, inherit): (Policy, bool),
+        mode: u32,
+        exclusive: bool,
+    ) -> Result<FlatLogFile, Error> {
+        check_policy(path, policy)?;
+        let attributes = Attributes { mode, mtime: self.0.env.unix_time().as_nanos() };
+        let (parent, at) = (place.parent, place.clone());
+        let change = NamespaceChange::Create { place: at, policy, attributes, exclusive, inherit };
+        let made = self.change_node(parent, change).await;
+        let (node, grant) = made.map_err(|error| error.about("create", path))?;
+        self.file_of(path, Found { place: Some(place), node, grant })
     }
 
     /// Opens the file that `path` names; nothing is locked by it.
@@ -423,7 +462,7 @@ impl Client {
     ) -> Result<(), Refusal> {
         match self.change(parent, change).await? {
             NamespaceReply::Node { .. } | NamespaceReply::Done => Ok(()),
-            NamespaceReply::List { .. } => Err(unexpected()),
+            NamespaceReply::List { .. } | NamespaceReply::DirPolicy { .. } => Err(unexpected()),
         }
     }
 
@@ -500,15 +539,21 @@ impl Client {
     pub async fn lookup_at(&self, place: NameKey, path: &str) -> Result<Found, Error> {
         let work = async {
             let found = self.lookup_place(place.clone()).await;
-            let (node, grant) = found.map_err(|error| error.about("look up", path))?;
+            let (node, grant, _) = found.map_err(|error| error.about("look up", path))?;
             Ok(Found { place: Some(place), node, grant })
         };
         self.operation("look up", work).await
     }
 
-    async fn lookup_place(&self, place: NameKey) -> Result<(Node, [u8; 16]), Refusal> {
+    async fn lookup_place(
+        &self,
+        place: NameKey,
+    ) -> Result<(Node, [u8; 16], Option<Policy>), Refusal> {
         let parent = place.parent;
-        node_of(self.ask_namespace(parent, NamespaceRequest::Lookup { place }).await?)
+        match self.ask_namespace(parent, NamespaceRequest::Lookup { place }).await? {
+            NamespaceReply::Node { node, grant, dir_policy } => Ok((node, grant, dir_policy)),
+            _ => Err(unexpected()),
+        }
     }
 
     async fn mkdir_at(&self, place: NameKey, mode: u32) -> Result<DirId, Refusal> {
@@ -525,7 +570,7 @@ impl Client {
         Group::Namespace(namespace_partition(dir, partitions))
     }
 
-    async fn ask_namespace(
+    pub(crate) async fn ask_namespace(
         &self,
         dir: DirId,
         request: NamespaceRequest,
@@ -564,7 +609,7 @@ impl Client {
     ) -> Result<(), Refusal> {
         match self.change(dir, change).await? {
             NamespaceReply::Done | NamespaceReply::Node { .. } => Ok(()),
-            NamespaceReply::List { .. } => Err(unexpected()),
+            NamespaceReply::List { .. } | NamespaceReply::DirPolicy { .. } => Err(unexpected()),
         }
     }
 }
@@ -576,6 +621,7 @@ impl Walk<'_> {
             self.names.push_front(name);
         }
         self.parent = DirId::ROOT;
+        self.inherited = None;
     }
 
     /// Puts a link's target in the place of its name.
@@ -588,6 +634,7 @@ impl Walk<'_> {
         if target.starts_with('/') {
             self.behind.clear();
             self.parent = DirId::ROOT;
+            self.inherited = None;
         }
         for name in relative_names(target).into_iter().rev() {
             self.names.push_front(name);
@@ -605,8 +652,8 @@ fn namespace_reply(reply: ControlReply) -> Result<NamespaceReply, Refusal> {
 
 fn node_of(reply: NamespaceReply) -> Result<(Node, [u8; 16]), Refusal> {
     match reply {
-        NamespaceReply::Node { node, grant } => Ok((node, grant)),
-        NamespaceReply::List { .. } | NamespaceReply::Done => Err(unexpected()),
+        NamespaceReply::Node { node, grant, .. } => Ok((node, grant)),
+        _ => Err(unexpected()),
     }
 }
 

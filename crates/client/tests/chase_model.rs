@@ -230,6 +230,7 @@ impl World {
             replicas: chunk.servers.iter().map(|&server| replica_place(server)).collect(),
             acks: if self.planted == Some(Planted::AckBelowM) { 1 } else { ACKS as u8 },
             token: [1; 16],
+            copies: chunk.servers.len() as u8,
         };
         let tail = self.peers.tail();
         WriterGrant {

@@ -26,6 +26,7 @@ pub fn chunk(id: u64, servers: [u32; 3]) -> ChunkPlace {
         replicas: servers.map(replica).to_vec(),
         acks: 3,
         token: [1; 16],
+        copies: 0,
     }
 }
 

@@ -27,6 +27,7 @@ async fn file_of(fake: &Fake, client: &Client, path: &str, count: u64) -> FlatLo
             sealed,
             servers: vec![0, 1, 2],
             acks: 3,
+            copies: 3,
         });
         let stream = Stream {
             policy,

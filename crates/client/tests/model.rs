@@ -169,6 +169,7 @@ impl Model {
             replicas: chunk.servers.iter().map(replica).collect(),
             acks: self.acks as u8,
             token: [1; 16],
+            copies: 0,
         }
     }
 
@@ -592,6 +593,7 @@ fn dummy(now: Instant) -> Writer {
         }],
         acks: 1,
         token: [0; 16],
+        copies: 1,
     };
     let grant = WriterGrant { epoch: EPOCH, len: 0, current: Some(place), spares: vec![] };
     Writer::new(config(), chase(), grant, now).unwrap()

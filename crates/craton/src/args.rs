@@ -9,6 +9,7 @@ use wire::control::Policy;
 
 use crate::bench::parts::Part;
 use crate::exit::{EXIT_CODES, Failure};
+use crate::fs::policy::PolicyCommand;
 use crate::volume::VolumeCommand;
 
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (commit ", env!("CRATON_COMMIT"), ")");
@@ -432,7 +433,7 @@ pub enum FsCommand {
         #[command(flatten)]
         copy: CopyArgs,
         /// rep1 to rep5: copies of each file, of which more than half are waited for; rep3-strict and
-        /// the like: all [default: up to rep3, as the cluster has servers]
+        /// the like: all [default: that of the directory, see 'fs policy', else up to rep3]
         #[arg(long, value_name = "POLICY")]
         redundancy: Option<Policy>,
     },
@@ -463,7 +464,7 @@ pub enum FsCommand {
         src: PathBuf,
         /// A path in the cluster.
         path: String,
-        /// Its policy, when the file is made: rep1 to rep5, or rep3-strict and the like
+        /// Its policy, when the file is made, see 'fs put' [default: that of the directory]
         #[arg(long, value_name = "POLICY")]
         redundancy: Option<Policy>,
     },
@@ -512,6 +513,9 @@ pub enum FsCommand {
         #[arg(short, long)]
         symbolic: bool,
     },
+    /// Show or set how many copies the files of a directory get
+    #[command(subcommand)]
+    Policy(PolicyCommand),
     /// Show space: capacity, use, what the files take
     Df {
         /// Print one JSON object.

@@ -150,8 +150,13 @@ async fn create(group: &Group<Namespace>, dirs: u64, number: u64) {
     };
     let place = NameKey { parent, name: format!("file-{number:09}") };
     let attributes = Attributes::default();
-    let change =
-        NamespaceChange::Create { place, policy: Policy::strict(3), attributes, exclusive: true };
+    let change = NamespaceChange::Create {
+        place,
+        policy: Policy::strict(3),
+        attributes,
+        exclusive: true,
+        inherit: false,
+    };
     propose(group, dirs + number, change).await;
 }
 

@@ -18,8 +18,9 @@ impl Namespace {
         }
         match change {
             NamespaceChange::Mkdir { place, attributes } => self.mkdir(place, *attributes),
-            NamespaceChange::Create { place, policy, attributes, exclusive } => {
-                self.create(place, *policy, *attributes, *exclusive)
+            NamespaceChange::Create { place, policy, attributes, exclusive, inherit } => {
+                let own = self.dir(place.parent)?.policy.filter(|_| *inherit);
+                self.create(place, own.unwrap_or(*policy), *attributes, *exclusive)
             }
             NamespaceChange::Symlink { place, target, attributes } => {
                 self.check_free(place)?;
@@ -40,6 +41,14 @@ impl Namespace {
             NamespaceChange::Rename { from, to, replace } => self.rename(from, to, *replace),
             NamespaceChange::SetAttributes { place, attributes, len, .. } => {
                 self.set_attributes(place, *attributes, *len)
+            }
+            NamespaceChange::SetDirPolicy { dir, policy } => {
+                self.dir_mut(*dir)?.policy = *policy;
+                Ok(Answer::Done)
+            }
+            NamespaceChange::SetFilePolicy { file, policy, .. } => {
+                self.inodes.get_mut(file).ok_or(Refusal::NoFile)?.policy = *policy;
+                Ok(Answer::Done)
             }
         }
     }
@@ -106,6 +115,24 @@ impl Namespace {
                     Entry::Dir { .. } | Entry::Symlink { .. } => None,
                 };
                 if file.is_none() || *file == there { Ok(()) } else { Err(Refusal::NoFile) }
+            }
+            NamespaceChange::SetDirPolicy { dir, policy } => {
+                if policy.is_some_and(|policy| !policy.is_valid()) {
+                    return Err(Refusal::BadPolicy);
+                }
+                // One that comes or goes by an intent is not there, or may not stay.
+                self.check_readable(*dir, None)?;
+                self.dir(*dir).map(drop)
+            }
+            NamespaceChange::SetFilePolicy { place, file, policy } => {
+                if !policy.is_valid() {
+                    return Err(Refusal::BadPolicy);
+                }
+                self.check_writable(place)?;
+                match self.entry(place)? {
+                    Entry::File(there) if there == file => Ok(()),
+                    _ => Err(Refusal::NoFile),
+                }
             }
         }
     }

@@ -4,7 +4,7 @@ use base::FileId;
 use wire::control::{NamespaceChange, OpId};
 
 use super::cross::{Action, IntentId};
-use super::outcome::{put_attributes, put_policy, take_attributes, take_policy};
+use super::outcome::{NO_POLICY, put_attributes, put_policy, take_attributes, take_policy};
 use super::{Outcome, decode_outcome, encode_outcome};
 use master_consensus::bytes::{DecodeError, Reader, Writer};
 
@@ -138,8 +138,8 @@ pub(super) fn put_change(to: &mut Writer, change: &NamespaceChange) {
         NamespaceChange::Mkdir { place, attributes } => {
             put_attributes(to.u8(1).place(place), attributes);
         }
-        NamespaceChange::Create { place, policy, attributes, exclusive } => {
-            put_policy(to.u8(2).place(place), *policy);
+        NamespaceChange::Create { place, policy, attributes, exclusive, inherit } => {
+            put_policy(to.u8(if *inherit { 10 } else { 2 }).place(place), *policy);
             put_attributes(to, attributes);
             to.bool(*exclusive);
         }
@@ -168,6 +168,13 @@ pub(super) fn put_change(to: &mut Writer, change: &NamespaceChange) {
                 to.file(*file);
             }
         }
+        NamespaceChange::SetDirPolicy { dir, policy } => {
+            to.u8(11).dir(*dir);
+            put_policy(to, policy.unwrap_or(NO_POLICY));
+        }
+        NamespaceChange::SetFilePolicy { place, file, policy } => {
+            put_policy(to.u8(12).place(place).file(*file), *policy);
+        }
     }
 }
 
@@ -175,11 +182,13 @@ pub(super) fn put_change(to: &mut Writer, change: &NamespaceChange) {
 pub(super) fn take_change(from: &mut Reader<'_>) -> Result<NamespaceChange, DecodeError> {
     Ok(match from.u8()? {
         1 => NamespaceChange::Mkdir { place: from.place()?, attributes: take_attributes(from)? },
-        2 => NamespaceChange::Create {
+        // 10 inherits; before it was there, each creation was a 2.
+        tag @ (2 | 10) => NamespaceChange::Create {
             place: from.place()?,
             policy: take_policy(from)?,
             attributes: take_attributes(from)?,
             exclusive: from.bool()?,
+            inherit: tag == 10,
         },
         3 => NamespaceChange::Symlink {
             place: from.place()?,
@@ -204,6 +213,15 @@ pub(super) fn take_change(from: &mut Reader<'_>) -> Result<NamespaceChange, Deco
                 (false, _) => return Err(DecodeError),
             },
             file: if tag == 9 { Some(from.file()?) } else { None },
+        },
+        11 => NamespaceChange::SetDirPolicy {
+            dir: from.dir()?,
+            policy: Some(take_policy(from)?).filter(|policy| *policy != NO_POLICY),
+        },
+        12 => NamespaceChange::SetFilePolicy {
+            place: from.place()?,
+            file: from.file()?,
+            policy: take_policy(from)?,
         },
         _ => return Err(DecodeError),
     })

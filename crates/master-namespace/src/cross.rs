@@ -12,7 +12,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::{DirId, FileId};
-use wire::control::{Attributes, NameKey, NamespaceChange, Node, OpId, namespace_partition};
+use wire::control::{
+    Attributes, NameKey, NamespaceChange, Node, OpId, Policy, namespace_partition,
+};
 
 use super::state::{Dir, Entry};
 use super::{Answer, Namespace, Outcome, Refusal};
@@ -91,6 +93,13 @@ pub enum Action {
     },
     /// Directory renames are one at a time: this is the turn, which partition 0 gives.
     RenameTurn,
+    /// A file's policy is recorded.
+    SetInodePolicy {
+        /// The file.
+        file: FileId,
+        /// Its policy.
+        policy: Policy,
+    },
 }
 
 /// Actions by partition.
@@ -333,6 +342,12 @@ impl Namespace {
                 add(file.partition(), Action::SetInode { file, attributes, len });
                 answer = Answer::Remote(file);
             }
+            NamespaceChange::SetFilePolicy { place, file, policy } => {
+                add(self.partition, Action::Hold { place: place.clone() });
+                let (file, policy) = (*file, *policy);
+                add(file.partition(), Action::SetInodePolicy { file, policy });
+            }
+            NamespaceChange::SetDirPolicy { .. } => return Ok(None),
             NamespaceChange::Create { .. } | NamespaceChange::Symlink { .. } => return Ok(None),
         }
         // A rename that got here moves a directory, or touches a file of another partition.
@@ -437,6 +452,12 @@ impl Namespace {
             Action::SetInode { file, .. } => {
                 self.inodes.get(file).ok_or(Refusal::NoFile)?;
             }
+            Action::SetInodePolicy { file, policy } => {
+                self.inodes.get(file).ok_or(Refusal::NoFile)?;
+                if !policy.is_valid() {
+                    return Err(Refusal::BadPolicy);
+                }
+            }
             Action::RenameTurn => {
                 if self.cross.turn.is_some_and(|holder| holder != intent) {
                     return Err(Refusal::Locked);
@@ -484,7 +505,10 @@ impl Namespace {
                 files.iter().for_each(|&(file, count)| self.uncount(file, count));
             }
             Action::RenameTurn => self.cross.turn = None,
-            Action::Reparent { .. } | Action::Uncount { .. } | Action::SetInode { .. } => {}
+            Action::Reparent { .. }
+            | Action::Uncount { .. }
+            | Action::SetInode { .. }
+            | Action::SetInodePolicy { .. } => {}
         }
     }
 
@@ -525,6 +549,11 @@ impl Namespace {
                 if let Some(inode) = self.inodes.get_mut(file) {
                     inode.attributes = *attributes;
                     inode.len = len.unwrap_or(inode.len);
+                }
+            }
+            Action::SetInodePolicy { file, policy } => {
+                if let Some(inode) = self.inodes.get_mut(file) {
+                    inode.policy = *policy;
                 }
             }
             // The turn of an own intent ends when all others have done their part, or the next

@@ -175,6 +175,9 @@ pub(super) fn take_attributes(from: &mut Reader<'_>) -> Result<Attributes, Decod
     Ok(Attributes { mode: from.u32()?, mtime: from.u64()? })
 }
 
+/// Stands for the absence of a policy; no policy has no copies.
+pub(super) const NO_POLICY: Policy = Policy { copies: 0, acks: 0 };
+
 /// Writes a policy.
 pub(super) fn put_policy(to: &mut Writer, policy: Policy) {
     to.u8(policy.copies).u8(policy.acks);

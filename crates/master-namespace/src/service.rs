@@ -10,7 +10,7 @@ use runtime::Env;
 use runtime::sync::Notify;
 use wire::control::{
     ControlError, Group as GroupName, NameKey, NamedNode, NamespaceChange, NamespaceReply,
-    NamespaceRequest, Node, OpId, namespace_partition,
+    NamespaceRequest, Node, OpId, Policy, namespace_partition,
 };
 
 use super::question::{Question, decode_nodes};
@@ -122,8 +122,8 @@ impl NamespaceService {
     pub async fn serve(&self, request: NamespaceRequest) -> Result<NamespaceReply, ControlError> {
         match request {
             NamespaceRequest::Lookup { place } => {
-                let node = self.lookup(&place).await?;
-                self.node_reply(node)
+                let (dir_policy, node) = self.lookup_in(&place).await?;
+                self.node_reply(node, dir_policy)
             }
             NamespaceRequest::List { dir, after, limit } => {
                 let page = self.look(|state| state.list(dir, after.as_deref(), limit)).await?;
@@ -131,7 +131,11 @@ impl NamespaceService {
             }
             NamespaceRequest::StatFile { file } => {
                 let node = self.look(|state| state.stat(file)).await?;
-                self.node_reply(node)
+                self.node_reply(node, None)
+            }
+            NamespaceRequest::DirPolicy { dir } => {
+                let policy = self.look(|state| state.dir_policy(dir)).await?;
+                Ok(NamespaceReply::DirPolicy { policy })
             }
             NamespaceRequest::Change { op, change } => self.change(op, change).await,
         }
@@ -160,17 +164,25 @@ impl NamespaceService {
     /// its last name was removed, or a rename has put another target there. In the second case the
     /// name was there all the time, so another read decides.
     async fn lookup(&self, place: &NameKey) -> Result<Node, ControlError> {
+        Ok(self.lookup_in(place).await?.1)
+    }
+
+    /// The same, with the own policy of the directory, as of one moment.
+    async fn lookup_in(&self, place: &NameKey) -> Result<(Option<Policy>, Node), ControlError> {
         let deadline = self.0.env.now() + self.0.timing.lock_timeout;
         let mut gone = None;
         loop {
-            let file = match self.look(|state| state.lookup(place)).await? {
-                Found::Node(node) => return Ok(node),
+            let both =
+                |state: &Namespace| Ok((state.dir_policy(place.parent)?, state.lookup(place)?));
+            let (dir_policy, found) = self.look(both).await?;
+            let file = match found {
+                Found::Node(node) => return Ok((dir_policy, node)),
                 // Counts go down after names: this name can only be a left-over.
                 Found::Remote(file) if gone == Some(file) => return Err(Refusal::NoName.into()),
                 Found::Remote(file) => file,
             };
             if let Some(node) = self.stat_one(file).await? {
-                return Ok(node);
+                return Ok((dir_policy, node));
             }
             self.0.env.mark("namespace: a file is gone before its attributes are read");
             if self.0.env.now() >= deadline {
@@ -223,7 +235,11 @@ impl NamespaceService {
             | NamespaceChange::Symlink { place, .. }
             | NamespaceChange::Unlink { place }
             | NamespaceChange::Rmdir { place }
-            | NamespaceChange::SetAttributes { place, .. } => here(place),
+            | NamespaceChange::SetAttributes { place, .. }
+            | NamespaceChange::SetFilePolicy { place, .. } => here(place),
+            NamespaceChange::SetDirPolicy { dir, .. } => {
+                namespace_partition(*dir, self.0.partitions) == self.0.partition
+            }
         };
         if good { Ok(()) } else { Err(Refusal::Elsewhere.into()) }
     }
@@ -238,7 +254,7 @@ impl NamespaceService {
         }
         match outcome {
             Ok(Answer::Done) => Ok(NamespaceReply::Done),
-            Ok(Answer::Node(node)) => self.node_reply(node),
+            Ok(Answer::Node(node)) => self.node_reply(node, None),
             Ok(Answer::Remote(file)) => {
                 let node = match (self.stat_one(file).await?, command) {
                     (Some(node), _) => node,
@@ -249,7 +265,7 @@ impl NamespaceService {
                     ) => self.lookup(place).await?,
                     (None, _) => return Err(Refusal::NoName.into()),
                 };
-                self.node_reply(node)
+                self.node_reply(node, None)
             }
             Ok(Answer::Pending(_) | Answer::Prepared(_)) => Err(Refusal::BadCommand.into()),
             Err(refusal) => Err(refusal.into()),
@@ -258,7 +274,11 @@ impl NamespaceService {
 
     /// A node with a grant when it is a file that has a name. The answer to a retry may describe
     /// a file that is gone: no grant then.
-    fn node_reply(&self, node: Node) -> Result<NamespaceReply, ControlError> {
+    fn node_reply(
+        &self,
+        node: Node,
+        dir_policy: Option<Policy>,
+    ) -> Result<NamespaceReply, ControlError> {
         let grant = match &node {
             Node::File { file, .. } => {
                 let gone = file.partition() == self.0.partition
@@ -267,7 +287,7 @@ impl NamespaceService {
             }
             Node::Dir { .. } | Node::Symlink { .. } => [0; 16],
         };
-        Ok(NamespaceReply::Node { node, grant })
+        Ok(NamespaceReply::Node { node, grant, dir_policy })
     }
 
     fn grant(&self, file: FileId) -> [u8; 16] {

@@ -94,6 +94,7 @@ impl Action {
             Action::RenameTurn => {
                 to.u8(10);
             }
+            Action::SetInodePolicy { file, policy } => put_policy(to.u8(11).file(*file), *policy),
         }
     }
 
@@ -120,6 +121,7 @@ impl Action {
                 },
             },
             10 => Action::RenameTurn,
+            11 => Action::SetInodePolicy { file: from.file()?, policy: take_policy(from)? },
             _ => return Err(DecodeError),
         })
     }
@@ -286,8 +288,13 @@ impl Namespace {
                 self.dirs.taken();
                 continue;
             };
-            let head = Writer::new().dir(dir.parent).u32(dir.versions_floor).take();
-            rows.put(&key, Some(&head));
+            let mut head = Writer::new();
+            head.dir(dir.parent).u32(dir.versions_floor);
+            // Without one the row is as it was before directories had policies.
+            if let Some(policy) = dir.policy {
+                put_policy(&mut head, policy);
+            }
+            rows.put(&key, Some(&head.finish()));
             let names = dir.entries.take_changes(rows, |rows, name, entry| {
                 let value = value_of(entry, |entry, to| entry.encode(to));
                 rows.put(&row_key(NAME, dir_key(id), name), value.as_deref());
@@ -344,6 +351,13 @@ impl Namespace {
                 let (id, "") = named()? else { return Err(DecodeError) };
                 let mut dir = Dir::new(from.dir()?);
                 dir.versions_floor = from.u32()?;
+                if from.clone().end().is_err() {
+                    let policy = take_policy(from)?;
+                    if !policy.is_valid() {
+                        return Err(DecodeError);
+                    }
+                    dir.policy = Some(policy);
+                }
                 self.dirs.load(id, dir);
             }
             NAME => {

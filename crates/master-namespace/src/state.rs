@@ -43,6 +43,9 @@ pub(super) struct Dir {
     pub(super) versions: Tracked<Box<str>, u32>,
     /// The version of the next new directory of any other name.
     pub(super) versions_floor: u32,
+    /// Its own policy for files that are made in it, and below where no other goes before. It stays
+    /// with the directory when that is moved.
+    pub(super) policy: Option<Policy>,
 }
 
 /// A file, in the partition that made it.
@@ -69,7 +72,7 @@ impl Inode {
 impl Dir {
     pub(super) fn new(parent: DirId) -> Dir {
         let (entries, versions) = (Tracked::default(), Tracked::default());
-        Dir { parent, entries, versions, versions_floor: 0 }
+        Dir { parent, entries, versions, versions_floor: 0, policy: None }
     }
 
     /// The version that a new directory `name` here gets.
@@ -147,6 +150,12 @@ impl Namespace {
     /// True when this partition made the file and it has a name.
     pub fn has_file(&self, file: FileId) -> bool {
         self.inodes.contains_key(&file)
+    }
+
+    /// The own policy of a directory of this partition.
+    pub fn dir_policy(&self, dir: DirId) -> Result<Option<Policy>, Refusal> {
+        self.check_readable(dir, None)?;
+        Ok(self.dir(dir)?.policy)
     }
 
     /// The parent of a directory of this partition.

@@ -97,6 +97,8 @@ pub struct Chunk {
     len: u32,
     /// MinCopy, as allocated.
     pub acks: u8,
+    /// MaxCopy: the copies that it is to have, whatever the file's policy becomes.
+    pub copies: u8,
     count: u8,
     sealed_slots: u8,
     target: u8,
@@ -107,12 +109,18 @@ pub struct Chunk {
 const _: () = assert!(size_of::<Chunk>() <= 72);
 
 impl Chunk {
-    /// A new chunk, whose replicas all take part in acknowledgements.
-    pub fn new(id: ChunkId, epoch: Epoch, acks: u8, places: &[PlaceIndex]) -> Chunk {
+    /// A new chunk, whose replicas all take part in acknowledgements. Of `copies` it may get fewer.
+    pub fn new(
+        id: ChunkId,
+        epoch: Epoch,
+        (copies, acks): (u8, u8),
+        places: &[PlaceIndex],
+    ) -> Chunk {
         let mut slots = [PlaceIndex::default(); SLOTS_MAX];
         slots[..places.len()].copy_from_slice(places);
         let count = places.len() as u8;
-        Chunk { id, epoch, base: 0, len: 0, acks, count, sealed_slots: 0, target: 0, slots }
+        let (base, len, sealed_slots, target) = (0, 0, 0, 0);
+        Chunk { id, epoch, base, len, acks, copies, count, sealed_slots, target, slots }
     }
 
     /// Its committed length; absent while open.
@@ -204,6 +212,7 @@ impl Chunk {
     }
 }
 
+/// Its form has no `copies`: the row of its stream has them.
 impl Encode for Chunk {
     fn put(&self, to: &mut Writer) {
         self.id.put(to);
@@ -230,7 +239,7 @@ impl Encode for Chunk {
         for slot in &mut slots[..usize::from(count)] {
             *slot = PlaceIndex(from.u32()?);
         }
-        Ok(Chunk { id, epoch, base, len, acks, count, sealed_slots, target, slots })
+        Ok(Chunk { id, epoch, base, len, acks, copies: 0, count, sealed_slots, target, slots })
     }
 }
 
@@ -241,7 +250,7 @@ mod tests {
     #[test]
     fn replicas_come_and_go() {
         let places: Vec<_> = (10..15).map(PlaceIndex).collect();
-        let mut chunk = Chunk::new(ChunkId::new(1), Epoch::new(1), 3, &places);
+        let mut chunk = Chunk::new(ChunkId::new(1), Epoch::new(1), (5, 3), &places);
         chunk.seal(100);
         chunk.seal_slot(PlaceIndex(11));
         chunk.seal_slot(PlaceIndex(14));

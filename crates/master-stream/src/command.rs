@@ -133,6 +133,8 @@ pub enum Action {
     /// The leader ends a writer that is gone from `chunk`. Refused when the writer has gone on in
     /// another chunk: it lives. Before it was there, the leader sent a `Close` without a length.
     SealAbandoned { op: OpId, file: FileId, epoch: Epoch, chunk: ChunkId },
+    /// Sets the policy of the chunks that a file gets from then on.
+    SetPolicy { op: OpId, file: FileId, policy: Policy },
 }
 
 encode_enum!(Action {
@@ -152,6 +154,7 @@ encode_enum!(Action {
     14 => Forget { replicas, gone },
     15 => SealLongerTail { file, epoch, chunk, len, votes, holders, delete_at_ms },
     16 => SealAbandoned { op, file, epoch, chunk },
+    17 => SetPolicy { op, file, policy },
 });
 
 /// Result of a command.

@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use base::limits::REPLICAS_MAX;
 use base::{ChunkId, Epoch, FileId, ID_COUNTER_END};
 
 use super::chunk::{Chunk, PlaceIndex, Places};
 use super::command::{Action, Command, Outcome};
 use super::encoding::Encode;
+use super::planted::{Planted, planted};
 use super::state::{Dead, Stream, StreamMachine};
 use super::writers::{SpareChange, TailSeal};
 use master_consensus::bytes::{DecodeError, Reader, Writer, row_key, split_key};
@@ -73,6 +75,9 @@ impl StreamMachine {
             Action::Forget { replicas, gone } => self.forget(&replicas, gone),
             Action::SealAbandoned { op, file, epoch, chunk } => {
                 self.once(&op, |state| state.seal_abandoned(&op, file, epoch, chunk))
+            }
+            Action::SetPolicy { op, file, policy } => {
+                self.once(&op, |state| state.set_policy(file, policy))
             }
         }
     }
@@ -248,6 +253,13 @@ impl Encode for Stream {
         opening.put(to);
         self.chunks.put(to);
         self.spares.put(to);
+        // While no policy was set they all have the copies of the policy, and the row ends here.
+        let other = |chunk: &Chunk| chunk.copies != self.policy.copies;
+        if self.all_chunks().any(other) && !planted(Planted::CopiesLostInRow) {
+            self.all_chunks().for_each(|chunk| {
+                to.u8(chunk.copies);
+            });
+        }
     }
 
     fn take(from: &mut Reader<'_>) -> Result<Stream, DecodeError> {
@@ -259,6 +271,15 @@ impl Encode for Stream {
         stream.opening = opening.map(|(client, seq)| (base::ClientId::new(client), seq));
         stream.chunks = Vec::<Chunk>::take(from)?;
         stream.spares = Vec::<Chunk>::take(from)?;
+        let recorded = from.clone().end().is_err();
+        let policy = stream.policy;
+        for chunk in stream.chunks.iter_mut().chain(&mut stream.spares) {
+            chunk.copies = if recorded { from.u8()? } else { policy.copies };
+        }
+        // One form: copies that say nothing are left out.
+        if recorded && stream.all_chunks().all(|chunk| chunk.copies == policy.copies) {
+            return Err(DecodeError);
+        }
         Ok(stream)
     }
 }
@@ -375,6 +396,9 @@ impl StreamMachine {
         }
         if places.iter().any(|&place| self.dead.contains_key(&(place, chunk.id))) {
             return Err("5: a replica that a file refers to is not dead");
+        }
+        if !(1..=REPLICAS_MAX).contains(&usize::from(chunk.copies)) {
+            return Err("1: a chunk is to have copies");
         }
         let open = chunk.sealed().is_none();
         let acks = usize::from(chunk.acks);

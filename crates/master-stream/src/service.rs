@@ -246,10 +246,7 @@ impl<L: Log> Service<L> {
     ) -> Result<StreamReply, ControlError> {
         match change {
             StreamChange::Open { file, policy, grant, spares, purpose } => {
-                if !(self.grants)(file, &grant) {
-                    let text = "the grant to open is not valid any more: look the file up again";
-                    return Err(ControlError::new(Kind::Refresh, text));
-                }
+                self.check_grant(file, &grant)?;
                 if !policy.is_valid() {
                     return Err(invalid("copies and acknowledgements do not fit each other"));
                 }
@@ -308,6 +305,13 @@ impl<L: Log> Service<L> {
                     answer => answer,
                 }
             }
+            StreamChange::SetPolicy { file, policy, grant } => {
+                self.check_grant(file, &grant)?;
+                match self.decide(Action::SetPolicy { op, file, policy }).await? {
+                    Outcome::Refused { why } => Err(refusal(why)),
+                    _ => Ok(StreamReply::Done { len: 0 }),
+                }
+            }
             StreamChange::Delete { file } => {
                 let delete_at_ms = self.rights_end_ms();
                 let file_memory_ms = self.config.file_memory.as_millis() as u64;
@@ -318,6 +322,14 @@ impl<L: Log> Service<L> {
                 }
             }
         }
+    }
+
+    fn check_grant(&self, file: FileId, grant: &[u8; 16]) -> Result<(), ControlError> {
+        if (self.grants)(file, grant) {
+            return Ok(());
+        }
+        let text = "the grant to open is not valid any more: look the file up again";
+        Err(ControlError::new(Kind::Refresh, text))
     }
 
     /// Opens for append: answers only after all chunks of older epochs are fenced and sealed.
@@ -482,6 +494,11 @@ impl<L: Log> Service<L> {
         // Made while servers were missing: of no use once there are places for all copies.
         let is_short =
             |policy: Policy, spare: &Chunk| spare.len_slots() < usize::from(policy.copies);
+        // Made before the policy was set: of no use once there are places for others.
+        let is_old = |policy: Policy, spare: &Chunk| {
+            let acks = policy.acks.min(spare.len_slots() as u8);
+            (spare.copies, spare.acks) != (policy.copies, acks)
+        };
         let short = self.stream(file, |stream| {
             stream
                 .spares
@@ -493,6 +510,12 @@ impl<L: Log> Service<L> {
             let places = self.place(&view, Demand { policy, purpose }, avoid);
             places.is_ok_and(|places| places.len() == usize::from(policy.copies))
         });
+        let old = self.stream(file, |stream| {
+            stream.spares.iter().any(|spare| is_old(stream.policy, spare)).then_some(stream.policy)
+        });
+        let renewable = old
+            .flatten()
+            .is_some_and(|policy| self.place(&view, Demand { policy, purpose }, avoid).is_ok());
         let found = self.log.with_state(|state| {
             let stream = state.stream(file)?;
             let at = |slot: super::chunk::Slot| state.place(slot.place);
@@ -500,7 +523,8 @@ impl<L: Log> Service<L> {
             let spares = stream.spares.iter().filter(|spare| spare.id.get() >= behind);
             let (bad, good): (Vec<_>, Vec<_>) = spares.partition(|spare| {
                 let short = better && is_short(stream.policy, spare);
-                short || spare.slots().any(|slot| is_bad(at(slot)))
+                let old = renewable && is_old(stream.policy, spare);
+                short || old || spare.slots().any(|slot| is_bad(at(slot)))
             });
             let near = stream.chunks.last().into_iter().chain(good.iter().copied());
             let used: Vec<_> =
@@ -556,6 +580,7 @@ impl<L: Log> Service<L> {
                 sealed_len: stream.sealed_len(),
                 open: stream.tail().is_some(),
                 epoch: stream.epoch,
+                policy: Some(stream.policy),
             })
         })
     }
@@ -582,6 +607,7 @@ impl<L: Log> Service<L> {
             replicas: slots.iter().map(|slot| at(slot.place)).collect(),
             acks: chunk.acks,
             token: self.chunk_token(chunk.id, rights, chunk.epoch).0,
+            copies: chunk.copies,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use base::limits::REPLICAS_MAX;
 use base::{ChunkId, ClientId, DiskId, Epoch, FileId, ID_COUNTER_END};
 use wire::control::{OpId, Policy};
 
@@ -15,7 +16,7 @@ use master_consensus::tracked::Tracked;
 /// A file's chunks and its writer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stream {
-    /// Its replication policy.
+    /// Replication policy of the chunks that it gets from now on: each records its own.
     pub policy: Policy,
     /// Epoch of the latest writer, or recovery.
     pub epoch: Epoch,
@@ -48,6 +49,11 @@ impl Stream {
     /// The open chunk.
     pub fn tail(&self) -> Option<&Chunk> {
         self.chunks.last().filter(|chunk| chunk.sealed().is_none())
+    }
+
+    /// Its chunks, then its spares.
+    pub fn all_chunks(&self) -> impl Iterator<Item = &Chunk> {
+        self.chunks.iter().chain(&self.spares)
     }
 
     pub(super) fn tail_mut(&mut self) -> Option<&mut Chunk> {
@@ -312,11 +318,14 @@ impl StreamMachine {
     pub(super) fn make_chunk(&mut self, file: FileId, places: &[ReplicaLocation]) -> Chunk {
         let id = ChunkId::compose(self.partition, self.next_chunk);
         self.next_chunk += 1;
-        let indexes: Vec<_> = places.iter().map(|&place| self.places.intern(place)).collect();
         let stream = &self.streams[&file];
-        let acks = stream.policy.acks.min(places.len() as u8);
+        let (policy, epoch) = (stream.policy, stream.epoch);
+        // Placed for a policy that had more of them, which has been changed since.
+        let places = &places[..places.len().min(usize::from(policy.copies))];
+        let indexes: Vec<_> = places.iter().map(|&place| self.places.intern(place)).collect();
+        let acks = policy.acks.min(places.len() as u8);
         self.owners.insert(id, file);
-        Chunk::new(id, stream.epoch, acks, &indexes)
+        Chunk::new(id, epoch, (policy.copies, acks), &indexes)
     }
 
     /// Records every replica of a chunk as dead. The caller has taken it out of its stream.
@@ -349,11 +358,11 @@ pub(super) fn refused(why: Refusal) -> Outcome {
     Outcome::Refused { why }
 }
 
-/// True when the leader's choice of replicas for new chunks is valid.
-pub(super) fn well_placed(policy: Policy, fresh: &[Vec<ReplicaLocation>]) -> bool {
+/// True when the leader's choice of replicas for new chunks is valid. It may have been made for a
+/// policy with more copies than the stream's, which was changed since.
+pub(super) fn well_placed(fresh: &[Vec<ReplicaLocation>]) -> bool {
     fresh.iter().all(|places| {
         let distinct: BTreeSet<_> = places.iter().collect();
-        let most = usize::from(policy.copies);
-        !places.is_empty() && places.len() <= most && distinct.len() == places.len()
+        (1..=REPLICAS_MAX).contains(&places.len()) && distinct.len() == places.len()
     })
 }

@@ -45,7 +45,7 @@ impl StreamMachine {
             return refused(Refusal::Dead);
         }
         let policy = self.streams.get(&file).map_or(policy, |stream| stream.policy);
-        if !policy.is_valid() || !well_placed(policy, fresh) || fresh.len() > 1 + SPARES_MAX {
+        if !policy.is_valid() || !well_placed(fresh) || fresh.len() > 1 + SPARES_MAX {
             return refused(Refusal::Invalid);
         }
         let left = self.numbers_left();
@@ -67,6 +67,22 @@ impl StreamMachine {
         };
         self.note_recovery(file);
         outcome
+    }
+
+    /// Sets the policy of chunks to come. Of a file that was never opened the stream is made, so that
+    /// a client that looked the file up before does not open it with its former policy.
+    pub(super) fn set_policy(&mut self, file: FileId, policy: Policy) -> Outcome {
+        if self.dead_files.contains_key(&file) {
+            return refused(Refusal::Dead);
+        }
+        if !policy.is_valid() {
+            return refused(Refusal::Invalid);
+        }
+        let epoch = self.first_epoch;
+        let first = || Stream { epoch, ..Stream::new(policy) };
+        let stream = self.streams.get_or_insert_with(file, first);
+        stream.policy = policy;
+        Outcome::Done { len: stream.sealed_len() }
     }
 
     /// Gives the stream's epoch to a writer, with a chunk to write and spares.
@@ -189,7 +205,7 @@ impl StreamMachine {
         if !fresh.is_empty() && stream.finished {
             return refused(Refusal::Finished);
         }
-        if !well_placed(stream.policy, fresh) || fresh.len() > 1 + SPARES_MAX {
+        if !well_placed(fresh) || fresh.len() > 1 + SPARES_MAX {
             return refused(Refusal::Invalid);
         }
         let full = left == 0 || epoch > Epoch::LAST_WRITER;
@@ -238,13 +254,12 @@ impl StreamMachine {
             Ok(stream) => stream,
             Err(why) => return refused(why),
         };
-        let policy = stream.policy;
         let at = stream.spares.iter().position(|spare| spare.id == next);
         let is_tail = stream.tail().is_some_and(|tail| tail.id == sealed.0);
         let Some(at) = at.filter(|_| is_tail && !change.drop.contains(&next)) else {
             return refused(Refusal::Stale);
         };
-        if u64::from(sealed.1) > CHUNK_LEN_MAX || !well_placed(policy, change.fresh) {
+        if u64::from(sealed.1) > CHUNK_LEN_MAX || !well_placed(change.fresh) {
             return refused(Refusal::Invalid);
         }
         // Spares in front of the one that the writer goes on in are passed over for ever.
@@ -266,11 +281,10 @@ impl StreamMachine {
         epoch: Epoch,
         change: &SpareChange<'_>,
     ) -> Outcome {
-        let policy = match self.written(file, epoch) {
-            Ok(stream) => stream.policy,
-            Err(why) => return refused(why),
-        };
-        if !well_placed(policy, change.fresh) {
+        if let Err(why) = self.written(file, epoch) {
+            return refused(why);
+        }
+        if !well_placed(change.fresh) {
             return refused(Refusal::Invalid);
         }
         if !change.fresh.is_empty() && self.numbers_left() == 0 {

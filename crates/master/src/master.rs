@@ -281,7 +281,7 @@ impl Master {
         let dir = match request {
             NamespaceRequest::StatFile { file } => return file.partition(),
             NamespaceRequest::Lookup { place } => place.parent,
-            NamespaceRequest::List { dir, .. } => *dir,
+            NamespaceRequest::List { dir, .. } | NamespaceRequest::DirPolicy { dir } => *dir,
             NamespaceRequest::Change { change, .. } => match change {
                 Change::Link { links } => match links.first() {
                     Some((_, place)) => place.parent,
@@ -293,7 +293,9 @@ impl Master {
                 | Change::Symlink { place, .. }
                 | Change::Unlink { place }
                 | Change::Rmdir { place }
-                | Change::SetAttributes { place, .. } => place.parent,
+                | Change::SetAttributes { place, .. }
+                | Change::SetFilePolicy { place, .. } => place.parent,
+                Change::SetDirPolicy { dir, .. } => *dir,
             },
         };
         namespace_partition(dir, partitions)
@@ -722,7 +724,8 @@ fn file_of(request: &StreamRequest) -> Option<FileId> {
             | StreamChange::Extend { file, .. }
             | StreamChange::Close { file, .. }
             | StreamChange::Seal { file }
-            | StreamChange::Delete { file } => *file,
+            | StreamChange::Delete { file }
+            | StreamChange::SetPolicy { file, .. } => *file,
         },
     })
 }

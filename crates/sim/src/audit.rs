@@ -74,20 +74,20 @@ async fn look(cluster: &Cluster, oracle: &Oracle, client: &Client) -> Result<(),
     Ok(())
 }
 
-/// All chunks of all files, each with as many replicas as its policy says.
+/// All chunks of all files, each with as many replicas as it was made for.
 async fn chunks(oracle: &Oracle, client: &Client) -> Result<Vec<Whole>, String> {
     let mut chunks = Vec::new();
     for entry in client.list_all("/").await.map_err(|error| error.to_string())? {
-        let Node::File { policy, .. } = entry.node else { continue };
+        let Node::File { .. } = entry.node else { continue };
         let path = format!("/{}", entry.name);
         let file = client.open(&path).await.map_err(|error| error.to_string())?;
         let view = file.chunks().await.map_err(|error| error.to_string())?;
         for chunk in view.chunks {
             let len = chunk.sealed.ok_or_else(|| format!("{path}: {} is open", chunk.chunk))?;
             oracle.sealed(chunk.chunk, len)?;
-            if chunk.replicas.len() != usize::from(policy.copies) {
+            if chunk.replicas.len() != usize::from(chunk.copies) {
                 let (id, count) = (chunk.chunk, chunk.replicas.len());
-                return Err(format!("{path}: {id} has {count} of {} replicas", policy.copies));
+                return Err(format!("{path}: {id} has {count} of {} replicas", chunk.copies));
             }
             chunks.push(Whole { path: path.clone(), chunk, len });
         }

@@ -105,10 +105,16 @@ fn made_seeds() -> Vec<(String, Vec<u8>)> {
     let attributes = Attributes { mode: 0o755, mtime: 12 };
     let op = |seq| OpId { client: ClientId::new(3), seq, acked_below: 1 };
     let policy = Policy::strict(3);
-    let (exclusive, replace) = (true, true);
+    let (exclusive, replace, inherit) = (true, true, true);
     let changes = [
         NamespaceChange::Mkdir { place: place.clone(), attributes },
-        NamespaceChange::Create { place: place.clone(), policy, attributes, exclusive },
+        NamespaceChange::Create {
+            place: place.clone(),
+            policy,
+            attributes,
+            exclusive,
+            inherit: false,
+        },
         NamespaceChange::Rename { from: place.clone(), to: place.clone(), replace },
         NamespaceChange::Link { links: vec![(FileId::new(1), place.clone())] },
         NamespaceChange::SetAttributes {
@@ -118,6 +124,9 @@ fn made_seeds() -> Vec<(String, Vec<u8>)> {
             file: Some(FileId::new(1)),
         },
         NamespaceChange::Unlink { place: place.clone() },
+        NamespaceChange::SetDirPolicy { dir: DirId::ROOT, policy: Some(policy) },
+        NamespaceChange::Create { place: place.clone(), policy, attributes, exclusive, inherit },
+        NamespaceChange::SetFilePolicy { place: place.clone(), file: FileId::new(2), policy },
     ];
     let mut names = namespace::Namespace::new(0, 1);
     for (index, change) in changes.into_iter().enumerate() {
@@ -165,6 +174,7 @@ fn made_seeds() -> Vec<(String, Vec<u8>)> {
         stream::Action::Open { op: op(1), file, policy, fresh: Vec::new() },
         stream::Action::Seal { op: op(2), file },
         stream::Action::Delete { op: op(3), file, delete_at_ms: 5, file_memory_ms: 6 },
+        stream::Action::SetPolicy { op: op(4), file: FileId::new(2), policy },
     ];
     let mut streams = stream::StreamMachine::new(0);
     for (index, action) in actions.into_iter().enumerate() {

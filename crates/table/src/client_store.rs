@@ -1,5 +1,6 @@
 //! [`ClientStore`]: tables on the core.
 
+use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
 
@@ -15,8 +16,8 @@ use crate::store::{Answer, Names, Pending, Source, Store, Writer};
 /// Mode of files.
 const MODE: u32 = 0o600;
 
-/// A directory of the core's namespace, for one table. Its files are FlatLogFiles of one policy,
-/// and metadata unless their writers set another purpose: they can be written on a full cluster.
+/// A directory of the core's namespace, for one table. Its files are FlatLogFiles, each of the policy
+/// that the store has when the file is made, and metadata unless their writers set another purpose: they can be written on a full cluster.
 ///
 /// The promises of [`Store`] are the core's: names of one directory are of one partition, whose
 /// changes and listings are linearizable (`design.md` invariant 8); a seal fences the writer's
@@ -25,13 +26,22 @@ pub struct ClientStore {
     client: Client,
     dir: DirId,
     path: String,
-    policy: Policy,
+    policy: Rc<Cell<Policy>>,
 }
 
 impl ClientStore {
     /// The directory `path`, which is made if it is missing. It is resolved once: should it be
     /// moved or removed and made again, this store still means the first.
     pub async fn new(client: &Client, path: &str, policy: Policy) -> Result<ClientStore, Error> {
+        ClientStore::with_policy(client, path, Rc::new(Cell::new(policy))).await
+    }
+
+    /// The same; files get the policy that `policy` has as they are made.
+    pub async fn with_policy(
+        client: &Client,
+        path: &str,
+        policy: Rc<Cell<Policy>>,
+    ) -> Result<ClientStore, Error> {
         let dir = client.mkdir_all(path, 0o700).await?;
         let path = path.trim_end_matches('/').to_owned();
         Ok(ClientStore { client: client.clone(), dir, path, policy })
@@ -43,7 +53,8 @@ impl ClientStore {
         let Node::Dir { dir, .. } = client.lookup(&path).await?.node else {
             return Err(Error::Invalid { path, message: "it is no directory".to_owned() });
         };
-        Ok(ClientStore { client: client.clone(), dir, path, policy: Policy::strict(3) })
+        let policy = Rc::new(Cell::new(Policy::strict(3)));
+        Ok(ClientStore { client: client.clone(), dir, path, policy })
     }
 
     fn place(&self, name: &str) -> NameKey {
@@ -73,7 +84,7 @@ impl Store for ClientStore {
     fn create<'a>(&'a self, name: &'a str) -> Answer<'a, Box<dyn Writer>> {
         Box::pin(async move {
             let (place, path) = (self.place(name), self.path(name));
-            let made = self.client.create_at(place, &path, self.policy, MODE, true).await;
+            let made = self.client.create_at(place, &path, self.policy.get(), MODE, true).await;
             let file = made.map_err(fault)?;
             let appender = file.append_handle_for(Purpose::Metadata).await.map_err(fault)?;
             Ok(Box::new(FileWriter(appender)) as Box<dyn Writer>)

@@ -371,7 +371,12 @@ fn a_change_that_comes_late_changes_nothing() {
     let create = BlockRequest::Create { nonce: 1, spec: spec("a", 4 * GIB) };
     let id = volume(machine.handle(at(0), create)).volume;
     let grow = |gib: u64| BlockRequest::Resize { volume: id, bytes: gib * GIB, force: true };
-    let set = |shared| BlockRequest::Set { volume: id, limits: VolumeLimits::default(), shared };
+    let set = |shared| BlockRequest::Set {
+        volume: id,
+        limits: VolumeLimits::default(),
+        shared,
+        policy: None,
+    };
     let mut numbered = vec![(11, grow(8)), (12, grow(4)), (13, set(true)), (14, set(false))];
     for (once, request) in &numbered {
         machine.handle_once(at(1), *once, request.clone()).expect("it is done");

@@ -3,10 +3,13 @@
 use base::{GIB, Kind};
 use block_manager::entity::PendingDelete;
 use block_manager::{Machine, ManagerState, Refusal};
-use block_proto::{BlockHeartbeat, BlockReply, BlockRequest, Seen, SegmentLoad, VolumeSpec};
+use block_proto::{
+    BlockGrant, BlockHeartbeat, BlockReply, BlockRequest, Seen, SegmentLoad, VolumeSpec,
+};
 use block_volume::ids::VolumeId;
 use block_volume::qos::VolumeLimits;
 use runtime::{Duration, Rng};
+use wire::control::Policy;
 
 use super::snapshots::next_leader;
 use super::{Server, at, machine, spec, volume};
@@ -147,7 +150,12 @@ fn attachments_exclude_each_other_until_they_die() {
     let detach = BlockRequest::Detach { volume: id, epoch: 3 };
     assert_eq!(machine.handle(at(9200), detach.clone()), Ok(BlockReply::Done));
     assert_eq!(machine.handle(at(9300), detach), Ok(BlockReply::Done));
-    let set = BlockRequest::Set { volume: id, limits: VolumeLimits::default(), shared: true };
+    let set = BlockRequest::Set {
+        volume: id,
+        limits: VolumeLimits::default(),
+        shared: true,
+        policy: None,
+    };
     assert!(volume(machine.handle(at(9300), set)).spec.shared);
     assert_eq!(ask(&mut machine, 9400, 5, "f1"), Ok(4));
     assert_eq!(ask(&mut machine, 9400, 6, "f2"), Ok(5));
@@ -511,4 +519,41 @@ fn attachment_that_was_silent_during_a_shrink_is_over() {
     assert_eq!(machine.handle(at(6001), keep), Ok(BlockReply::Kept { over: vec![(id, 1)] }));
     let attached = machine.handle(at(6002), attach(2));
     assert!(matches!(attached, Ok(BlockReply::Attached { epoch: 2, .. })), "{attached:?}");
+}
+
+#[test]
+fn a_policy_that_is_set_reaches_owners_under_their_epochs_and_outlives_the_leader() {
+    let mut machine = machine(ManagerState::default(), 1, at(0));
+    let mut server = Server::join(&mut machine, at(0), "bs1");
+    server.heartbeat(&mut machine, at(0));
+    let id = volume(create(&mut machine, 1, spec("a", 8 * GIB))).volume;
+    let other = volume(create(&mut machine, 2, spec("b", GIB))).volume;
+    let policies = |grant: &BlockGrant, of: VolumeId| {
+        let changes = grant.changes.iter().filter(|change| change.segment.volume == of);
+        let owned = changes.filter_map(|change| change.ownership);
+        owned.map(|it| (it.epoch, it.policy)).collect::<Vec<_>>()
+    };
+    let before = policies(&server.heartbeat(&mut machine, at(10)), id);
+    assert!(before.len() == 8 && before.iter().all(|it| it.1 == Policy::strict(3)), "{before:?}");
+    let set = |policy| {
+        let (limits, shared) = (VolumeLimits::default(), false);
+        BlockRequest::Set { volume: id, limits, shared, policy }
+    };
+    let changed = volume(machine.handle_once(at(20), 7, set(Some(Policy::rep(2)))));
+    assert_eq!(changed.spec.policy, Policy::rep(2));
+    let grant = server.heartbeat(&mut machine, at(30));
+    let after: Vec<_> = before.iter().map(|it| (it.0, Policy::rep(2))).collect();
+    assert_eq!(policies(&grant, id), after, "the same epochs");
+    assert_eq!(policies(&grant, other), [], "another volume is not concerned");
+    // Without a policy, or with the same one, there is nothing to send.
+    for policy in [None, Some(Policy::rep(2))] {
+        volume(machine.handle(at(40), set(policy)));
+        assert_eq!(server.heartbeat(&mut machine, at(50)).changes, [], "{policy:?}");
+    }
+    volume(machine.handle_once(at(60), 8, set(Some(Policy::rep(3)))));
+    // The message of the change before comes again, late.
+    let late = volume(machine.handle_once(at(70), 7, set(Some(Policy::rep(2)))));
+    assert_eq!(late.spec.policy, Policy::rep(3));
+    let machine = next_leader(&machine);
+    assert_eq!(machine.state().volume(id).map(|known| known.spec.policy), Some(Policy::rep(3)));
 }

@@ -159,8 +159,9 @@ pub(super) fn request() -> impl Strategy<Value = BlockRequest> {
         made!((volume, volume()), (bytes, bytes()), (force, any::<bool>()) => {
             BlockRequest::Resize { volume, bytes, force }
         }),
-        made!((volume, volume()), (limits, limits()), (shared, any::<bool>()) => {
-            BlockRequest::Set { volume, limits, shared }
+        made!((volume, volume()), (limits, limits()), (shared, any::<bool>()),
+            (policy, option::of(policy())) => {
+            BlockRequest::Set { volume, limits, shared, policy }
         }),
         made!((nonce, nonce()), (volume, volume()), (name, name()) => {
             BlockRequest::Snapshot { nonce, volume, name }

@@ -3,7 +3,7 @@
 use block_volume::ids::VolumeId;
 use wire::control::check::{addr_bytes, addr_from, each, label, name, range_u32};
 
-use super::volume::{epoch, volume_bytes};
+use super::volume::{epoch, policy, volume_bytes};
 use super::{Proto, WireError, all, decode, encode, need, pb};
 use crate::limits::{BLOCK_PEERS_MAX, BLOCK_SERVERS_MAX, KEEPS_MAX, SEGMENTS_PAGE, VOLUMES_PAGE};
 use crate::{
@@ -78,10 +78,11 @@ impl Proto for BlockRequest {
             BlockRequest::Resize { volume, bytes, force } => {
                 Ask::Resize(Resize { volume: volume.get(), bytes: *bytes, force: *force })
             }
-            BlockRequest::Set { volume, limits, shared } => Ask::Set(Set {
+            BlockRequest::Set { volume, limits, shared, policy } => Ask::Set(Set {
                 volume: volume.get(),
                 limits: Some(limits.to_pb()),
                 shared: *shared,
+                policy: policy.map(|policy| policy.encode()),
             }),
             BlockRequest::Snapshot { nonce, volume, name } => {
                 Ask::Snapshot(Snapshot { nonce: *nonce, volume: volume.get(), name: name.clone() })
@@ -166,6 +167,10 @@ impl Proto for BlockRequest {
                 volume: VolumeId::new(pb.volume),
                 limits: need(pb.limits, "BlockRequest.Set.limits")?,
                 shared: pb.shared,
+                policy: match pb.policy {
+                    None => None,
+                    bytes => Some(policy(bytes, "BlockRequest.Set.policy")?),
+                },
             },
             Ask::Snapshot(pb) => BlockRequest::Snapshot {
                 nonce: pb.nonce,

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Copies of data, as the core encodes them.
-fn policy(bytes: Option<Vec<u8>>, field: &'static str) -> Result<Policy, WireError> {
+pub(super) fn policy(bytes: Option<Vec<u8>>, field: &'static str) -> Result<Policy, WireError> {
     Policy::decode(&bytes.ok_or(WireError::Missing { field })?)
 }
 

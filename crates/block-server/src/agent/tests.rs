@@ -10,6 +10,7 @@ use runtime::sim::Sim;
 use wire::control::{ClusterInfo, ClusterReply, ClusterRequest, Policy};
 use wire::data::{DataError, DataRequest};
 
+use block_proto::{Assignment, BlockGrant, OwnershipGrant};
 use block_volume::contract::{AllocationExtent, BlockLocations, Clear, Device};
 use block_volume::dedup::RequestId;
 use block_volume::ids::VolumeId;
@@ -69,6 +70,7 @@ impl Peers for MasterOnly {
 struct Stub {
     number: u64,
     stop: Rc<Notify>,
+    policy: Rc<Cell<Option<Policy>>>,
 }
 
 impl Device for Stub {
@@ -134,6 +136,10 @@ impl ServedSegment for Stub {
     fn close(&self) -> LocalBoxFuture<'static, ()> {
         ready(()).boxed_local()
     }
+
+    fn set_policy(&self, policy: Policy) {
+        self.policy.set(Some(policy));
+    }
 }
 
 /// Opens stubs with numbers from 1 on, one for each permit.
@@ -141,6 +147,7 @@ struct Stubs {
     permits: Semaphore,
     opened: Cell<u64>,
     stop: Rc<Notify>,
+    policy: Rc<Cell<Option<Policy>>>,
 }
 
 impl Devices for Stubs {
@@ -149,7 +156,8 @@ impl Devices for Stubs {
             self.permits.acquire().await.expect("never closed").forget();
             self.opened.set(self.opened.get() + 1);
             let (number, stop) = (self.opened.get(), self.stop.clone());
-            Ok(Rc::new(Stub { number, stop }) as Rc<dyn ServedSegment>)
+            let policy = self.policy.clone();
+            Ok(Rc::new(Stub { number, stop, policy }) as Rc<dyn ServedSegment>)
         }
         .boxed_local()
     }
@@ -163,7 +171,8 @@ fn with_agent<F: Future<Output = ()>>(test: impl FnOnce(Sim, BlockServerAgent, R
         let env = inner.boot(inner.add_host("bs"));
         let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 7000));
         let (permits, stop) = (Semaphore::new(0), Rc::new(Notify::new()));
-        let devices = Rc::new(Stubs { permits, opened: Cell::new(0), stop });
+        let (opened, policy) = (Cell::new(0), Rc::default());
+        let devices = Rc::new(Stubs { permits, opened, stop, policy });
         let opens = devices.clone();
         let here = env.clone();
         let start = async move {
@@ -263,5 +272,52 @@ fn wait_for_a_device_ends_when_the_server_closes_all_segments() {
         agent.close_all().await;
         sim.sleep(Duration::from_millis(1)).await;
         assert_eq!(waiting.take_result(), Some(Err(Kind::Reroute)));
+    });
+}
+
+/// A grant of one segment under an epoch, with a policy.
+fn granted(epoch: u64, policy: Policy) -> BlockGrant {
+    let ownership = OwnershipGrant {
+        epoch,
+        bytes: HELD.bytes,
+        policy,
+        hold_ms: 0,
+        predecessor_ms: 0,
+        read_only: false,
+        clone_source: None,
+    };
+    let changes = vec![Assignment { segment: SEGMENT, ownership: Some(ownership) }];
+    BlockGrant {
+        lease_ms: 1000,
+        reset: false,
+        changes,
+        seen: Default::default(),
+        more: false,
+        known: true,
+    }
+}
+
+/// The policy of a segment that is open changes without another opening; one that is being opened gets
+/// it with the device.
+#[test]
+fn policy_of_an_open_segment_changes_under_its_epoch() {
+    with_agent(async |sim, agent, devices| {
+        let grant = |epoch, policy| {
+            let now = agent.0.env.now();
+            let grant = granted(epoch, policy);
+            let actions = agent.0.ownership.borrow_mut().granted(now, now, &grant);
+            actions.into_iter().for_each(|action| agent.act(action));
+        };
+        grant(2, Policy::strict(3));
+        sim.sleep(Duration::from_millis(1)).await;
+        grant(2, Policy::rep(2));
+        devices.permits.add_permits(1);
+        sim.sleep(Duration::from_millis(1)).await;
+        assert_eq!(devices.policy.get(), Some(Policy::rep(2)), "set while it was being opened");
+        grant(2, Policy::rep(3));
+        assert_eq!(devices.policy.get(), Some(Policy::rep(3)));
+        grant(1, Policy::rep(1));
+        assert_eq!(devices.policy.get(), Some(Policy::rep(3)), "of a former ownership");
+        assert_eq!(devices.opened.get(), 1, "it is not opened again");
     });
 }

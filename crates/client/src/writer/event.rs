@@ -14,7 +14,8 @@ use wire::sector::AppendAt;
 /// `replica_timeout`, and both for the stream service's answer beside it: below 1 s together.
 #[derive(Clone, Debug)]
 pub struct WriterConfig {
-    /// Copies that the file's policy asks for; 0 when that is not known.
+    /// Copies that the file's policy asked for when it was opened, for chunks that do not say how many
+    /// they are to have; 0 when that is not known.
     pub copies: u8,
     /// Length at which a chunk ends, 1 MiB to 2 GiB (C5).
     pub chunk_len_max: u32,

@@ -80,9 +80,13 @@ impl Writer {
     /// True when the chunk that is written was opened with fewer copies than the file asks for, or
     /// is written without a server that is avoided.
     pub(super) fn is_short(&self) -> bool {
-        let short =
-            |current: &OpenChunk| current.followed().count() < usize::from(self.config.copies);
+        let short = |current: &OpenChunk| current.followed().count() < self.wanted(&current.place);
         self.life == Life::Open && self.ended.is_none() && self.current.as_ref().is_some_and(short)
+    }
+
+    /// Copies that a chunk was to get: the file's policy may have been set since.
+    fn wanted(&self, place: &ChunkPlace) -> usize {
+        usize::from(if place.copies == 0 { self.config.copies } else { place.copies })
     }
 
     /// Asks for a chunk with all copies. Servers that failed are allowed: the stream service places
@@ -98,8 +102,8 @@ impl Writer {
     /// Leaves a chunk that is short of copies for a spare that has them all, if there is one.
     /// Appends under way are acknowledged first.
     fn leave_short(&mut self, now: Instant) {
-        let all = usize::from(self.config.copies);
-        let whole = self.spares.iter().position(|spare| spare.replicas.len() >= all);
+        let whole = |spare: &ChunkPlace| spare.replicas.len() >= self.wanted(spare);
+        let whole = self.spares.iter().position(whole);
         let Some(at) = whole.filter(|_| self.is_short()) else { return };
         self.spares.drain(..at);
         let servers: Vec<_> = self.spares[0].replicas.iter().map(|it| it.server).collect();

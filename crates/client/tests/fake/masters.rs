@@ -106,6 +106,7 @@ impl FakeState {
             replicas: chunk.servers.iter().map(|&server| self.replica_place(server)).collect(),
             acks: chunk.acks,
             token: self.right(),
+            copies: chunk.copies,
         }
     }
 
@@ -120,6 +121,7 @@ impl FakeState {
             sealed_len: stream.sealed_len(),
             open: stream.chunks.last().is_some_and(|chunk| chunk.sealed.is_none()),
             epoch: stream.epoch,
+            policy: Some(stream.policy),
         })
     }
 
@@ -139,7 +141,8 @@ impl FakeState {
         servers.truncate(policy.copies.into());
         self.next_chunk += 1;
         let acks = policy.acks.min(servers.len() as u8);
-        Some(Chunk { id, epoch, base: 0, sealed: None, servers, acks })
+        let copies = policy.copies;
+        Some(Chunk { id, epoch, base: 0, sealed: None, servers, acks, copies })
     }
 
     fn grant(&mut self, file: FileId) -> StreamReply {
@@ -158,7 +161,8 @@ impl FakeState {
         let has_avoided = |chunk: &Chunk| {
             chunk.servers.iter().any(|&server| avoid.contains(&ServerId::new(server as u32)))
         };
-        self.streams.get_mut(&file).unwrap().spares.retain(|chunk| !has_avoided(chunk));
+        let useful = |chunk: &Chunk| !has_avoided(chunk) && chunk.copies == policy.copies;
+        self.streams.get_mut(&file).unwrap().spares.retain(useful);
         while self.streams[&file].spares.len() < usize::from(wanted) {
             let Some(chunk) = self.allocate(policy, epoch, avoid) else { return };
             self.streams.get_mut(&file).unwrap().spares.push(chunk);
@@ -177,14 +181,7 @@ impl FakeState {
     fn change_stream(&mut self, change: StreamChange) -> Result<StreamReply, ControlError> {
         match change {
             StreamChange::Open { file, policy, spares, .. } => {
-                let stream = self.streams.entry(file).or_insert_with(|| Stream {
-                    policy,
-                    epoch: Epoch::NONE,
-                    writing: false,
-                    finished: false,
-                    chunks: vec![],
-                    spares: vec![],
-                });
+                let stream = self.streams.entry(file).or_insert_with(|| Stream::new(policy));
                 if stream.finished {
                     return Err(error(Kind::Invalid, "the file is finished"));
                 }
@@ -239,6 +236,11 @@ impl FakeState {
                 stream.epoch = stream.epoch.next();
                 self.recover(file)?;
                 Ok(StreamReply::Done { len: self.streams[&file].sealed_len() })
+            }
+            StreamChange::SetPolicy { file, policy, .. } => {
+                let stream = self.streams.entry(file).or_insert_with(|| Stream::new(policy));
+                stream.policy = policy;
+                Ok(StreamReply::Done { len: 0 })
             }
             StreamChange::Delete { .. } => panic!("no business of a client"),
         }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use base::{ChunkId, ClientId, DiskId, Epoch, FileId, ServerId};
+use base::{ChunkId, ClientId, DirId, DiskId, Epoch, FileId, ServerId};
 use client::{DataAnswer, PeerError, Peers, Recipient};
 use futures_util::future::{FutureExt, LocalBoxFuture};
 use runtime::{Buf, Duration, Env};
@@ -59,6 +59,7 @@ pub struct Chunk {
     pub sealed: Option<u32>,
     pub servers: Vec<usize>,
     pub acks: u8,
+    pub copies: u8,
 }
 
 #[derive(Clone, Debug)]
@@ -71,6 +72,13 @@ pub struct Stream {
     pub spares: Vec<Chunk>,
 }
 
+impl Stream {
+    pub fn new(policy: Policy) -> Stream {
+        let (epoch, chunks, spares) = (Epoch::NONE, Vec::new(), Vec::new());
+        Stream { policy, epoch, writing: false, finished: false, chunks, spares }
+    }
+}
+
 pub struct FakeState {
     pub masters: Vec<SocketAddr>,
     pub masters_alive: Vec<bool>,
@@ -78,6 +86,7 @@ pub struct FakeState {
     pub leader: Option<usize>,
     pub names: BTreeMap<NameKey, Node>,
     pub versions: BTreeMap<NameKey, u32>,
+    pub dir_policies: BTreeMap<DirId, Policy>,
     pub streams: BTreeMap<FileId, Stream>,
     pub health: Vec<Health>,
     /// Time by which a chunkserver is late to take up a read, microseconds.
@@ -132,6 +141,7 @@ impl Fake {
             leader: Some(0),
             names: BTreeMap::new(),
             versions: BTreeMap::new(),
+            dir_policies: BTreeMap::new(),
             streams: BTreeMap::new(),
             health: vec![Health::Good; servers],
             slow_us: vec![0; servers],

@@ -8,6 +8,10 @@ use wire::control::{
 
 use super::FakeState;
 
+fn found(node: Node) -> NamespaceReply {
+    NamespaceReply::Node { node, grant: [3; 16], dir_policy: None }
+}
+
 fn not_found() -> ControlError {
     ControlError::new(Kind::NotFound, "no such name")
 }
@@ -20,7 +24,12 @@ impl FakeState {
         match request {
             NamespaceRequest::Lookup { place } => {
                 let node = self.names.get(&place).cloned().ok_or_else(not_found)?;
-                Ok(NamespaceReply::Node { node, grant: [3; 16] })
+                let dir_policy = self.dir_policies.get(&place.parent).copied();
+                Ok(NamespaceReply::Node { node, grant: [3; 16], dir_policy })
+            }
+            NamespaceRequest::DirPolicy { dir } => {
+                let policy = self.dir_policies.get(&dir).copied();
+                Ok(NamespaceReply::DirPolicy { policy })
             }
             NamespaceRequest::List { dir, after, limit } => {
                 let from = NameKey { parent: dir, name: after.clone().unwrap_or_default() };
@@ -39,7 +48,7 @@ impl FakeState {
             NamespaceRequest::StatFile { file } => {
                 let is = |node: &&Node| matches!(node, Node::File { file: id, .. } if *id == file);
                 let node = self.names.values().find(is).cloned().ok_or_else(not_found)?;
-                Ok(NamespaceReply::Node { node, grant: [3; 16] })
+                Ok(found(node))
             }
             NamespaceRequest::Change { change, .. } => self.change_names(change),
         }
@@ -66,7 +75,7 @@ impl FakeState {
 
     fn insert(&mut self, place: NameKey, node: Node) -> NamespaceReply {
         self.names.insert(place, node.clone());
-        NamespaceReply::Node { node, grant: [3; 16] }
+        found(node)
     }
 
     fn change_names(&mut self, change: NamespaceChange) -> Result<NamespaceReply, ControlError> {
@@ -78,11 +87,13 @@ impl FakeState {
                 *version += 1;
                 Ok(self.insert(place, Node::Dir { dir, attributes }))
             }
-            NamespaceChange::Create { place, policy, attributes, exclusive } => {
+            NamespaceChange::Create { place, policy, attributes, exclusive, inherit } => {
                 if let Some(node) = self.names.get(&place).filter(|_| !exclusive) {
-                    return Ok(NamespaceReply::Node { node: node.clone(), grant: [3; 16] });
+                    return Ok(found(node.clone()));
                 }
                 self.free(&place)?;
+                let own = self.dir_policies.get(&place.parent).filter(|_| inherit);
+                let policy = own.copied().unwrap_or(policy);
                 let file = FileId::new(self.next_file);
                 self.next_file += 1;
                 let node = Node::File { file, policy, attributes, links: 1, len: 0 };
@@ -154,7 +165,24 @@ impl FakeState {
                         *attributes = new;
                     }
                 }
-                Ok(NamespaceReply::Node { node: node.clone(), grant: [0; 16] })
+                Ok(NamespaceReply::Node { node: node.clone(), grant: [0; 16], dir_policy: None })
+            }
+            NamespaceChange::SetDirPolicy { dir, policy } => {
+                if !self.dir_exists(dir) {
+                    return Err(not_found());
+                }
+                match policy {
+                    Some(policy) => self.dir_policies.insert(dir, policy),
+                    None => self.dir_policies.remove(&dir),
+                };
+                Ok(NamespaceReply::Done)
+            }
+            NamespaceChange::SetFilePolicy { place, file: wanted, policy: new } => {
+                match self.names.get_mut(&place) {
+                    Some(Node::File { file, policy, .. }) if *file == wanted => *policy = new,
+                    _ => return Err(not_found()),
+                }
+                Ok(NamespaceReply::Done)
             }
         }
     }

@@ -77,8 +77,8 @@ pub async fn append(client: &Client, src: &Path, path: &str, redundancy: Option<
     let source = Source::open(client.env(), src).await?;
     let file = match client.open(path).await {
         Err(Error::NotFound { .. }) => {
-            let policy = policy::choose(client, redundancy).await?;
-            client.create(path, policy, FILE_MODE, false).await?
+            let wish = policy::wish(client, redundancy).await?;
+            wish.create(client, path, FILE_MODE, false).await?
         }
         opened => opened?,
     };

@@ -59,6 +59,7 @@ async fn dispatch(client: &Client, command: FsCommand) -> Done {
         FsCommand::Ln { target, path, symbolic } => {
             names::ln(client, &target, &path, symbolic).await
         }
+        FsCommand::Policy(command) => policy::run(client, command).await,
         FsCommand::Df { json } => show::df(client, json).await,
     }
 }

@@ -14,7 +14,7 @@ use wire::control::{Attributes, NameKey, Node, Policy};
 
 use super::content::{Source, copy_in, has_len};
 use super::names::{DIR_MODE, FILE_MODE, base_name, destination};
-use super::policy;
+use super::policy::{self, Wish};
 use super::progress::Progress;
 use crate::args::CopyArgs;
 use crate::exit::{Done, Failure, io};
@@ -41,7 +41,7 @@ pub async fn run(
     args: &CopyArgs,
     redundancy: Option<Policy>,
 ) -> Done {
-    let policy = policy::choose(client, redundancy).await?;
+    let policy = policy::wish(client, redundancy).await?;
     if src == Path::new("-") {
         return put_stdin(client, dst, policy).await;
     }
@@ -144,7 +144,7 @@ fn local_name(path: &Path) -> Result<String, Failure> {
     })
 }
 
-async fn put_stdin(client: &Client, dst: &str, policy: Policy) -> Done {
+async fn put_stdin(client: &Client, dst: &str, policy: Wish) -> Done {
     if base_name(dst).is_none() {
         return Err(Failure::usage("name the file that standard input is to become"));
     }
@@ -261,7 +261,7 @@ async fn copy(
     client: &Client,
     items: &[Item],
     parallel: usize,
-    policy: Policy,
+    policy: Wish,
     progress: &Progress,
 ) -> Done {
     let dirs = make_dirs(client, items, parallel).await?;
@@ -341,7 +341,7 @@ async fn put_one(
     client: &Client,
     item: &Item,
     dirs: &BTreeMap<&str, Made>,
-    policy: Policy,
+    policy: Wish,
     progress: &Progress,
 ) -> Done {
     let found = lookup(client, item, dirs).await?;
@@ -441,7 +441,7 @@ async fn write_file(
     source: Source,
     path: &str,
     replace: bool,
-    policy: Policy,
+    policy: Wish,
     attributes: Attributes,
     hooks: Hooks<'_>,
 ) -> Done {
@@ -449,7 +449,7 @@ async fn write_file(
         true => temporary(path, client.env().random_u64())?,
         false => path.to_owned(),
     };
-    let file = client.create(&fresh, policy, attributes.mode, true).await?;
+    let file = policy.create(client, &fresh, attributes.mode, true).await?;
     let written = async {
         // An empty file needs no stream. A file of length 0 may still have content (/proc), so the
         // first read decides.

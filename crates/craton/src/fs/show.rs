@@ -2,7 +2,7 @@
 
 use client::{Client, Error};
 use serde::Serialize;
-use wire::control::{Attributes, NamedNode, Node};
+use wire::control::{Attributes, NamedNode, Node, Policy};
 
 use super::names::base_name;
 use crate::exit::{Code, Done, Failure};
@@ -136,6 +136,10 @@ struct Chunk {
     len: Option<u64>,
     state: &'static str,
     epoch: u64,
+    /// Copies that it is to have, and how many of them acknowledge.
+    scheme: String,
+    copies: u8,
+    acks: u8,
     replicas: Vec<Replica>,
 }
 
@@ -168,7 +172,15 @@ pub async fn stat(client: &Client, path: &str, json: bool) -> Done {
         let name = |server: base::ServerId| {
             names.get(&server).cloned().unwrap_or_else(|| server.to_string())
         };
-        for place in file.chunks().await?.chunks {
+        let view = file.chunks().await?;
+        // What a set policy has made of it, also where its record in the directory is late.
+        let policy = view.policy.unwrap_or(file.policy());
+        (facts.copies, facts.policy) = (Some(policy.copies), Some(policy.to_string()));
+        for place in view.chunks {
+            // An older master does not say how many copies there are to be.
+            let replicas_now = place.replicas.len() as u8;
+            let copies = if place.copies == 0 { replicas_now } else { place.copies };
+            let scheme = Policy { copies, acks: place.acks };
             let replica = |replica: &wire::control::ReplicaPlace| Replica {
                 server: name(replica.server),
                 disk: replica.disk.to_string(),
@@ -180,6 +192,9 @@ pub async fn stat(client: &Client, path: &str, json: bool) -> Done {
                 len: place.sealed.map(u64::from),
                 state: if place.sealed.is_some() { "sealed" } else { "open" },
                 epoch: place.epoch.get(),
+                scheme: scheme.to_string(),
+                copies,
+                acks: place.acks,
                 replicas: place.replicas.iter().map(replica).collect(),
             });
         }
@@ -212,7 +227,7 @@ fn print_stat(stat: &Stat) -> Done {
     if stat.chunks.is_empty() {
         return Ok(());
     }
-    let mut out = table(&["chunk", "offset", "bytes", "state", "epoch", "replicas"]);
+    let mut out = table(&["chunk", "offset", "bytes", "state", "epoch", "scheme", "replicas"]);
     for chunk in &stat.chunks {
         let replicas: Vec<&str> = chunk.replicas.iter().map(|one| one.server.as_str()).collect();
         out.add_row([
@@ -221,6 +236,7 @@ fn print_stat(stat: &Stat) -> Done {
             chunk.len.map_or("-".to_owned(), |len| len.to_string()),
             chunk.state.to_owned(),
             chunk.epoch.to_string(),
+            chunk.scheme.clone(),
             replicas.join(","),
         ]);
     }

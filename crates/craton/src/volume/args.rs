@@ -57,6 +57,10 @@ pub enum VolumeCommand {
         /// May be open with several holders at once (see 'volume create --help')
         #[arg(long, value_name = "BOOL")]
         shared: Option<bool>,
+        /// Copies of what is written from now on, as 'volume create' takes them; what is stored stays
+        /// as it is until it is collected
+        #[arg(long, value_name = "POLICY")]
+        policy: Option<Policy>,
         /// Print one JSON object.
         #[arg(long)]
         json: bool,

@@ -9,6 +9,7 @@ use block_volume::geometry::Extent;
 use block_volume::limits::{BLOCK, VOLUME_BYTES};
 use block_volume::qos::VolumeLimits;
 use runtime::Duration;
+use wire::control::Policy;
 
 use super::args::{CreateArgs, LimitArgs};
 use super::open::{self, Site};
@@ -160,29 +161,44 @@ pub async fn wait_open(managers: &Managers, info: &VolumeInfo) -> Done {
     }
 }
 
-/// Changes limits and sharing of a volume; at least one must be named.
+/// Changes limits, sharing and policy of a volume; at least one must be named.
 pub async fn set(
     managers: &Managers,
     name: &str,
     limits: &LimitArgs,
-    shared: Option<bool>,
+    (shared, policy): (Option<bool>, Option<Policy>),
     json: bool,
 ) -> Done {
-    if limits.is_empty() && shared.is_none() {
+    if limits.is_empty() && shared.is_none() && policy.is_none() {
         return Err(Failure::usage(
-            "nothing to set: give --iops-base, --iops-burst, --mbps-base, --mbps-burst or --shared",
+            "nothing to set: give --iops-base, --iops-burst, --mbps-base, --mbps-burst, --shared or \
+             --policy",
         ));
     }
     let known = managers.volume(name).await?;
+    if let Some(policy) = policy {
+        policy::check_places(managers.client(), policy).await?;
+    }
     let request = BlockRequest::Set {
         volume: known.volume,
         limits: limits.over(known.spec.limits),
         shared: shared.unwrap_or(known.spec.shared),
+        policy,
     };
     let info = change(managers, request).await?;
+    if let Some(asked) = policy.filter(|asked| *asked != info.spec.policy) {
+        return Err(Failure::failed(format!(
+            "{name} keeps {}: the leading block manager is of a version that cannot set {asked}; \
+             upgrade all block managers, then set it again",
+            info.spec.policy
+        )));
+    }
     match json {
         true => print_json(&show::volume(&info, None)),
-        false => print_line(&format!("{name}: {}", show::limits(info.spec.limits))),
+        false => {
+            let limits = show::limits(info.spec.limits);
+            print_line(&format!("{name}: {}; limits: {limits}", info.spec.policy))
+        }
     }
 }
 

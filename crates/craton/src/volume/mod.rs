@@ -59,8 +59,8 @@ pub fn run(connection: &Connection, command: VolumeCommand) -> Done {
                 let site = open::Site::new(&managers, &target, endpoints);
                 check::show(&name, site.check(&name).await?, json)
             }
-            VolumeCommand::Set { name, limits, shared, json } => {
-                change::set(&managers, &name, &limits, shared, json).await
+            VolumeCommand::Set { name, limits, shared, policy, json } => {
+                change::set(&managers, &name, &limits, (shared, policy), json).await
             }
             VolumeCommand::Resize { name, size, force, json } => {
                 let site = open::Site::new(&managers, &target, endpoints);

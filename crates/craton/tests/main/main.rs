@@ -26,6 +26,7 @@ mod managers;
 mod nbd;
 mod options;
 mod partition;
+mod policies;
 mod private;
 mod rot;
 mod snapshots;

@@ -78,8 +78,12 @@ impl Checked {
             for (name, it) in page {
                 let Found::Node(node) = it else { panic!("one partition holds all") };
                 let thing = self.thing(&node);
-                if let (Node::File { links, .. }, Thing::File(file)) = (&node, &thing) {
+                if let (Node::File { links, policy, .. }, Thing::File(file)) = (&node, &thing) {
                     assert_eq!(*links, self.model.links(*file), "links of {path:?}/{name}");
+                    assert_eq!(
+                        *policy, self.model.file_policies[file],
+                        "policy of {path:?}/{name}"
+                    );
                 }
                 if let Node::Dir { dir: inner, .. } = node {
                     assert_eq!(self.state.parent(inner), Ok(dir));
@@ -94,6 +98,8 @@ impl Checked {
             }
         }
         assert_eq!(found, self.model.names(path), "names of {path:?}");
+        let policy = self.model.dir_policies.get(path).copied();
+        assert_eq!(self.state.dir_policy(dir), Ok(policy), "policy of {path:?}");
     }
 
     fn check(&self) {
@@ -118,6 +124,8 @@ fn no(refusal: Refusal) -> No {
     }
 }
 
+const POLICIES: [Policy; 4] = [Policy::rep(1), Policy::rep(3), Policy::rep(5), Policy::strict(5)];
+
 fn path(rng: &mut Rng) -> Path {
     let depth = rng.between(1, 3);
     (0..depth).map(|_| (*rng.pick(&["a", "b", "c"])).to_owned()).collect()
@@ -127,7 +135,7 @@ fn step(it: &mut Checked, rng: &mut Rng) {
     let (one, two) = (path(rng), path(rng));
     let place = it.place(&one);
     let attributes = Attributes { mode: 0o644, mtime: rng.next_u64() };
-    match rng.below(12) {
+    match rng.below(14) {
         0..=2 => {
             let expected = it.model.add(&one, Thing::Dir);
             let change = NamespaceChange::Mkdir { place, attributes };
@@ -139,9 +147,9 @@ fn step(it: &mut Checked, rng: &mut Rng) {
         }
         3..=4 => {
             let exclusive = rng.one_in(2);
-            let expected = it.model.create(&one, exclusive);
-            let policy = Policy::strict(3);
-            let change = NamespaceChange::Create { place, policy, attributes, exclusive };
+            let (policy, inherit) = (Policy::strict(3), rng.one_in(2));
+            let expected = it.model.create(&one, exclusive, (policy, inherit));
+            let change = NamespaceChange::Create { place, policy, attributes, exclusive, inherit };
             match (it.change(change), expected) {
                 (Ok(Answer::Node(Node::File { file, .. })), Ok(model)) => {
                     let known = *it.files.entry(model).or_insert(file);
@@ -186,6 +194,25 @@ fn step(it: &mut Checked, rng: &mut Rng) {
             let outcome = it.change(NamespaceChange::Rename { from: place, to, replace });
             let got = outcome.map(|_| ()).map_err(no);
             assert_eq!(got, expected, "rename {one:?} {two:?} {replace}");
+        }
+        11 => {
+            let dir = if rng.one_in(4) { Path::new() } else { one };
+            let policy = (!rng.one_in(3)).then(|| *rng.pick(&POLICIES));
+            let expected = it.model.set_dir_policy(&dir, policy);
+            let id = it.dir(&dir).unwrap_or(DirId::new(99));
+            let outcome = it.change(NamespaceChange::SetDirPolicy { dir: id, policy });
+            assert_eq!(outcome.map(|_| ()).map_err(no), expected, "policy of {dir:?}: {policy:?}");
+        }
+        12 => {
+            let Some((&model, &file)) = it.files.iter().nth(rng.below(8) as usize) else { return };
+            let (policy, named) = (*rng.pick(&POLICIES), it.model.things.get(&one));
+            let expected =
+                if named == Some(&Thing::File(model)) { Ok(()) } else { Err(No::NotFound) };
+            let outcome = it.change(NamespaceChange::SetFilePolicy { place, file, policy });
+            assert_eq!(outcome.map(|_| ()).map_err(no), expected, "policy of {one:?}: {policy:?}");
+            if expected.is_ok() {
+                it.model.file_policies.insert(model, policy);
+            }
         }
         _ => match rng.below(3) {
             0 => {
@@ -254,4 +281,68 @@ fn a_directory_that_comes_again_has_another_identity() {
         };
         assert_eq!(gone, Ok(Answer::Done));
     }
+}
+
+#[test]
+fn policies_that_are_none_are_refused() {
+    let mut it = Checked {
+        state: Namespace::new(0, 1),
+        rows: RowCopy::default(),
+        model: Model::default(),
+        index: 0,
+        seq: 0,
+        files: BTreeMap::new(),
+        done: Vec::new(),
+    };
+    for (copies, acks) in [(0, 1), (6, 4), (3, 1), (3, 4), (0, 3)] {
+        let policy = Some(Policy { copies, acks });
+        let refused = it.change(NamespaceChange::SetDirPolicy { dir: DirId::ROOT, policy });
+        assert_eq!(refused, Err(Refusal::BadPolicy), "{policy:?}");
+        assert_eq!(it.state.dir_policy(DirId::ROOT), Ok(None));
+    }
+    let elsewhere = NamespaceChange::SetDirPolicy { dir: DirId::new(99), policy: None };
+    assert_eq!(it.change(elsewhere), Err(Refusal::NoDir));
+}
+
+/// The first entries of logs that older masters wrote: a directory, a file in it with `rep3-strict`,
+/// and the row of the directory before directories had policies.
+const OLD_COMMANDS: [&str; 2] = [
+    "010a000000000000000107000000000000000100000000000000000000000000000001010000000000000000\
+     000000000000000100000061000000000000000000000000",
+    "010a000000000000000107000000000000000200000000000000000000000000000002010000000000000000\
+     000000000000000100000066030300000000000000000000000001",
+];
+
+#[test]
+fn commands_and_rows_of_older_masters_are_read() {
+    let op = |seq| OpId { client: ClientId::new(7), seq, acked_below: 0 };
+    let place = |name: &str| NameKey { parent: DirId::ROOT, name: name.to_owned() };
+    let attributes = Attributes::default();
+    let (policy, exclusive, inherit) = (Policy::strict(3), true, false);
+    let changes = [
+        NamespaceChange::Mkdir { place: place("a"), attributes },
+        NamespaceChange::Create { place: place("f"), policy, attributes, exclusive, inherit },
+    ];
+    let mut state = Namespace::new(0, 1);
+    for ((index, change), old) in (1..).zip(changes).zip(OLD_COMMANDS) {
+        let bytes = encode_command(10, &Command::Change { op: op(index), change });
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, old);
+        state.apply(index, &bytes).expect("it decodes");
+    }
+    // The row of a directory without a policy is the one it was: 16 bytes of its parent and 4 of a
+    // version.
+    let mut rows = RowCopy::default();
+    rows.follow(&mut state);
+    let dirs = |rows: &RowCopy| {
+        let all = rows.rows().iter().filter(|(key, _)| key[0] == 2);
+        all.map(|(_, value)| value.len()).collect::<Vec<_>>()
+    };
+    assert_eq!(dirs(&rows), [20, 20]);
+    let set = NamespaceChange::SetDirPolicy { dir: DirId::ROOT, policy: Some(policy) };
+    let bytes = encode_command(10, &Command::Change { op: op(3), change: set });
+    state.apply(3, &bytes).expect("it decodes");
+    rows.follow(&mut state);
+    assert_eq!(dirs(&rows), [22, 20]);
+    assert_eq!(rows.load(&state), Ok(state.clone()));
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use wire::control::Policy;
+
 pub type Path = Vec<String>;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,6 +26,9 @@ pub enum No {
 pub struct Model {
     pub things: BTreeMap<Path, Thing>,
     pub files: u64,
+    /// Own policies of directories.
+    pub dir_policies: BTreeMap<Path, Policy>,
+    pub file_policies: BTreeMap<u64, Policy>,
 }
 
 impl Model {
@@ -56,12 +61,32 @@ impl Model {
         Ok(())
     }
 
-    pub fn create(&mut self, path: &Path, exclusive: bool) -> Result<u64, No> {
+    /// Gives a directory a policy of its own, or takes it away.
+    pub fn set_dir_policy(&mut self, path: &Path, policy: Option<Policy>) -> Result<(), No> {
+        if !self.is_dir(path) {
+            return Err(No::NotFound);
+        }
+        match policy {
+            Some(policy) => self.dir_policies.insert(path.clone(), policy),
+            None => self.dir_policies.remove(path),
+        };
+        Ok(())
+    }
+
+    /// With `inherit`, the directory's own policy goes before `policy`.
+    pub fn create(
+        &mut self,
+        path: &Path,
+        exclusive: bool,
+        (policy, inherit): (Policy, bool),
+    ) -> Result<u64, No> {
         if !exclusive && let Some(Thing::File(file)) = self.things.get(path) {
             return Ok(*file);
         }
         self.add(path, Thing::File(self.files + 1))?;
         self.files += 1;
+        let own = self.dir_policies.get(&path[..path.len() - 1]).filter(|_| inherit);
+        self.file_policies.insert(self.files, own.copied().unwrap_or(policy));
         Ok(self.files)
     }
 
@@ -83,6 +108,7 @@ impl Model {
             None => Err(No::NotFound),
             Some(Thing::Dir) if self.names(path).is_empty() => {
                 self.things.remove(path);
+                self.dir_policies.remove(path);
                 Ok(())
             }
             Some(_) => Err(No::Invalid),
@@ -115,9 +141,12 @@ impl Model {
         let moved: Vec<_> =
             self.things.keys().filter(|path| path.starts_with(from)).cloned().collect();
         self.things.remove(to);
+        self.dir_policies.remove(to);
         for path in moved {
             let thing = self.things.remove(&path).expect("listed above");
-            let path = to.iter().chain(&path[from.len()..]).cloned().collect();
+            let policy = self.dir_policies.remove(&path);
+            let path: Path = to.iter().chain(&path[from.len()..]).cloned().collect();
+            self.dir_policies.extend(policy.map(|policy| (path.clone(), policy)));
             self.things.insert(path, thing);
         }
         Ok(())

@@ -195,7 +195,7 @@ impl<L: Log> Service<L> {
             for id in state.chunk_ids(*after).take(SCAN_SLICE) {
                 *after = Some(id);
                 looked += 1;
-                let (_, stream, chunk) = state.chunk(id).expect("just listed");
+                let (_, _, chunk) = state.chunk(id).expect("just listed");
                 let Some(len) = chunk.sealed().map(u64::from) else { continue };
                 let replicas = self.judge_chunk(&view, state, chunk);
                 let mut places = replicas.iter().map(|replica| replica.place);
@@ -205,7 +205,7 @@ impl<L: Log> Service<L> {
                 if tried > TRIES_MAX {
                     return Look::On;
                 }
-                let whole = is_complete(stream.policy.copies, &replicas)
+                let whole = is_complete(chunk.copies, &replicas)
                     && replicas.iter().all(Judged::is_source)
                     && chunk.len_slots() < SLOTS_MAX;
                 if !whole || self.repairs.busy.borrow().contains(&id) {
@@ -222,7 +222,7 @@ impl<L: Log> Service<L> {
                 let never: Vec<ReplicaLocation> =
                     shares.disks.keys().copied().filter(unfit).chain([from]).collect();
                 let wanted = Wanted {
-                    copies: stream.policy.copies,
+                    copies: chunk.copies,
                     have: &stay,
                     never: &never,
                     avoid: &[],

@@ -94,10 +94,10 @@ impl<L: Log> Service<L> {
     pub(super) fn judged(&self, id: ChunkId) -> Option<(Chunk, u8, Vec<Judged>)> {
         let view = self.cluster.view();
         self.log.with_state(|state| {
-            let (_, stream, chunk) = state.chunk(id)?;
+            let (_, _, chunk) = state.chunk(id)?;
             chunk.sealed()?;
             let replicas = self.judge_chunk(&view, state, chunk);
-            Some((chunk.clone(), stream.policy.copies, replicas))
+            Some((chunk.clone(), chunk.copies, replicas))
         })
     }
 

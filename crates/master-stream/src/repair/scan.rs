@@ -214,7 +214,7 @@ impl<L: Log> Service<L> {
             return; // A spare is no chunk of the file yet.
         }
         let replicas = self.judge_chunk(view, state, chunk);
-        let copies = usize::from(stream.policy.copies);
+        let copies = usize::from(chunk.copies);
         let serving = replicas.iter().filter(|replica| replica.serves() && !replica.late).count();
         if serving < copies {
             tally.under_replicated += 1;
@@ -234,7 +234,7 @@ impl<L: Log> Service<L> {
             tally.lost += 1;
         }
         if open {
-            if replicas.len() < copies && view.has_room_for(stream.policy.copies) {
+            if replicas.len() < copies && view.has_room_for(chunk.copies) {
                 tally.degraded.insert(chunk.id);
             }
             if stream.writing && self.is_abandoned(chunk, &replicas) {
@@ -243,7 +243,7 @@ impl<L: Log> Service<L> {
             return;
         }
         let moving = self.repairs.moving.get() == Some(chunk.id);
-        if !moving && !is_complete(stream.policy.copies, &replicas) {
+        if !moving && !is_complete(chunk.copies, &replicas) {
             tally.queue.insert((serving, chunk.id));
         }
     }

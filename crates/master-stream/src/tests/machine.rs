@@ -19,6 +19,10 @@ struct Oracle {
     sealed: BTreeMap<ChunkId, (FileId, u32)>,
     epochs: BTreeMap<FileId, Epoch>,
     deleted: BTreeMap<FileId, u64>,
+    /// Policy of each file, as the last command that was taken set it.
+    policies: BTreeMap<FileId, Policy>,
+    /// Copies and acknowledgements of each chunk, as it was made.
+    made: BTreeMap<ChunkId, (u8, u8)>,
 }
 
 impl Oracle {
@@ -33,6 +37,17 @@ impl Oracle {
             if self.deleted.get(&file).is_some_and(|&until| state.clock_ms() < until) {
                 return Err(format!("5: {file} was deleted and is back"));
             }
+            let policy = *self.policies.entry(file).or_insert(stream.policy);
+            if policy != stream.policy {
+                return Err(format!("the policy of {file} changed by itself"));
+            }
+            for chunk in stream.all_chunks() {
+                let new = (policy.copies, policy.acks.min(chunk.len_slots() as u8));
+                let made = *self.made.entry(chunk.id).or_insert(new);
+                if made != (chunk.copies, chunk.acks) {
+                    return Err(format!("{} was made {made:?}: {chunk:?}", chunk.id));
+                }
+            }
             for chunk in &stream.chunks {
                 let Some(len) = chunk.sealed() else { continue };
                 let first = *self.sealed.entry(chunk.id).or_insert((file, len));
@@ -46,6 +61,8 @@ impl Oracle {
 }
 
 const FILE_MEMORY_MS: u64 = 500;
+
+const POLICIES: [Policy; 4] = [Policy::rep(1), Policy::rep(2), Policy::rep(5), Policy::strict(3)];
 
 struct Driver {
     rng: Rng,
@@ -185,7 +202,8 @@ impl Driver {
         let epoch = self.epoch(file);
         let delete_at_ms = self.clock_ms + 100;
         let policy = *self.rng.pick(&[Policy::strict(3), Policy { copies: 3, acks: 2 }]);
-        match self.rng.below(20) {
+        match self.rng.below(21) {
+            20 => Action::SetPolicy { op, file, policy: *self.rng.pick(&POLICIES) },
             0..4 => Action::Open { op, file, policy, fresh: self.fresh(3) },
             4 => Action::Seal { op, file },
             5..8 => self.seal_tail(file),
@@ -310,6 +328,13 @@ impl Driver {
                 let until = self.state.clock_ms() + FILE_MEMORY_MS;
                 self.oracle.deleted.insert(*file, until);
                 self.oracle.epochs.remove(file);
+                self.oracle.policies.remove(file);
+            }
+            // Or a repeat of one that was done before.
+            (Outcome::Done { .. }, Action::SetPolicy { file, policy, .. })
+                if before.streams != self.state.streams =>
+            {
+                self.oracle.policies.insert(*file, *policy);
             }
             _ => {}
         }
@@ -340,7 +365,12 @@ fn invariants_hold_under_any_commands() {
 
 #[test]
 fn planted_bugs_in_commands_are_found() {
-    for bug in [Planted::CondemnReferenced, Planted::ForgetDeletedFile, Planted::OldEpochAdvances] {
+    for bug in [
+        Planted::CondemnReferenced,
+        Planted::ForgetDeletedFile,
+        Planted::OldEpochAdvances,
+        Planted::CopiesLostInRow,
+    ] {
         plant(Some(bug));
         let found = (0..100).find_map(|seed| run(seed, 400).err());
         plant(None);
@@ -372,6 +402,48 @@ fn commands_that_end_a_writer_have_the_bytes_of_their_version() {
     }
 }
 
+/// A command and a row that older masters do not know, and the row that they wrote.
+#[test]
+fn a_set_policy_has_the_bytes_of_its_version_and_old_rows_are_read() {
+    let (file, policy) = (FileId::new(3), Policy::rep(5));
+    let set = |seq| {
+        let op = OpId { client: ClientId::new(1), seq, acked_below: 1 };
+        Command { clock_ms: 5, action: Action::SetPolicy { op, file, policy } }
+    };
+    let hex: String = set(2).encode().iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hex, SET_POLICY);
+    assert_eq!(Command::decode(&set(2).encode()), Ok(set(2)));
+
+    let mut state = StreamMachine::new(3);
+    let place = |n: u32| ReplicaLocation { server: ServerId::new(n), disk: DiskId::new(n.into()) };
+    let op = OpId { client: ClientId::new(1), seq: 1, acked_below: 1 };
+    let fresh = vec![(1..=3).map(place).collect::<Vec<_>>(); 2];
+    let open = Action::Open { op, file, policy: Policy::strict(3), fresh };
+    state.run(Command { clock_ms: 0, action: open });
+    let row = |state: &mut StreamMachine| {
+        let mut rows = RowCopy::default();
+        rows.follow(state);
+        assert_eq!(rows.load(state).as_ref(), Ok(&*state), "what is stored is read back");
+        let stream = rows.rows().iter().find(|(key, _)| key[0] == 2).expect("it has a row");
+        stream.1.clone()
+    };
+    // Two chunks of 32 bytes and 4 for each of 3 replicas.
+    let (before, chunks) = (row(&mut state), 2 * (32 + 3 * 4));
+    assert_eq!(before.len() - chunks, row_len_without_chunks());
+    state.run(set(2));
+    let after = row(&mut state);
+    assert_eq!(after[2..before.len()], before[2..], "all but the policy");
+    assert_eq!(after[before.len()..], [3, 3], "copies of the chunk and of the spare");
+}
+
+/// Bytes of a stream's row beside its chunks: policy 2, epoch 8, writing and finished, opening 1,
+/// two counts of 4.
+const fn row_len_without_chunks() -> usize {
+    2 + 8 + 2 + 1 + 2 * 4
+}
+
+const SET_POLICY: &str = "01050000000000000011010000000000000002000000000000000100000000000000\
+    03000000000000000503";
 const CLOSE: &str = "01050000000000000007010000000000000002000000000000000100000000000000\
     0300000000000000040000000000000000000900000000000000";
 const SEAL_ABANDONED: &str = "01050000000000000010010000000000000002000000000000000100000000000000\

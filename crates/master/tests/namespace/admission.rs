@@ -18,7 +18,13 @@ use super::cluster::{CLUSTER, Client, Cluster};
 fn create(name: &str) -> NamespaceChange {
     let place = NameKey { parent: DirId::ROOT, name: name.to_owned() };
     let attributes = Attributes::default();
-    NamespaceChange::Create { place, policy: Policy::strict(3), attributes, exclusive: true }
+    NamespaceChange::Create {
+        place,
+        policy: Policy::strict(3),
+        attributes,
+        exclusive: true,
+        inherit: false,
+    }
 }
 
 async fn members(client: &Client, change: MemberChange) {

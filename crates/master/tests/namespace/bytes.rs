@@ -24,8 +24,16 @@ fn samples() -> Vec<Vec<u8>> {
             policy: Policy::strict(3),
             attributes,
             exclusive: true,
+            inherit: false,
         }),
         change(NamespaceChange::Rename { from: place.clone(), to: place.clone(), replace: true }),
+        change(NamespaceChange::SetDirPolicy { dir: DirId::ROOT, policy: None }),
+        change(NamespaceChange::SetDirPolicy { dir: DirId::ROOT, policy: Some(Policy::rep(3)) }),
+        change(NamespaceChange::SetFilePolicy {
+            place: place.clone(),
+            file: base::FileId::new(1),
+            policy: Policy::rep(2),
+        }),
         change(NamespaceChange::Link { links: vec![(base::FileId::new(1), place.clone())] }),
         change(NamespaceChange::SetAttributes {
             place: place.clone(),

@@ -288,7 +288,7 @@ impl Client {
 
     pub async fn lookup(&self, place: &NameKey) -> Result<Option<(Node, [u8; 16])>, ControlError> {
         match self.namespace(NamespaceRequest::Lookup { place: place.clone() }).await {
-            Ok(NamespaceReply::Node { node, grant }) => Ok(Some((node, grant))),
+            Ok(NamespaceReply::Node { node, grant, .. }) => Ok(Some((node, grant))),
             Err(error) if error.kind == Kind::NotFound => Ok(None),
             Ok(other) => panic!("not an answer to a look-up: {other:?}"),
             Err(error) => Err(error),

@@ -27,7 +27,7 @@ fn root(name: &str) -> NameKey {
 
 fn create(place: NameKey, mtime: u64) -> NamespaceChange {
     let (policy, attributes) = (Policy::strict(3), Attributes { mtime, ..ATTRIBUTES });
-    NamespaceChange::Create { place, policy, attributes, exclusive: true }
+    NamespaceChange::Create { place, policy, attributes, exclusive: true, inherit: false }
 }
 
 async fn mkdir(client: &Client, place: NameKey) -> DirId {

@@ -70,6 +70,12 @@ pub enum Planted {
     ForgedLock,
     /// Clients take a rename for done that they never sent.
     LostRename,
+    /// Clients have files made with what they inherit from above their directory.
+    PolicyNotInherited,
+    /// Clients take a directory's policy for set that they never sent.
+    LostPolicy,
+    /// Block servers make files with the policy that the volume had when they got the segment.
+    PolicyOfOpening,
     /// Block servers acknowledge writes at once, whichever server had the segment before.
     NoHold,
     /// Block servers take their leases for three times as long as granted.
@@ -112,7 +118,7 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 37] = [
+    pub const ALL: [Planted; 40] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -131,6 +137,9 @@ impl Planted {
         Planted::TwiceChanged,
         Planted::ForgedLock,
         Planted::LostRename,
+        Planted::PolicyNotInherited,
+        Planted::LostPolicy,
+        Planted::PolicyOfOpening,
         Planted::NoHold,
         Planted::LongLease,
         Planted::NoSequence,

@@ -9,13 +9,14 @@ use base::{ChunkId, ClientId, DiskId, Kind};
 use block_proto::{
     BlockReply, BlockRequest, BlockServerReply, BlockServerRequest, OwnershipGrant, Reply, Request,
 };
+use block_volume::ids::SegmentId;
 use client::{DataAnswer, Network, PeerError, Peers, Recipient};
 use futures_util::future::{FutureExt, LocalBoxFuture};
 use runtime::{Buf, Class, Duration, Env, Instant};
 use transport::Endpoint;
 use wire::control::{
     ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest, LockChange, NameKey,
-    NamespaceChange, NamespaceReply, NamespaceRequest,
+    NamespaceChange, NamespaceReply, NamespaceRequest, Policy,
 };
 use wire::data::{DataError, DataReply, DataRequest, ReadRequest, ReplicaStat};
 
@@ -63,8 +64,8 @@ pub(crate) fn peers_of(env: &Env, endpoint: Endpoint) -> Rc<dyn Peers> {
         Some(_) => {
             let (network, env) = (Rc::new(network), env.clone());
             let heard = Rc::new(Cell::new(env.now()));
-            let (seen, stats) = (Rc::default(), Rc::default());
-            Rc::new(Buggy { network, env, seen, heard, stats })
+            let (seen, stats, policies) = (Rc::default(), Rc::default(), Rc::default());
+            Rc::new(Buggy { network, env, seen, heard, stats, policies })
         }
     };
     far_peers(env, peers)
@@ -78,6 +79,28 @@ fn by_another(mut request: ControlRequest) -> ControlRequest {
     request
 }
 
+/// A creation that does not inherit from its directory.
+fn uninherited(mut request: ControlRequest) -> ControlRequest {
+    if let ControlRequest::Namespace(NamespaceRequest::Change {
+        change: NamespaceChange::Create { inherit, .. },
+        ..
+    }) = &mut request
+        && *inherit
+        && acts(Planted::PolicyNotInherited)
+    {
+        *inherit = false;
+    }
+    request
+}
+
+/// Whether a directory gets a policy, or loses it.
+fn sets_policy(request: &ControlRequest) -> bool {
+    let ControlRequest::Namespace(NamespaceRequest::Change { change, .. }) = request else {
+        return false;
+    };
+    matches!(change, NamespaceChange::SetDirPolicy { .. })
+}
+
 struct Buggy {
     network: Rc<Network>,
     env: Env,
@@ -87,6 +110,8 @@ struct Buggy {
     heard: Rc<Cell<Instant>>,
     /// First answer about each replica of an open chunk.
     stats: Rc<RefCell<BTreeMap<(ChunkId, DiskId), ReplicaStat>>>,
+    /// Policy with which each ownership was granted first.
+    policies: Rc<RefCell<BTreeMap<(SegmentId, u64), Policy>>>,
 }
 
 impl Buggy {
@@ -222,6 +247,7 @@ impl Buggy {
         timeout: Duration,
     ) -> LocalBoxFuture<'static, ControlAnswer> {
         let asked = self.network.control(to, request, timeout);
+        let policies = self.policies.clone();
         async move {
             let answer = asked.await?;
             let Ok(Reply::Block(BlockReply::Grant(mut grant))) = answer.clone().try_into() else {
@@ -229,6 +255,14 @@ impl Buggy {
             };
             if acts(Planted::LongLease) {
                 grant.lease_ms *= 3;
+            }
+            for change in &mut grant.changes {
+                let Some(ownership) = &mut change.ownership else { continue };
+                let key = (change.segment, ownership.epoch);
+                let first = *policies.borrow_mut().entry(key).or_insert(ownership.policy);
+                if first != ownership.policy && acts(Planted::PolicyOfOpening) {
+                    ownership.policy = first;
+                }
             }
             let ownerships =
                 grant.changes.iter_mut().filter_map(|change| change.ownership.as_mut());
@@ -266,7 +300,15 @@ impl Peers for Buggy {
                 self.network.control(to, by_another(request), timeout)
             }
             (Planted::LostRename, request) => self.lose_rename(to, request, timeout),
-            (Planted::NoHold | Planted::LongLease, request) => self.grant(to, request, timeout),
+            (Planted::PolicyNotInherited, request) => {
+                self.network.control(to, uninherited(request), timeout)
+            }
+            (Planted::LostPolicy, request) if sets_policy(&request) && acts(bug) => {
+                std::future::ready(Ok(ControlReply::Namespace(NamespaceReply::Done))).boxed_local()
+            }
+            (Planted::NoHold | Planted::LongLease | Planted::PolicyOfOpening, request) => {
+                self.grant(to, request, timeout)
+            }
             (Planted::ForgedLock, request) => self.forge_lock(to, request, timeout),
             (Planted::BeatsAreAlive, request) if is_ping(&request) && acts(bug) => {
                 std::future::ready(Ok(Reply::BlockServer(BlockServerReply::Done).into()))

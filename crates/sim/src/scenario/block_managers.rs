@@ -26,6 +26,7 @@ use futures_util::future::LocalBoxFuture;
 use roles::block::{ManagerRole, start_manager_with};
 use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Buf, Class, Env, Rng};
+use wire::control::Policy;
 
 use super::{ownership_views, policy};
 use crate::cluster::{Cluster, Shape, parse};
@@ -158,6 +159,8 @@ impl ServedSegment for StandIn {
     fn close(&self) -> LocalBoxFuture<'static, ()> {
         Box::pin(std::future::ready(()))
     }
+
+    fn set_policy(&self, _: Policy) {} // It has no files.
 
     fn check(&self, _: u64) -> Answer<'_, SegmentCheck> {
         Box::pin(async { Err(Fault::new(Kind::Invalid, "a stand-in has a value only")) })

@@ -20,6 +20,7 @@ mod names;
 mod nbd;
 mod operator;
 mod ownership_views;
+mod policies;
 pub(crate) mod policy;
 mod readers;
 mod record;
@@ -32,6 +33,7 @@ mod stack;
 mod stored;
 mod table;
 mod takeover;
+mod volume_policy;
 mod volumes;
 
 use std::future::Future;
@@ -550,6 +552,12 @@ pub const SCENARIOS: &[Scenario] = &[
         ],
     },
     Scenario {
+        name: "policies",
+        about: "policies of directories and files are set, inherited and moved, linearizable",
+        run: |sim| Box::pin(policies::run(sim, PARTITIONED())),
+        marks: &["net: connection reset", "policies: a directory moves"],
+    },
+    Scenario {
         name: "locks",
         about: "leases and fencing tokens under crashes of masters, drift and a bad network",
         run: |sim| {
@@ -698,6 +706,12 @@ pub const SCENARIOS: &[Scenario] = &[
             "grey-block: segments leave a grey server",
             "block: request leaves an owner that has lost the segment",
         ],
+    },
+    Scenario {
+        name: "volume-policy",
+        about: "a volume's policy is set under writes, while owners and managers die",
+        run: |sim| Box::pin(volume_policy::run(sim)),
+        marks: &["volume-policy: a process dies behind a set", "volume-policy: all go on"],
     },
     Scenario {
         name: "grey-server",

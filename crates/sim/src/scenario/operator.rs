@@ -9,6 +9,7 @@ use block_proto::{BlockReply, BlockRequest, VolumeInfo};
 use block_volume::ids::VolumeId;
 use block_volume::limits::BLOCK;
 use runtime::Duration;
+use wire::control::Policy;
 
 use super::cuts::{AGAIN, Keeper, TIMEOUT};
 use super::disks::{BYTES, BYTES_MAX, limits};
@@ -43,9 +44,15 @@ impl Keeper {
     async fn set(&self, volume: VolumeId) -> Result<(), String> {
         let limits = limits(&self.env);
         let shared = self.known.borrow()[&volume].shared;
-        let answer = self.done(BlockRequest::Set { volume, limits, shared }).await?;
+        let policies = [None, Some(Policy::rep(3)), Some(Policy::strict(3)), Some(Policy::rep(2))];
+        let policy = policies[self.env.random_below(policies.len() as u64) as usize];
+        let answer = self.done(BlockRequest::Set { volume, limits, shared, policy }).await?;
         answer.map_err(|error| format!("set: {error}"))?;
-        self.known.borrow_mut().get_mut(&volume).expect("it is known").limits = limits;
+        {
+            let known = &mut *self.known.borrow_mut();
+            let spec = known.get_mut(&volume).expect("it is known");
+            (spec.limits, spec.policy) = (limits, policy.unwrap_or(spec.policy));
+        }
         self.env.mark("operator: limits are set");
         self.compare(volume).await
     }

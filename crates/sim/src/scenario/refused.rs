@@ -8,6 +8,7 @@ use block_proto::managers::Error;
 use block_proto::{BlockRequest, VolumeInfo};
 use block_volume::ids::VolumeId;
 use block_volume::qos::VolumeLimits;
+use wire::control::Policy;
 
 use super::deleted::{BOUND, KEPT, PART, World};
 use super::stored::list;
@@ -111,7 +112,7 @@ impl World {
         let text = str::to_owned;
         let nonce = || self.env.random_u64();
         let above = VolumeLimits { iops_base: 9, iops_burst: 8, ..VolumeLimits::default() };
-        let limits = VolumeLimits::default();
+        let (limits, policy) = (VolumeLimits::default(), Some(Policy::rep(1)));
         let never = VolumeId::new(1 << 40);
         let snapshot_as = |volume, name| Snapshot { nonce: nonce(), volume, name: text(name) };
         let clone_as = |snapshot, name| Clone { nonce: nonce(), snapshot, name: text(name) };
@@ -149,8 +150,8 @@ impl World {
             resize(closed, MIB + 1, true),
             resize(snapshot, 8 * MIB, true),
             // What it is not.
-            Set { volume: open, limits: above, shared: false },
-            Set { volume: snapshot, limits, shared: true },
+            Set { volume: open, limits: above, shared: false, policy: None },
+            Set { volume: snapshot, limits, shared: true, policy },
             snapshot_as(snapshot, "x"),
             clone_as(open, "x"),
             Rollback { nonce: nonce(), snapshot: open },
@@ -161,7 +162,7 @@ impl World {
         for volume in [deleted, never] {
             requests.push(snapshot_as(volume, "x"));
             requests.push(resize(volume, WRITTEN, true));
-            requests.push(Set { volume, limits, shared: true });
+            requests.push(Set { volume, limits, shared: true, policy });
             requests.push(Flatten { volume });
         }
         for volume in [deleted_snapshot, never] {

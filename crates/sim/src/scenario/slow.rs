@@ -234,6 +234,10 @@ impl ServedSegment for SlowSegment {
         self.hosted.close()
     }
 
+    fn set_policy(&self, policy: Policy) {
+        self.hosted.set_policy(policy);
+    }
+
     fn cut(&self, cut: u64, most: Duration) -> Answer<'_, ()> {
         async move {
             cut_is_asked(cut);

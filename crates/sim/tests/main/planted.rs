@@ -3,7 +3,7 @@
 use sim::{Planted, find, run_planted, run_seed};
 
 /// Each bug with scenarios and the seeds that find it first there, and what is said then.
-const FOUND: [(Planted, &str, u64, &str); 40] = [
+const FOUND: [(Planted, &str, u64, &str); 43] = [
     // Oracle: acknowledged bytes are there.
     (Planted::AckEarly, "append-blackout", 7, "were acknowledged"),
     (Planted::AckUnsent, "append-writers", 0, "were there before"),
@@ -32,6 +32,10 @@ const FOUND: [(Planted, &str, u64, &str); 40] = [
     (Planted::OldWhenCut, "names", 3, "not linearizable"),
     (Planted::TwiceChanged, "names", 0, "not linearizable"),
     (Planted::LostRename, "names", 0, "not linearizable"),
+    // Policies of directories and volumes as registers.
+    (Planted::PolicyNotInherited, "policies", 0, "not linearizable"),
+    (Planted::LostPolicy, "policies", 0, "not linearizable"),
+    (Planted::PolicyOfOpening, "volume-policy", 0, "is set"),
     // Exclusion of lock holders.
     (Planted::ForgedLock, "locks", 3, "at the same time"),
     // One owner of a segment acknowledges at a time.
@@ -49,7 +53,7 @@ const FOUND: [(Planted, &str, u64, &str); 40] = [
     // One owner of a segment, with real segments.
     (Planted::LongLease, "disks", 0, "believe"),
     // A refused request changes nothing; deleted volumes are kept for as long as was promised.
-    (Planted::AlwaysForced, "deleted", 1, "was not refused"),
+    (Planted::AlwaysForced, "deleted", 3, "was not refused"),
     (Planted::HalfKept, "deleted", 0, "was removed"),
     // Segments leave a server that hears nothing.
     (Planted::BeatsAreAlive, "grey-block", 0, "serves no client"),

@@ -62,7 +62,9 @@ impl ControlRequest {
                 Cluster::Condemn { .. } => "condemn",
             },
             ControlRequest::Namespace(request) => match request {
-                NamespaceRequest::Lookup { .. } | NamespaceRequest::StatFile { .. } => "look up",
+                NamespaceRequest::Lookup { .. }
+                | NamespaceRequest::StatFile { .. }
+                | NamespaceRequest::DirPolicy { .. } => "look up",
                 NamespaceRequest::List { .. } => "list",
                 NamespaceRequest::Change { change, .. } => match change {
                     NamespaceChange::Mkdir { .. } => "mkdir",
@@ -73,6 +75,8 @@ impl ControlRequest {
                     NamespaceChange::Rmdir { .. } => "rmdir",
                     NamespaceChange::Rename { .. } => "rename",
                     NamespaceChange::SetAttributes { .. } => "set attributes",
+                    NamespaceChange::SetDirPolicy { .. }
+                    | NamespaceChange::SetFilePolicy { .. } => "set policy",
                 },
             },
             ControlRequest::Stream(request) => match request {
@@ -85,6 +89,7 @@ impl ControlRequest {
                     StreamChange::Close { .. } => "close",
                     StreamChange::Seal { .. } => "seal file",
                     StreamChange::Delete { .. } => "delete file",
+                    StreamChange::SetPolicy { .. } => "set policy",
                 },
             },
             ControlRequest::Chunkserver(request) => match request {

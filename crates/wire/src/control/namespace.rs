@@ -87,6 +87,11 @@ pub enum NamespaceRequest {
         /// The file.
         file: FileId,
     },
+    /// Asks for a directory's own policy. Sent to the directory's own partition.
+    DirPolicy {
+        /// The directory.
+        dir: DirId,
+    },
     /// A change.
     Change {
         /// Identifies it across retries.
@@ -117,6 +122,9 @@ pub enum NamespaceChange {
         attributes: Attributes,
         /// Fail when the name exists.
         exclusive: bool,
+        /// When the directory has a policy of its own as the file is made, the file gets that one, not
+        /// `policy`.
+        inherit: bool,
     },
     /// Makes a symbolic link.
     Symlink {
@@ -162,6 +170,24 @@ pub enum NamespaceChange {
         /// The file that the name must lead to: it may name another one since a writer opened it.
         file: Option<FileId>,
     },
+    /// Gives a directory a policy of its own, for files that are made in it from then on, or takes
+    /// it away. Sent to the directory's own partition.
+    SetDirPolicy {
+        /// The directory.
+        dir: DirId,
+        /// Its policy; none: that of the nearest directory above that has one.
+        policy: Option<Policy>,
+    },
+    /// Records a file's policy for look-ups and lists. The stream service has the true one, see
+    /// [`super::StreamChange::SetPolicy`].
+    SetFilePolicy {
+        /// A name of the file.
+        place: NameKey,
+        /// The file that the name must lead to.
+        file: FileId,
+        /// Its policy.
+        policy: Policy,
+    },
 }
 
 /// A successful answer of a namespace partition.
@@ -173,6 +199,9 @@ pub enum NamespaceReply {
         node: Node,
         /// For a file: the right to open its stream, see [`super::StreamChange::Open`].
         grant: [u8; 16],
+        /// The own policy of the directory with the name, in answers to look-ups: a client that walks
+        /// a path learns what files below inherit.
+        dir_policy: Option<Policy>,
     },
     /// One page of names.
     List {
@@ -181,8 +210,13 @@ pub enum NamespaceReply {
         /// True when more follow the last one.
         more: bool,
     },
-    /// Done (unlink, rmdir, rename, link).
+    /// Done (unlink, rmdir, rename, link, set policy).
     Done,
+    /// A directory's own policy.
+    DirPolicy {
+        /// None: it has none.
+        policy: Option<Policy>,
+    },
 }
 
 /// The partition that holds a directory's names.

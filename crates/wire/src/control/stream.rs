@@ -104,6 +104,8 @@ pub struct ChunkPlace {
     pub acks: u8,
     /// The right to use it on the data path (D11).
     pub token: [u8; 16],
+    /// MaxCopy for this chunk; 0: unknown (masters before 0.2 leave it out).
+    pub copies: u8,
 }
 
 /// A request to a stream partition. The partition is [`super::stream_partition`] of the file.
@@ -230,6 +232,16 @@ pub enum StreamChange {
         /// The file.
         file: FileId,
     },
+    /// Sets the policy of the chunks that the file gets from then on. Those that it has keep what
+    /// they were made with. The stream is made when it is not there yet.
+    SetPolicy {
+        /// The file.
+        file: FileId,
+        /// The policy.
+        policy: Policy,
+        /// The namespace's grant.
+        grant: [u8; 16],
+    },
 }
 
 /// Right and chunks of a writer.
@@ -259,6 +271,9 @@ pub struct StreamView {
     pub open: bool,
     /// Epoch of the latest writer.
     pub epoch: Epoch,
+    /// Policy of the chunks that it gets from now on; absent from masters before 0.2, and while
+    /// nothing was ever written.
+    pub policy: Option<Policy>,
 }
 
 /// A successful answer of a stream partition.

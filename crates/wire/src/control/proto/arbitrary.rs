@@ -212,8 +212,8 @@ fn namespace_change() -> impl Strategy<Value = NamespaceChange> {
             NamespaceChange::Mkdir { place, attributes }
         }),
         made!((place, place()), (policy, policy()), (attributes, attributes()),
-            (exclusive, any::<bool>()) => {
-            NamespaceChange::Create { place, policy, attributes, exclusive }
+            (exclusive, any::<bool>()), (inherit, any::<bool>()) => {
+            NamespaceChange::Create { place, policy, attributes, exclusive, inherit }
         }),
         made!((place, place()), (target, "\\PC{1,80}"), (attributes, attributes()) => {
             NamespaceChange::Symlink { place, target, attributes }
@@ -229,6 +229,12 @@ fn namespace_change() -> impl Strategy<Value = NamespaceChange> {
                 NamespaceChange::SetAttributes { place, attributes, len, file }
             },
         ),
+        made!((dir, dir()), (policy, option::of(policy())) => {
+            NamespaceChange::SetDirPolicy { dir, policy }
+        }),
+        made!((place, place()), (file, file()), (policy, policy()) => {
+            NamespaceChange::SetFilePolicy { place, file, policy }
+        }),
     ]
 }
 
@@ -239,6 +245,7 @@ fn namespace_request() -> impl Strategy<Value = NamespaceRequest> {
             NamespaceRequest::List { dir, after, limit }
         }),
         file().prop_map(|file| NamespaceRequest::StatFile { file }),
+        dir().prop_map(|dir| NamespaceRequest::DirPolicy { dir }),
         made!((op, op()), (change, namespace_change()) => {
             NamespaceRequest::Change { op, change }
         }),
@@ -248,7 +255,10 @@ fn namespace_request() -> impl Strategy<Value = NamespaceRequest> {
 fn namespace_reply() -> impl Strategy<Value = NamespaceReply> {
     let entry = made!((name, name()), (node, node()) => NamedNode { name, node });
     prop_oneof![
-        made!((node, node()), (grant, any::<[u8; 16]>()) => NamespaceReply::Node { node, grant }),
+        made!((node, node()), (grant, any::<[u8; 16]>()), (dir_policy, option::of(policy())) => {
+            NamespaceReply::Node { node, grant, dir_policy }
+        }),
+        option::of(policy()).prop_map(|policy| NamespaceReply::DirPolicy { policy }),
         made!((entries, vec(entry, 0..4)), (more, any::<bool>()) => {
             NamespaceReply::List { entries, more }
         }),
@@ -265,8 +275,8 @@ fn replica() -> impl Strategy<Value = ReplicaPlace> {
 fn chunk_place() -> impl Strategy<Value = ChunkPlace> {
     made!((chunk, chunk()), (epoch, epoch()), (base, any::<u64>()),
         (sealed, option::of(chunk_len())), (replicas, vec(replica(), 0..6)), (acks, 1..=5u8),
-        (token, any::<[u8; 16]>()) => {
-        ChunkPlace { chunk, epoch, base, sealed, replicas, acks, token }
+        (token, any::<[u8; 16]>()), (copies, 0..=5u8) => {
+        ChunkPlace { chunk, epoch, base, sealed, replicas, acks, token, copies }
     })
 }
 
@@ -293,6 +303,9 @@ fn stream_change() -> impl Strategy<Value = StreamChange> {
             (finish, any::<bool>()) => StreamChange::Close { file, epoch, sealed, finish }),
         file().prop_map(|file| StreamChange::Seal { file }),
         file().prop_map(|file| StreamChange::Delete { file }),
+        made!((file, file()), (policy, policy()), (grant, any::<[u8; 16]>()) => {
+            StreamChange::SetPolicy { file, policy, grant }
+        }),
     ]
 }
 
@@ -324,8 +337,9 @@ fn stream_reply() -> impl Strategy<Value = StreamReply> {
         WriterGrant { epoch, len, current, spares }
     });
     let view = made!((file, file()), (chunks, vec(chunk_place(), 0..3)),
-        (sealed_len, any::<u64>()), (open, any::<bool>()), (epoch, epoch()) => {
-        StreamView { file, chunks, sealed_len, open, epoch }
+        (sealed_len, any::<u64>()), (open, any::<bool>()), (epoch, epoch()),
+        (policy, option::of(policy())) => {
+        StreamView { file, chunks, sealed_len, open, epoch, policy }
     });
     prop_oneof![
         grant.prop_map(StreamReply::Writer),

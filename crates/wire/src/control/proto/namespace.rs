@@ -129,19 +129,21 @@ impl Proto for NamespaceChange {
 
     fn to_pb(&self) -> pb::NamespaceChange {
         use pb::namespace_change::{
-            Change, Create, Link, Mkdir, NewName, Rename, SetAttributes, Symlink,
+            Change, Create, Link, Mkdir, NewName, Rename, SetAttributes, SetDirPolicy,
+            SetFilePolicy, Symlink,
         };
         let change = match self {
             NamespaceChange::Mkdir { place, attributes } => Change::Mkdir(Mkdir {
                 place: Some(place.to_pb()),
                 attributes: Some(attributes.to_pb()),
             }),
-            NamespaceChange::Create { place, policy, attributes, exclusive } => {
+            NamespaceChange::Create { place, policy, attributes, exclusive, inherit } => {
                 Change::Create(Create {
                     place: Some(place.to_pb()),
                     policy: Some(policy.to_pb()),
                     attributes: Some(attributes.to_pb()),
                     exclusive: *exclusive,
+                    inherit: *inherit,
                 })
             }
             NamespaceChange::Symlink { place, target, attributes } => Change::Symlink(Symlink {
@@ -171,6 +173,17 @@ impl Proto for NamespaceChange {
                     file: file.map(FileId::get),
                 })
             }
+            NamespaceChange::SetDirPolicy { dir, policy } => Change::SetDirPolicy(SetDirPolicy {
+                dir: u128_bytes(dir.get()),
+                policy: policy.as_ref().map(Proto::to_pb),
+            }),
+            NamespaceChange::SetFilePolicy { place, file, policy } => {
+                Change::SetFilePolicy(SetFilePolicy {
+                    place: Some(place.to_pb()),
+                    file: file.get(),
+                    policy: Some(policy.to_pb()),
+                })
+            }
         };
         pb::NamespaceChange { change: Some(change) }
     }
@@ -187,6 +200,7 @@ impl Proto for NamespaceChange {
                 policy: need(pb.policy, "NamespaceChange.Create.policy")?,
                 attributes: need(pb.attributes, "NamespaceChange.Create.attributes")?,
                 exclusive: pb.exclusive,
+                inherit: pb.inherit,
             },
             Change::Symlink(pb) => NamespaceChange::Symlink {
                 place: need(pb.place, "NamespaceChange.Symlink.place")?,
@@ -213,6 +227,15 @@ impl Proto for NamespaceChange {
                 len: pb.len,
                 file: pb.file.map(FileId::new),
             },
+            Change::SetDirPolicy(pb) => NamespaceChange::SetDirPolicy {
+                dir: DirId::new(u128_from(&pb.dir, "NamespaceChange.SetDirPolicy.dir")?),
+                policy: pb.policy.map(Proto::from_pb).transpose()?,
+            },
+            Change::SetFilePolicy(pb) => NamespaceChange::SetFilePolicy {
+                place: need(pb.place, "NamespaceChange.SetFilePolicy.place")?,
+                file: FileId::new(pb.file),
+                policy: need(pb.policy, "NamespaceChange.SetFilePolicy.policy")?,
+            },
         })
     }
 }
@@ -228,6 +251,7 @@ impl Proto for NamespaceRequest {
                 Ask::List(List { dir: u128_bytes(dir.get()), after: after.clone(), limit: *limit })
             }
             NamespaceRequest::StatFile { file } => Ask::StatFile(file.get()),
+            NamespaceRequest::DirPolicy { dir } => Ask::DirPolicy(u128_bytes(dir.get())),
             NamespaceRequest::Change { op, change } => {
                 Ask::Change(Change { op: Some(op.to_pb()), change: Some(change.to_pb()) })
             }
@@ -248,6 +272,9 @@ impl Proto for NamespaceRequest {
                 }
             }
             Ask::StatFile(file) => NamespaceRequest::StatFile { file: FileId::new(file) },
+            Ask::DirPolicy(dir) => NamespaceRequest::DirPolicy {
+                dir: DirId::new(u128_from(&dir, "NamespaceRequest.DirPolicy.dir")?),
+            },
             Ask::Change(pb) => {
                 let (op, change) = change(pb.op, pb.change, "NamespaceRequest.Change.change")?;
                 NamespaceRequest::Change { op, change }
@@ -260,15 +287,20 @@ impl Proto for NamespaceReply {
     type Pb = pb::NamespaceReply;
 
     fn to_pb(&self) -> pb::NamespaceReply {
-        use pb::namespace_reply::{Answer, Found, List};
+        use pb::namespace_reply::{Answer, DirPolicy, Found, List};
         let answer = match self {
-            NamespaceReply::Node { node, grant } => {
-                Answer::Node(Found { node: Some(node.to_pb()), grant: grant.to_vec() })
-            }
+            NamespaceReply::Node { node, grant, dir_policy } => Answer::Node(Found {
+                node: Some(node.to_pb()),
+                grant: grant.to_vec(),
+                dir_policy: dir_policy.as_ref().map(Proto::to_pb),
+            }),
             NamespaceReply::List { entries, more } => {
                 Answer::List(List { entries: all(entries), more: *more })
             }
             NamespaceReply::Done => Answer::Done(pb::Empty {}),
+            NamespaceReply::DirPolicy { policy } => {
+                Answer::DirPolicy(DirPolicy { policy: policy.as_ref().map(Proto::to_pb) })
+            }
         };
         pb::NamespaceReply { answer: Some(answer) }
     }
@@ -279,6 +311,7 @@ impl Proto for NamespaceReply {
             Answer::Node(pb) => NamespaceReply::Node {
                 node: need(pb.node, "NamespaceReply.Found.node")?,
                 grant: secret(&pb.grant, "NamespaceReply.Found.grant")?,
+                dir_policy: pb.dir_policy.map(Proto::from_pb).transpose()?,
             },
             Answer::List(pb) => {
                 let field = "NamespaceReply.List.entries";
@@ -286,6 +319,9 @@ impl Proto for NamespaceReply {
                 NamespaceReply::List { entries, more: pb.more }
             }
             Answer::Done(_) => NamespaceReply::Done,
+            Answer::DirPolicy(pb) => {
+                NamespaceReply::DirPolicy { policy: pb.policy.map(Proto::from_pb).transpose()? }
+            }
         })
     }
 }

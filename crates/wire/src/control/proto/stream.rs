@@ -53,6 +53,7 @@ impl Proto for ChunkPlace {
             replicas: all(&self.replicas),
             acks: self.acks.into(),
             token: self.token.to_vec(),
+            copies: self.copies.into(),
         }
     }
 
@@ -66,6 +67,7 @@ impl Proto for ChunkPlace {
             replicas: each(pb.replicas, PLACES_MAX, "ChunkPlace.replicas", Proto::from_pb)?,
             acks: range_u8(pb.acks, 1..=REPLICAS_MAX as u8, "ChunkPlace.acks")?,
             token: secret(&pb.token, "ChunkPlace.token")?,
+            copies: range_u8(pb.copies, 0..=REPLICAS_MAX as u8, "ChunkPlace.copies")?,
         })
     }
 }
@@ -90,7 +92,7 @@ impl Proto for StreamChange {
     type Pb = pb::StreamChange;
 
     fn to_pb(&self) -> pb::StreamChange {
-        use pb::stream_change::{Advance, Change, Close, Extend, Open};
+        use pb::stream_change::{Advance, Change, Close, Extend, Open, SetPolicy};
         let change = match self {
             StreamChange::Open { file, policy, grant, spares, purpose } => Change::Open(Open {
                 file: file.get(),
@@ -127,6 +129,11 @@ impl Proto for StreamChange {
             }),
             StreamChange::Seal { file } => Change::Seal(file.get()),
             StreamChange::Delete { file } => Change::Delete(file.get()),
+            StreamChange::SetPolicy { file, policy, grant } => Change::SetPolicy(SetPolicy {
+                file: file.get(),
+                policy: Some(policy.to_pb()),
+                grant: grant.to_vec(),
+            }),
         };
         pb::StreamChange { change: Some(change) }
     }
@@ -170,6 +177,11 @@ impl Proto for StreamChange {
             }
             Change::Seal(file) => StreamChange::Seal { file: FileId::new(file) },
             Change::Delete(file) => StreamChange::Delete { file: FileId::new(file) },
+            Change::SetPolicy(pb) => StreamChange::SetPolicy {
+                file: FileId::new(pb.file),
+                policy: need(pb.policy, "StreamChange.SetPolicy.policy")?,
+                grant: secret(&pb.grant, "StreamChange.SetPolicy.grant")?,
+            },
         })
     }
 }
@@ -287,6 +299,7 @@ impl Proto for StreamView {
             sealed_len: self.sealed_len,
             open: self.open,
             epoch: self.epoch.get(),
+            policy: self.policy.as_ref().map(Proto::to_pb),
         }
     }
 
@@ -298,6 +311,7 @@ impl Proto for StreamView {
             sealed_len: pb.sealed_len,
             open: pb.open,
             epoch: Epoch::new(pb.epoch),
+            policy: pb.policy.map(Proto::from_pb).transpose()?,
         })
     }
 }

@@ -1,0 +1,163 @@
+//! Policies of directories, files and volumes as a user sets them (decision 78).
+
+use std::fs;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::harness::{Scratch, bad, content, good, json, kill9, server, text, wait};
+use crate::nbd::{BLOCK, Nbd, READ, WRITE};
+use crate::volumes::{answered, up};
+
+const SOON: Duration = Duration::from_secs(20);
+
+#[test]
+fn files_inherit_the_policy_of_the_nearest_directory_and_keep_it() {
+    let mut scratch = Scratch::new("policies");
+    let dir = scratch.cluster("cluster");
+    up(&dir);
+    let cluster = ["--cluster", text(&dir)];
+    let on = |args: &[&str]| good(&[&["fs"], args, &cluster].concat());
+    let refused = |args: &[&str], code: i32, want: &str| {
+        bad(&[&["fs"], args, &cluster].concat(), code, want);
+    };
+    let shown =
+        |path: &str| json(&[&["fs", "policy", "show", path, "--json"], &cluster[..]].concat());
+    let stat = |path: &str| json(&[&["fs", "stat", path, "--json"], &cluster[..]].concat());
+    let small = scratch.path("small");
+    fs::write(&small, content(9000, 3)).expect("a file");
+    let put = |path: &str| {
+        on(&["put", text(&small), path]);
+        stat(path)
+    };
+    let has = |stat: &Value, policy: &str, copies: u64, acks: u64| {
+        assert_eq!((&stat["policy"], &stat["copies"]), (&policy.into(), &copies.into()), "{stat}");
+        let chunk = &stat["chunks"][0];
+        assert_eq!(chunk["scheme"], policy, "{stat}");
+        assert_eq!((&chunk["copies"], &chunk["acks"]), (&copies.into(), &acks.into()), "{stat}");
+        assert_eq!(chunk["replicas"].as_array().map(Vec::len), Some(copies as usize), "{stat}");
+        assert_eq!(chunk["len"], 9000, "{stat}");
+    };
+
+    // Nothing is set: the default.
+    on(&["mkdir", "-p", "/a/b"]);
+    let none = shown("/a/b");
+    assert_eq!((&none["policy"], &none["from"]), (&"rep3".into(), &"default".into()), "{none}");
+    assert_eq!(none["set_on"], Value::Null);
+    has(&put("/a/b/old"), "rep3", 3, 2);
+
+    on(&["policy", "set", "/a", "rep2"]);
+    let inherited = shown("/a/b");
+    assert_eq!(inherited["policy"], "rep2", "{inherited}");
+    assert_eq!((&inherited["from"], &inherited["set_on"]), (&"directory".into(), &"/a".into()));
+    assert_eq!(on(&["policy", "show", "/a/b"]), "rep2: set on /a\n");
+    has(&put("/a/b/new"), "rep2", 2, 2);
+    has(&stat("/a/b/old"), "rep3", 3, 2);
+    on(&["append", text(&small), "/a/b/appended"]);
+    has(&stat("/a/b/appended"), "rep2", 2, 2);
+    // Asked for by name, and nearer.
+    on(&["put", text(&small), "/a/b/asked", "--redundancy", "rep1"]);
+    has(&stat("/a/b/asked"), "rep1", 1, 1);
+    on(&["policy", "set", "/a/b", "rep3-strict"]);
+    has(&put("/a/b/near"), "rep3-strict", 3, 3);
+
+    // The policy moves with its directory, and the masters keep it over a restart.
+    on(&["mv", "/a/b", "/moved"]);
+    kill9(&dir, &["m1"]);
+    good(&["cluster", "restart", "--dir", text(&dir), "master", "m1"]);
+    // A chunk that is made before all of them report has fewer copies at first.
+    let is_up = |id: &str| server(&dir, id)["state"] == "up";
+    wait("the chunkservers are up", SOON, || ["cs1", "cs2", "cs3"].iter().all(|id| is_up(id)));
+    has(&put("/moved/again"), "rep3-strict", 3, 3);
+    on(&["policy", "clear", "/moved"]);
+    assert_eq!(shown("/moved")["from"], "default");
+    on(&["policy", "set", "/", "rep1"]);
+    has(&put("/moved/root"), "rep1", 1, 1);
+    on(&["policy", "clear", "/"]);
+
+    // A file: what it gets from now on.
+    on(&["policy", "set", "/moved/root", "rep3"]);
+    assert_eq!(on(&["policy", "show", "/moved/root"]), "rep3: recorded with the file\n");
+    on(&["append", text(&small), "/moved/root"]);
+    let grown = stat("/moved/root");
+    let schemes: Vec<_> = grown["chunks"].as_array().expect("chunks").iter().collect();
+    assert_eq!(
+        schemes.iter().map(|one| one["scheme"].as_str()).collect::<Vec<_>>(),
+        [Some("rep1"), Some("rep3")]
+    );
+    assert_eq!((&grown["policy"], &grown["copies"]), (&"rep3".into(), &3.into()), "{grown}");
+    let listed = json(&[&["fs", "ls", "/moved", "--json"], &cluster[..]].concat());
+    let root = listed.as_array().expect("names").iter().find(|one| one["name"] == "root");
+    assert_eq!(root.map(|one| &one["policy"]), Some(&"rep3".into()), "{listed}");
+    on(&["policy", "set", "/a", "rep2"]);
+    on(&["mv", "/moved/root", "/a/file"]);
+    on(&["policy", "clear", "/a/file"]);
+    assert_eq!(shown("/a/file")["policy"], "rep2");
+    let back = scratch.path("back");
+    on(&["get", "/a/file", text(&back)]);
+    let twice = [content(9000, 3), content(9000, 3)].concat();
+    assert!(fs::read(&back).expect("a file") == twice, "it is read back byte for byte");
+
+    // What cannot be.
+    refused(&["policy", "set", "/a", "rep9"], 2, "rep1 to rep5");
+    refused(&["policy", "set", "/a", "ec4+2"], 2, "rep1 to rep5");
+    refused(&["policy", "set", "/a", "rep5"], 1, "rep5 needs 5 disks");
+    refused(&["policy", "set", "/none", "rep2"], 1, "/none: no such file or directory");
+    refused(&["policy", "clear", "/none"], 1, "/none: no such file or directory");
+    refused(&["policy", "show", "/none"], 1, "/none: no such file or directory");
+    for path in ["/.craton", "/.craton/block"] {
+        refused(&["policy", "set", path, "rep2"], 1, "is kept from this client");
+        refused(&["policy", "clear", path], 1, "--services");
+    }
+    assert_eq!(shown("/a")["policy"], "rep2", "as it was");
+}
+
+#[test]
+fn a_volumes_policy_is_changed_while_it_is_open() {
+    let mut scratch = Scratch::new("volume-policy");
+    let dir = scratch.cluster("cluster");
+    up(&dir);
+    let cluster = ["--cluster", text(&dir)];
+    let volume = |args: &[&str]| json(&[&["volume"], args, &["--json"], &cluster[..]].concat());
+    let made = volume(&["create", "v", "--size", "1GiB", "--segments", "1", "--policy", "rep2"]);
+    assert_eq!(made["policy"], "rep2", "{made}");
+    let mut nbd = Nbd::open(made["nbd"].as_str().expect("an export"));
+    nbd.ask(WRITE, 0, BLOCK, &[6; BLOCK]);
+    let folder = format!("/.craton/block/{}/0", made["id"].as_str().expect("an ID"));
+    // Policies of the DataFiles.
+    let files = || {
+        let names = good(&[&["fs", "ls", &folder, "--services"], &cluster[..]].concat());
+        let names = names.lines().filter(|name| name.starts_with("data-"));
+        let policy = |name: &str| {
+            let path = format!("{folder}/{name}");
+            let asked = ["fs", "stat", &path, "--json", "--services"];
+            json(&[&asked[..], &cluster[..]].concat())["chunks"][0]["scheme"].clone()
+        };
+        names.map(policy).collect::<Vec<_>>()
+    };
+    assert!(!files().is_empty() && files().iter().all(|it| it == "rep2"), "{:?}", files());
+
+    let set = volume(&["set", "v", "--policy", "rep3-strict"]);
+    assert_eq!(set["policy"], "rep3-strict", "{set}");
+    assert_eq!(volume(&["info", "v"])["policy"], "rep3-strict");
+    nbd.ask(WRITE, BLOCK as u64, BLOCK, &[7; BLOCK]);
+    // Another owner, with files of its own.
+    kill9(&dir, &["bs1"]);
+    nbd.ask(WRITE, 2 * BLOCK as u64, BLOCK, &[8; BLOCK]);
+    for (at, byte) in [(0, 6), (1, 7), (2, 8)] {
+        let read = nbd.ask(READ, at * BLOCK as u64, BLOCK, &[]);
+        assert!(read == [byte; BLOCK], "block {at} is as it was acknowledged");
+    }
+    wait("a DataFile with the new policy", SOON, || files().iter().any(|it| it == "rep3-strict"));
+    assert!(files().iter().any(|it| it == "rep2"), "the old ones stay: {:?}", files());
+    let kept = answered(|| volume(&["info", "v"]));
+    assert_eq!(kept["policy"], "rep3-strict", "{kept}");
+
+    let refused = |args: &[&str], code: i32, want: &str| {
+        bad(&[&["volume"], args, &cluster].concat(), code, want);
+    };
+    refused(&["set", "v", "--policy", "rep9"], 2, "rep1 to rep5");
+    refused(&["set", "v", "--policy", "rep5"], 1, "rep5 needs 5 disks");
+    refused(&["set", "v"], 2, "--policy");
+    refused(&["set", "none", "--policy", "rep2"], 1, "none");
+}
