@@ -576,9 +576,9 @@ impl Shared {
             StreamOp::Close { .. } => "close",
         };
         let change = match op {
-            StreamOp::Advance { sealed, len, next, avoid, spares } => {
+            StreamOp::Advance { sealed, len, next, avoid, spares, left } => {
                 self.env.mark("writer: next chunk");
-                StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares }
+                StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares, left }
             }
             StreamOp::Extend { avoid, spares, purpose } => {
                 if spares == 0 {
@@ -586,8 +586,8 @@ impl Shared {
                 }
                 StreamChange::Extend { file, epoch, avoid, spares, purpose }
             }
-            StreamOp::Close { sealed, finish } => {
-                StreamChange::Close { file, epoch, sealed, finish }
+            StreamOp::Close { sealed, finish, left } => {
+                StreamChange::Close { file, epoch, sealed, finish, left }
             }
         };
         let root = self.env.tracer().root(self.env.trace());

@@ -94,8 +94,12 @@ impl Writer {
 
     /// A replica of this chunk gets nothing more, and its answers count no more.
     pub(super) fn leave(&mut self, chunk: ChunkId, index: usize, out: &mut Vec<Action>) {
-        let left = self.chunk_mut(chunk).expect("the caller has it");
-        if !std::mem::replace(&mut left.replicas[index].left, true) {
+        let replica = &mut self.chunk_mut(chunk).expect("the caller has it").replicas[index];
+        let server = replica.place.server;
+        if !std::mem::replace(&mut replica.left, true) {
+            if let Some(ended) = self.ended.as_mut().filter(|ended| ended.chunk == chunk) {
+                ended.left.push(server);
+            }
             out.push(Action::Left { chunk, replica: index as u8 });
         }
     }

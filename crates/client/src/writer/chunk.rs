@@ -1,7 +1,7 @@
 //! The chunk being written: its replicas, and the appends placed in it.
 
-use base::ChunkId;
 use base::limits::{REPLICAS_MAX, SECTOR};
+use base::{ChunkId, ServerId};
 use runtime::{Duration, Instant};
 use wire::control::{ChunkPlace, ReplicaPlace};
 use wire::data::{ChunkRef, Purpose};
@@ -177,6 +177,12 @@ impl OpenChunk {
         self.replicas.iter().filter(|replica| !replica.left)
     }
 
+    /// Servers of replicas that are not followed.
+    pub(super) fn left(&self) -> Vec<ServerId> {
+        let left = self.replicas.iter().filter(|replica| replica.left);
+        left.map(|replica| replica.place.server).collect()
+    }
+
     /// True when enough replicas stay followed without this one.
     pub(super) fn can_leave(&self, index: usize) -> bool {
         let others = self.replicas.iter().enumerate().filter(|(at, it)| *at != index && !it.left);
@@ -215,11 +221,13 @@ impl OpenChunk {
 }
 
 /// The chunk that is current at the stream service, with the length at which it has ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct EndedChunk {
     pub(super) chunk: ChunkId,
     pub(super) base: u64,
     pub(super) len: u32,
+    /// Servers of it that get nothing more from this writer.
+    pub(super) left: Vec<ServerId>,
 }
 
 impl EndedChunk {

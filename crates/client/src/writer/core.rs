@@ -671,7 +671,7 @@ impl Writer {
         let current = self.current.take().expect("a chunk is open");
         if self.ended.is_none() {
             let (chunk, base, len) = (current.id(), current.base, current.acked);
-            self.ended = Some(EndedChunk { chunk, base, len });
+            self.ended = Some(EndedChunk { chunk, base, len, left: current.left() });
         } else {
             // Either the stream service has the chunk before it, or its end is reported next.
             assert_eq!(current.acked, 0, "acknowledged before the switch");

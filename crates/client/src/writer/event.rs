@@ -253,6 +253,8 @@ pub enum StreamOp {
         avoid: Vec<ServerId>,
         /// Spares wanted.
         spares: u8,
+        /// Servers of the chunk that ends to which nothing more of it is sent: a hint.
+        left: Vec<ServerId>,
     },
     /// Get spares.
     Extend {
@@ -269,6 +271,8 @@ pub enum StreamOp {
         sealed: Option<(ChunkId, u32)>,
         /// The file takes no appends ever again.
         finish: bool,
+        /// As in `Advance`.
+        left: Vec<ServerId>,
     },
 }
 

@@ -200,7 +200,7 @@ impl FakeState {
                 self.top_up(file, spares, &[]);
                 Ok(self.grant(file))
             }
-            StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares } => {
+            StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares, .. } => {
                 let stream = self.written(file, epoch)?;
                 let at = stream.spares.iter().position(|spare| spare.id == next);
                 let tail = stream.chunks.last().unwrap().id == sealed;
@@ -223,7 +223,7 @@ impl FakeState {
                 }
                 Ok(self.grant(file))
             }
-            StreamChange::Close { file, epoch, sealed, finish } => {
+            StreamChange::Close { file, epoch, sealed, finish, .. } => {
                 let stream = self.written(file, epoch)?;
                 let (chunk, len) = sealed.expect("the client knows");
                 assert_eq!(stream.chunks.last().unwrap().id, chunk);

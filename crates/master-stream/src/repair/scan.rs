@@ -135,6 +135,8 @@ impl<L: Log> Service<L> {
             unsealed.retain(|&(chunk, _), _| state.is_partly_sealed(chunk));
             let mut short = self.repairs.short.borrow_mut();
             short.retain(|&(chunk, _), _| state.is_partly_sealed(chunk));
+            let mut left = self.repairs.left.borrow_mut();
+            left.retain(|&(chunk, _)| state.is_partly_sealed(chunk));
         });
     }
 
