@@ -407,8 +407,9 @@ impl Shared {
         let version = self.file.0.client.0.lists.borrow().version();
         if self.lists_seen.replace(version) != version {
             let copies = usize::from(self.file.policy().copies);
-            let unwanted = self.file.0.client.0.lists.borrow().unwanted(copies);
-            self.core.borrow_mut().set_listed(unwanted);
+            let lists = self.file.0.client.0.lists.borrow();
+            self.core.borrow_mut().set_listed(lists.unwanted(copies));
+            self.core.borrow_mut().set_pushed(lists.pushed_servers());
         }
         self.core.borrow_mut().handle(self.env.now(), event, &mut actions);
         for action in actions {
@@ -700,15 +701,23 @@ impl Shared {
     async fn keep_time(self: Rc<Self>) {
         while self.over.borrow().is_none() && !self.abandoned.get() {
             let changed = self.rearm.notified();
-            let Some(due) = self.armed.get() else {
-                changed.await;
-                continue;
+            let changed = std::pin::pin!(changed);
+            let news = std::pin::pin!(self.file.0.client.0.pushed_news.notified());
+            let changed = select(changed, news);
+            let pushed = match self.armed.get() {
+                Some(due) => match select(changed, self.env.sleep_until(due)).await {
+                    Either::Left((changed, _)) => matches!(changed, Either::Right(_)),
+                    Either::Right(_) => false,
+                },
+                None => matches!(changed.await, Either::Right(_)),
             };
-            let sleep = self.env.sleep_until(due);
-            select(std::pin::pin!(changed), sleep).await;
             let due = self.armed.get();
-            if due.is_some_and(|due| due <= self.env.now()) {
+            let is_due = due.is_some_and(|due| due <= self.env.now());
+            if is_due {
                 self.armed.set(None);
+            }
+            // An idle writer, too, may have to leave its chunk when masters push another list.
+            if is_due || pushed {
                 self.process_unless_abandoned(Event::Tick);
             }
         }

@@ -24,6 +24,7 @@ mod namespace;
 mod network;
 mod path;
 mod peers;
+mod pushed;
 mod reader;
 mod seen;
 mod session;

@@ -9,5 +9,6 @@ mod fake;
 mod idle;
 mod large;
 mod model;
+mod pushed;
 mod tail;
 mod threads;

@@ -134,6 +134,8 @@ pub(super) struct Thin {
     pub(super) end_at: Instant,
     /// The stream service has answered since it became thin.
     pub(super) answered: bool,
+    /// All its replicas are followed, and masters do not reach the server of one (C28).
+    pub(super) pushed: bool,
 }
 
 /// An ended chunk of which followed replicas lack acknowledged bytes.

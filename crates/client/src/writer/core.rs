@@ -79,6 +79,8 @@ pub struct Writer {
     pub(super) avoid: VecDeque<(ServerId, Instant)>,
     /// Servers that the client lists (C17): not wanted for new chunks.
     pub(super) listed: Vec<ServerId>,
+    /// Servers that masters do not reach (C28).
+    pub(super) pushed: Vec<ServerId>,
     /// Chunks that failed in a row without an acknowledgement.
     pub(super) failures: u32,
     /// No new chunk is opened before.
@@ -147,6 +149,7 @@ impl Writer {
             op: None,
             avoid: VecDeque::new(),
             listed: Vec::new(),
+            pushed: Vec::new(),
             failures: 0,
             open_after: now,
             extend_after: now,

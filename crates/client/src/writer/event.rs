@@ -59,6 +59,9 @@ pub struct WriterConfig {
     /// long. Doubles with each chunk that is left so and follows another within
     /// [`WriterConfig::whole_pause`], up to [`WriterConfig::whole_pause_max`].
     pub thin_pause: Duration,
+    /// Time after which a chunk ends that has a replica on a server which masters do not reach, though
+    /// this writer does (C28): from this to five times as long, so that all have ended within 30 s.
+    pub pushed_pause: Duration,
     /// Time for which the end of a writer waits for copies that are owed, so that small files are
     /// not left to masters for completion.
     pub close_chase: Duration,

@@ -141,9 +141,11 @@ impl Writer {
     fn ask_thin(&mut self, now: Instant, out: &mut Vec<Action>) {
         let mut avoid = self.avoided(now);
         let current = self.current.as_ref().expect("it is thin");
-        for replica in current.replicas.iter().filter(|replica| replica.left) {
-            if !avoid.contains(&replica.place.server) {
-                avoid.push(replica.place.server);
+        let left = current.left();
+        let pushed = self.pushed.iter().copied().filter(|_| self.ends_for_masters());
+        for server in left.into_iter().chain(pushed) {
+            if !avoid.contains(&server) {
+                avoid.push(server);
             }
         }
         self.thin_after = now + self.config.extend_pause;
