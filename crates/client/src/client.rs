@@ -27,7 +27,6 @@ use crate::lists::{ListMetrics, ListedDisk, Lists};
 use crate::locate::Locator;
 use crate::network::Network;
 use crate::peers::{PeerError, Peers};
-use crate::pushed;
 use crate::session::{Question, Refusal, Session, unexpected_reply};
 use crate::writer::ChaseBudget;
 
@@ -123,7 +122,7 @@ impl Client {
             bad_replicas: RefCell::default(),
             reports: RefCell::default(),
         });
-        pushed::start(&inner);
+        inner.poll_masters();
         Ok(Client(inner))
     }
 

@@ -78,10 +78,12 @@ impl Pushed {
     }
 }
 
-/// Polls masters for as long as the client is there.
-pub(crate) fn start(client: &Rc<ClientInner>) {
-    let polling = poll(client.env.clone(), Rc::downgrade(client));
-    client.env.spawn(Class::Background, "client: poll for abnormal servers", polling);
+impl ClientInner {
+    /// Polls masters for as long as the client is there.
+    pub(crate) fn poll_masters(self: &Rc<Self>) {
+        let polling = poll(self.env.clone(), Rc::downgrade(self));
+        self.env.spawn(Class::Background, "client: poll for abnormal servers", polling);
+    }
 }
 
 async fn poll(env: Env, client: Weak<ClientInner>) {

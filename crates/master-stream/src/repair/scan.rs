@@ -267,8 +267,11 @@ impl<L: Log> Service<L> {
         let bad = self.repairs.bad.borrow();
         let given_up = |replica: &Judged| {
             let damaged = bad.get(&(chunk.id, replica.place));
-            let gone = replica.worth != Worth::Good && self.gone_for(replica.slot.place) > grace;
-            gone || damaged.is_some_and(|&(_, since)| now.since(since) > grace)
+            let place = replica.slot.place;
+            let gone = self.gone_for(place) > grace
+                || self.absent_for(place) > self.config.open_grace_unreached;
+            gone && replica.worth != Worth::Good
+                || damaged.is_some_and(|&(_, since)| now.since(since) > grace)
         };
         // No server reports the silence of a writer that has appended nothing.
         let degraded = self.repairs.degraded.borrow().get(&chunk.id).copied();

@@ -55,12 +55,12 @@ impl Evidence {
     }
 
     /// A client on the host `from`, if that is known, has not reached a server, of which there are
-    /// `all`.
+    /// `all`. `judges`: this master is not cut off itself, so that reports may count.
     pub(super) fn note(
         &mut self,
         server: ServerId,
         from: Option<IpAddr>,
-        all: usize,
+        (all, judges): (usize, bool),
         now: Instant,
     ) -> Reported {
         let reports = self.servers.entry(server).or_insert(Reports {
@@ -85,7 +85,7 @@ impl Evidence {
         if ping {
             (reports.pinged, reports.pinging) = (Some(now), true);
         }
-        let enough = reports.hosts.len() >= self.hosts_needed;
+        let enough = judges && reports.hosts.len() >= self.hosts_needed;
         Reported { ping, unreached: enough && self.condemn(server, all, now) }
     }
 
@@ -170,7 +170,7 @@ mod tests {
         }
 
         fn report(&mut self, number: u32, from: Option<IpAddr>) -> Reported {
-            self.evidence.note(server(number), from, SERVERS, self.now)
+            self.evidence.note(server(number), from, (SERVERS, true), self.now)
         }
 
         fn pinged(&mut self, number: u32, failed: bool) -> bool {
@@ -239,13 +239,22 @@ mod tests {
     }
 
     #[test]
+    fn master_that_is_cut_off_believes_no_reports() {
+        let mut bed = Bed::new();
+        for number in 0..9 {
+            let reported = bed.evidence.note(server(1), host(number), (SERVERS, false), bed.now);
+            assert_eq!(reported, Reported { ping: number == 0, unreached: false });
+        }
+    }
+
+    #[test]
     fn few_servers_are_unreached_by_reports_at_a_time() {
         for (all, most) in [(2, 1), (9, 1), (20, 2), (29, 2), (30, 3), (1000, 3)] {
             let mut bed = Bed::new();
             for _ in 0..20 {
                 for number in 1..=9 {
-                    bed.evidence.note(server(number), host(1), all, bed.now);
-                    bed.evidence.note(server(number), host(2), all, bed.now);
+                    bed.evidence.note(server(number), host(1), (all, true), bed.now);
+                    bed.evidence.note(server(number), host(2), (all, true), bed.now);
                 }
                 assert_eq!(bed.unreached().len(), most, "of {all}");
                 bed.pass(200 * MS);

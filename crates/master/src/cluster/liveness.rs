@@ -230,7 +230,8 @@ impl Liveness {
         if all < 2 || !state.reach.contains_key(&server) {
             return Reported::default(); // Heartbeats decide about others, as about single ones.
         }
-        let reported = state.evidence.note(server, from, all, now);
+        let judges = !state.rounds.is_cut_off();
+        let reported = state.evidence.note(server, from, (all, judges), now);
         if reported.unreached {
             tracing::debug!(%server, "clients of several hosts do not reach a chunkserver");
             state.list_abnormal(now);

@@ -100,6 +100,11 @@ pub(super) struct Rounds {
 }
 
 impl Rounds {
+    /// True while this master reaches fewer than half of the servers.
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.cut_off
+    }
+
     /// A round begins: judges servers by their answers so far. Returns those that have changed, and
     /// whether each is unreached now.
     pub(super) fn begin(
