@@ -53,7 +53,7 @@ const FOUND: [(Planted, &str, u64, &str); 43] = [
     (Planted::HalfKept, "deleted", 0, "was removed"),
     // Segments leave a server that hears nothing.
     (Planted::BeatsAreAlive, "grey-block", 0, "serves no client"),
-    (Planted::BeatsAreAlive, "grey-server", 0, "a new chunk is placed"),
+    (Planted::BeatsAreAlive, "grey-server", 1, "a new chunk is placed"),
     // Masters name few servers, and believe few clients.
     (Planted::OneClientRules, "bad-client", 0, "by words alone"),
     (Planted::ManyBelieved, "many-bad", 0, "masters name servers though many"),
