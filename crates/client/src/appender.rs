@@ -11,30 +11,29 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use base::limits::{APPEND_DATA_MAX, SECTOR};
-use base::{ChunkId, Epoch, Kind};
+use base::{ChunkId, Epoch};
 use codec::block::Codec;
 use futures_util::future::{Either, select};
 use metrics::{Fact, Outcome, Span, Step};
 use runtime::sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use runtime::{Class, Duration, Env, Instant};
 use wire::control::{Attributes, StreamChange, StreamReply, WriterGrant};
-use wire::data::{AppendRequest, CommitRequest, DataError, DataReply, DataRequest, Purpose};
+use wire::data::{AppendRequest, CommitRequest, DataRequest, Purpose};
 use wire::row::COPY_ROW_MAX;
 use wire::sector::sectors_for;
 use wire::token::Token;
 
+use crate::answers::{describe, op_result, send_error, sent_result};
 use crate::ask::TimedCall;
 use crate::counters::add;
 use crate::error::Error;
 use crate::file::FlatLogFile;
 use crate::health::{CallClass, CallEnd, Target};
-use crate::peers::{DataAnswer, PeerError};
+use crate::peers::PeerError;
 use crate::rows::cell_len_max;
 use crate::session::Refusal;
 use crate::stage::Staged;
-use crate::writer::{
-    Action, Event, OpDone, OpError, SendError, SendId, StreamOp, Writer, WriterConfig, WriterError,
-};
+use crate::writer::{Action, Event, SendId, StreamOp, Writer, WriterConfig};
 
 /// Pause while the buffer pool is empty.
 const MEMORY_PAUSE: Duration = Duration::from_millis(1);
@@ -430,8 +429,9 @@ impl Shared {
         let version = self.file.0.client.0.lists.borrow().version();
         if self.lists_seen.replace(version) != version {
             let copies = usize::from(self.file.policy().copies);
-            let unwanted = self.file.0.client.0.lists.borrow().unwanted(copies);
-            self.core.borrow_mut().set_listed(unwanted);
+            let lists = self.file.0.client.0.lists.borrow();
+            self.core.borrow_mut().set_listed(lists.unwanted(copies));
+            self.core.borrow_mut().set_pushed(lists.pushed_servers());
         }
         self.core.borrow_mut().handle(self.env.now(), event, &mut actions);
         for action in actions {
@@ -599,9 +599,9 @@ impl Shared {
             StreamOp::Close { .. } => "close",
         };
         let change = match op {
-            StreamOp::Advance { sealed, len, next, avoid, spares } => {
+            StreamOp::Advance { sealed, len, next, avoid, spares, left } => {
                 self.env.mark("writer: next chunk");
-                StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares }
+                StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares, left }
             }
             StreamOp::Extend { avoid, spares, purpose } => {
                 if spares == 0 {
@@ -609,8 +609,8 @@ impl Shared {
                 }
                 StreamChange::Extend { file, epoch, avoid, spares, purpose }
             }
-            StreamOp::Close { sealed, finish } => {
-                StreamChange::Close { file, epoch, sealed, finish }
+            StreamOp::Close { sealed, finish, left } => {
+                StreamChange::Close { file, epoch, sealed, finish, left }
             }
         };
         let root = self.env.tracer().root(self.env.trace());
@@ -723,15 +723,23 @@ impl Shared {
     async fn keep_time(self: Rc<Self>) {
         while self.over.borrow().is_none() && !self.abandoned.get() {
             let changed = self.rearm.notified();
-            let Some(due) = self.armed.get() else {
-                changed.await;
-                continue;
+            let changed = std::pin::pin!(changed);
+            let news = std::pin::pin!(self.file.0.client.0.pushed_news.notified());
+            let changed = select(changed, news);
+            let pushed = match self.armed.get() {
+                Some(due) => match select(changed, self.env.sleep_until(due)).await {
+                    Either::Left((changed, _)) => matches!(changed, Either::Right(_)),
+                    Either::Right(_) => false,
+                },
+                None => matches!(changed.await, Either::Right(_)),
             };
-            let sleep = self.env.sleep_until(due);
-            select(std::pin::pin!(changed), sleep).await;
             let due = self.armed.get();
-            if due.is_some_and(|due| due <= self.env.now()) {
+            let is_due = due.is_some_and(|due| due <= self.env.now());
+            if is_due {
                 self.armed.set(None);
+            }
+            // An idle writer, too, may have to leave its chunk when masters push another list.
+            if is_due || pushed {
                 self.process_unless_abandoned(Event::Tick);
             }
         }
@@ -750,51 +758,4 @@ fn rights_life(env: &Env, grant: &WriterGrant) -> Option<Duration> {
     let expiry = places.map(|place| Token(place.token).expiry_unix_s()).min()?;
     let now_s = env.unix_time().as_nanos() / 1_000_000_000;
     expiry.checked_sub(now_s).filter(|&life| life > 0).map(Duration::from_secs)
-}
-
-fn send_error(error: PeerError<DataError>) -> SendError {
-    match error {
-        PeerError::Unreachable(_) => SendError::Unreachable,
-        PeerError::Silent(_) => SendError::Silent,
-        PeerError::Busy => SendError::Data(DataError::Busy),
-        PeerError::Foreign(_) => SendError::Data(DataError::Invalid),
-        PeerError::Refused(error) => SendError::Data(error),
-    }
-}
-
-fn sent_result(answer: Result<DataAnswer, PeerError<DataError>>) -> Result<u32, SendError> {
-    match answer {
-        Ok((DataReply::Appended { len }, _)) => Ok(len),
-        Ok(_) => Err(SendError::Data(DataError::Invalid)),
-        Err(error) => Err(send_error(error)),
-    }
-}
-
-fn op_result(answer: Result<StreamReply, Refusal>) -> Result<OpDone, OpError> {
-    match answer {
-        Ok(StreamReply::Writer(grant)) => Ok(OpDone::Writer(grant)),
-        Ok(StreamReply::Done { len }) => Ok(OpDone::Closed { len }),
-        Ok(StreamReply::Views(_)) => Err(OpError::Failed("an unexpected answer".to_owned())),
-        Err(refusal) => Err(match refusal.kind {
-            Kind::Fenced => OpError::Fenced,
-            Kind::Full => OpError::Full,
-            Kind::NotFound => OpError::Gone,
-            Kind::Refresh => OpError::Stale,
-            _ => OpError::Failed(refusal.message),
-        }),
-    }
-}
-
-fn describe(path: &str, error: WriterError, budget: &Duration) -> Error {
-    let path = path.to_owned();
-    match error {
-        WriterError::Fenced => Error::Fenced { path },
-        WriterError::Full => Error::Full { path },
-        WriterError::Gone => Error::NotFound { path },
-        WriterError::Stalled { cause } => {
-            let cause = Error::traced(cause);
-            Error::Unknown { what: format!("append to {path}"), cause, waited: *budget }
-        }
-        WriterError::Protocol(message) => Error::Invalid { path, message },
-    }
 }

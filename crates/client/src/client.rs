@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use base::{ChunkId, ClientId, ClusterId, DiskId, FileId, ServerId};
+use runtime::sync::Notify;
 use runtime::{Class, Duration, Env, Instant};
 use transport::Endpoint;
 use wire::control::{
@@ -21,7 +22,7 @@ use crate::config::Config;
 use crate::counters::{Counters, Totals};
 use crate::error::Error;
 use crate::health::{Health, Target};
-use crate::limits::{BAD_REPLICAS_MAX, REPORTS_MAX};
+use crate::limits::{BAD_REPLICAS_MAX, REPORTS_MAX, UNREACHED_REPORTS_MAX};
 use crate::lists::{ListMetrics, ListedDisk, Lists};
 use crate::locate::Locator;
 use crate::network::Network;
@@ -58,10 +59,21 @@ pub(crate) struct ClientInner {
     pub(crate) listed_now: Cell<i64>,
     /// A watch over disks runs.
     pub(crate) watching: Cell<bool>,
+    /// Signals that masters have pushed another list.
+    pub(crate) pushed_news: Notify,
     /// Replicas that were damaged or missing, and until when they are asked last.
     bad_replicas: RefCell<Vec<(ChunkId, DiskId, Instant)>>,
     /// Failures of replicas that were reported lately.
-    reports: RefCell<Vec<(ChunkId, ServerId, Instant)>>,
+    reports: RefCell<Vec<Reported>>,
+}
+
+/// A failure of a replica that was reported.
+struct Reported {
+    chunk: ChunkId,
+    server: ServerId,
+    /// It was not reached.
+    unreached: bool,
+    at: Instant,
 }
 
 impl Client {
@@ -94,7 +106,7 @@ impl Client {
         session.connect().await.map_err(|error| error.about("reach masters", &names.join(",")))?;
         let locator = Locator::new(env, session.clone(), counters.clone(), &config);
         let chase = Rc::new(ChaseBudget::new(config.chase_bytes_max));
-        Ok(Client(Rc::new(ClientInner {
+        let inner = Rc::new(ClientInner {
             env: env.clone(),
             peers,
             rows: RefCell::default(),
@@ -110,9 +122,12 @@ impl Client {
             list_metrics: ListMetrics::new(env.tracer().registry()),
             listed_now: Cell::default(),
             watching: Cell::default(),
+            pushed_news: Notify::new(),
             bad_replicas: RefCell::default(),
             reports: RefCell::default(),
-        })))
+        });
+        inner.poll_masters();
+        Ok(Client(inner))
     }
 
     /// Runs work as one operation of this client: one trace, also in the frames to other
@@ -295,7 +310,9 @@ impl Client {
         Group::Stream(stream_partition(file, partitions))
     }
 
-    /// Reports to the stream service that a replica did not serve, once a second at most for each.
+    /// Reports to the stream service that a replica did not serve, once a second at most for each. That
+    /// a server is not reached is reported once a second, of few servers, and not while this process
+    /// may be to blame (C28).
     pub(crate) fn report(
         &self,
         file: FileId,
@@ -306,12 +323,21 @@ impl Client {
         let now = self.0.env.now();
         {
             let reports = &mut *self.0.reports.borrow_mut();
-            reports.retain(|&(_, _, at)| now - at < Duration::from_secs(1));
-            let known = reports.iter().any(|&(c, s, _)| (c, s) == (chunk, server));
-            if known || reports.len() == REPORTS_MAX {
+            reports.retain(|report| now - report.at < Duration::from_secs(1));
+            let unreached = fault == ReplicaFault::Unreachable;
+            let same = |report: &&Reported| {
+                let chunk = report.chunk == chunk || unreached;
+                report.server == server && report.unreached == unreached && chunk
+            };
+            if reports.len() == REPORTS_MAX || reports.iter().any(|report| same(&report)) {
                 return;
             }
-            reports.push((chunk, server, now));
+            let others = reports.iter().filter(|report| report.unreached).count();
+            let doubts = self.0.lists.borrow().doubts_itself(now);
+            if unreached && (doubts || others == UNREACHED_REPORTS_MAX) {
+                return;
+            }
+            reports.push(Reported { chunk, server, unreached, at: now });
         }
         let question = Question {
             group: self.stream_group(file),
@@ -331,9 +357,11 @@ impl Client {
         });
     }
 
-    /// Disks that this client lists as slow or out of service (C17).
+    /// Disks that this client lists as slow or out of service (C17), those of servers that masters do
+    /// not reach among them (C28).
     pub fn listed_disks(&self) -> Vec<ListedDisk> {
-        self.0.lists.borrow().listed()
+        let targets = self.0.health.borrow().targets();
+        self.0.lists.borrow().listed_with_pushed(&targets)
     }
 
     /// Takes in which servers the replicas are of.

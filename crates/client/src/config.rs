@@ -121,6 +121,7 @@ impl Default for WriterConfig {
             slow_after: Duration::from_millis(50),
             debt_kept: Duration::from_secs(10),
             thin_pause: Duration::from_millis(200),
+            pushed_pause: Duration::from_secs(4),
             close_chase: Duration::from_millis(20),
             stall_budget: Duration::from_secs(30),
             avoid_for: Duration::from_secs(30),

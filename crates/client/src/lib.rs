@@ -3,6 +3,7 @@
 //!
 //! Invariant: imports no server's crate; formats and verifies every sector itself.
 
+mod answers;
 mod appender;
 mod ask;
 mod backup;
@@ -26,6 +27,7 @@ mod network;
 mod path;
 mod peers;
 mod policy;
+mod pushed;
 mod reader;
 mod rows;
 mod seen;

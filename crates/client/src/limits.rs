@@ -151,6 +151,15 @@ pub const LIST_PROBE_AGAIN: Duration = Duration::from_millis(50);
 pub const LIST_PROBE_TIMEOUT: Duration = Duration::from_millis(700);
 /// Good probes in a row after which a slow disk is good.
 pub const LIST_PROBES_GOOD: u8 = 3;
+/// Pause between two questions to masters who is abnormal (C28), a fifth less to a fifth more.
+pub const PUSHED_POLL: Duration = Duration::from_secs(1);
+/// The same while masters of an earlier version answer.
+pub const PUSHED_UNKNOWN: Duration = Duration::from_secs(30);
+/// Such a question is given up after this time: two attempts, and a relay.
+pub const PUSHED_ATTEMPT: Duration = Duration::from_millis(1500);
+/// What masters have pushed ends when they do not renew it for so long: more than an election, and two
+/// questions that were lost.
+pub const PUSHED_LIFE: Duration = Duration::from_secs(5);
 /// Damaged or missing replicas that reads remember, to ask them last.
 pub const BAD_REPLICAS_MAX: usize = 1024;
 
@@ -182,6 +191,9 @@ const _: () = assert!(BACKUP_DELAY_MAX.as_micros() <= READ_FAILED_MAX.as_micros(
 
 /// Reported failures remembered, so that each is reported once a second at most.
 pub const REPORTS_MAX: usize = 1024;
+/// Reports in a second that a server is not reached, at most: masters need two to believe it of a
+/// server, and believe it of three.
+pub const UNREACHED_REPORTS_MAX: usize = 8;
 
 const _: () = assert!(CHUNK_LEN_MIN as usize >= APPEND_DATA_MAX);
 const _: () = assert!(CHUNK_LEN_DEFAULT as u64 <= CHUNK_LEN_MAX);

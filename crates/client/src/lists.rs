@@ -40,6 +40,8 @@ pub enum ListReason {
     Unreached,
     /// Its server says that it has failed.
     DiskFailed,
+    /// Masters do not reach its server (C28).
+    MastersUnreached,
 }
 
 /// A disk in a list.
@@ -111,6 +113,11 @@ pub(crate) struct Lists {
     cleared: BTreeMap<Target, Instant>,
     /// Servers behind addresses.
     servers: BTreeMap<SocketAddr, ServerId>,
+    /// Servers that masters do not reach, and since when that is known.
+    pushed: BTreeMap<ServerId, Instant>,
+    /// Those of them that are out here: no more servers than may be listed, with those that are listed
+    /// by what this client sees.
+    shunned: BTreeSet<ServerId>,
     /// Nothing is listed for its latency until then.
     doubt_until: Instant,
     judged: Instant,
@@ -128,6 +135,8 @@ impl Lists {
             returns: BTreeMap::new(),
             cleared: BTreeMap::new(),
             servers: BTreeMap::new(),
+            pushed: BTreeMap::new(),
+            shunned: BTreeSet::new(),
             doubt_until: Instant::default(),
             judged: Instant::default(),
             version: 0,
@@ -142,8 +151,56 @@ impl Lists {
                 self.servers.clear(); // Servers that have moved are among them; the next views say where.
             }
             self.servers.insert(addr, server);
-            self.version += 1;
+            self.changed();
         }
+    }
+
+    /// What is listed has changed.
+    fn changed(&mut self) {
+        self.version += 1;
+        if self.pushed.is_empty() && self.shunned.is_empty() {
+            return;
+        }
+        let known: BTreeSet<_> = self.servers.values().copied().collect();
+        let own: BTreeSet<_> = self.listed().iter().filter_map(|listed| listed.server).collect();
+        let most = (known.len() / LIST_SERVERS_SHARE).max(1).saturating_sub(own.len());
+        let pushed = self.pushed.keys().copied();
+        let pushed = pushed.filter(|server| known.contains(server) && !own.contains(server));
+        self.shunned = pushed.take(most).collect();
+    }
+
+    /// Masters do not reach these servers, and all others. They are out for as long as masters say so,
+    /// within the bound of what may be listed: nothing else follows, and no probe ends it.
+    pub(crate) fn set_pushed(&mut self, pushed: BTreeMap<ServerId, Instant>) {
+        self.pushed = pushed;
+        self.changed();
+    }
+
+    /// Servers that masters do not reach, and that are out here, for whichever reason.
+    pub(crate) fn pushed_servers(&self) -> Vec<ServerId> {
+        if self.pushed.is_empty() {
+            return Vec::new();
+        }
+        let own = self.listed().into_iter().filter_map(|listed| listed.server);
+        let own = own.filter(|server| self.pushed.contains_key(server));
+        let all: BTreeSet<_> = own.chain(self.shunned.iter().copied()).collect();
+        all.into_iter().collect()
+    }
+
+    /// Listed disks, and of those in use `targets` the ones whose servers masters do not reach.
+    pub(crate) fn listed_with_pushed(&self, targets: &[Target]) -> Vec<ListedDisk> {
+        let mut listed = self.listed();
+        let own: BTreeSet<_> = listed.iter().map(|listed| listed.target).collect();
+        let (state, reason) = (ListState::Out, ListReason::MastersUnreached);
+        let of_pushed =
+            targets.iter().filter(|target| !own.contains(target)).filter_map(|target| {
+                let server =
+                    self.server(target.addr).filter(|server| self.shunned.contains(server))?;
+                let since = *self.pushed.get(&server)?;
+                Some(ListedDisk { target: *target, server: Some(server), state, reason, since })
+            });
+        listed.extend(of_pushed);
+        listed
     }
 
     /// Number of changes of what is listed.
@@ -158,6 +215,11 @@ impl Lists {
     /// True when a disk is to be asked last: it is listed, its server is not reached, or a call has
     /// failed there and its probe has not ended.
     pub(crate) fn is_asked_last(&self, target: Target) -> bool {
+        if !self.shunned.is_empty()
+            && self.server(target.addr).is_some_and(|server| self.shunned.contains(&server))
+        {
+            return true;
+        }
         if self.entries.is_empty() {
             return false;
         }
@@ -194,7 +256,8 @@ impl Lists {
     /// fewer copies because a disk is slow.
     pub(crate) fn unwanted(&self, copies: usize) -> Vec<ServerId> {
         let known: BTreeSet<_> = self.servers.values().collect();
-        let listed: BTreeSet<_> = self.listed().iter().filter_map(|listed| listed.server).collect();
+        let own = self.listed().into_iter().filter_map(|listed| listed.server);
+        let listed: BTreeSet<_> = own.chain(self.shunned.iter().copied()).collect();
         match known.len() >= copies + listed.len() {
             true => listed.into_iter().collect(),
             false => Vec::new(),
@@ -362,7 +425,7 @@ impl Lists {
             if entry.state != Some(state) {
                 (entry.state, entry.since, entry.good_probes) = (Some(state), now, 0);
                 entry.badness = badness.max(entry.badness);
-                self.version += 1;
+                self.changed();
             }
             return;
         }
@@ -403,7 +466,7 @@ impl Lists {
             probing: probe.is_some_and(|entry| entry.probing),
         };
         self.entries.insert(target, entry);
-        self.version += 1;
+        self.changed();
         self.changes.listed += 1;
     }
 
@@ -461,7 +524,7 @@ impl Lists {
         if !matches!(probed, Probed::Served(_)) && now.since(entry.listed.0) >= LIST_MEMORY {
             // It may have been replaced, or its server removed. If not, the next call lists it again.
             self.entries.remove(&target);
-            self.version += 1;
+            self.changed();
             return;
         }
         let over = now.since(entry.since) >= LIST_STAY_MIN;
@@ -470,7 +533,7 @@ impl Lists {
                 let slow = (ListState::Slow, ListReason::Latency);
                 (entry.state, entry.since, entry.good_probes) = (Some(slow), now, 0);
                 entry.badness = SLOW_FROM_PER_MILLE;
-                self.version += 1;
+                self.changed();
             }
             (Probed::Served(_), ListState::Out) => {}
             (Probed::Served(took), ListState::Slow) => {
@@ -501,7 +564,7 @@ impl Lists {
             self.returns.remove(&oldest);
         }
         self.returns.insert(target, (now, stay));
-        self.version += 1;
+        self.changed();
         self.changes.returned += 1;
     }
 }

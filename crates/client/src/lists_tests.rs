@@ -430,3 +430,39 @@ fn caps_hold_and_all_come_back() {
         assert!(bed.lists.is_empty(), "seed {seed}");
     }
 }
+
+#[test]
+fn pushed_servers_are_out_beside_those_that_are_listed_within_the_cap() {
+    let mut bed = Bed::new(7);
+    let server = |number: u16| ServerId::new(u32::from(number) + 1);
+    let pushed = |numbers: &[u16], now| numbers.iter().map(|it| (server(*it), now)).collect();
+    let last =
+        |bed: &Bed| (0..7).filter(|it| bed.lists.is_asked_last(target(*it))).collect::<Vec<_>>();
+    bed.reads(&[MS; 7], 40);
+    let version = bed.lists.version();
+    bed.lists.set_pushed(pushed(&[1, 2, 5], bed.now));
+    assert!(bed.lists.version() > version, "writers take it over");
+    // A third of seven.
+    assert_eq!(last(&bed), [1, 2]);
+    assert_eq!(bed.lists.unwanted(3), [server(1), server(2)]);
+    assert_eq!(bed.lists.unwanted(6), [], "no copy is lost for it");
+    // What this client sees itself comes first; it is no second listing of the same server.
+    bed.lists.disk_failed(target(6), &bed.health, bed.now);
+    assert_eq!(last(&bed), [1, 6]);
+    bed.lists.disk_failed(target(1), &bed.health, bed.now);
+    assert_eq!(last(&bed), [1, 6]);
+    let targets: Vec<_> = (0..7).map(target).collect();
+    let listed = bed.lists.listed_with_pushed(&targets);
+    let reasons: Vec<_> = listed.iter().map(|listed| listed.reason).collect();
+    assert_eq!(reasons, [ListReason::DiskFailed; 2]);
+    assert_eq!(bed.lists.pushed_servers(), [server(1)]);
+    // A server whose address is not known is none that could be asked.
+    bed.lists.set_pushed([(ServerId::new(70), bed.now)].into());
+    assert_eq!(last(&bed), [1, 6]);
+    // The push ends: nothing is left of it, and no probe was needed.
+    let mut bed = Bed::new(7);
+    bed.lists.set_pushed(pushed(&[3], bed.now));
+    assert_eq!((last(&bed), bed.lists.is_empty()), (vec![3], true));
+    bed.lists.set_pushed(pushed(&[], bed.now));
+    assert_eq!((last(&bed), bed.lists.unwanted(3)), (vec![], vec![]));
+}

@@ -41,8 +41,8 @@ impl Client {
     pub fn seen_disks(&self) -> Vec<SeenDisk> {
         let now = self.0.env.now();
         let (health, lists) = (&mut *self.0.health.borrow_mut(), &*self.0.lists.borrow());
-        let listed = lists.listed();
         let mut targets = health.targets();
+        let listed = lists.listed_with_pushed(&targets);
         targets.extend(listed.iter().map(|listed| listed.target));
         targets.sort_unstable();
         targets.dedup();

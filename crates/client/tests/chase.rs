@@ -342,3 +342,82 @@ fn end_of_a_writer_waits_for_late_copies() {
     rig.pass(Duration::from_millis(100));
     assert_eq!(rig.closed, Some(Duration::from_millis(20)), "for 20 ms");
 }
+
+/// A writer in chunk 1, all of whose replicas answer, with the spare given.
+fn healthy(spare: ChunkPlace) -> Rig {
+    let mut rig = Rig::new(WriterConfig::default(), 1 << 30);
+    rig.silent.clear();
+    rig.spare = vec![spare];
+    rig.append(1);
+    rig
+}
+
+const PUSHED: ServerId = ServerId::new(3);
+/// Time in which a chunk with a replica on a server that masters do not reach has ended.
+const LEFT_WITHIN: Duration = Duration::from_secs(25);
+
+#[test]
+fn whole_chunk_on_a_server_that_masters_do_not_reach_ends_though_it_answers() {
+    let mut rig = healthy(chunk(2, [4, 5, 6]));
+    rig.writer.set_pushed(vec![PUSHED]);
+    rig.give(Event::Tick);
+    // For some seconds nothing happens: it may be reached again.
+    rig.pass(Duration::from_secs(3));
+    assert!(rig.advances().is_empty() && rig.left.is_empty());
+    rig.pass(LEFT_WITHIN);
+    assert_eq!((rig.advances().len(), rig.left.len(), rig.failed), (1, 0, false));
+    let named = rig
+        .ops
+        .iter()
+        .any(|(_, op)| matches!(op, StreamOp::Extend { avoid, .. } if avoid.contains(&PUSHED)));
+    assert!(named, "spares are asked for without that server: {:?}", rig.ops);
+    rig.pass(Duration::from_secs(300));
+    assert_eq!(rig.advances().len(), 1, "the next chunk is on others");
+}
+
+#[test]
+fn chunk_stays_when_masters_reach_its_server_again_soon() {
+    let mut rig = healthy(chunk(2, [4, 5, 6]));
+    for _ in 0..20 {
+        rig.writer.set_pushed(vec![PUSHED]);
+        rig.give(Event::Tick);
+        rig.pass(Duration::from_secs(3));
+        rig.writer.set_pushed(vec![]);
+        rig.give(Event::Tick);
+        rig.pass(Duration::from_secs(3));
+    }
+    assert!(rig.advances().is_empty());
+    // An open chunk without a replica there is not concerned.
+    rig.writer.set_pushed(vec![ServerId::new(9)]);
+    rig.pass(Duration::from_secs(300));
+    assert!(rig.advances().is_empty());
+}
+
+#[test]
+fn whole_chunk_is_not_left_for_one_with_fewer_copies_or_on_the_same_server() {
+    let short = ChunkPlace { acks: 2, ..chunk(2, [4, 5, 6]) };
+    let short = ChunkPlace { replicas: short.replicas[..2].to_vec(), ..short };
+    for spare in [short, chunk(2, [4, 3, 6])] {
+        let mut rig = healthy(spare);
+        rig.writer.set_pushed(vec![PUSHED]);
+        rig.give(Event::Tick);
+        rig.pass(Duration::from_secs(120));
+        assert!(rig.advances().is_empty());
+        let asked = rig.ops.len();
+        assert!((5..=35).contains(&asked), "it asks {asked} times in two minutes");
+        // Others have come.
+        rig.spare = vec![chunk(3, [4, 5, 6])];
+        rig.pass(Duration::from_secs(10));
+        assert_eq!((rig.advances().len(), rig.left.len()), (1, 0));
+    }
+}
+
+/// A replica that is left makes the chunk end as soon as without a push.
+#[test]
+fn thin_chunk_ends_soon_though_masters_do_not_reach_its_server_either() {
+    let mut rig = Rig::slow_third();
+    rig.writer.set_pushed(vec![PUSHED]);
+    rig.append(1);
+    rig.pass(Duration::from_secs(3));
+    assert_eq!((rig.left.len(), rig.advances().len()), (1, 1));
+}

@@ -527,7 +527,7 @@ impl World {
         }
         let peers = &mut self.peers;
         match op {
-            StreamOp::Advance { sealed, len, next, avoid, spares } => {
+            StreamOp::Advance { sealed, len, next, avoid, spares, .. } => {
                 let tail = peers.tail().clone();
                 let acked = peers.acked_in(sealed);
                 if (tail.id, len) != (sealed, acked) {
@@ -618,7 +618,10 @@ impl World {
                 };
                 events.push_back(Event::CommittedNotified { chunk, replica, committed, result });
             }
-            Action::Op(op) => peers.op = Some(op),
+            Action::Op(op) => {
+                peers.check_named(&op, marks)?;
+                peers.op = Some(op);
+            }
             Action::Acked { below, .. } => {
                 for seq in peers.acked..below {
                     peers.check_acked(seq, marks)?;
@@ -670,6 +673,37 @@ impl World {
 }
 
 impl Peers {
+    /// The end of a chunk names the servers that get nothing more of it, and no others.
+    fn check_named(&self, op: &StreamOp, marks: &mut Marks) -> Result<(), String> {
+        let (chunk, named) = match op {
+            StreamOp::Advance { sealed, left, .. }
+            | StreamOp::Close { sealed: Some((sealed, _)), left, .. } => (*sealed, left),
+            _ => return Ok(()),
+        };
+        let Some(ended) = self.stream.iter().find(|it| it.id == chunk) else { return Ok(()) };
+        for &server in &ended.servers {
+            let count = named.iter().filter(|id| **id == ServerId::new(server as u32)).count();
+            let channel = (chunk, server);
+            let right = match count {
+                0 => !self.left.contains(&channel),
+                1 => self.left.contains(&channel) || !self.followed.contains(&channel),
+                _ => false,
+            };
+            if !right {
+                return Err(format!("the end of {chunk} names {named:?} as left"));
+            }
+        }
+        let strange =
+            |id: &&ServerId| ended.servers.iter().all(|it| ServerId::new(*it as u32) != **id);
+        if let Some(id) = named.iter().find(strange) {
+            return Err(format!("the end of {chunk} names {id}, which has no replica of it"));
+        }
+        if !named.is_empty() {
+            *marks.entry("the end of a chunk names who was left").or_default() += 1;
+        }
+        Ok(())
+    }
+
     fn tail(&self) -> &Chunk {
         self.stream.last().expect("a chunk is current")
     }
@@ -905,7 +939,8 @@ fn recovery_loses_nothing_when_one_disk_has_lost_its_last_write() {
 #[test]
 fn slow_replica_is_left_or_gets_what_it_is_owed_in_any_order() {
     let slow = Bounds { one_is_slow: true, appends: 3, ..NONE };
-    let reached = ["a replica is left", "a thin chunk ends"];
+    let reached =
+        ["a replica is left", "a thin chunk ends", "the end of a chunk names who was left"];
     explored(Bounds { waits: 2, losses: 1, ..slow }, &reached);
     let reached = ["a chunk ends that owes something", "what an ended chunk owed is there"];
     explored(Bounds { waits: 1, losses: 1, chunk: 2, ..slow }, &reached);

@@ -10,5 +10,6 @@ mod idle;
 mod large;
 mod model;
 mod policies;
+mod pushed;
 mod tail;
 mod threads;

@@ -329,7 +329,7 @@ impl Model {
             return Err(OpError::Fenced);
         }
         match op {
-            StreamOp::Advance { sealed, len, next, avoid, spares } => {
+            StreamOp::Advance { sealed, len, next, avoid, spares, .. } => {
                 let tail = self.stream.last().unwrap().clone();
                 assert_eq!(tail.id, sealed, "not the current chunk");
                 assert_eq!(u64::from(len), self.acked_in(sealed), "not what was acknowledged");

@@ -69,6 +69,9 @@ pub struct StreamConfig {
     /// by the messages that carry its committed length to replicas. The same for one that was opened
     /// with fewer copies, counted from when all could be had.
     pub open_grace: Duration,
+    /// The same for a replica on a server whose heartbeats come and that masters do not reach. Never:
+    /// a writer that reaches it lives, and would be fenced (`protocols-tail.md` 10.7).
+    pub open_grace_unreached: Duration,
     /// Time for which a replica that is short of its sealed chunk is left to its writer, which may
     /// be sending what it lacks (C14, `protocols.md` 8.7).
     pub chase_grace: Duration,
@@ -105,6 +108,7 @@ impl Default for StreamConfig {
             recover_timeout: Duration::from_secs(10),
             dead_grace: Duration::from_secs(10),
             open_grace: Duration::from_secs(60),
+            open_grace_unreached: Duration::MAX,
             chase_grace: Duration::from_secs(1),
             scan_interval: Duration::from_millis(500),
             garbage_interval: Duration::from_secs(1),

@@ -154,6 +154,11 @@ impl<L: Log> StreamService<L> {
         }
     }
 
+    /// True when a file's chunk has a replica on a server.
+    pub fn has_replica(&self, file: FileId, chunk: ChunkId, server: ServerId) -> bool {
+        !self.0.places_on(file, chunk, server).is_empty()
+    }
+
     /// A chunkserver says that a replica is damaged or lost.
     pub fn report_damaged(&self, place: ReplicaLocation, chunk: ChunkId) {
         self.0.note_report(chunk, place);
@@ -252,7 +257,7 @@ impl<L: Log> Service<L> {
                 }
                 self.open(op, file, policy, (spares, purpose)).await
             }
-            StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares } => {
+            StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares, left } => {
                 let wanted = (spares, Purpose::Data);
                 let Spares { drop, fresh, .. } = self.spares(file, Some(next), &avoid, wanted);
                 let delete_at_ms = self.rights_end_ms();
@@ -268,6 +273,7 @@ impl<L: Log> Service<L> {
                     delete_at_ms,
                 };
                 let outcome = self.decide(action).await?;
+                self.note_left(&outcome, sealed, &left);
                 self.work.notify_one();
                 self.writer(outcome)
             }
@@ -289,10 +295,13 @@ impl<L: Log> Service<L> {
                 };
                 self.writer(outcome)
             }
-            StreamChange::Close { file, epoch, sealed, finish } => {
+            StreamChange::Close { file, epoch, sealed, finish, left } => {
                 let delete_at_ms = self.rights_end_ms();
                 let action = Action::Close { op, file, epoch, sealed, finish, delete_at_ms };
                 let outcome = self.decide(action).await?;
+                if let Some((chunk, _)) = sealed {
+                    self.note_left(&outcome, chunk, &left);
+                }
                 self.work.notify_one();
                 self.end(op, file, outcome).await
             }
@@ -622,15 +631,23 @@ impl<L: Log> Service<L> {
         replica_place(&self.cluster.view(), place.server, place.disk)
     }
 
-    fn report(&self, file: FileId, chunk: ChunkId, server: ServerId, fault: ReplicaFault) {
+    /// Replicas of a file's chunk on a server.
+    fn places_on(&self, file: FileId, chunk: ChunkId, server: ServerId) -> Vec<ReplicaLocation> {
         let places = self.log.with_state(|state| {
             let (owner, _, chunk) = state.chunk(chunk)?;
             let places = chunk.slots().map(|slot| state.place(slot.place));
             let bad = places.filter(|place| place.server == server).collect::<Vec<_>>();
             Some(bad).filter(|_| owner == file)
         });
+        places.unwrap_or_default()
+    }
+
+    fn report(&self, file: FileId, chunk: ChunkId, server: ServerId, fault: ReplicaFault) {
         tracing::debug!(%file, %chunk, %server, ?fault, "a client reports a bad replica");
-        for place in places.unwrap_or_default() {
+        if fault == ReplicaFault::Unreachable {
+            return; // It says nothing of what the replica holds: the master pings its server.
+        }
+        for place in self.places_on(file, chunk, server) {
             self.note_report(chunk, place);
         }
     }

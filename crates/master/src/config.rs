@@ -14,7 +14,7 @@ use wire::control::MasterInfo;
 use wire::handshake::ClusterKey;
 
 use crate::first::FirstNumbers;
-use crate::limits::{PARTITIONS_MAX, UNREACHED};
+use crate::limits::{ABNORMAL_SHARE, PARTITIONS_MAX, REPORT_HOSTS, UNREACHED};
 
 /// Configuration of a master, given at its start.
 #[derive(Clone)]
@@ -55,6 +55,10 @@ pub struct MasterTiming {
     pub unreached: Duration,
     /// Chunkservers whose heartbeats come are pinged, and those that answer no ping are not used.
     pub pings_servers: bool,
+    /// Hosts whose clients' reports that a chunkserver is not reached are enough without a failed ping.
+    pub report_hosts: usize,
+    /// When more than one chunkserver of so many is abnormal, none is named to clients.
+    pub abnormal_share: usize,
     /// Pause between two heartbeats of a group's leader.
     pub heartbeat: Duration,
     /// A proposal or read without an outcome by then is given up.
@@ -84,6 +88,8 @@ impl Default for MasterTiming {
             election_timeout: group.election_timeout,
             unreached: UNREACHED,
             pings_servers: true,
+            report_hosts: REPORT_HOSTS,
+            abnormal_share: ABNORMAL_SHARE,
             heartbeat: group.heartbeat,
             request_timeout: group.request_timeout,
             call_timeout: Duration::from_secs(1),

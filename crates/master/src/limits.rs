@@ -49,6 +49,29 @@ pub const SERVER_UNREACHED: Duration = Duration::from_millis(900);
 /// One that was not reached is reached again once its answers have come for so long.
 pub const SERVER_REACHED_AGAIN: Duration = Duration::from_secs(2);
 
+/// Reports of clients of two hosts within this time are evidence that a chunkserver is not reached (C28).
+pub const REPORTS_TOGETHER: Duration = Duration::from_secs(1);
+/// Such evidence counts for so long.
+pub const REPORTED_UNREACHED: Duration = Duration::from_secs(2);
+/// A ping that a report has started has failed without an answer in this time: as between two rounds.
+pub const REPORT_PING: Duration = Duration::from_millis(250);
+/// Between two pings of one chunkserver that reports start: as between those of rounds.
+pub const REPORT_PING_PAUSE: Duration = SERVER_PING;
+/// Hosts whose reports about one chunkserver are remembered: two are enough.
+pub const REPORT_HOSTS_MAX: usize = 4;
+/// Chunkservers that are unreached by reports at a time, at most: what clients say may be wrong.
+pub const REPORTED_MAX: usize = 3;
+/// One of so many at most, and one always.
+pub const REPORTED_SHARE: usize = 10;
+/// Changes of the list of abnormal chunkservers that a master remembers: 4 KiB. A client that polls each
+/// second is behind by a few.
+pub const ABNORMAL_LOG_MAX: usize = 256;
+const _: () = assert!(ABNORMAL_LOG_MAX >= 2 * wire::control::limits::ABNORMAL_MAX);
+/// One chunkserver of so many may be named as abnormal, and one always.
+pub const ABNORMAL_SHARE: usize = 3;
+/// Hosts whose clients' reports are evidence without a failed ping: one may be cut off itself.
+pub const REPORT_HOSTS: usize = 2;
+
 /// Between two times at which a master that others do not reach hands over what it leads: more than a
 /// hand-over takes, with an election when the successor does not follow.
 pub const HAND_OVER_PAUSE: Duration = Duration::from_secs(1);

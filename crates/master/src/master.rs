@@ -8,7 +8,7 @@ mod server_pings;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -30,7 +30,9 @@ use wire::token::TokenKey;
 
 use crate::admission::Admission;
 use crate::calls::TransportCalls;
-use crate::cluster::{ClusterMachine, ClusterService, Formed, LedFigures, Liveness};
+use crate::cluster::{
+    ClusterMachine, ClusterService, Formed, LedFigures, Liveness, LivenessConfig,
+};
 use crate::config::MasterConfig;
 use crate::identity::{Identity, IdentityError};
 use crate::limits::{DAMAGED_MAX, RELAYS_INFLIGHT_MAX, REQUESTS_INFLIGHT_MAX};
@@ -105,6 +107,8 @@ struct MasterInner {
     /// Requests relayed since the start.
     relayed: Cell<u64>,
     reach: RefCell<Reach>,
+    /// Chunkservers are pinged.
+    pings_servers: bool,
     store: FlashStore,
     admission: Admission,
     /// Drawn at the start: distinguishes this process from another one with the same number.
@@ -222,6 +226,22 @@ impl Master {
 
     /// Serves one request of the control path.
     pub async fn handle(&self, request: ControlRequest) -> Result<ControlReply, ControlError> {
+        self.handle_from(request, None).await
+    }
+
+    /// The host of a client; none: a master has sent a request on, whose client may be anywhere.
+    fn client_host(&self, peer: SocketAddr) -> Option<IpAddr> {
+        let host = peer.ip().to_canonical();
+        let masters = self.0.cluster.masters();
+        let relays = masters.iter().any(|master| master.addr.ip().to_canonical() == host);
+        (!relays).then_some(host)
+    }
+
+    async fn handle_from(
+        &self,
+        request: ControlRequest,
+        peer: Option<SocketAddr>,
+    ) -> Result<ControlReply, ControlError> {
         self.check_member(&request)?;
         match request {
             ControlRequest::Cluster(ClusterRequest::Identify { disks }) => {
@@ -249,6 +269,11 @@ impl Master {
                     ControlError::new(Kind::NotFound, "no such file: its partition is not there")
                 })?;
                 Ok(ControlReply::Namespace(service.serve(request).await?))
+            }
+            ControlRequest::Stream(request @ StreamRequest::ReportBad { .. }) => {
+                let reply = self.0.streams.serve(request.clone()).await?;
+                self.note_unreached(&request, peer.and_then(|peer| self.client_host(peer)));
+                Ok(ControlReply::Stream(reply))
             }
             ControlRequest::Stream(request) => {
                 Ok(ControlReply::Stream(self.0.streams.serve(request).await?))
@@ -406,7 +431,8 @@ impl Master {
             Err(error) => return (answer(Err(error)), None),
         };
         let asked = (incoming.trace, request.name(), peer);
-        let work = async { self.handle(request).await.map(|reply| reply.encode()) };
+        let work =
+            async { self.handle_from(request, Some(peer)).await.map(|reply| reply.encode()) };
         self.traced(asked, work).await
     }
 
@@ -560,7 +586,13 @@ impl<'a> GroupOpening<'a> {
         };
         let cluster =
             self.host(GroupName::Cluster, ClusterMachine::new().starting_at(config.first)).await?;
-        let liveness = Liveness::new(config.timing.dead_after);
+        let boot = env.random_u64();
+        let liveness = Liveness::new(LivenessConfig {
+            dead_after: config.timing.dead_after,
+            report_hosts: config.timing.report_hosts,
+            abnormal_share: config.timing.abnormal_share,
+            boot,
+        });
         let (router, peers) = (self.router.clone(), self.peers.clone());
         let masters = config.masters.clone();
         let cluster = ClusterService::new(
@@ -598,9 +630,10 @@ impl<'a> GroupOpening<'a> {
             relays: Semaphore::new(RELAYS_INFLIGHT_MAX),
             relayed: Cell::default(),
             reach: RefCell::new(Reach::new(config.timing.unreached)),
+            pings_servers: config.timing.pings_servers,
             store: self.store,
             admission,
-            boot: env.random_u64(),
+            boot,
         })))
     }
 

@@ -24,7 +24,7 @@ pub struct Disk {
     pub addr: SocketAddr,
     /// Its incarnation.
     pub disk: String,
-    /// `good`, `slow` or `out`.
+    /// `good`, `slow`, `out`, or `unreached`: out because masters do not reach its server.
     pub state: String,
     /// Cause, unless it is good.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -64,14 +64,16 @@ fn disk(seen: SeenDisk) -> Disk {
     let (state, reason, since_s) = match seen.listed {
         None => ("good", None, None),
         Some((listed, since)) => {
-            let state = match listed.state {
-                ListState::Slow => "slow",
-                ListState::Out => "out",
+            let state = match (listed.state, listed.reason) {
+                (_, ListReason::MastersUnreached) => "unreached",
+                (ListState::Slow, _) => "slow",
+                (ListState::Out, _) => "out",
             };
             let reason = match listed.reason {
                 ListReason::Latency => "its calls take longer than those of other disks",
                 ListReason::Unreached => "its server does not answer",
                 ListReason::DiskFailed => "its server says that it has failed",
+                ListReason::MastersUnreached => "masters: unreached",
             };
             (state, Some(reason.to_owned()), Some(seconds(since)))
         }

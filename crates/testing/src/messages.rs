@@ -57,7 +57,8 @@ fn lines<T: Debug>(messages: &[T], encode: impl Fn(&T) -> Vec<u8>) -> String {
 
 /// Checks that the bytes of each line of `file` decode to what the line says, and are written back
 /// the same. With `CRATON_WRITE_GOLDEN=1` in the environment the file is written first, from `draws`
-/// messages of `drawn`; an old line changes only when a name in its text does.
+/// messages of `drawn`; an old line changes only when a name in its text does. With
+/// `CRATON_WRITE_GOLDEN=text` its lines keep their bytes, and say what these decode to.
 ///
 /// # Panics
 ///
@@ -68,7 +69,10 @@ pub fn golden<T: Debug, E: Display>(
     encode: impl Fn(&T) -> Vec<u8>,
     decode: impl Fn(&[u8]) -> Result<T, E>,
 ) {
-    if std::env::var_os("CRATON_WRITE_GOLDEN").is_some() {
+    let written = std::env::var("CRATON_WRITE_GOLDEN").ok();
+    if written.as_deref() == Some("text") {
+        rewrite_text(file, &decode);
+    } else if written.is_some() {
         let mut runner = TestRunner::deterministic();
         let draw = |_| drawn.new_tree(&mut runner).expect("a message").current();
         let messages: Vec<T> = (0..draws).map(draw).collect();
@@ -78,12 +82,26 @@ pub fn golden<T: Debug, E: Display>(
     assert!(text.lines().count() >= GOLDEN_LINES_MIN, "{}: too few messages", file.display());
     for line in text.lines() {
         let (hex, said) = line.split_once('\t').expect("bytes and text");
-        let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal");
-        let bytes: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
+        let bytes = bytes_of(hex);
         let message = decode(&bytes).unwrap_or_else(|error| panic!("{said}: {error}"));
         assert_eq!(format!("{message:?}"), said);
         assert_eq!(encode(&message), bytes, "{said}");
     }
+}
+
+fn bytes_of(hex: &str) -> Vec<u8> {
+    let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal");
+    (0..hex.len()).step_by(2).map(byte).collect()
+}
+
+fn rewrite_text<T: Debug, E: Display>(file: &Path, decode: impl Fn(&[u8]) -> Result<T, E>) {
+    let before = std::fs::read_to_string(file).expect("the file is committed");
+    let rewritten = before.lines().map(|line| {
+        let (hex, said) = line.split_once('\t').expect("bytes and text");
+        let message = decode(&bytes_of(hex)).unwrap_or_else(|error| panic!("{said}: {error}"));
+        format!("{hex}\t{message:?}\n")
+    });
+    std::fs::write(file, rewritten.collect::<String>()).expect("the file can be written");
 }
 
 #[cfg(test)]

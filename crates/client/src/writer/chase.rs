@@ -94,8 +94,12 @@ impl Writer {
 
     /// A replica of this chunk gets nothing more, and its answers count no more.
     pub(super) fn leave(&mut self, chunk: ChunkId, index: usize, out: &mut Vec<Action>) {
-        let left = self.chunk_mut(chunk).expect("the caller has it");
-        if !std::mem::replace(&mut left.replicas[index].left, true) {
+        let replica = &mut self.chunk_mut(chunk).expect("the caller has it").replicas[index];
+        let server = replica.place.server;
+        if !std::mem::replace(&mut replica.left, true) {
+            if let Some(ended) = self.ended.as_mut().filter(|ended| ended.chunk == chunk) {
+                ended.left.push(server);
+            }
             out.push(Action::Left { chunk, replica: index as u8 });
         }
     }
@@ -183,7 +187,8 @@ impl Writer {
     pub(super) fn note_thin(&mut self, now: Instant) {
         let calm = self.thin_ended.is_none_or(|at| now.since(at) >= self.config.whole_pause);
         let Some(current) = &mut self.current else { return };
-        if current.thin.is_some() || current.replicas.iter().all(|replica| !replica.left) {
+        let thin = current.thin.as_ref().is_some_and(|thin| !thin.pushed);
+        if thin || current.replicas.iter().all(|replica| !replica.left) {
             return;
         }
         if calm {
@@ -191,8 +196,26 @@ impl Writer {
         }
         let pause = current.spread(self.config.thin_pause) * (1 << self.thin_ends.min(16));
         let end_at = now + pause.min(self.config.whole_pause_max);
-        current.thin = Some(Thin { end_at, answered: false });
+        current.thin = Some(Thin { end_at, answered: false, pushed: false });
         self.thin_after = now;
+    }
+
+    /// Notes that masters do not reach a server of the current chunk, or do again: a chunk that is
+    /// otherwise whole ends a while after the former, so that only then it can be repaired (C28).
+    fn note_pushed(&mut self, now: Instant) {
+        let Some(current) = &mut self.current else { return };
+        let marked = current.thin.as_ref().is_some_and(|thin| thin.pushed);
+        if self.pushed.is_empty() && !marked {
+            return;
+        }
+        let pushed = current.followed().any(|it| self.pushed.contains(&it.place.server));
+        if marked && !pushed {
+            current.thin = None;
+        } else if pushed && current.thin.is_none() {
+            let end_at = now + current.spread(self.config.pushed_pause);
+            current.thin = Some(Thin { end_at, answered: false, pushed: true });
+            self.thin_after = end_at;
+        }
     }
 
     /// The thin chunk with bytes that is written, and that the stream service knows.
@@ -214,7 +237,12 @@ impl Writer {
     /// The stream service has answered: masters live, and what they grant is known. The chunk can
     /// end when a spare is there without a server that is avoided.
     pub(super) fn note_thin_answer(&mut self, now: Instant) {
-        self.thin_after = now + self.config.extend_pause;
+        let pause = match self.ends_for_masters() {
+            // It goes on with all its replicas.
+            true => self.config.pushed_pause,
+            false => self.config.extend_pause,
+        };
+        self.thin_after = now + pause;
         let there = self.fit_spare(now).is_some();
         if let Some(thin) = self.current.as_mut().and_then(|current| current.thin.as_mut()) {
             thin.answered = there;
@@ -231,17 +259,35 @@ impl Writer {
         self.listed = listed;
     }
 
+    /// Takes over the servers that masters do not reach.
+    pub fn set_pushed(&mut self, pushed: Vec<ServerId>) {
+        self.pushed = pushed;
+    }
+
+    /// The current chunk is whole, and is to end because masters do not reach a server of it.
+    pub(super) fn ends_for_masters(&self) -> bool {
+        let thin = self.current.as_ref().and_then(|current| current.thin.as_ref());
+        thin.is_some_and(|thin| thin.pushed)
+    }
+
     pub(super) fn lists(&self, server: ServerId) -> bool {
         self.listed.contains(&server)
     }
 
     fn fit_spare(&self, now: Instant) -> Option<usize> {
-        let avoids = |server| self.avoids(server, now);
-        self.spares.iter().position(|it| it.replicas.iter().all(|it| !avoids(it.server)))
+        let current = self.current.as_ref().filter(|_| self.ends_for_masters());
+        // A whole chunk is left for another one only that masters reach.
+        let copies = current.map_or(0, |current| current.replicas.len());
+        let avoids =
+            |server| self.avoids(server, now) || current.is_some() && self.pushed.contains(&server);
+        self.spares.iter().position(|it| {
+            it.replicas.len() >= copies && it.replicas.iter().all(|it| !avoids(it.server))
+        })
     }
 
     /// Ends a thin chunk whose time has come. Appends under way are acknowledged first.
     pub(super) fn end_thin(&mut self, now: Instant) {
+        self.note_pushed(now);
         if self.thin_end().is_none_or(|at| at > now) {
             return;
         }
@@ -256,8 +302,10 @@ impl Writer {
         }
         self.spares.drain(..at);
         current.full = true;
-        self.thin_ends += 1;
-        self.thin_ended = Some(now);
+        if !thin.pushed {
+            self.thin_ends += 1;
+            self.thin_ended = Some(now);
+        }
     }
 
     /// Gives back what it has taken of the budget.

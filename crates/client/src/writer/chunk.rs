@@ -1,7 +1,7 @@
 //! The chunk being written: its replicas, and the appends placed in it.
 
-use base::ChunkId;
 use base::limits::REPLICAS_MAX;
+use base::{ChunkId, ServerId};
 use runtime::{Duration, Instant};
 use wire::control::{ChunkPlace, ReplicaPlace};
 use wire::data::{ChunkRef, Purpose};
@@ -135,6 +135,8 @@ pub(super) struct Thin {
     pub(super) end_at: Instant,
     /// The stream service has answered since it became thin.
     pub(super) answered: bool,
+    /// All its replicas are followed, and masters do not reach the server of one (C28).
+    pub(super) pushed: bool,
 }
 
 /// An ended chunk of which followed replicas lack acknowledged bytes.
@@ -178,6 +180,12 @@ impl OpenChunk {
         self.replicas.iter().filter(|replica| !replica.left)
     }
 
+    /// Servers of replicas that are not followed.
+    pub(super) fn left(&self) -> Vec<ServerId> {
+        let left = self.replicas.iter().filter(|replica| replica.left);
+        left.map(|replica| replica.place.server).collect()
+    }
+
     /// True when enough replicas stay followed without this one.
     pub(super) fn can_leave(&self, index: usize) -> bool {
         let others = self.replicas.iter().enumerate().filter(|(at, it)| *at != index && !it.left);
@@ -216,11 +224,13 @@ impl OpenChunk {
 }
 
 /// The chunk that is current at the stream service, with the length at which it has ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct EndedChunk {
     pub(super) chunk: ChunkId,
     pub(super) base: u64,
     pub(super) len: u32,
+    /// Servers of it that get nothing more from this writer.
+    pub(super) left: Vec<ServerId>,
 }
 
 impl EndedChunk {

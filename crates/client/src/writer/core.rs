@@ -79,6 +79,8 @@ pub struct Writer {
     pub(super) avoid: VecDeque<(ServerId, Instant)>,
     /// Servers that the client lists (C17): not wanted for new chunks.
     pub(super) listed: Vec<ServerId>,
+    /// Servers that masters do not reach (C28).
+    pub(super) pushed: Vec<ServerId>,
     /// Chunks that failed in a row without an acknowledgement.
     pub(super) failures: u32,
     /// No new chunk is opened before.
@@ -147,6 +149,7 @@ impl Writer {
             op: None,
             avoid: VecDeque::new(),
             listed: Vec::new(),
+            pushed: Vec::new(),
             failures: 0,
             open_after: now,
             extend_after: now,
@@ -671,7 +674,7 @@ impl Writer {
         let current = self.current.take().expect("a chunk is open");
         if self.ended.is_none() {
             let (chunk, base, len) = (current.id(), current.base, current.acked);
-            self.ended = Some(EndedChunk { chunk, base, len });
+            self.ended = Some(EndedChunk { chunk, base, len, left: current.left() });
         } else {
             // Either the stream service has the chunk before it, or its end is reported next.
             assert_eq!(current.acked, 0, "acknowledged before the switch");

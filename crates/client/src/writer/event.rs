@@ -60,6 +60,9 @@ pub struct WriterConfig {
     /// long. Doubles with each chunk that is left so and follows another within
     /// [`WriterConfig::whole_pause`], up to [`WriterConfig::whole_pause_max`].
     pub thin_pause: Duration,
+    /// Time after which a chunk ends that has a replica on a server which masters do not reach, though
+    /// this writer does (C28): from this to five times as long, so that all have ended within 30 s.
+    pub pushed_pause: Duration,
     /// Time for which the end of a writer waits for copies that are owed, so that small files are
     /// not left to masters for completion.
     pub close_chase: Duration,
@@ -264,6 +267,8 @@ pub enum StreamOp {
         avoid: Vec<ServerId>,
         /// Spares wanted.
         spares: u8,
+        /// Servers of the chunk that ends to which nothing more of it is sent: a hint.
+        left: Vec<ServerId>,
     },
     /// Get spares.
     Extend {
@@ -280,6 +285,8 @@ pub enum StreamOp {
         sealed: Option<(ChunkId, u32)>,
         /// The file takes no appends ever again.
         finish: bool,
+        /// As in `Advance`.
+        left: Vec<ServerId>,
     },
 }
 

@@ -47,7 +47,7 @@ impl Writer {
                 return self.ask_close(finish, out);
             }
         }
-        let Some(ended) = self.ended else {
+        let Some(ended) = self.ended.clone() else {
             return self.ask_ahead(now, out);
         };
         let avoid = self.avoided(now);
@@ -61,8 +61,8 @@ impl Writer {
         let next = current.id();
         let kind = OpKind::Advance(next, current.base);
         self.op = Some(OpState { kind, avoid: avoid.clone() });
-        let (sealed, len) = (ended.chunk, ended.len);
-        out.push(Action::Op(StreamOp::Advance { sealed, len, next, avoid, spares }));
+        let EndedChunk { chunk: sealed, len, left, .. } = ended;
+        out.push(Action::Op(StreamOp::Advance { sealed, len, next, avoid, spares, left }));
     }
 
     /// True when nothing can be written without an answer of the stream service.
@@ -145,9 +145,11 @@ impl Writer {
     fn ask_thin(&mut self, now: Instant, out: &mut Vec<Action>) {
         let mut avoid = self.avoided(now);
         let current = self.current.as_ref().expect("it is thin");
-        for replica in current.replicas.iter().filter(|replica| replica.left) {
-            if !avoid.contains(&replica.place.server) {
-                avoid.push(replica.place.server);
+        let left = current.left();
+        let pushed = self.pushed.iter().copied().filter(|_| self.ends_for_masters());
+        for server in left.into_iter().chain(pushed) {
+            if !avoid.contains(&server) {
+                avoid.push(server);
             }
         }
         self.thin_after = now + self.config.extend_pause;
@@ -181,13 +183,13 @@ impl Writer {
     fn ask_close(&mut self, finish: bool, out: &mut Vec<Action>) {
         // When the current chunk of the stream service has ended here, the one behind it holds
         // nothing that was acknowledged.
-        let sealed = match (&self.ended, &self.current) {
-            (Some(ended), _) => Some((ended.chunk, ended.len)),
-            (None, Some(current)) => Some((current.id(), current.acked)),
-            (None, None) => None,
+        let (sealed, left) = match (&self.ended, &self.current) {
+            (Some(ended), _) => (Some((ended.chunk, ended.len)), ended.left.clone()),
+            (None, Some(current)) => (Some((current.id(), current.acked)), current.left()),
+            (None, None) => (None, Vec::new()),
         };
         self.op = Some(OpState { kind: OpKind::Close, avoid: Vec::new() });
-        out.push(Action::Op(StreamOp::Close { sealed, finish }));
+        out.push(Action::Op(StreamOp::Close { sealed, finish, left }));
     }
 
     /// True while the stream service closes the writer.
@@ -298,7 +300,7 @@ impl Writer {
         }
         if self.current.as_ref().is_none_or(|current| current.id() != chunk) {
             // It has failed by now, with nothing acknowledged in it.
-            self.ended = Some(EndedChunk { chunk, base, len: 0 });
+            self.ended = Some(EndedChunk { chunk, base, len: 0, left: Vec::new() });
         }
         self.progress_at = now;
         self.adopt_right(grant.current.as_ref());

@@ -124,18 +124,21 @@ impl Writer {
             return;
         }
         let config = &self.config;
+        let unreached = Some(ReplicaFault::Unreachable);
         let failed = if now >= replica.silent_since() + config.replica_timeout {
-            Some("no answer")
+            Some(("no answer", unreached))
         } else if now >= replica.progress_at + config.stuck_timeout {
-            Some("no progress")
+            // It answers: it is reached.
+            Some(("no progress", None))
         } else if replica.unreachable_since.is_some_and(|at| now >= at + config.unreachable_timeout)
         {
-            Some("no connection")
+            Some(("no connection", unreached))
         } else {
             None
         };
-        if let Some(text) = failed {
+        if let Some((text, fault)) = failed {
             let failure = Failure::of(ReplicaFault::Unreachable, text.to_owned());
+            let failure = Failure { fault, ..failure };
             return self.fail_replica(now, chunk, index, failure, out);
         }
         self.resend_oldest(now, chunk, index, out);

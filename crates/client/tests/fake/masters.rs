@@ -2,9 +2,9 @@
 
 use base::{ChunkId, ClusterId, Epoch, FileId, Kind, ServerId};
 use wire::control::{
-    ChunkPlace, ClusterInfo, ClusterReply, ClusterRequest, ControlError, ControlReply,
-    ControlRequest, Group, MasterInfo, NamespaceRequest, Policy, StreamChange, StreamReply,
-    StreamRequest, StreamView, WriterGrant,
+    AbnormalServer, AbnormalServers, AbnormalVersion, ChunkPlace, ClusterInfo, ClusterReply,
+    ClusterRequest, ControlError, ControlReply, ControlRequest, Group, MasterInfo,
+    NamespaceRequest, Policy, StreamChange, StreamReply, StreamRequest, StreamView, WriterGrant,
 };
 
 use super::{Chunk, FakeState, Health, Replica, Stream};
@@ -23,6 +23,10 @@ impl FakeState {
         if self.leader != Some(master) {
             let leader = self.leader.map(|leader| self.masters[leader]);
             return Err(ControlError { leader, ..error(Kind::Reroute, "not the leader") });
+        }
+        if let ControlRequest::Cluster(ClusterRequest::Abnormal { known }) = request {
+            self.polls += 1;
+            return self.serve_abnormal(known);
         }
         let op = match &request {
             ControlRequest::Namespace(NamespaceRequest::Change { op, .. })
@@ -51,6 +55,18 @@ impl FakeState {
         }
         // Every answer must survive the wire.
         answer.map(|reply| ControlReply::decode(&reply.encode()).expect("a valid reply"))
+    }
+
+    fn serve_abnormal(&self, known: Option<AbnormalVersion>) -> Answer {
+        let Some((changes, servers)) = &self.abnormal else {
+            return Err(error(Kind::Invalid, "ClusterRequest.ask is missing"));
+        };
+        let version = AbnormalVersion { boot: 7, changes: *changes };
+        let full = known != Some(version);
+        let one = |&server: &ServerId| AbnormalServer { server, unreached: true };
+        let servers = servers.iter().filter(|_| full).map(one).collect();
+        let answer = AbnormalServers { version, full, many: false, servers };
+        Ok(ControlReply::Cluster(ClusterReply::Abnormal(answer)))
     }
 
     fn info(&self) -> ClusterInfo {
@@ -197,7 +213,7 @@ impl FakeState {
                 self.top_up(file, spares, &[]);
                 Ok(self.grant(file))
             }
-            StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares } => {
+            StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares, .. } => {
                 let stream = self.written(file, epoch)?;
                 let at = stream.spares.iter().position(|spare| spare.id == next);
                 let tail = stream.chunks.last().unwrap().id == sealed;
@@ -220,7 +236,7 @@ impl FakeState {
                 }
                 Ok(self.grant(file))
             }
-            StreamChange::Close { file, epoch, sealed, finish } => {
+            StreamChange::Close { file, epoch, sealed, finish, .. } => {
                 let stream = self.written(file, epoch)?;
                 let (chunk, len) = sealed.expect("the client knows");
                 assert_eq!(stream.chunks.last().unwrap().id, chunk);

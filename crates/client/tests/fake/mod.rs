@@ -120,6 +120,10 @@ pub struct FakeState {
     /// Control requests by kind, for counting.
     pub locates: u64,
     pub changes: u64,
+    /// Servers that masters do not reach, and the version of the list; nothing: they know no such request.
+    pub abnormal: Option<(u64, Vec<ServerId>)>,
+    /// Questions for that list.
+    pub polls: u64,
 }
 
 /// The cluster; clones share it.
@@ -163,6 +167,8 @@ impl Fake {
             latency_us: 50,
             locates: 0,
             changes: 0,
+            abnormal: Some((1, Vec::new())),
+            polls: 0,
         })))
     }
 

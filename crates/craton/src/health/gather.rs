@@ -143,6 +143,7 @@ impl Found {
             let state = match disk.state.as_str() {
                 "good" => State::Good,
                 "slow" => State::Slow,
+                "unreached" => State::Unreached,
                 _ => State::Out,
             };
             // Executors of a chunkserver have addresses of their own; the disk says whose it is.
@@ -228,7 +229,7 @@ fn judge_server(status: &ServerStatus) -> (State, Option<String>, Option<u64>) {
     let (state, reason, since_ms) = match status.unreached_ms {
         _ if !status.alive => (State::Out, "its heartbeats do not come", status.heard_ms),
         None => return (State::Good, None, None),
-        lasts => (State::Unreached, "its heartbeats come, and it answers no ping", lasts),
+        lasts => (State::Unreached, "its heartbeats come, and it is not reached", lasts),
     };
     (state, Some(reason.to_owned()), since_ms.map(|ms| ms / 1000))
 }
@@ -243,4 +244,24 @@ fn disk(report: &wire::control::DiskReport) -> Disk {
         false => (State::Good, None),
     };
     Disk { id, path: report.path.clone(), state, reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_masters_have_pushed_shows_in_the_view_of_a_client() {
+        let addr = SocketAddr::from(([127, 0, 0, 1], 7101));
+        let mut found = Found::default();
+        found.server(RoleName::Chunkserver, "cs1", addr);
+        let page = r#"{"observer": "fe1", "disks": [{"addr": "127.0.0.1:7101", "disk": "dsk_1",
+            "state": "unreached", "reason": "masters: unreached", "since_s": 3, "calls": []}]}"#;
+        found.add_client_view(&serde_json::from_str(page).expect("a page"));
+        let health = found.finish();
+        let server = &health.servers[0];
+        assert_eq!((server.state, server.since_s), (State::Unreached, Some(3)));
+        assert_eq!(server.reason.as_deref(), Some("fe1 says: masters: unreached"));
+        assert_eq!(server.seen_by[0].state, State::Unreached);
+    }
 }

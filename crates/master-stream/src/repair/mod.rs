@@ -63,6 +63,8 @@ pub(crate) struct Repairs {
     unsealed: RefCell<BTreeMap<(ChunkId, PlaceIndex), Instant>>,
     /// Replicas that were short of their sealed chunk, and since when.
     short: RefCell<BTreeMap<(ChunkId, PlaceIndex), Instant>>,
+    /// Replicas of sealed chunks to which their writers send no more, as these say.
+    left: RefCell<BTreeSet<(ChunkId, PlaceIndex)>>,
     /// Open chunks that were made with fewer copies than they should have, and since when the cluster
     /// has had room for all of them.
     degraded: RefCell<BTreeMap<ChunkId, Instant>>,
@@ -136,6 +138,7 @@ impl Repairs {
             absent: RefCell::default(),
             unsealed: RefCell::default(),
             short: RefCell::default(),
+            left: RefCell::default(),
             degraded: RefCell::default(),
             recovering: RefCell::default(),
             sealing: RefCell::default(),
@@ -163,6 +166,7 @@ impl Repairs {
         self.absent.borrow_mut().clear();
         self.unsealed.borrow_mut().clear();
         self.short.borrow_mut().clear();
+        self.left.borrow_mut().clear();
         self.degraded.borrow_mut().clear();
         self.recovering.borrow_mut().clear();
         self.sealing.borrow_mut().retain(|_, retry| retry.at.is_none());

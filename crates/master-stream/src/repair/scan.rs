@@ -135,6 +135,8 @@ impl<L: Log> Service<L> {
             unsealed.retain(|&(chunk, _), _| state.is_partly_sealed(chunk));
             let mut short = self.repairs.short.borrow_mut();
             short.retain(|&(chunk, _), _| state.is_partly_sealed(chunk));
+            let mut left = self.repairs.left.borrow_mut();
+            left.retain(|&(chunk, _)| state.is_partly_sealed(chunk));
         });
     }
 
@@ -265,8 +267,11 @@ impl<L: Log> Service<L> {
         let bad = self.repairs.bad.borrow();
         let given_up = |replica: &Judged| {
             let damaged = bad.get(&(chunk.id, replica.place));
-            let gone = replica.worth != Worth::Good && self.gone_for(replica.slot.place) > grace;
-            gone || damaged.is_some_and(|&(_, since)| now.since(since) > grace)
+            let place = replica.slot.place;
+            let gone = self.gone_for(place) > grace
+                || self.absent_for(place) > self.config.open_grace_unreached;
+            gone && replica.worth != Worth::Good
+                || damaged.is_some_and(|&(_, since)| now.since(since) > grace)
         };
         // No server reports the silence of a writer that has appended nothing.
         let degraded = self.repairs.degraded.borrow().get(&chunk.id).copied();

@@ -3,16 +3,16 @@
 
 use std::rc::Rc;
 
-use base::{ChunkId, Kind};
+use base::{ChunkId, Kind, ServerId};
 use futures_util::future::join_all;
 use runtime::{Class, Duration};
 use wire::data::{DataError, ReplicaStat, ReplicaState};
 use wire::token::Rights;
 
 use super::{Defect, Retry};
-use crate::limits::{BATCH_MAX, SEAL_QUEUE_MAX};
+use crate::limits::{BATCH_MAX, REPORTS_MAX, SEAL_QUEUE_MAX};
 use crate::placement::{PlaceState, ReplicaLocation};
-use crate::{Action, CallError, Chunk, CopyOrder, Log, PlaceIndex, Service};
+use crate::{Action, CallError, Chunk, CopyOrder, Log, Outcome, PlaceIndex, Service};
 
 /// Pauses between two attempts to seal the replicas of a chunk: first and longest.
 pub(super) const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -88,6 +88,27 @@ impl<L: Log> Service<L> {
                 }
             }
         }
+    }
+
+    /// The writer of a chunk that has ended sends no more to these servers: what their replicas lack is
+    /// copied at once. A hint of one writer, of which nothing else follows; the next leader does without.
+    pub(crate) fn note_left(&self, outcome: &Outcome, chunk: ChunkId, servers: &[ServerId]) {
+        if servers.is_empty() || matches!(outcome, Outcome::Refused { .. }) {
+            return;
+        }
+        self.log.with_state(|state| {
+            let Some((_, _, found)) = state.chunk(chunk) else { return };
+            if !state.is_partly_sealed(chunk) {
+                return;
+            }
+            let named = |place: PlaceIndex| servers.contains(&state.place(place).server);
+            let mut left = self.repairs.left.borrow_mut();
+            for slot in found.slots().filter(|slot| !slot.sealed && named(slot.place)) {
+                if left.len() < REPORTS_MAX {
+                    left.insert((chunk, slot.place));
+                }
+            }
+        });
     }
 
     pub(super) fn note_sealed(&self, chunk: ChunkId, place: ReplicaLocation, len: u32) {
@@ -193,7 +214,10 @@ impl<L: Log> Service<L> {
         if matches!(state, Ok(ReplicaState::Open) | Err(CallError::Data(DataError::NotFound))) {
             let now = self.env.now();
             let since = self.repairs.short_since(chunk.id, index, now);
-            if now < since + self.config.chase_grace {
+            let left = self.repairs.left.borrow().contains(&(chunk.id, index));
+            if left {
+                self.env.mark("short replica that its writer has left");
+            } else if now < since + self.config.chase_grace {
                 self.env.mark("short replica left to its writer");
                 return SealAttempt::Short;
             }

@@ -1,6 +1,6 @@
 //! Repair of single chunks, step by step.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -371,6 +371,53 @@ fn short_replica_of_an_ended_chunk_is_left_to_its_writer_for_a_while() {
     assert!(!marks.contains_key("short replica completed"), "{marks:?}");
     let (_, marks) = end_with_a_late_replica(false);
     assert!(marks.contains_key("short replica completed"), "{marks:?}");
+}
+
+/// Ends a chunk of 3/2 whose third replica lacks the last bytes, naming some of its servers as left.
+/// Answers how long it takes until all copies are there, and the marks.
+fn completed_after(names: impl Fn(ServerId) -> Vec<ServerId> + 'static) -> (Duration, Marks) {
+    let sim = Sim::new(17);
+    let ms = Duration::from_millis;
+    let times = || StreamConfig { chase_grace: ms(800), scan_interval: ms(50), ..config(&sim) };
+    let cluster = Cluster::with_config(&sim, Policy::rep(3), 4, times);
+    let took = Rc::new(Cell::new(Duration::ZERO));
+    let taken = took.clone();
+    Cluster::run(&sim, &cluster, async move |cluster| {
+        cluster.services.iter().for_each(|service| service.start_background());
+        let mut writer = Writer::open(Client::new(&cluster), FILE).await.unwrap();
+        writer.append(&[1; 60]).await.unwrap();
+        cluster.sim.sleep(ms(20)).await;
+        let late = writer.current.replicas[2].server;
+        cluster.model.in_place.set(true);
+        cluster.model.cut.borrow_mut().insert(late);
+        writer.append(&[1; 40]).await.unwrap();
+        cluster.model.cut.borrow_mut().clear();
+        writer.left = names(late);
+        let begun = cluster.sim.elapsed();
+        assert_eq!(writer.close(false).await, Ok(100));
+        until_whole(&cluster, ms(3_000)).await;
+        taken.set(cluster.sim.elapsed() - begun);
+        let now = servers(&cluster.locate(FILE, 0).await.unwrap());
+        assert!(now.contains(&late), "{now:?}");
+    });
+    (took.get(), sim.marks())
+}
+
+#[test]
+fn short_replica_that_its_writer_has_left_is_completed_at_once() {
+    const LEFT: &str = "short replica that its writer has left";
+    let ms = Duration::from_millis;
+    let (took, marks) = completed_after(|late| vec![late]);
+    assert!(took < ms(400) && marks.contains_key(LEFT), "after {took:?}: {marks:?}");
+    assert!(!marks.contains_key("short replica left to its writer"), "{marks:?}");
+    // Others, strangers among them, change nothing.
+    let strangers = |late: ServerId| {
+        let others = (1..=8).map(ServerId::new);
+        others.filter(|server| *server != late).collect::<Vec<_>>()
+    };
+    for (took, marks) in [completed_after(|_| Vec::new()), completed_after(strangers)] {
+        assert!(took >= ms(800) && !marks.contains_key(LEFT), "after {took:?}: {marks:?}");
+    }
 }
 
 /// A recovery's fence leaves a tombstone where the first append has not arrived. Nothing is damaged:

@@ -99,6 +99,8 @@ pub struct Writer {
     pub current: ChunkPlace,
     /// Acknowledged bytes of the current chunk.
     pub acked: u32,
+    /// Servers that the end of the writer names as left.
+    pub left: Vec<ServerId>,
 }
 
 impl Writer {
@@ -106,7 +108,7 @@ impl Writer {
         let grant = client.open(file).await?;
         let current = grant.current.clone().expect("an open grants a chunk");
         assert_eq!((current.base, current.sealed), (grant.len, None));
-        Ok(Writer { client, file, grant, current, acked: 0 })
+        Ok(Writer { client, file, grant, current, acked: 0, left: Vec::new() })
     }
 
     /// Sends to all replicas; `Err` with the servers that failed, when too few succeeded.
@@ -195,6 +197,7 @@ impl Writer {
             next,
             avoid,
             spares: 2,
+            left: Vec::new(),
         };
         match self.client.change(change).await? {
             StreamReply::Writer(grant) => {
@@ -211,7 +214,8 @@ impl Writer {
     pub async fn close(self, finish: bool) -> Result<u64, ControlError> {
         let sealed = Some((self.current.chunk, self.acked));
         let (file, epoch) = (self.file, self.grant.epoch);
-        let change = StreamChange::Close { file, epoch, sealed, finish };
+        let left = self.left;
+        let change = StreamChange::Close { file, epoch, sealed, finish, left };
         match self.client.change(change).await? {
             StreamReply::Done { len } => Ok(len),
             other => panic!("{other:?}"),
@@ -242,7 +246,8 @@ impl Writer {
             }
             1 => {
                 let (file, epoch) = (writer.file, writer.grant.epoch);
-                let change = StreamChange::Close { file, epoch, sealed: None, finish: false };
+                let (sealed, finish, left) = (None, false, Vec::new());
+                let change = StreamChange::Close { file, epoch, sealed, finish, left };
                 let _ = writer.client.change(change).await;
             }
             2..4 => {

@@ -4,18 +4,41 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
 use base::{ChunkId, DiskId, ServerId};
 use runtime::Instant;
-use wire::control::{DiskReport, Heartbeat, ServerStatus};
+use wire::control::{AbnormalServers, AbnormalVersion, DiskReport, Heartbeat, ServerStatus};
 
+use super::abnormal::Abnormal;
+use super::evidence::{Evidence, Reported};
 use super::machine::ClusterMachine;
-use super::reach::{Rounds, ServerReach};
-use crate::limits::{DAMAGED_MAX, DISKS_MAX};
+use super::reach::{Rounds, ServerReach, reaches_half};
+use crate::limits::{ABNORMAL_SHARE, DAMAGED_MAX, DISKS_MAX, REPORT_HOSTS, SERVER_PING};
 use master_stream::placement::{ClusterView, DiskView, ServerView};
+
+/// Bounds by which a master judges chunkservers.
+#[derive(Clone, Copy, Debug)]
+pub struct LivenessConfig {
+    /// Without a heartbeat for so long a server is dead.
+    pub dead_after: Duration,
+    /// Hosts whose clients' reports make a server unreached without a failed ping.
+    pub report_hosts: usize,
+    /// When more than one server of so many is abnormal, none is named to clients.
+    pub abnormal_share: usize,
+    /// Drawn at the start of the master: versions of its list of abnormal servers are its own.
+    pub boot: u64,
+}
+
+impl LivenessConfig {
+    /// The usual ones.
+    pub fn new(dead_after: Duration, boot: u64) -> LivenessConfig {
+        let (report_hosts, abnormal_share) = (REPORT_HOSTS, ABNORMAL_SHARE);
+        LivenessConfig { dead_after, report_hosts, abnormal_share, boot }
+    }
+}
 
 /// Heartbeats of all servers. Clones share it.
 #[derive(Clone)]
@@ -33,6 +56,10 @@ struct LivenessState {
     /// What pings say of the servers that send heartbeats.
     reach: BTreeMap<ServerId, ServerReach>,
     rounds: Rounds,
+    /// What clients report of them.
+    evidence: Evidence,
+    /// What clients are answered that ask about them.
+    abnormal: Abnormal,
 }
 
 struct LastHeartbeat {
@@ -45,9 +72,17 @@ struct LastHeartbeat {
 }
 
 impl LivenessState {
-    /// Since when a server whose heartbeats come is not reached.
-    fn unreached(&self, server: ServerId) -> Option<Instant> {
-        self.reach.get(&server).and_then(|reach| reach.unreached())
+    /// Since when a server whose heartbeats come is not reached: by pings, or as clients report.
+    fn unreached(&self, server: ServerId, now: Instant) -> Option<Instant> {
+        let reach = self.reach.get(&server)?;
+        reach.unreached().or_else(|| self.evidence.unreached(server, now))
+    }
+
+    /// Brings the list for clients up to date.
+    fn list_abnormal(&mut self, now: Instant) {
+        let servers = self.reach.keys().copied();
+        let unreached = servers.filter(|server| self.unreached(*server, now).is_some()).collect();
+        self.abnormal.update(unreached, self.reach.len());
     }
 
     /// A disk is served by one process: of two live servers that report the same incarnation one
@@ -97,16 +132,18 @@ impl LivenessState {
 }
 
 impl Liveness {
-    /// No heartbeats yet. A server that is silent for `dead_after` is dead.
-    pub fn new(dead_after: Duration) -> Liveness {
+    /// No heartbeats yet.
+    pub fn new(config: LivenessConfig) -> Liveness {
         Liveness(Rc::new(RefCell::new(LivenessState {
-            dead_after,
+            dead_after: config.dead_after,
             servers: BTreeMap::new(),
             damaged: BTreeSet::new(),
             quiet: BTreeMap::new(),
             since: None,
             reach: BTreeMap::new(),
             rounds: Rounds::default(),
+            evidence: Evidence::new(config.report_hosts),
+            abnormal: Abnormal::new(config.boot, config.abnormal_share),
         })))
     }
 
@@ -172,11 +209,60 @@ impl Liveness {
                 false => tracing::info!(%server, name, "chunkserver answers pings again"),
             }
         }
-        if reach.len() < 2 {
+        state.evidence.forget(now);
+        state.list_abnormal(now);
+        if state.reach.len() < 2 {
             return Vec::new(); // Nothing would follow.
         }
         let addr = |server: &ServerId| Some((*server, registered.server(*server)?.addr));
-        reach.keys().filter_map(addr).collect()
+        state.reach.keys().filter_map(addr).collect()
+    }
+
+    /// A client on the host `from`, if that is known, reports that it does not reach a server.
+    pub fn report_unreached(
+        &self,
+        server: ServerId,
+        from: Option<IpAddr>,
+        now: Instant,
+    ) -> Reported {
+        let state = &mut *self.0.borrow_mut();
+        let all = state.reach.len();
+        if all < 2 || !state.reach.contains_key(&server) {
+            return Reported::default(); // Heartbeats decide about others, as about single ones.
+        }
+        let judges = !state.rounds.is_cut_off();
+        let reported = state.evidence.note(server, from, (all, judges), now);
+        if reported.unreached {
+            tracing::debug!(%server, "clients of several hosts do not reach a chunkserver");
+            state.list_abnormal(now);
+        }
+        reported
+    }
+
+    /// The ping that a report has started at `sent` has ended. True when the server counts as unreached
+    /// for it.
+    pub fn report_pinged(
+        &self,
+        server: ServerId,
+        answered: bool,
+        sent: Instant,
+        now: Instant,
+    ) -> bool {
+        let state = &mut *self.0.borrow_mut();
+        let since =
+            Instant::from_nanos(sent.as_nanos().saturating_sub(2 * SERVER_PING.as_nanos() as u64));
+        let failed = !answered && reaches_half(&state.reach, server, since);
+        let unreached = state.evidence.pinged(server, failed, state.reach.len(), now);
+        if unreached {
+            tracing::debug!(%server, "a client does not reach a chunkserver, nor does this master");
+            state.list_abnormal(now);
+        }
+        unreached
+    }
+
+    /// Who is abnormal, for a client that has the list at `known`.
+    pub fn abnormal(&self, known: Option<AbnormalVersion>) -> AbnormalServers {
+        self.0.borrow().abnormal.answer(known)
     }
 
     /// A server has answered the ping that was sent at `sent`.
@@ -219,7 +305,7 @@ impl Liveness {
                 domain: server.domain.clone(),
                 alive: heartbeat
                     .is_some_and(|heartbeat| now.since(heartbeat.at) < state.dead_after),
-                reached: state.unreached(id).is_none(),
+                reached: state.unreached(id, now).is_none(),
                 load: heartbeat.map_or(0, |heartbeat| heartbeat.load),
                 disks: heartbeat.map_or(Vec::new(), |heartbeat| {
                     heartbeat.disks.iter().filter(opened).map(disk).collect()
@@ -241,7 +327,7 @@ impl Liveness {
                 domain: known.domain.clone(),
                 alive: heartbeat
                     .is_some_and(|heartbeat| now.since(heartbeat.at) < state.dead_after),
-                unreached_ms: state.unreached(server).map(|since| millis(now.since(since))),
+                unreached_ms: state.unreached(server, now).map(|since| millis(now.since(since))),
                 heard_ms: heartbeat.map(|heartbeat| millis(now.since(heartbeat.at))),
                 disks: heartbeat.map_or(Vec::new(), |heartbeat| heartbeat.disks.clone()),
             }

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use base::{ChunkId, DiskId, ServerId};
 use runtime::Instant;
-use wire::control::{DiskReport, Heartbeat, Registration};
+use wire::control::{AbnormalServer, DiskReport, Heartbeat, Registration};
 
-use super::Liveness;
-use crate::cluster::{ClusterMachine, Command, encode_command};
-use crate::limits::DAMAGED_MAX;
+use super::{Liveness, LivenessConfig};
+use crate::cluster::{ClusterMachine, Command, Reported, encode_command};
+use crate::limits::{DAMAGED_MAX, REPORT_PING};
 use master_consensus::StateMachine;
 
 const DISK: DiskId = DiskId::new(9);
@@ -31,7 +31,7 @@ impl Bed {
             let command = encode_command(0, &Command::Register(registration));
             registered.apply(index as u64, &command).expect("it decodes");
         }
-        let liveness = Liveness::new(DEAD_AFTER);
+        let liveness = Liveness::new(LivenessConfig::new(DEAD_AFTER, 1));
         Bed { liveness, registered, now: Instant::default(), seq: 0 }
     }
 
@@ -113,4 +113,36 @@ fn reports_for_other_partitions_leave_room_for_those_that_are_led() {
     }
     bed.heartbeat_with(1, DISK, vec![(DISK, chunk(0, 1))]);
     assert_eq!(bed.liveness.take_damaged(0, 10), [(chunk(0, 1), ServerId::new(1), DISK)]);
+}
+
+/// A ping of a reported server that fails with all others says that this master is cut off.
+#[test]
+fn report_and_failed_ping_count_only_where_others_are_reached() {
+    let mut bed = Bed::new();
+    bed.heartbeat(1, DISK);
+    bed.heartbeat(2, DiskId::new(8));
+    let (first, second) = (ServerId::new(1), ServerId::new(2));
+    let known = bed.liveness.abnormal(None).version;
+    let pinged = |bed: &mut Bed, answers: bool| {
+        let from = Some([10, 0, 0, 9].into());
+        assert!(bed.liveness.report_unreached(first, from, bed.now).ping);
+        let sent = bed.now;
+        bed.now = bed.now + REPORT_PING;
+        if answers {
+            bed.liveness.answered(second, sent);
+        }
+        bed.liveness.report_pinged(first, false, sent, bed.now)
+    };
+    bed.now = bed.now + DEAD_AFTER / 2;
+    assert!(!pinged(&mut bed, false));
+    assert_eq!(bed.liveness.abnormal(Some(known)).version, known);
+    bed.now = bed.now + REPORT_PING;
+    assert!(pinged(&mut bed, true));
+    let unreached = AbnormalServer { server: first, unreached: true };
+    assert_eq!(bed.liveness.abnormal(Some(known)).servers, [unreached]);
+    let view = bed.liveness.view(&bed.registered, bed.now);
+    assert!(view.server(first).is_some_and(|server| server.alive && !server.reached));
+    // What clients say of a server without heartbeats, or of none, is nothing.
+    let stranger = bed.liveness.report_unreached(ServerId::new(9), None, bed.now);
+    assert_eq!(stranger, Reported::default());
 }

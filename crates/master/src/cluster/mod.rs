@@ -4,6 +4,8 @@
 //! Invariant: the replicated state is a function of the commands; only [`Liveness`] is not
 //! replicated, and nothing durable follows from it without a command.
 
+mod abnormal;
+mod evidence;
 mod liveness;
 mod machine;
 mod outcome;
@@ -11,7 +13,8 @@ mod reach;
 mod service;
 mod snapshot;
 
-pub use liveness::Liveness;
+pub use evidence::Reported;
+pub use liveness::{Liveness, LivenessConfig};
 pub use machine::{ClusterMachine, Command, Formed, Lock, Server};
 pub use outcome::{Answer, Outcome, Refusal, decode_outcome, encode_outcome};
 pub use service::{ClusterService, LedFigures};

@@ -66,6 +66,11 @@ impl ServerReach {
         now - self.answered < SERVER_UNREACHED || silent < SERVER_UNREACHED / 2
     }
 
+    /// True when it has answered a ping that was sent at `since` or later.
+    fn answered_since(&self, since: Instant) -> bool {
+        self.answered >= since
+    }
+
     /// Judges one that `answers` or not. True when it changes.
     fn judge(&mut self, now: Instant, answers: bool) -> bool {
         match (self.unreached, answers) {
@@ -95,6 +100,11 @@ pub(super) struct Rounds {
 }
 
 impl Rounds {
+    /// True while this master reaches fewer than half of the servers.
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.cut_off
+    }
+
     /// A round begins: judges servers by their answers so far. Returns those that have changed, and
     /// whether each is unreached now.
     pub(super) fn begin(
@@ -123,6 +133,22 @@ impl Rounds {
         });
         changed.collect()
     }
+}
+
+/// True when at least half of the others than `server` have answered a ping since `since`: a master that
+/// is cut off itself reaches fewer, and proves nothing.
+pub(super) fn reaches_half(
+    servers: &BTreeMap<ServerId, ServerReach>,
+    server: ServerId,
+    since: Instant,
+) -> bool {
+    let others = servers.iter().filter(|(id, _)| **id != server);
+    let (mut all, mut reached) = (0, 0);
+    for (_, other) in others {
+        all += 1;
+        reached += usize::from(other.answered_since(since));
+    }
+    all > 0 && reached * 2 >= all
 }
 
 #[cfg(test)]

@@ -169,6 +169,13 @@ impl ClusterService {
                 Ok(ClusterReply::Holder(holder))
             }
             ClusterRequest::Members { change } => self.change_members(change).await,
+            // The view of the leading master alone: that of one beside it may be of a broken link.
+            ClusterRequest::Abnormal { .. } if !self.0.host.leads() => {
+                Err(self.0.host.elsewhere(self.0.host.group().leader()))
+            }
+            ClusterRequest::Abnormal { known } => {
+                Ok(ClusterReply::Abnormal(self.0.liveness.abnormal(known)))
+            }
             // The master answers: they concern stream partitions.
             ClusterRequest::Identify { .. } | ClusterRequest::Condemn { .. } => {
                 Err(Refusal::BadCommand.into())

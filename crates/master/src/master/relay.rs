@@ -118,15 +118,18 @@ impl Master {
     /// The group whose leader alone answers; none: each master does.
     fn answered_by_leader_of(&self, request: &ControlRequest) -> Option<GroupName> {
         use ClusterRequest::{
-            Condemn, Heartbeat, Identify, Info, Lock, LockHolder, Members, Register, Status,
+            Abnormal, Condemn, Heartbeat, Identify, Info, Lock, LockHolder, Members, Register,
+            Status,
         };
         match request {
             ControlRequest::Cluster(request) => match request {
                 // A cluster without a leader is found too, and shows how it is.
                 Info | Status | Heartbeat(_) | Identify { .. } | Condemn { .. } => None,
-                Register(_) | Lock { .. } | LockHolder { .. } | Members { .. } => {
-                    Some(GroupName::Cluster)
-                }
+                Register(_)
+                | Lock { .. }
+                | LockHolder { .. }
+                | Members { .. }
+                | Abnormal { .. } => Some(GroupName::Cluster),
             },
             ControlRequest::Namespace(request) => {
                 Some(GroupName::Namespace(self.namespace_of(request)))

@@ -1,14 +1,14 @@
 //! Pings of chunkservers: see [`crate::cluster`], `Liveness`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use base::ServerId;
 use runtime::{Class, Duration};
 use transport::{Priority, Request, Service, Token};
-use wire::control::{ChunkserverRequest, ControlRequest};
+use wire::control::{ChunkserverRequest, ControlRequest, ReplicaFault, StreamRequest};
 
 use super::Master;
-use crate::limits::{SERVER_PING, SERVER_UNREACHED};
+use crate::limits::{REPORT_PING, SERVER_PING, SERVER_UNREACHED};
 
 /// Pause between two looks for chunkservers while there are none to ping: a process without clients
 /// sleeps.
@@ -35,22 +35,63 @@ impl Master {
     }
 
     async fn ping_server(&self, server: ServerId, addr: SocketAddr) {
-        let env = &self.0.env;
-        let sent = env.now();
+        let sent = self.0.env.now();
+        if self.answers_ping(addr, SERVER_UNREACHED).await {
+            self.0.cluster.liveness().answered(server, sent);
+        }
+    }
+
+    /// A client reports that it has not reached a replica: its server is pinged at once, and by what
+    /// other clients and that ping say it counts as unreached (`protocols-tail.md` 10.8).
+    pub(super) fn note_unreached(&self, request: &StreamRequest, from: Option<IpAddr>) {
+        let fault = ReplicaFault::Unreachable;
+        let &StreamRequest::ReportBad { file, chunk, server, fault: reported } = request else {
+            return;
+        };
+        let partition = self.0.streams.partition_of(file);
+        if reported != fault
+            || !self.0.pings_servers
+            || !partition.service.has_replica(file, chunk, server)
+        {
+            return;
+        }
+        let (env, cluster) = (&self.0.env, &self.0.cluster);
+        let addr = cluster.host().read(|state| state.server(server).map(|server| server.addr));
+        let Some(addr) = addr else { return };
+        let reported = cluster.liveness().report_unreached(server, from, env.now());
+        if reported.unreached {
+            env.mark("master: clients of two hosts do not reach a server");
+        }
+        if reported.ping {
+            env.mark("master: a report starts a ping");
+            let this = self.clone();
+            env.spawn(Class::Control, "ping of a reported chunkserver", async move {
+                let (env, liveness) = (&this.0.env, this.0.cluster.liveness());
+                let sent = env.now();
+                let answered = this.answers_ping(addr, REPORT_PING).await;
+                if answered {
+                    liveness.answered(server, sent);
+                }
+                if liveness.report_pinged(server, answered, sent, env.now()) {
+                    env.mark("master: a reported server answers no ping");
+                }
+            });
+        }
+    }
+
+    /// Whether a chunkserver answers a ping in time. A busy one is reached, and so is one of an older
+    /// version, which refuses what it does not know.
+    async fn answers_ping(&self, addr: SocketAddr, timeout: Duration) -> bool {
         let request = Request {
             service: Service::CONTROL,
             op: 0,
             priority: Priority::Control,
             flow: 0,
-            trace: env.trace(),
+            trace: self.0.env.trace(),
             token: Token::NONE,
             body: ControlRequest::Chunkserver(ChunkserverRequest::Ping).encode(),
             payload: None,
         };
-        let answer = self.0.streams.endpoint.call(addr, request, SERVER_UNREACHED).await;
-        // A busy one is reached, and so is one of an older version, which refuses what it does not know.
-        if answer.is_ok() {
-            self.0.cluster.liveness().answered(server, sent);
-        }
+        self.0.streams.endpoint.call(addr, request, timeout).await.is_ok()
     }
 }

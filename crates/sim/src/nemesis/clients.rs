@@ -52,6 +52,11 @@ impl Cut {
         Cut { marks: vec![mark], paths }
     }
 
+    /// Closes its paths, or opens them.
+    pub(crate) fn set(&self, sim: &Sim, closed: bool) {
+        self.paths.iter().for_each(|&(from, to)| sim.set_blocked(from, to, closed));
+    }
+
     /// With a mark for its direction too.
     pub(crate) fn directed(mut self, way: Way) -> Cut {
         self.marks.extend(match way {
@@ -73,7 +78,7 @@ pub(crate) async fn keep_cutting(
         let pause = sim.with_rng(|rng| rng.between(PAUSE_MS.0, PAUSE_MS.1));
         sim.sleep(Duration::from_millis(pause)).await;
         let Some(cut) = draw() else { continue };
-        cut.paths.iter().for_each(|&(from, to)| sim.set_blocked(from, to, true));
+        cut.set(&sim, true);
         let length = sim.with_rng(|rng| match rng.one_in(8) {
             true => LONG_MS,
             false => rng.between(CUT_MS.0, CUT_MS.1),
@@ -85,7 +90,7 @@ pub(crate) async fn keep_cutting(
         if cut.paths.iter().any(|&(from, to)| sim.held(from, to) > 0) {
             cut.marks.iter().for_each(|mark| sim.mark(mark));
         }
-        cut.paths.iter().for_each(|&(from, to)| sim.set_blocked(from, to, false));
+        cut.set(&sim, false);
     }
 }
 

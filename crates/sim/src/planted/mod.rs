@@ -114,11 +114,17 @@ pub enum Planted {
     HeardIsReached,
     /// Clients have a change relayed under another identity.
     RelayNewIdentity,
+    /// Masters take a server for unreached that clients of one host report.
+    OneClientRules,
+    /// Masters name all servers that they do not reach to clients, however many these are.
+    ManyBelieved,
+    /// Masters seal chunks of writers that reach their servers, when they do not reach these themselves.
+    OpenGraceUnreached,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 40] = [
+    pub const ALL: [Planted; 43] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -159,6 +165,9 @@ impl Planted {
         Planted::SilentWhenFull,
         Planted::HeardIsReached,
         Planted::RelayNewIdentity,
+        Planted::OneClientRules,
+        Planted::ManyBelieved,
+        Planted::OpenGraceUnreached,
     ];
 }
 
@@ -279,6 +288,15 @@ pub(crate) fn times_of(mut timing: MasterTiming) -> MasterTiming {
     }
     if acts(Planted::BeatsAreAlive) {
         timing.pings_servers = false;
+    }
+    if acts(Planted::OneClientRules) {
+        timing.report_hosts = 1;
+    }
+    if acts(Planted::ManyBelieved) {
+        timing.abnormal_share = 1;
+    }
+    if acts(Planted::OpenGraceUnreached) {
+        timing.stream.open_grace_unreached = timing.stream.open_grace;
     }
     timing
 }

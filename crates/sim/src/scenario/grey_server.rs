@@ -1,24 +1,27 @@
 //! A chunkserver whose heartbeats come and that others do not reach: all others, or masters alone; or
 //! a master reaches no chunkserver. It gets no new chunks, and what it has is made again elsewhere, as
-//! if it were silent; a writer that reaches it goes on; it is used again when it is reached
-//! (`protocols-tail.md` 10.7).
+//! if it were silent; a writer that reaches it goes on, in another chunk when its client has heard of it
+//! from masters; it is used again when it is reached (`protocols-tail.md` 10.6, 10.7).
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::ops::Deref;
 use std::time::Duration;
 
 use base::ChunkId;
-use client::{Appender, Client};
-use runtime::sim::{CrashMode, HostId, Sim};
-use wire::control::Policy;
+use client::Client;
+use runtime::sim::{HostId, Sim};
 
 use super::chase::{Load, tuning};
+use super::files::{Files, POLICY};
 use crate::cluster::{Cluster, Shape};
 
-const POLICY: Policy = Policy { copies: 3, acks: 2 };
 /// Masters know by then that a server is not reached: four pings, and a leader's view of it.
 const SEEN: Duration = Duration::from_millis(1500);
+/// Clients that have asked masters once a second know it too.
+const PUSHED: Duration = Duration::from_secs(4);
+/// A writer whose open chunk has a replica on such a server has gone on in another chunk by then.
+const LEFT: Duration = Duration::from_secs(31);
 /// What it has is elsewhere so long after the grace of a silent server: a few scans, and copies.
 const REPAIRED: Duration = Duration::from_secs(10);
 /// It gets chunks again by then: its answers have come for a while, and one file in three has a chunk there.
@@ -28,6 +31,8 @@ const WHOLE: Duration = Duration::from_secs(30);
 /// Pause between two new files.
 const PAUSE: Duration = Duration::from_millis(300);
 const SECOND: Duration = Duration::from_secs(1);
+/// A file whose writer appends seldom.
+const QUIET: &str = "/quiet";
 
 /// Whom a server, or servers, hear no more.
 #[derive(Clone, Copy)]
@@ -38,16 +43,24 @@ enum Fault {
 }
 
 struct World {
-    sim: Sim,
-    cluster: Cluster,
     load: Load,
-    /// Host of clients that know no server: a new one begins for each file.
-    fresh: Cell<Option<HostId>>,
-    files: Cell<u64>,
+    files: Files,
+    /// The client of the quiet writer.
+    client: Client,
+}
+
+impl Deref for World {
+    type Target = Files;
+
+    fn deref(&self) -> &Files {
+        &self.files
+    }
 }
 
 pub(super) async fn run(sim: Sim) -> Result<(), String> {
-    let tuning = tuning(&sim);
+    let mut tuning = tuning(&sim);
+    // A client knows the servers that it has used lately.
+    tuning.client.health_records = client::Config::default().health_records;
     let (dead_grace, open_grace) =
         (tuning.master.stream.dead_grace, tuning.master.stream.open_grace);
     // A disk takes no copy of a chunk that it had a minute ago: some have not had it.
@@ -55,48 +68,49 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
     let cluster = Cluster::start(&sim, shape, tuning);
     cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
     let load = Load::begin(&cluster).await?;
-    let world =
-        World { sim: sim.clone(), cluster, load, fresh: Cell::default(), files: Cell::default() };
-    let (_, client) = world.cluster.client(None).await.map_err(|error| error.to_string())?;
-    let (quiet, path) = (world.create(&client, "/quiet").await?, "/quiet");
-    world.append(&quiet, path).await?;
+    let files = Files::new(&cluster, load.oracle.clone());
+    let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
+    let world = World { load, files, client };
+    let quiet = world.create(&world.client, QUIET).await?;
+    world.append(&quiet, QUIET).await?;
     // A master that reaches none tries one place after another, and leaves tombstones: it comes last.
     let order = [Fault::Grey, Fault::MastersMiss, Fault::MasterCut];
-    let spared = world.load.draw(0, 2) as usize;
+    let spared = world.draw(0, 2) as usize;
     for (_, fault) in order.into_iter().enumerate().filter(|(at, _)| *at != spared) {
-        let servers = world.cluster.servers();
-        let server = servers[world.load.draw(0, servers.len() as u64 - 1) as usize];
         match fault {
-            Fault::Grey => world.is_grey(server, dead_grace).await?,
+            Fault::Grey => {
+                let servers = cluster.servers();
+                let server = servers[world.draw(0, servers.len() as u64 - 1) as usize];
+                world.is_grey(server, dead_grace).await?;
+            }
             Fault::MastersMiss => {
+                // One with a replica of the chunk that the quiet writer has open, which it reaches.
+                world.append(&quiet, QUIET).await?;
+                let servers = world.last_chunk(QUIET).await?;
+                let server = servers[world.draw(0, servers.len() as u64 - 1) as usize];
                 world.only_masters_miss(server, open_grace).await?;
-                // Its writer reaches all of the servers.
-                world.append(&quiet, path).await?;
+                world.append(&quiet, QUIET).await?;
             }
             Fault::MasterCut => world.a_master_is_cut_off(dead_grace).await?,
         }
-        world.cluster.until_whole(WHOLE).await?;
+        cluster.until_whole(WHOLE).await?;
         world.load.verdict()?;
     }
-    world.append(&quiet, path).await?;
-    quiet.close().await.map_err(|error| format!("{path}: {error}"))?;
-    world.load.end(&world.cluster).await
+    world.append(&quiet, QUIET).await?;
+    quiet.close().await.map_err(|error| format!("{QUIET}: {error}"))?;
+    world.load.end(&cluster).await
 }
 
 impl World {
-    fn ip(&self, server: HostId) -> IpAddr {
-        self.sim.addr(server, 1).ip()
-    }
-
     async fn is_grey(&self, server: HostId, grace: Duration) -> Result<(), String> {
-        let long = self.load.draw(0, 3) > 0;
+        let long = self.draw(0, 3) > 0;
         let length = match long {
             true => grace + REPAIRED + SECOND,
-            false => Duration::from_millis(self.load.draw(500, 6_000)),
+            false => Duration::from_millis(self.draw(500, 6_000)),
         };
         tracing::info!(?server, ?length, "grey-server: grey");
         self.sim.set_grey(server, true);
-        self.is_not_used(server, length, grace).await?;
+        self.is_not_used(server, length, grace, false).await?;
         self.sim.set_grey(server, false);
         self.sim.mark("grey-server: a server was grey");
         self.is_used_again(server).await
@@ -106,8 +120,9 @@ impl World {
         let length = open_grace + REPAIRED;
         tracing::info!(?server, ?length, "grey-server: masters alone do not reach it");
         self.set_missed(&[server], self.cluster.masters(), true);
-        self.is_not_used(server, length, length - REPAIRED).await?;
+        self.is_not_used(server, length, length - REPAIRED, true).await?;
         self.set_missed(&[server], self.cluster.masters(), false);
+        self.is_out(server, false).await?;
         self.sim.mark("grey-server: masters alone did not reach a server");
         self.is_used_again(server).await
     }
@@ -131,10 +146,17 @@ impl World {
         Ok(())
     }
 
-    fn set_missed(&self, servers: &[HostId], masters: &[HostId], grey: bool) {
-        for &master in masters {
-            servers.iter().for_each(|&server| self.sim.set_grey_to(master, server, grey));
+    /// The quiet writer's client has the server out because masters say so, or not.
+    async fn is_out(&self, server: HostId, out: bool) -> Result<(), String> {
+        let end = self.sim.elapsed() + PUSHED;
+        while self.pushed(&self.client).contains(&server) != out {
+            if self.sim.elapsed() > end {
+                let listed = self.client.listed_disks();
+                return Err(format!("for {PUSHED:?} a client has, of {server:?}: {listed:?}"));
+            }
+            self.sim.sleep(SECOND / 20).await;
         }
+        Ok(())
     }
 
     /// For `length`, new files have no chunks on the server; `grace` and a little later all that was
@@ -144,14 +166,26 @@ impl World {
         server: HostId,
         length: Duration,
         grace: Duration,
+        quiet: bool,
     ) -> Result<(), String> {
         let (begun, ip) = (self.sim.elapsed(), self.ip(server));
         let before = self.sealed().await?;
         self.sim.sleep(length.min(SEEN)).await;
+        let mut left = !quiet;
+        if quiet {
+            self.is_out(server, true).await?;
+        }
         while self.sim.elapsed() < begun + length {
             if self.new_file().await?.contains(&ip) {
                 let after = self.sim.elapsed() - begun;
                 return Err(format!("a new chunk is placed on {ip}, not reached for {after:?}"));
+            }
+            if !left && self.sim.elapsed() > begun + LEFT {
+                left = true;
+                if self.last_chunk(QUIET).await?.contains(&server) {
+                    return Err(format!("{QUIET} has its open chunk on {ip} after {LEFT:?}"));
+                }
+                self.sim.mark("grey-server: an open chunk has left");
             }
             self.sim.sleep(PAUSE).await;
         }
@@ -174,9 +208,7 @@ impl World {
 
     /// Sealed chunks, and where they are.
     async fn sealed(&self) -> Result<BTreeMap<ChunkId, Vec<IpAddr>>, String> {
-        let connected = self.cluster.client(self.fresh.get()).await;
-        let (host, client) = connected.map_err(|error| error.to_string())?;
-        self.fresh.set(Some(host));
+        let (host, client) = self.newcomer().await?;
         let mut sealed = BTreeMap::new();
         for entry in client.list_all("/").await.map_err(|error| error.to_string())? {
             let file = client.open(&format!("/{}", entry.name)).await;
@@ -187,7 +219,7 @@ impl World {
                 sealed.insert(chunk.chunk, places);
             }
         }
-        self.sim.crash(host, CrashMode::Process);
+        self.leave(host);
         Ok(sealed)
     }
 
@@ -201,39 +233,5 @@ impl World {
             self.sim.sleep(PAUSE).await;
         }
         Ok(())
-    }
-
-    /// A client that has asked no server yet makes a file. Answers where it is.
-    async fn new_file(&self) -> Result<Vec<IpAddr>, String> {
-        let connected = self.cluster.client(self.fresh.get()).await;
-        let (host, client) = connected.map_err(|error| error.to_string())?;
-        self.fresh.set(Some(host));
-        let path = format!("/n{}", self.files.replace(self.files.get() + 1));
-        let appender = self.create(&client, &path).await?;
-        self.append(&appender, &path).await?;
-        let view = client.open(&path).await.map_err(|error| format!("{path}: {error}"))?;
-        let view = view.chunks().await.map_err(|error| format!("{path}: {error}"))?;
-        appender.close().await.map_err(|error| format!("{path}: {error}"))?;
-        self.sim.crash(host, CrashMode::Process);
-        let replicas = view.chunks.iter().flat_map(|chunk| &chunk.replicas);
-        Ok(replicas.map(|replica| replica.addr.ip()).collect())
-    }
-
-    async fn create(&self, client: &Client, path: &str) -> Result<Appender, String> {
-        let text = |error: client::Error| format!("{path}: {error}");
-        let file = client.create(path, POLICY, 0o644, false).await.map_err(text)?;
-        let appender = file.append_handle().await.map_err(text)?;
-        self.load.oracle.opened(path, appender.epoch(), 0, self.load.draw(1, u64::MAX))?;
-        Ok(appender)
-    }
-
-    async fn append(&self, to: &Appender, path: &str) -> Result<(), String> {
-        let text = |error: client::Error| format!("{path}: {error}");
-        let len = self.load.draw(1, 10_000);
-        let data = self.load.oracle.next(path, to.epoch(), len as usize);
-        let append = to.submit(&data).await.map_err(text)?;
-        let end = append.offset() + len;
-        append.await.map_err(text)?;
-        self.load.oracle.acked(path, to.epoch(), end)
     }
 }

@@ -1,6 +1,7 @@
 //! The scenarios, in one table.
 
 mod append;
+mod bad_client;
 mod block_managers;
 mod chase;
 mod cut_off;
@@ -8,6 +9,8 @@ mod cuts;
 mod deleted;
 mod disks;
 mod echo;
+mod entry;
+mod files;
 mod flapping;
 mod full;
 mod grey;
@@ -16,6 +19,7 @@ mod grey_server;
 mod hedge;
 mod idle;
 mod locks;
+mod many_bad;
 mod names;
 mod nbd;
 mod operator;
@@ -36,33 +40,14 @@ mod takeover;
 mod volume_policy;
 mod volumes;
 
-use std::future::Future;
-use std::pin::Pin;
-
 use base::MIB;
 use chunkstore::flash::SyncMode;
 use runtime::Duration;
-use runtime::sim::Sim;
 
 use crate::cluster::Shape;
 use crate::nemesis::{Faults, NONE};
 use append::Plan;
-
-/// A run of a scenario: ends with the violation it found, or without one.
-pub type Run = Pin<Box<dyn Future<Output = Result<(), String>>>>;
-
-/// A named workload with faults and checkers.
-#[derive(Clone, Copy)]
-pub struct Scenario {
-    /// Its name on the command line.
-    pub name: &'static str,
-    /// Its subject, one line.
-    pub about: &'static str,
-    /// Builds the run in a world.
-    pub run: fn(Sim) -> Run,
-    /// Marks that its fixed seeds must reach together: proof that rare paths ran.
-    pub marks: &'static [&'static str],
-}
+pub use entry::{Run, Scenario};
 
 /// Two disks a server.
 const TWO_DISKS: fn() -> Shape = || Shape { disks: 2, ..Shape::default() };
@@ -722,8 +707,11 @@ pub const SCENARIOS: &[Scenario] = &[
             "grey-server: masters alone did not reach a server",
             "grey-server: a master reached no server",
             "grey-server: all is elsewhere",
+            "grey-server: an open chunk has left",
         ],
     },
+    bad_client::SCENARIO,
+    many_bad::SCENARIO,
     Scenario {
         name: "grey-master",
         about: "leading masters that die, stand still, hear nothing, or that clients do not reach",

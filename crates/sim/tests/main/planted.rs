@@ -3,7 +3,7 @@
 use sim::{Planted, find, run_planted, run_seed};
 
 /// Each bug with scenarios and the seeds that find it first there, and what is said then.
-const FOUND: [(Planted, &str, u64, &str); 43] = [
+const FOUND: [(Planted, &str, u64, &str); 46] = [
     // Oracle: acknowledged bytes are there.
     (Planted::AckEarly, "append-blackout", 7, "were acknowledged"),
     (Planted::AckUnsent, "append-writers", 0, "were there before"),
@@ -57,7 +57,11 @@ const FOUND: [(Planted, &str, u64, &str); 43] = [
     (Planted::HalfKept, "deleted", 0, "was removed"),
     // Segments leave a server that hears nothing.
     (Planted::BeatsAreAlive, "grey-block", 0, "serves no client"),
-    (Planted::BeatsAreAlive, "grey-server", 0, "a new chunk is placed"),
+    (Planted::BeatsAreAlive, "grey-server", 1, "a new chunk is placed"),
+    // Masters name few servers, and believe few clients.
+    (Planted::OneClientRules, "bad-client", 0, "by words alone"),
+    (Planted::ManyBelieved, "many-bad", 0, "masters name servers though many"),
+    (Planted::OpenGraceUnreached, "many-bad", 0, "another writer opened this file"),
     // Leadership leaves a master that hears nothing; what is relayed happens once.
     (Planted::HeardIsReached, "grey-master", 5, "and is grey"),
     (Planted::RelayNewIdentity, "grey-master", 0, "fails"),

@@ -95,6 +95,12 @@ pub enum ClusterRequest {
         /// Their incarnations.
         disks: Vec<DiskId>,
     },
+    /// Asks the leading master which servers are abnormal (C28). An answer is soft state: it is for
+    /// the order in which servers are asked, and no evidence of anything.
+    Abnormal {
+        /// The asker's version, if it has one.
+        known: Option<AbnormalVersion>,
+    },
     /// An operator's permission: all that no stream refers to on this disk may be deleted, however
     /// much it is. For the next comparison with that disk of each partition that the master leads.
     Condemn {
@@ -212,6 +218,41 @@ pub struct ClusterInfo {
     pub stream_partitions: u16,
     /// Leaders as this master knows them: group and master ID.
     pub leaders: Vec<(Group, u64)>,
+}
+
+/// State of a master's list of abnormal servers. Masters count for themselves: what one has answered
+/// says nothing about the versions of another, or of the same one after a restart.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct AbnormalVersion {
+    /// Drawn at each start of the master.
+    pub boot: u64,
+    /// Changes of the list since then.
+    pub changes: u64,
+}
+
+/// A chunkserver in such a list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AbnormalServer {
+    /// The server.
+    pub server: ServerId,
+    /// The leading master does not reach it, though its heartbeats come. False in a change: it is
+    /// not abnormal any more.
+    pub unreached: bool,
+}
+
+/// Abnormal chunkservers by the leading master's view (C28), or what has changed of them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AbnormalServers {
+    /// The version that the list has with this answer.
+    pub version: AbnormalVersion,
+    /// All of them are here. False: the changes since the version that was asked about, none if it is
+    /// this one.
+    pub full: bool,
+    /// More of them are abnormal than [`ABNORMAL_MAX`](super::limits::ABNORMAL_MAX), or than a third
+    /// of all: none is named, and clients rely on what they see themselves.
+    pub many: bool,
+    /// The servers.
+    pub servers: Vec<AbnormalServer>,
 }
 
 /// A chunkserver as a master sees it.
@@ -358,6 +399,8 @@ pub enum ClusterReply {
         /// Their incarnations.
         known: Vec<DiskId>,
     },
+    /// To `Abnormal`.
+    Abnormal(AbnormalServers),
     /// Done.
     Done,
 }

@@ -54,6 +54,9 @@ pub const DAMAGED_MAX: usize = 1000;
 pub const MASTERS_MAX: usize = 16;
 /// Chunkservers of one cluster.
 pub const SERVERS_MAX: usize = 10_000;
+/// Abnormal servers that masters name to clients (C28): 64 x 8 bytes = 512 bytes a second and client
+/// at most. When there are more, the cluster has another problem, and clients see for themselves.
+pub const ABNORMAL_MAX: usize = 64;
 /// Groups that one message names: the cluster group, and up to 2048 partitions of each kind.
 pub const GROUPS_MAX: usize = 1 + 2 * 2048;
 /// Collections that one master reports as stopped: 256 x 50 bytes = 13 KB; more wait for their

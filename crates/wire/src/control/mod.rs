@@ -60,6 +60,7 @@ impl ControlRequest {
                 Cluster::Members { .. } => "members",
                 Cluster::Identify { .. } => "identify disks",
                 Cluster::Condemn { .. } => "condemn",
+                Cluster::Abnormal { .. } => "abnormal servers",
             },
             ControlRequest::Namespace(request) => match request {
                 NamespaceRequest::Lookup { .. }

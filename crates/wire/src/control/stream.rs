@@ -127,7 +127,8 @@ pub enum StreamRequest {
         /// Chunks at most for each.
         limit: u32,
     },
-    /// A replica did not serve: the service checks it (C28 comes later).
+    /// A replica did not serve: the service checks it. For one that was not reached, masters ping its
+    /// server (C28).
     ReportBad {
         /// The file.
         file: FileId,
@@ -195,6 +196,9 @@ pub enum StreamChange {
         avoid: Vec<ServerId>,
         /// Spare chunks wanted, 0 to 4.
         spares: u8,
+        /// Servers of `sealed` that get nothing more of it from the writer: a hint, for a replica
+        /// that lacks bytes need not be waited for (C14).
+        left: Vec<ServerId>,
     },
     /// Asks for more spares, or fresh tokens, under the writer's epoch.
     Extend {
@@ -220,6 +224,8 @@ pub enum StreamChange {
         sealed: Option<(ChunkId, u32)>,
         /// The file takes no appends ever again.
         finish: bool,
+        /// As in `Advance`.
+        left: Vec<ServerId>,
     },
     /// Seals on behalf of a writer that is gone, so that readers see the end of the tail
     /// (`protocols.md` 1.6): fences the present epoch.

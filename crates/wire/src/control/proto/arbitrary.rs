@@ -12,8 +12,8 @@ use testing::made;
 use testing::messages::{addr, label, name};
 
 use crate::control::limits::{
-    CHUNKS_MAX, LIST_MAX, LOCATE_CHUNKS_MAX, LOCK_TTL_MAX_MS, LOCK_TTL_MIN_MS, MODE_MAX,
-    SPARES_MAX, TRACE_SLOW_MAX,
+    ABNORMAL_MAX, CHUNKS_MAX, LIST_MAX, LOCATE_CHUNKS_MAX, LOCK_TTL_MAX_MS, LOCK_TTL_MIN_MS,
+    MODE_MAX, PLACES_MAX, SPARES_MAX, TRACE_SLOW_MAX,
 };
 use crate::control::*;
 use crate::data::{Purpose, ReplicaStat, ReplicaState};
@@ -122,7 +122,22 @@ fn cluster_request() -> impl Strategy<Value = ClusterRequest> {
         member_change.prop_map(|change| ClusterRequest::Members { change }),
         vec(disk(), 0..4).prop_map(|disks| ClusterRequest::Identify { disks }),
         disk().prop_map(|disk| ClusterRequest::Condemn { disk }),
+        option::of(abnormal_version()).prop_map(|known| ClusterRequest::Abnormal { known }),
     ]
+}
+
+fn abnormal_version() -> impl Strategy<Value = AbnormalVersion> {
+    made!((boot, any::<u64>()), (changes, any::<u64>()) => AbnormalVersion { boot, changes })
+}
+
+fn abnormal_servers() -> impl Strategy<Value = AbnormalServers> {
+    let one = made!((server, server()), (unreached, any::<bool>()) => {
+        AbnormalServer { server, unreached }
+    });
+    made!((version, abnormal_version()), (full, any::<bool>()), (many, any::<bool>()),
+        (servers, vec(one, 0..=ABNORMAL_MAX)) => {
+        AbnormalServers { version, full, many, servers }
+    })
 }
 
 fn cluster_reply() -> impl Strategy<Value = ClusterReply> {
@@ -175,6 +190,7 @@ fn cluster_reply() -> impl Strategy<Value = ClusterReply> {
         status.prop_map(ClusterReply::Status),
         any::<u64>().prop_map(|fencing| ClusterReply::Lock { fencing }),
         option::of((label(), any::<u64>())).prop_map(ClusterReply::Holder),
+        abnormal_servers().prop_map(ClusterReply::Abnormal),
         Just(ClusterReply::Done),
     ]
 }
@@ -292,15 +308,18 @@ fn stream_change() -> impl Strategy<Value = StreamChange> {
             StreamChange::Open { file, policy, grant, spares, purpose }
         }),
         made!((file, file()), (epoch, epoch()), (sealed, chunk()), (len, chunk_len()),
-            (next, chunk()), (avoid, vec(server(), 0..4)), (spares, spares.clone()) => {
-            StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares }
+            (next, chunk()), (avoid, vec(server(), 0..4)), (spares, spares.clone()),
+            (left, vec(server(), 0..=PLACES_MAX)) => {
+            StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares, left }
         }),
         made!((file, file()), (epoch, epoch()), (avoid, vec(server(), 0..4)),
             (spares, spares), (purpose, purpose()) => {
             StreamChange::Extend { file, epoch, avoid, spares, purpose }
         }),
         made!((file, file()), (epoch, epoch()), (sealed, option::of((chunk(), chunk_len()))),
-            (finish, any::<bool>()) => StreamChange::Close { file, epoch, sealed, finish }),
+            (finish, any::<bool>()), (left, vec(server(), 0..=PLACES_MAX)) => {
+            StreamChange::Close { file, epoch, sealed, finish, left }
+        }),
         file().prop_map(|file| StreamChange::Seal { file }),
         file().prop_map(|file| StreamChange::Delete { file }),
         made!((file, file()), (policy, policy()), (grant, any::<[u8; 16]>()) => {

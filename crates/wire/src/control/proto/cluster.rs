@@ -8,13 +8,13 @@ use crate::control::check::{
     addr_bytes, addr_from, bounded, cut, each, label, range, text, u16_from, u128_bytes, u128_from,
 };
 use crate::control::limits::{
-    DAMAGED_MAX, DISKS_MAX, GROUPS_MAX, LABEL_MAX, LOCK_TTL_MAX_MS, LOCK_TTL_MIN_MS, MASTERS_MAX,
-    REASON_MAX, SERVERS_MAX, STOPPED_MAX,
+    ABNORMAL_MAX, DAMAGED_MAX, DISKS_MAX, GROUPS_MAX, LABEL_MAX, LOCK_TTL_MAX_MS, LOCK_TTL_MIN_MS,
+    MASTERS_MAX, REASON_MAX, SERVERS_MAX, STOPPED_MAX,
 };
 use crate::control::{
-    ClusterInfo, ClusterReply, ClusterRequest, ClusterStatus, DiskReport, Group, Heartbeat,
-    LockChange, MasterInfo, MemberChange, Registration, RepairStatus, ServerStatus,
-    StoppedCollection,
+    AbnormalServer, AbnormalServers, AbnormalVersion, ClusterInfo, ClusterReply, ClusterRequest,
+    ClusterStatus, DiskReport, Group, Heartbeat, LockChange, MasterInfo, MemberChange,
+    Registration, RepairStatus, ServerStatus, StoppedCollection,
 };
 use base::limits::PATH_MAX;
 
@@ -208,11 +208,58 @@ impl Proto for MemberChange {
     }
 }
 
+impl Proto for AbnormalVersion {
+    type Pb = pb::AbnormalVersion;
+
+    fn to_pb(&self) -> pb::AbnormalVersion {
+        pb::AbnormalVersion { boot: self.boot, changes: self.changes }
+    }
+
+    fn from_pb(pb: pb::AbnormalVersion) -> Result<AbnormalVersion, WireError> {
+        Ok(AbnormalVersion { boot: pb.boot, changes: pb.changes })
+    }
+}
+
+impl Proto for AbnormalServer {
+    type Pb = pb::AbnormalServer;
+
+    fn to_pb(&self) -> pb::AbnormalServer {
+        pb::AbnormalServer { server: self.server.get(), unreached: self.unreached }
+    }
+
+    fn from_pb(pb: pb::AbnormalServer) -> Result<AbnormalServer, WireError> {
+        Ok(AbnormalServer { server: ServerId::new(pb.server), unreached: pb.unreached })
+    }
+}
+
+impl Proto for AbnormalServers {
+    type Pb = pb::cluster_reply::Abnormal;
+
+    fn to_pb(&self) -> pb::cluster_reply::Abnormal {
+        pb::cluster_reply::Abnormal {
+            version: Some(self.version.to_pb()),
+            full: self.full,
+            many: self.many,
+            servers: all(&self.servers),
+        }
+    }
+
+    fn from_pb(pb: pb::cluster_reply::Abnormal) -> Result<AbnormalServers, WireError> {
+        let field = "ClusterReply.Abnormal.servers";
+        Ok(AbnormalServers {
+            version: need(pb.version, "ClusterReply.Abnormal.version")?,
+            full: pb.full,
+            many: pb.many,
+            servers: each(pb.servers, ABNORMAL_MAX, field, Proto::from_pb)?,
+        })
+    }
+}
+
 impl Proto for ClusterRequest {
     type Pb = pb::ClusterRequest;
 
     fn to_pb(&self) -> pb::ClusterRequest {
-        use pb::cluster_request::{Ask, Disks, Lock};
+        use pb::cluster_request::{Abnormal, Ask, Disks, Lock};
         let ask = match self {
             ClusterRequest::Info => Ask::Info(pb::Empty {}),
             ClusterRequest::Register(registration) => Ask::Register(registration.to_pb()),
@@ -225,6 +272,9 @@ impl Proto for ClusterRequest {
             ClusterRequest::Members { change } => Ask::Members(change.to_pb()),
             ClusterRequest::Identify { disks } => Ask::Identify(Disks { disks: disk_bytes(disks) }),
             ClusterRequest::Condemn { disk } => Ask::Condemn(u128_bytes(disk.get())),
+            ClusterRequest::Abnormal { known } => {
+                Ask::Abnormal(Abnormal { known: known.as_ref().map(Proto::to_pb) })
+            }
         };
         pb::ClusterRequest { ask: Some(ask) }
     }
@@ -250,6 +300,9 @@ impl Proto for ClusterRequest {
             Ask::Condemn(disk) => {
                 let disk = DiskId::new(u128_from(&disk, "ClusterRequest.condemn")?);
                 ClusterRequest::Condemn { disk }
+            }
+            Ask::Abnormal(pb) => {
+                ClusterRequest::Abnormal { known: pb.known.map(Proto::from_pb).transpose()? }
             }
         })
     }
@@ -420,6 +473,7 @@ impl Proto for ClusterReply {
             ClusterReply::Holder(Some((owner, fencing))) => {
                 Answer::Holder(Holder { owner: Some(owner.clone()), fencing: *fencing })
             }
+            ClusterReply::Abnormal(abnormal) => Answer::Abnormal(abnormal.to_pb()),
             ClusterReply::Done => Answer::Done(pb::Empty {}),
         };
         pb::ClusterReply { answer: Some(answer) }
@@ -456,6 +510,7 @@ impl Proto for ClusterReply {
                 let owner = pb.owner.map(owner).transpose()?;
                 ClusterReply::Holder(owner.map(|owner| (owner, pb.fencing)))
             }
+            Answer::Abnormal(pb) => ClusterReply::Abnormal(Proto::from_pb(pb)?),
             Answer::Done(_) => ClusterReply::Done,
         })
     }

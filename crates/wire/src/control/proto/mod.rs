@@ -28,7 +28,7 @@ crate::protobuf! {
     ControlError, OpId,
     ClusterRequest, ClusterReply, MasterInfo, Registration,
     DiskReport, Heartbeat, LockChange, MemberChange,
-    ClusterInfo, ServerStatus, RepairStatus, ClusterStatus,
+    ClusterInfo, ServerStatus, RepairStatus, ClusterStatus, AbnormalServers,
     NamespaceRequest, NamespaceReply, NamespaceChange,
     Attributes, Policy, Node, NamedNode,
     NameKey,

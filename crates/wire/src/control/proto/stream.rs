@@ -84,6 +84,10 @@ fn avoid(servers: Vec<u32>, field: &'static str) -> Result<Vec<ServerId>, WireEr
     each(servers, AVOID_MAX, field, |server| Ok(ServerId::new(server)))
 }
 
+fn left(servers: Vec<u32>, field: &'static str) -> Result<Vec<ServerId>, WireError> {
+    each(servers, PLACES_MAX, field, |server| Ok(ServerId::new(server)))
+}
+
 fn numbers(servers: &[ServerId]) -> Vec<u32> {
     servers.iter().map(|server| server.get()).collect()
 }
@@ -101,7 +105,7 @@ impl Proto for StreamChange {
                 spares: (*spares).into(),
                 purpose: *purpose as u32,
             }),
-            StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares } => {
+            StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares, left } => {
                 Change::Advance(Advance {
                     file: file.get(),
                     epoch: epoch.get(),
@@ -110,6 +114,7 @@ impl Proto for StreamChange {
                     next: next.get(),
                     avoid: numbers(avoid),
                     spares: (*spares).into(),
+                    left: numbers(left),
                 })
             }
             StreamChange::Extend { file, epoch, avoid, spares, purpose } => {
@@ -121,11 +126,12 @@ impl Proto for StreamChange {
                     purpose: *purpose as u32,
                 })
             }
-            StreamChange::Close { file, epoch, sealed, finish } => Change::Close(Close {
+            StreamChange::Close { file, epoch, sealed, finish, left } => Change::Close(Close {
                 file: file.get(),
                 epoch: epoch.get(),
                 sealed: sealed.map(|(chunk, len)| pb::SealedAt { chunk: chunk.get(), len }),
                 finish: *finish,
+                left: numbers(left),
             }),
             StreamChange::Seal { file } => Change::Seal(file.get()),
             StreamChange::Delete { file } => Change::Delete(file.get()),
@@ -156,6 +162,7 @@ impl Proto for StreamChange {
                 next: ChunkId::new(pb.next),
                 avoid: avoid(pb.avoid, "StreamChange.Advance.avoid")?,
                 spares: spares(pb.spares, "StreamChange.Advance.spares")?,
+                left: left(pb.left, "StreamChange.Advance.left")?,
             },
             Change::Extend(pb) => StreamChange::Extend {
                 file: FileId::new(pb.file),
@@ -173,6 +180,7 @@ impl Proto for StreamChange {
                     epoch: Epoch::new(pb.epoch),
                     sealed: pb.sealed.map(sealed).transpose()?,
                     finish: pb.finish,
+                    left: left(pb.left, "StreamChange.Close.left")?,
                 }
             }
             Change::Seal(file) => StreamChange::Seal { file: FileId::new(file) },

@@ -107,6 +107,28 @@ fn bounds_are_checked() {
     let lock = LockChange::Acquire { name: "l".into(), owner: String::new(), ttl_ms: 99 };
     refused(LockChange::decode(&lock.encode()), "LockChange.Acquire.ttl_ms");
 
+    let close = |left| StreamChange::Close {
+        file: FileId::new(1),
+        epoch: base::Epoch::new(1),
+        sealed: None,
+        finish: false,
+        left: vec![base::ServerId::new(1); left],
+    };
+    assert!(StreamChange::decode(&close(limits::PLACES_MAX).encode()).is_ok());
+    let beyond = close(limits::PLACES_MAX + 1).encode();
+    refused(StreamChange::decode(&beyond), "StreamChange.Close.left");
+
+    let server = AbnormalServer { server: base::ServerId::new(1), unreached: true };
+    let abnormal = |count| AbnormalServers {
+        version: AbnormalVersion { boot: 1, changes: 1 },
+        full: true,
+        many: false,
+        servers: vec![server; count],
+    };
+    assert!(AbnormalServers::decode(&abnormal(limits::ABNORMAL_MAX).encode()).is_ok());
+    let beyond = abnormal(limits::ABNORMAL_MAX + 1).encode();
+    refused(AbnormalServers::decode(&beyond), "ClusterReply.Abnormal.servers");
+
     let long = vec![0; limits::MESSAGE_LEN_MAX + 1];
     assert_eq!(ControlReply::decode(&long), Err(WireError::TooLong { len: long.len() }));
 }
@@ -180,6 +202,18 @@ fn messages_of_services_are_members_of_the_envelope() {
         assert_eq!(decode(&[cut]), Err(WireError::Malformed), "{cut:?}");
     }
     assert_eq!([0, 5, 128].map(ServiceTag::new), [None; 3]);
+}
+
+/// What each client is answered once a second while nothing changes.
+#[test]
+fn unchanged_list_of_abnormal_servers_is_a_few_bytes() {
+    let version = AbnormalVersion { boot: u64::MAX, changes: 1_000_000 };
+    let same = AbnormalServers { version, full: false, many: false, servers: Vec::new() };
+    let reply = ControlReply::Cluster(ClusterReply::Abnormal(same)).encode();
+    assert!(reply.len() <= 24, "{} bytes", reply.len());
+    let known = Some(version);
+    let request = ControlRequest::Cluster(ClusterRequest::Abnormal { known }).encode();
+    assert!(request.len() <= 24, "{} bytes", request.len());
 }
 
 fn golden<T: std::fmt::Debug>(

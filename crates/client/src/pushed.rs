@@ -1,0 +1,208 @@
+//! Abnormal servers as masters push them (C28, `protocols-tail.md` 10.6): a background task of each
+//! client asks once a second who is unreached. The answer is for the order in which servers are asked,
+//! and for placement: it is no evidence, and ends by itself when masters do not renew it.
+
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
+
+use base::{Kind, ServerId};
+use runtime::{Class, Duration, Env, Instant};
+use wire::control::limits::ABNORMAL_MAX;
+use wire::control::{
+    AbnormalServers, AbnormalVersion, ClusterReply, ClusterRequest, ControlReply, ControlRequest,
+    Group,
+};
+
+use crate::client::ClientInner;
+use crate::limits::{PUSHED_ATTEMPT, PUSHED_LIFE, PUSHED_POLL, PUSHED_UNKNOWN};
+use crate::session::{Question, unexpected_reply};
+
+/// What masters have pushed.
+#[derive(Debug, Default)]
+pub(crate) struct Pushed {
+    version: Option<AbnormalVersion>,
+    /// Servers that masters do not reach, and since when this client knows.
+    unreached: BTreeMap<ServerId, Instant>,
+    /// When masters answered last.
+    heard: Instant,
+}
+
+impl Pushed {
+    /// Version of the list, to ask for what has changed since.
+    pub(crate) fn version(&self) -> Option<AbnormalVersion> {
+        self.version
+    }
+
+    /// Servers that masters do not reach.
+    pub(crate) fn unreached(&self) -> &BTreeMap<ServerId, Instant> {
+        &self.unreached
+    }
+
+    /// Masters have answered. True when the list is another one now.
+    pub(crate) fn take(&mut self, answer: &AbnormalServers, now: Instant) -> bool {
+        let before: Vec<_> = self.unreached.keys().copied().collect();
+        let boot = self.version.map(|version| version.boot);
+        self.heard = now;
+        if answer.many || !answer.full && boot != Some(answer.version.boot) {
+            // Changes of a list that is not here: all of it is asked for next.
+            self.unreached.clear();
+        }
+        self.version = (answer.full || boot == Some(answer.version.boot)).then_some(answer.version);
+        if self.version.is_some() && !answer.many {
+            if answer.full {
+                let named =
+                    |server: &ServerId| answer.servers.iter().any(|it| it.server == *server);
+                self.unreached.retain(|server, _| named(server));
+            }
+            for one in &answer.servers {
+                match one.unreached {
+                    true => drop(self.unreached.entry(one.server).or_insert(now)),
+                    false => drop(self.unreached.remove(&one.server)),
+                }
+            }
+            if self.unreached.len() > ABNORMAL_MAX {
+                // No master names so many.
+                (self.version, self.unreached) = (None, BTreeMap::new());
+            }
+        }
+        !self.unreached.keys().copied().eq(before)
+    }
+
+    /// Masters have not answered. True when the list ends with that.
+    pub(crate) fn miss(&mut self, now: Instant) -> bool {
+        let over = now.since(self.heard) >= PUSHED_LIFE && !self.unreached.is_empty();
+        if over {
+            *self = Pushed::default();
+        }
+        over
+    }
+}
+
+impl ClientInner {
+    /// Polls masters for as long as the client is there.
+    pub(crate) fn poll_masters(self: &Rc<Self>) {
+        let polling = poll(self.env.clone(), Rc::downgrade(self));
+        self.env.spawn(Class::Background, "client: poll for abnormal servers", polling);
+    }
+}
+
+async fn poll(env: Env, client: Weak<ClientInner>) {
+    let mut pushed = Pushed::default();
+    loop {
+        let Some(held) = client.upgrade() else { return };
+        let pause = poll_once(&held, &mut pushed).await;
+        drop(held);
+        env.sleep(spread(&env, pause)).await;
+    }
+}
+
+/// A fifth less to a fifth more: clients that have started together do not ask together.
+fn spread(env: &Env, pause: Duration) -> Duration {
+    let fifth = u64::try_from(pause.as_nanos() / 5).unwrap_or(u64::MAX);
+    pause * 4 / 5 + Duration::from_nanos(env.random_below(2 * fifth.max(1)))
+}
+
+/// Asks once. Answers when to ask again.
+async fn poll_once(client: &Rc<ClientInner>, pushed: &mut Pushed) -> Duration {
+    let env = &client.env;
+    let request = ClusterRequest::Abnormal { known: pushed.version() };
+    let question = Question {
+        group: Group::Cluster,
+        request: ControlRequest::Cluster(request),
+        attempt: client.config.control_attempt,
+    };
+    let answer = env.timeout(PUSHED_ATTEMPT, client.session.ask(question, false)).await;
+    let answer = match answer {
+        Ok(Ok(ControlReply::Cluster(ClusterReply::Abnormal(answer)))) => Ok(answer),
+        Ok(Ok(other)) => Err(unexpected_reply(&other).kind),
+        Ok(Err(refusal)) => Err(refusal.kind),
+        Err(_) => Err(Kind::Retry),
+    };
+    let now = env.now();
+    let (changed, pause) = match &answer {
+        Ok(answer) => (pushed.take(answer, now), PUSHED_POLL),
+        // A master of an earlier version, which has no list.
+        Err(Kind::Invalid) => (pushed.miss(now), PUSHED_UNKNOWN),
+        Err(_) => (pushed.miss(now), PUSHED_POLL),
+    };
+    if changed {
+        env.mark("pushed: masters' list has changed");
+        let servers: Vec<_> = pushed.unreached().keys().map(ServerId::to_string).collect();
+        tracing::info!(?servers, "servers that masters do not reach");
+        client.lists.borrow_mut().set_pushed(pushed.unreached().clone());
+        client.pushed_news.notify_waiters();
+    }
+    pause
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::control::AbnormalServer;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn answer(
+        (boot, changes): (u64, u64),
+        (full, many): (bool, bool),
+        servers: &[(u32, bool)],
+    ) -> AbnormalServers {
+        let one = |&(server, unreached): &(u32, bool)| AbnormalServer {
+            server: ServerId::new(server),
+            unreached,
+        };
+        let version = AbnormalVersion { boot, changes };
+        AbnormalServers { version, full, many, servers: servers.iter().map(one).collect() }
+    }
+
+    fn has(pushed: &Pushed) -> Vec<u32> {
+        pushed.unreached().keys().map(|server| server.get()).collect()
+    }
+
+    #[test]
+    fn list_follows_the_masters_answers() {
+        let (mut pushed, start) = (Pushed::default(), Instant::from_nanos(1_000_000_000_000));
+        assert!(pushed.take(&answer((7, 3), (true, false), &[(2, true), (5, true)]), start));
+        assert_eq!(has(&pushed), [2, 5]);
+        assert!(!pushed.take(&answer((7, 3), (false, false), &[]), start + SECOND));
+        assert!(pushed.take(&answer((7, 5), (false, false), &[(2, false), (6, true)]), start));
+        assert_eq!(has(&pushed), [5, 6]);
+        // Another leader has all of them; one that stays is known for as long.
+        assert!(pushed.take(&answer((8, 1), (true, false), &[(5, true)]), start + SECOND));
+        assert_eq!(pushed.unreached().iter().collect::<Vec<_>>(), [(&ServerId::new(5), &start)]);
+        assert!(pushed.take(&answer((8, 2), (true, true), &[]), start + SECOND));
+        assert!(has(&pushed).is_empty() && pushed.version().is_some());
+    }
+
+    #[test]
+    fn changes_of_a_list_that_is_not_known_are_none() {
+        let now = Instant::from_nanos(1_000_000_000_000);
+        let mut pushed = Pushed::default();
+        pushed.take(&answer((7, 3), (true, false), &[(2, true)]), now);
+        assert!(pushed.take(&answer((8, 9), (false, false), &[(3, true)]), now));
+        assert!(has(&pushed).is_empty() && pushed.version().is_none());
+    }
+
+    #[test]
+    fn changes_without_end_are_not_taken() {
+        let now = Instant::from_nanos(1_000_000_000_000);
+        let mut pushed = Pushed::default();
+        pushed.take(&answer((7, 0), (true, false), &[]), now);
+        for change in 0..1000 {
+            pushed.take(&answer((7, change), (false, false), &[(change as u32, true)]), now);
+            assert!(has(&pushed).len() <= ABNORMAL_MAX);
+        }
+    }
+
+    #[test]
+    fn list_that_is_not_renewed_ends() {
+        let (mut pushed, start) = (Pushed::default(), Instant::from_nanos(1_000_000_000_000));
+        pushed.take(&answer((7, 3), (true, false), &[(2, true)]), start);
+        pushed.take(&answer((7, 3), (false, false), &[]), start + SECOND);
+        assert!(!pushed.miss(start + PUSHED_LIFE) && has(&pushed) == [2]);
+        assert!(pushed.miss(start + PUSHED_LIFE + SECOND));
+        assert!(has(&pushed).is_empty() && pushed.version().is_none());
+        assert!(!pushed.miss(start + 2 * PUSHED_LIFE));
+    }
+}
