@@ -386,6 +386,7 @@ pub const SCENARIOS: &[Scenario] = &[
         },
         marks: &[
             "net: connection reset",
+            "chunkstore: first rows",
             "writer: replica failed",
             "recovery without all votes",
             "short replica completed",
@@ -433,7 +434,13 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "repair-latent",
         about: "unreadable sectors on two replicas of each chunk while the third's server is dead",
         run: |sim| Box::pin(repair::run(sim, repair::Loss::Latent)),
-        marks: &["copy goes on from another source", "chunk repaired", "bad replica found"],
+        marks: &[
+            "copy goes on from another source",
+            "copy collects a cell from several sources",
+            "reader: a row from several replicas",
+            "chunk repaired",
+            "bad replica found",
+        ],
     },
     Scenario {
         name: "repair-quiet",

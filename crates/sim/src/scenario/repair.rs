@@ -20,8 +20,8 @@ use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Class, Env, JoinHandle, OpenOptions};
 use wire::control::{ChunkPlace, Policy, ReplicaPlace};
 use wire::data::ReplicaState;
-use wire::row::row_at;
-use wire::sector::parse_footer;
+use wire::row::{Row, row_at};
+use wire::sector::{Footer, SectorKind, parse_footer};
 
 use super::append::{check_content, seal_all};
 use crate::audit;
@@ -205,13 +205,17 @@ impl Act {
         };
         let live: Vec<_> =
             chunk.replicas.iter().filter_map(server).filter(|&at| at != dead).collect();
+        let mut spoilt = None;
         // If the dead server has none, one replica stays whole.
         for (at, &server) in live.iter().take(2).enumerate() {
             let half = u64::from(len / 2);
             let offset = self.draw(0, half.saturating_sub(4_096)) + at as u64 * half;
             let host = self.cluster.servers()[server];
-            let place = find_sector(&self.sim, host, chunk.chunk, offset as u32).await?;
-            self.sim.make_unreadable(host, &Cluster::disk_path(0), place);
+            let found = find_sector(&self.sim, host, chunk.chunk, offset as u32).await?;
+            // A small row may have one sector: it stays on one of them.
+            if spoilt.replace(found.sector) != Some(found.sector) {
+                self.sim.make_unreadable(host, &Cluster::disk_path(0), found.place);
+            }
         }
         Ok(())
     }
@@ -330,21 +334,70 @@ async fn append(
     Ok(())
 }
 
-/// Place on the medium of the sector with byte `offset` of a chunk.
-async fn find_sector(sim: &Sim, host: HostId, chunk: ChunkId, offset: u32) -> Result<u64, String> {
+/// The sector with byte `offset` of a chunk on the medium of a server.
+async fn find_sector(
+    sim: &Sim,
+    host: HostId,
+    chunk: ChunkId,
+    offset: u32,
+) -> Result<Found, String> {
     let env = sim.env(host).ok_or("the server is down")?;
-    let find = find_in_file(env.clone(), Cluster::disk_path(0), chunk, offset);
+    let path = Cluster::disk_path(0);
+    let find = async move {
+        let at = Sought { chunk, offset, part: None };
+        match find_in_file(&env, &path, at).await? {
+            // A cell's sectors are at hand one by one, and the row's bytes spread over them.
+            Some(Found { row: Some(row), .. }) => {
+                let within = u64::from(offset - row.offset) * u64::from(row.sectors());
+                let part = Some((within / u64::from(row.len)) as u16);
+                find_in_file(&env, &path, Sought { chunk, offset: row.offset, part }).await
+            }
+            found => Ok(found),
+        }
+    };
+    let env = sim.env(host).ok_or("the server is down")?;
     let found = env.spawn(Class::Background, "find a sector", find).await;
-    let found = found.map_err(|_| "the server is down")??;
+    let found: Option<Found> = found.map_err(|_| "the server is down")??;
     found.ok_or_else(|| format!("byte {offset} of {chunk} is not on its disk"))
 }
 
-async fn find_in_file(
-    env: Env,
-    path: impl AsRef<Path>,
+/// A sector on a medium.
+struct Found {
+    place: u64,
+    /// Offset in the chunk, and index in its cell: the same on all replicas.
+    sector: (u32, u16),
+    /// The row whose cell it begins.
+    row: Option<Row>,
+}
+
+/// A sector that is sought on a medium.
+struct Sought {
     chunk: ChunkId,
+    /// A byte that it holds, or whose row it begins; with `part` the offset of the row.
     offset: u32,
-) -> Result<Option<u64>, String> {
+    /// Its index in the row's cell.
+    part: Option<u16>,
+}
+
+impl Sought {
+    fn is(&self, footer: &Footer, row: Option<&Row>) -> bool {
+        let len = row.map_or(u32::from(footer.len), |row| row.len);
+        let is_part = match (footer.kind, self.part) {
+            (SectorKind::Row(part), Some(index)) => {
+                footer.offset == self.offset && part.index == index
+            }
+            (SectorKind::Row(_), None) if row.is_none() => false,
+            _ => (footer.offset..footer.offset + len).contains(&self.offset),
+        };
+        footer.chunk == self.chunk && is_part
+    }
+}
+
+async fn find_in_file(
+    env: &Env,
+    path: impl AsRef<Path>,
+    sought: Sought,
+) -> Result<Option<Found>, String> {
     let text = |error: std::io::Error| error.to_string();
     let file = env.open_file(path.as_ref(), OpenOptions::READ).await.map_err(text)?;
     let len = file.len().await.map_err(text)?;
@@ -360,13 +413,14 @@ async fn find_in_file(
         };
         for (index, sector) in buf[..read].chunks_exact(SECTOR).enumerate() {
             let Ok(footer) = parse_footer(sector) else { continue };
-            let len = match row_at(sector) {
-                Ok(row) => row.len,
-                Err(_) => u32::from(footer.len),
-            };
-            let here = footer.offset..footer.offset + len;
-            if footer.chunk == chunk && here.contains(&offset) {
-                return Ok(Some(start + (index * SECTOR) as u64));
+            let row = row_at(sector).ok();
+            if sought.is(&footer, row.as_ref()) {
+                let part = match footer.kind {
+                    SectorKind::Row(part) => part.index,
+                    _ => 0,
+                };
+                let place = start + (index * SECTOR) as u64;
+                return Ok(Some(Found { place, sector: (footer.offset, part), row }));
             }
         }
         start += step;

@@ -92,6 +92,7 @@ scenarios! {
     locks "locks",
     many_bad "many-bad",
     names "names",
+    policies "policies",
     repair_latent "repair-latent",
     repair_quiet "repair-quiet",
     repair_short "repair-short",
@@ -100,6 +101,7 @@ scenarios! {
     table "table",
     takeover "takeover",
     takeover_idle "takeover-idle",
+    volume_policy "volume-policy",
     volumes "volumes",
 }
 
