@@ -5,6 +5,7 @@ use base::limits::{APPEND_DATA_MAX, CHUNK_LEN_MAX};
 use base::{ChunkId, Epoch};
 use client::writer::{Action, Event, OpError, StreamOp, Writer, WriterConfig};
 use client::{Client, Config, Error, FlatLogFile};
+use codec::block::Codec;
 use runtime::{Duration, Instant};
 use wire::control::{Policy, WriterGrant};
 
@@ -192,30 +193,36 @@ fn range_of_which_every_replica_lacks_another_sector_is_read() {
     });
 }
 
-/// Two latent errors at two places, and a third server that is down.
+/// Two latent errors at two places, and a third server that is down. With rows, which are read whole,
+/// they are in one of them.
 #[test]
 fn range_that_two_damaged_replicas_have_together_is_read_while_the_third_is_down() {
-    let fake = Fake::new(1, 3);
-    run(24, &fake.clone(), Config::default(), |client| async move {
-        let file = client.create("/file", Policy::strict(3), 0o644, true).await.unwrap();
-        let appender = file.append_handle().await.unwrap();
-        let data = bytes(5, 1 << 20);
-        appender.append(&data).await.unwrap();
-        appender.close().await.unwrap();
-        let damage = |replica: usize, sector: usize| {
-            fake.with(|state| {
-                state.replicas.values_mut().nth(replica).unwrap().sectors[sector].1[17] ^= 1;
-            });
-        };
-        (0..2).for_each(|replica| damage(replica, 3 + 70 * replica));
-        fake.with(|state| state.health[2] = Health::Dead);
-        let reader = file.reader();
-        assert!(reader.read_at(0, 1 << 20).await.unwrap() == data);
-        // A sector that neither has may be on the third: it is waited for.
-        (0..2).for_each(|replica| damage(replica, 200));
-        let error = reader.read_at(0, 1 << 20).await.unwrap_err();
-        assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
-        fake.with(|state| state.health[2] = Health::Good);
-        assert!(reader.read_at(0, 1 << 20).await.unwrap() == data);
-    });
+    for (codec, apart) in [(None, 70), (Some(Codec::Plain), 37), (Some(Codec::Lz4), 37)] {
+        let fake = Fake::new(1, 3);
+        let read_budget = Duration::from_secs(2);
+        let config = Config { codec, read_budget, ..Config::default() };
+        run(24, &fake.clone(), config, |client| async move {
+            let file = client.create("/file", Policy::strict(3), 0o644, true).await.unwrap();
+            let appender = file.append_handle().await.unwrap();
+            let data = bytes(5, 1 << 20);
+            appender.append(&data).await.unwrap();
+            appender.close().await.unwrap();
+            let damage = |replica: usize, sector: usize| {
+                fake.with(|state| {
+                    state.replicas.values_mut().nth(replica).unwrap().sectors[sector].1[17] ^= 1;
+                });
+            };
+            (0..2).for_each(|replica| damage(replica, 3 + apart * replica));
+            fake.with(|state| state.health[2] = Health::Dead);
+            let reader = file.reader();
+            assert!(reader.read_at(0, 1 << 20).await.unwrap() == data);
+            assert!(reader.read_at(100_000, 10).await.unwrap() == data[100_000..100_010]);
+            // A sector that neither has may be on the third: it is waited for.
+            (0..2).for_each(|replica| damage(replica, 200));
+            let error = reader.read_at(0, 1 << 20).await.unwrap_err();
+            assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+            fake.with(|state| state.health[2] = Health::Good);
+            assert!(reader.read_at(0, 1 << 20).await.unwrap() == data);
+        });
+    }
 }

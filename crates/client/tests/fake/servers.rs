@@ -90,8 +90,11 @@ impl FakeState {
             return Err(DataError::Gap { len: replica.len });
         }
         if append.offset < replica.len {
-            let at = replica.sectors.binary_search_by_key(&append.offset, |(start, _)| *start);
-            let at = at.map_err(|_| DataError::Conflict)?;
+            // The sectors of a row's cell all have its offset.
+            let at = replica.sectors.partition_point(|(start, _)| *start < append.offset);
+            if replica.sectors.get(at).is_none_or(|(start, _)| *start != append.offset) {
+                return Err(DataError::Conflict);
+            }
             let stored = replica.sectors[at..].iter().map(|(_, sector)| &sector[..]);
             let same = stored.zip(sectors.chunks(SECTOR)).all(|(a, b)| a == b);
             return if same { Ok(replica.len) } else { Err(DataError::Conflict) };
@@ -132,13 +135,18 @@ impl FakeState {
             return Ok((reply, None));
         }
         let end = readable.min(read.offset + read.len);
-        let first = replica.sectors.partition_point(|(start, _)| *start <= read.offset) - 1;
-        let chosen: Vec<u8> = replica.sectors[first..]
-            .iter()
-            .take(512)
-            .take_while(|(start, _)| *start < end)
-            .flat_map(|(_, sector)| sector.iter().copied())
-            .collect();
+        let last = replica.sectors.partition_point(|(start, _)| *start <= read.offset) - 1;
+        let begin = replica.sectors[last].0;
+        let first = replica.sectors.partition_point(|(start, _)| *start < begin);
+        if let Some(index) = read.cell_sector {
+            let sector = replica.sectors.get(first + usize::from(index));
+            let sector = sector.filter(|(start, _)| *start == begin).ok_or(DataError::Invalid)?;
+            return Ok((reply, Some(env.pool().copy_of(&sector.1).expect("memory"))));
+        }
+        let chosen = replica.sectors[first..].iter().take(512);
+        let chosen = chosen.take_while(|(start, _)| *start < end);
+        let chosen: Vec<&[u8]> = chosen.map(|(_, sector)| &sector[..]).collect();
+        let chosen = chosen.concat();
         Ok((reply, Some(env.pool().copy_of(&chosen).expect("memory"))))
     }
 }

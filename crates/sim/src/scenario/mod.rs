@@ -437,7 +437,6 @@ pub const SCENARIOS: &[Scenario] = &[
         marks: &[
             "copy goes on from another source",
             "copy collects a cell from several sources",
-            "reader: a row from several replicas",
             "chunk repaired",
             "bad replica found",
         ],

@@ -206,10 +206,14 @@ impl Act {
         let live: Vec<_> =
             chunk.replicas.iter().filter_map(server).filter(|&at| at != dead).collect();
         let mut spoilt = None;
+        let half = u64::from(len / 2);
+        let first = self.draw(0, half.saturating_sub(4_096));
+        // The other one is in the second half, or near: perhaps in the same row.
+        let near = (first + self.draw(4_096, 60_000)).min(u64::from(len) - 1);
+        let second = half + self.draw(0, half.saturating_sub(4_096));
+        let second = if self.draw(0, 1) == 0 { near } else { second };
         // If the dead server has none, one replica stays whole.
-        for (at, &server) in live.iter().take(2).enumerate() {
-            let half = u64::from(len / 2);
-            let offset = self.draw(0, half.saturating_sub(4_096)) + at as u64 * half;
+        for (&server, offset) in live.iter().zip([first, second]) {
             let host = self.cluster.servers()[server];
             let found = find_sector(&self.sim, host, chunk.chunk, offset as u32).await?;
             // A small row may have one sector: it stays on one of them.
