@@ -142,7 +142,9 @@ fn a_volumes_policy_is_changed_while_it_is_open() {
     assert_eq!(volume(&["info", "v"])["policy"], "rep3-strict");
     nbd.ask(WRITE, BLOCK as u64, BLOCK, &[7; BLOCK]);
     // Another owner, with files of its own.
-    kill9(&dir, &["bs1"]);
+    let owner =
+        volume(&["info", "v"])["segments"][0]["server"].as_str().expect("it has one").to_owned();
+    kill9(&dir, &[owner.as_str()]);
     nbd.ask(WRITE, 2 * BLOCK as u64, BLOCK, &[8; BLOCK]);
     for (at, byte) in [(0, 6), (1, 7), (2, 8)] {
         let read = nbd.ask(READ, at * BLOCK as u64, BLOCK, &[]);
