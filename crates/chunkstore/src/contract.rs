@@ -22,8 +22,9 @@ pub struct Append {
     pub base: u64,
     /// Offset in the chunk of the first byte.
     pub offset: u32,
-    /// Formatted sectors ([`wire::sector`]), verified by the engine before it writes. The engine
-    /// fills in the server parts in place when it is the only owner, else in a copy.
+    /// Formatted sectors ([`wire::sector`]), verified by the engine before it writes: plain ones, or
+    /// the cell of one row ([`wire::row`]), by repair of several. A replica has one kind for all its
+    /// life; another is a [`StoreError::Conflict`]. The engine fills in the server parts in place when it is the only owner, else in a copy.
     pub sectors: Buf,
     /// Make the chunk when it is absent. Only with `offset` 0.
     pub create: bool,
@@ -46,7 +47,8 @@ pub struct Appended {
 /// Sectors read.
 #[derive(Clone, Debug)]
 pub struct Read {
-    /// Whole verified sectors as stored; the first contains the byte asked for.
+    /// Whole verified sectors as stored, of rows whole cells; the first, or its row, contains the
+    /// byte asked for.
     pub sectors: Buf,
     /// Verified bytes of the replica.
     pub len: u32,
@@ -171,7 +173,8 @@ pub trait ChunkStore: Clone + 'static {
     /// Stores sectors behind what is there.
     fn append(&self, append: Append) -> impl Future<Output = Result<Appended, StoreError>>;
 
-    /// Reads the sectors that cover `len` bytes from `offset`, short at the replica's end.
+    /// Reads the sectors that cover `len` bytes from `offset`, of rows whole cells; short at the
+    /// replica's end.
     /// `offset` at or past the end is an empty read. At most 4 MiB of sectors at a time.
     fn read(
         &self,
@@ -194,7 +197,7 @@ pub trait ChunkStore: Clone + 'static {
     ) -> impl Future<Output = Result<Read, StoreError>>;
 
     /// One sector of the cell of the row that holds the byte at `offset`, by its index: verified by
-    /// itself, whatever the cell's others are.
+    /// itself, whatever the cell's others are. [`StoreError::Invalid`] when there is no such sector.
     fn read_cell_sector(
         &self,
         chunk: ChunkId,
@@ -210,7 +213,8 @@ pub trait ChunkStore: Clone + 'static {
         epoch: Epoch,
     ) -> impl Future<Output = Result<ReplicaStat, StoreError>>;
 
-    /// Fixes the length: truncates logically when longer; [`StoreError::Gap`] when shorter.
+    /// Fixes the length: truncates logically when longer; [`StoreError::Gap`] when shorter, and
+    /// [`StoreError::Invalid`] amid a row.
     /// Durable when it ends. Sealing again at the same length is fine, at another a
     /// [`StoreError::Sealed`].
     fn seal(

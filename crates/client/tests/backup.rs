@@ -7,7 +7,7 @@ use client::{Client, Config, FlatLogFile, ListReason, ListState};
 use runtime::Duration;
 use wire::control::Policy;
 
-use crate::cluster::{bytes, run};
+use crate::cluster::{bytes, run, sealed};
 use crate::fake::{Fake, Health};
 
 const LEN: usize = 400_000;
@@ -17,16 +17,6 @@ const HEALTHY: Duration = Duration::from_micros(500);
 /// A slow disk stays a first choice.
 fn without_lists() -> Config {
     Config { slow_min: Duration::from_secs(3600), ..Config::default() }
-}
-
-/// A sealed file of [`LEN`] bytes.
-async fn sealed(client: &Client) -> (FlatLogFile, Vec<u8>) {
-    let file = client.create("/file", Policy::strict(3), 0o644, true).await.unwrap();
-    let data = bytes(7, LEN);
-    let appender = file.append_handle().await.unwrap();
-    appender.append(&data).await.unwrap();
-    appender.finish().await.unwrap();
-    (file, data)
 }
 
 /// Times of `count` reads, one after the other.
@@ -48,7 +38,7 @@ async fn reads(client: &Client, file: &FlatLogFile, data: &[u8], count: u64) -> 
 fn reads_do_not_wait_for_a_slow_replica_and_it_reads_nothing_for_them() {
     let fake = Fake::new(1, 3);
     run(50, &fake.clone(), without_lists(), |client| async move {
-        let (file, data) = sealed(&client).await;
+        let (file, data) = sealed(&client, LEN).await;
         fake.with(|state| state.slow_us[1] = 50_000);
         let took = reads(&client, &file, &data, 150).await;
         let longest = *took.last().unwrap();
@@ -71,7 +61,7 @@ fn backup_reads_are_within_their_budget() {
     let mut config = without_lists();
     config.backup.burst = 3;
     run(51, &fake.clone(), config, |client| async move {
-        let (file, data) = sealed(&client).await;
+        let (file, data) = sealed(&client, LEN).await;
         fake.with(|state| state.slow_us[1] = 50_000);
         let took = reads(&client, &file, &data, 600).await;
         let totals = client.totals();
@@ -87,7 +77,7 @@ fn replica_that_never_answers_counts_as_failed_without_a_token_and_is_asked_last
     let mut config = Config::default();
     config.backup.burst = 0;
     run(52, &fake.clone(), config, |client| async move {
-        let (file, data) = sealed(&client).await;
+        let (file, data) = sealed(&client, LEN).await;
         fake.with(|state| state.health[1] = Health::Silent);
         let took = reads(&client, &file, &data, 100).await;
         let longest = *took.last().unwrap();
@@ -104,7 +94,7 @@ fn replica_that_never_answers_counts_as_failed_without_a_token_and_is_asked_last
 fn slow_replica_is_listed_and_asked_last_until_it_is_good() {
     let fake = Fake::new(1, 3);
     run(54, &fake.clone(), Config::default(), |client| async move {
-        let (file, data) = sealed(&client).await;
+        let (file, data) = sealed(&client, LEN).await;
         reads(&client, &file, &data, 300).await;
         fake.with(|state| state.slow_us[1] = 50_000);
         reads(&client, &file, &data, 600).await;
@@ -129,7 +119,7 @@ fn slow_replica_is_listed_and_asked_last_until_it_is_good() {
 fn healthy_replicas_get_no_backup_reads() {
     let fake = Fake::new(1, 3);
     run(53, &fake.clone(), Config::default(), |client| async move {
-        let (file, data) = sealed(&client).await;
+        let (file, data) = sealed(&client, LEN).await;
         let took = reads(&client, &file, &data, 300).await;
         assert!(*took.last().unwrap() < HEALTHY, "{took:?}");
         assert_eq!(client.totals().backup_reads, 0);

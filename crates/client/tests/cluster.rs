@@ -12,6 +12,16 @@ use wire::control::{Attributes, Node, Policy, ReplicaFault};
 
 use crate::fake::{Fake, Health};
 
+/// A sealed file of `len` bytes, and these.
+pub async fn sealed(client: &Client, len: usize) -> (FlatLogFile, Vec<u8>) {
+    let file = client.create("/file", Policy::strict(3), 0o644, true).await.unwrap();
+    let data = bytes(7, len);
+    let appender = file.append_handle().await.unwrap();
+    appender.append(&data).await.unwrap();
+    appender.finish().await.unwrap();
+    (file, data)
+}
+
 /// Runs `work` as a client of `fake` in a world of its own.
 pub fn run<T: 'static, F>(
     seed: u64,

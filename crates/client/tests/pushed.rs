@@ -7,20 +7,11 @@ use client::{Client, Config, FlatLogFile, ListReason, ListState};
 use runtime::Duration;
 use wire::control::{Policy, ReplicaFault};
 
-use crate::cluster::{bytes, run};
+use crate::cluster::{bytes, run, sealed};
 use crate::fake::{Fake, Health};
 
 const LEN: usize = 200_000;
 const SECOND: Duration = Duration::from_secs(1);
-
-async fn sealed(client: &Client) -> (FlatLogFile, Vec<u8>) {
-    let file = client.create("/file", Policy::strict(3), 0o644, true).await.unwrap();
-    let data = bytes(7, LEN);
-    let appender = file.append_handle().await.unwrap();
-    appender.append(&data).await.unwrap();
-    appender.finish().await.unwrap();
-    (file, data)
-}
 
 /// A hundred reads; answers how many each server has taken up.
 async fn reads(client: &Client, fake: &Fake, file: &FlatLogFile, data: &[u8]) -> Vec<u64> {
@@ -46,7 +37,7 @@ fn push(fake: &Fake, servers: &[u32]) {
 fn pushed_server_is_out_until_masters_reach_it() {
     let fake = Fake::new(1, 3);
     run(60, &fake.clone(), Config::default(), |client| async move {
-        let (file, data) = sealed(&client).await;
+        let (file, data) = sealed(&client, LEN).await;
         assert!(reads(&client, &fake, &file, &data).await[1] > 10);
         push(&fake, &[1]);
         client.env().sleep(2 * SECOND).await;
@@ -73,7 +64,7 @@ fn pushed_server_is_out_until_masters_reach_it() {
 fn pushed_list_ends_when_no_master_renews_it() {
     let fake = Fake::new(1, 3);
     run(61, &fake.clone(), Config::default(), |client| async move {
-        let (file, data) = sealed(&client).await;
+        let (file, data) = sealed(&client, LEN).await;
         // It knows where the chunks are.
         assert!(reads(&client, &fake, &file, &data).await[1] > 10);
         push(&fake, &[1]);
@@ -96,7 +87,7 @@ fn pushed_list_ends_when_no_master_renews_it() {
 fn pushed_servers_are_within_the_cap() {
     let fake = Fake::new(1, 3);
     run(62, &fake.clone(), Config::default(), |client| async move {
-        let (file, data) = sealed(&client).await;
+        let (file, data) = sealed(&client, LEN).await;
         push(&fake, &[0, 1, 2, 77]);
         client.env().sleep(2 * SECOND).await;
         assert_eq!(
@@ -128,7 +119,7 @@ fn servers_that_are_not_reached_are_reported_once_a_second() {
     let fake = Fake::new(1, 4);
     let config = Config { slow_min: Duration::from_secs(3600), ..Config::default() };
     run(64, &fake.clone(), config, |client| async move {
-        let (file, data) = sealed(&client).await;
+        let (file, data) = sealed(&client, LEN).await;
         let mut files = Vec::new();
         for number in 0..20 {
             let path = format!("/{number}");

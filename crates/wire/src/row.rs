@@ -86,24 +86,12 @@ impl Row {
         sectors_for(self.cell_len as usize) as u32
     }
 
-    /// The footer of one of the cell's sectors, by its index; `first` is that of the first one.
-    fn footer(&self, first: &Footer, index: u32) -> Footer {
-        let start = index as usize * SECTOR_DATA_MAX;
-        let is_last = index + 1 == self.sectors();
-        let flags = if index == 0 { FLAG_FIRST } else { 0 } | if is_last { FLAG_LAST } else { 0 };
-        let part =
-            CellPart { fragment: self.fragment.number, codec: self.codec, index: index as u16 };
-        Footer {
-            len: (self.cell_len as usize - start).min(SECTOR_DATA_MAX) as u16,
-            kind: SectorKind::Row(part),
-            flags,
-            ..*first
-        }
-    }
-
     /// Whether `footer` is that of the sector at `index` of this cell, whose first one is `first`.
     pub fn has(&self, first: &Footer, index: u32, footer: &Footer) -> bool {
-        index < self.sectors() && *footer == self.footer(first, index)
+        let (fragment, codec) = (self.fragment.number, self.codec);
+        let part = CellPart { fragment, codec, index: index as u16 };
+        let at = AppendAt::of(first);
+        index < self.sectors() && *footer == part_footer(at, part, self.cell_len as usize)
     }
 }
 
@@ -281,20 +269,25 @@ impl CellParts {
 /// the last one. `part` is that of the first sector.
 pub fn stamp_cell(at: AppendAt, part: CellPart, cell_len: usize, sectors: &mut [u8]) {
     assert_eq!(sectors.len(), sectors_for(cell_len) * SECTOR, "sectors of {cell_len} bytes");
-    let count = sectors.len() / SECTOR;
     for (index, sector) in sectors.chunks_mut(SECTOR).enumerate() {
-        let first = if index == 0 { FLAG_FIRST } else { 0 };
-        let last = if index + 1 == count { FLAG_LAST } else { 0 };
-        let footer = Footer {
-            chunk: at.chunk,
-            epoch: at.epoch,
-            base: at.base,
-            offset: at.offset,
-            len: (cell_len - index * SECTOR_DATA_MAX).min(SECTOR_DATA_MAX) as u16,
-            kind: SectorKind::Row(CellPart { index: index as u16, ..part }),
-            flags: first | last,
-        };
-        format_sector(sector, &footer);
+        let part = CellPart { index: index as u16, ..part };
+        format_sector(sector, &part_footer(at, part, cell_len));
+    }
+}
+
+/// The footer of a part of a cell of `cell_len` bytes, of a row at a place.
+fn part_footer(at: AppendAt, part: CellPart, cell_len: usize) -> Footer {
+    let index = usize::from(part.index);
+    let is_last = index + 1 == sectors_for(cell_len);
+    let AppendAt { chunk, epoch, base, offset } = at;
+    Footer {
+        chunk,
+        epoch,
+        base,
+        offset,
+        len: (cell_len - index * SECTOR_DATA_MAX).min(SECTOR_DATA_MAX) as u16,
+        kind: SectorKind::Row(part),
+        flags: if index == 0 { FLAG_FIRST } else { 0 } | if is_last { FLAG_LAST } else { 0 },
     }
 }
 

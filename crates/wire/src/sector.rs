@@ -207,6 +207,12 @@ pub struct AppendAt {
 }
 
 impl AppendAt {
+    /// The place that a footer names.
+    pub(crate) fn of(footer: &Footer) -> AppendAt {
+        let &Footer { chunk, epoch, base, offset, .. } = footer;
+        AppendAt { chunk, epoch, base, offset }
+    }
+
     /// Whether a sector with this footer is at the place. The error names the first field that has
     /// another value.
     pub(crate) fn check(&self, footer: &Footer) -> Result<(), SectorError> {

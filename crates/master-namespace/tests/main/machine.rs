@@ -26,6 +26,19 @@ struct Checked {
 }
 
 impl Checked {
+    /// An empty partition, the only one.
+    fn new() -> Checked {
+        Checked {
+            state: Namespace::new(0, 1),
+            rows: RowCopy::default(),
+            model: Model::default(),
+            index: 0,
+            seq: 0,
+            files: BTreeMap::new(),
+            done: Vec::new(),
+        }
+    }
+
     fn apply(&mut self, op: OpId, change: &NamespaceChange) -> Outcome {
         self.index += 1;
         let command = Command::Change { op, change: change.clone() };
@@ -238,15 +251,7 @@ fn step(it: &mut Checked, rng: &mut Rng) {
 fn one_partition_is_the_model() {
     for seed in 0..150 {
         let mut rng = Rng::new(seed);
-        let mut it = Checked {
-            state: Namespace::new(0, 1),
-            rows: RowCopy::default(),
-            model: Model::default(),
-            index: 0,
-            seq: 0,
-            files: BTreeMap::new(),
-            done: Vec::new(),
-        };
+        let mut it = Checked::new();
         for _ in 0..300 {
             step(&mut it, &mut rng);
         }
@@ -256,15 +261,7 @@ fn one_partition_is_the_model() {
 
 #[test]
 fn a_directory_that_comes_again_has_another_identity() {
-    let mut it = Checked {
-        state: Namespace::new(0, 1),
-        rows: RowCopy::default(),
-        model: Model::default(),
-        index: 0,
-        seq: 0,
-        files: BTreeMap::new(),
-        done: Vec::new(),
-    };
+    let mut it = Checked::new();
     let mut seen = std::collections::BTreeSet::new();
     for version in 0..10 {
         let place = it.place(&vec!["a".to_owned()]);
@@ -285,15 +282,7 @@ fn a_directory_that_comes_again_has_another_identity() {
 
 #[test]
 fn policies_that_are_none_are_refused() {
-    let mut it = Checked {
-        state: Namespace::new(0, 1),
-        rows: RowCopy::default(),
-        model: Model::default(),
-        index: 0,
-        seq: 0,
-        files: BTreeMap::new(),
-        done: Vec::new(),
-    };
+    let mut it = Checked::new();
     for (copies, acks) in [(0, 1), (6, 4), (3, 1), (3, 4), (0, 3)] {
         let policy = Some(Policy { copies, acks });
         let refused = it.change(NamespaceChange::SetDirPolicy { dir: DirId::ROOT, policy });

@@ -10,7 +10,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block_client::Limits;
-use block_nbd::protocol::Command;
 use block_proto::{BlockReply, BlockRequest, Managers, VolumeGeometry, VolumeSpec};
 use block_volume::geometry::Geometry;
 use block_volume::ids::VolumeId;
@@ -22,11 +21,10 @@ use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Class, Env, Rng};
 
 use super::nbd::Connection;
-use super::record::{By, Record, content, extent};
+use super::record::{By, Record};
 use super::stack::{Role, Stack};
 use super::{ownership_views, policy};
 use crate::cluster::{Cluster, Shape, parse};
-use crate::register::Did;
 use crate::tuning::Tuning;
 
 const MANAGERS: usize = 2;
@@ -221,20 +219,7 @@ impl World {
     async fn act(&self, to: &mut Connection, block: u64, rng: &mut Rng) -> Result<(), String> {
         let geometry = Geometry::new(BYTES, SEGMENTS, SECTOR).expect("it goes up");
         let by = By { volume: self.volume, geometry, epoch: 1, opened: Duration::ZERO };
-        let blocks = block..block + 1;
-        if rng.one_in(3) {
-            let pending = self.record.begin(by, &blocks, Did::Read(0));
-            let data = to.request(Command::Read, 0, extent(&blocks), &[]).await?;
-            if let Err(what) = pending.saw(&data) {
-                self.stack.violation(what);
-            }
-            return Ok(());
-        }
-        let value = self.record.value();
-        let pending = self.record.begin(by, &blocks, Did::Write(value));
-        to.request(Command::Write, 0, extent(&blocks), &content(value, &blocks)).await?;
-        pending.done();
-        Ok(())
+        self.record.act((&self.stack, by), to, block, rng.one_in(3)).await
     }
 
     /// Compares the beliefs of servers, and notes which has which segment.

@@ -7,11 +7,14 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
+use block_nbd::protocol::Command;
 use block_volume::geometry::{Extent, Geometry};
 use block_volume::ids::VolumeId;
 use block_volume::limits::BLOCK;
 use runtime::sim::Sim;
 
+use super::nbd::Connection;
+use super::stack::Stack;
 use crate::register::{self, Did, Operation, Sure};
 
 /// The client of an operation.
@@ -91,6 +94,31 @@ impl Record {
         let (record, blocks, start) = (self.clone(), blocks.clone(), self.sim.elapsed());
         self.changing.set(self.changing.get() + usize::from(did.changes()));
         Pending { record, by, blocks, did, start, ended: Cell::new(false) }
+    }
+
+    /// Reads or writes a block over NBD. What a read must not have shown is a violation; an error is
+    /// one of the request.
+    pub(super) async fn act(
+        self: &Rc<Self>,
+        (stack, by): (&Stack, By),
+        to: &mut Connection,
+        block: u64,
+        reads: bool,
+    ) -> Result<(), String> {
+        let blocks = block..block + 1;
+        if reads {
+            let pending = self.begin(by, &blocks, Did::Read(0));
+            let data = to.request(Command::Read, 0, extent(&blocks), &[]).await?;
+            if let Err(what) = pending.saw(&data) {
+                stack.violation(what);
+            }
+            return Ok(());
+        }
+        let value = self.value();
+        let pending = self.begin(by, &blocks, Did::Write(value));
+        to.request(Command::Write, 0, extent(&blocks), &content(value, &blocks)).await?;
+        pending.done();
+        Ok(())
     }
 
     /// Since the simulation began.
