@@ -18,7 +18,7 @@ const FILES_IN_CIRCLES: &[(&str, usize)] = &[
     ("chunkserver", 3),
     ("chunkstore", 8),
     ("client", 5),
-    ("craton", 20),
+    ("craton", 18),
     ("master", 2),
     ("master-consensus", 7),
     ("master-namespace", 6),

@@ -37,6 +37,8 @@ pub enum Refusal {
     },
     /// A base above its burst.
     Limits,
+    /// A policy with compression: volumes have none yet.
+    Compression,
     /// No volume, or no snapshot, can have this name.
     Name {
         /// The name.
@@ -164,6 +166,7 @@ impl Refusal {
             | Refusal::Geometry(_)
             | Refusal::Segments { .. }
             | Refusal::Limits
+            | Refusal::Compression
             | Refusal::NotDeleted { .. }
             | Refusal::DeletedSnapshot { .. }
             | Refusal::BroughtBack { .. }
@@ -247,6 +250,9 @@ impl fmt::Display for Refusal {
             ),
             Refusal::Limits => {
                 f.write_str("a base above its burst; lower the base or raise the burst")
+            }
+            Refusal::Compression => {
+                f.write_str("volumes are not compressed; choose a policy without compression")
             }
             Refusal::AttachedClient { name, holder } => {
                 write!(f, "{name}: {holder} has it open; close it there first")

@@ -358,7 +358,7 @@ impl Input<'_> {
             data_sector: self.u64()?,
         };
         let [copies, acks, shared] = self.array()?;
-        let policy = Policy { copies, acks };
+        let policy = Policy::plain(copies, acks);
         let limits = VolumeLimits {
             iops_base: self.u64()?,
             iops_burst: self.u64()?,

@@ -40,6 +40,7 @@ impl Machine {
             .map_err(Refusal::Geometry)?;
         let count = self.check_length(&spec, spec.bytes)?;
         check_limits(spec.limits)?;
+        check_policy(spec.policy)?;
         if self.state.volume_count() >= self.config.volumes_max {
             return Err(Refusal::Full { what: "volumes", max: self.config.volumes_max });
         }
@@ -213,6 +214,7 @@ impl Machine {
         policy: Option<Policy>,
     ) -> Result<BlockReply, Refusal> {
         check_limits(limits)?;
+        policy.map_or(Ok(()), check_policy)?;
         let mut known = self.changeable(volume)?.clone();
         let before = known.spec.clone();
         let policy = policy.unwrap_or(before.policy);
@@ -364,4 +366,9 @@ fn check_limits(limits: VolumeLimits) -> Result<(), Refusal> {
         true => Err(Refusal::Limits),
         false => Ok(()),
     }
+}
+
+/// Rows have no form for a compression, and collection writes none yet.
+fn check_policy(policy: Policy) -> Result<(), Refusal> {
+    policy.compression.map_or(Ok(()), |_| Err(Refusal::Compression))
 }

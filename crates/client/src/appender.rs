@@ -12,12 +12,11 @@ use std::task::{Context, Poll};
 
 use base::limits::{APPEND_DATA_MAX, SECTOR};
 use base::{ChunkId, Epoch};
-use codec::block::Codec;
 use futures_util::future::{Either, select};
 use metrics::{Fact, Outcome, Span, Step};
 use runtime::sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use runtime::{Class, Duration, Env, Instant};
-use wire::control::{Attributes, StreamChange, StreamReply, WriterGrant};
+use wire::control::{Attributes, Compression, StreamChange, StreamReply, WriterGrant};
 use wire::data::{AppendRequest, CommitRequest, DataRequest, Purpose};
 use wire::row::COPY_ROW_MAX;
 use wire::sector::sectors_for;
@@ -213,14 +212,16 @@ impl Appender {
         let offset = shared.queue.borrow().end;
         let mut parts = Vec::new();
         let mut filled = 0;
-        let append_max = shared.append_max();
+        // One for all of them, though it may change while they wait for room.
+        let compression = shared.compression();
+        let append_max = if compression.is_some() { COPY_ROW_MAX } else { APPEND_DATA_MAX };
         for mut record in records.iter().copied() {
             while filled + record.len() > append_max {
                 // A record that fits into one append is not cut.
                 let room = append_max - filled;
                 let cut = if filled > 0 && record.len() <= append_max { 0 } else { room };
                 parts.push(&record[..cut]);
-                shared.push(&parts).await?;
+                shared.push(&parts, compression).await?;
                 parts.clear();
                 filled = 0;
                 record = &record[cut..];
@@ -229,7 +230,7 @@ impl Appender {
             parts.push(record);
         }
         if filled > 0 {
-            shared.push(&parts).await?;
+            shared.push(&parts, compression).await?;
         } else if shared.queue.borrow().end == offset {
             return Ok(Append { offset, done: None });
         }
@@ -291,23 +292,22 @@ impl Shared {
         }
     }
 
-    /// Codec of the rows that appends are laid out as; none where sectors are plain.
-    fn codec(&self) -> Option<Codec> {
-        self.file.0.client.config().codec
+    /// Compression of the rows that appends are laid out as; none where sectors are plain.
+    fn compression(&self) -> Option<Compression> {
+        self.core.borrow().compression().or(self.file.0.client.config().compression)
     }
 
-    /// Bytes of one append of the protocol, at most.
-    fn append_max(&self) -> usize {
-        if self.codec().is_some() { COPY_ROW_MAX } else { APPEND_DATA_MAX }
-    }
-
-    /// Submits one append of the protocol.
-    async fn push(self: &Rc<Self>, parts: &[&[u8]]) -> Result<(), Error> {
+    /// Submits one append of the protocol, laid out so.
+    async fn push(
+        self: &Rc<Self>,
+        parts: &[&[u8]],
+        compression: Option<Compression>,
+    ) -> Result<(), Error> {
         let len: usize = parts.iter().map(|part| part.len()).sum();
         if len == 0 {
             return Ok(());
         }
-        let stored_max = if self.codec().is_some() { cell_len_max(len) } else { len };
+        let stored_max = compression.map_or(len, |it| cell_len_max(len, it.block));
         let size = (sectors_for(stored_max) * SECTOR) as u32;
         let span = self.env.begin(self.env.trace(), "append", None);
         let count = self.count.clone().acquire_owned().await;
@@ -317,9 +317,9 @@ impl Shared {
         let (Ok(count), Ok(bytes)) = (count, bytes) else {
             return Err(Error::invalid(self.file.path(), "the writer was dropped"));
         };
-        let staged = self.stage(parts).await?;
+        let staged = self.stage(parts, compression).await?;
         self.check_open()?;
-        let bytes_of_sectors = staged.bytes();
+        let (bytes_of_sectors, rows) = (staged.bytes(), staged.is_row());
         {
             let queue = &mut *self.queue.borrow_mut();
             queue.end += len as u64;
@@ -327,18 +327,22 @@ impl Shared {
             let (staged, room) = (Some(staged), Some([count, bytes]));
             queue.appends.push_back(Pending { staged, len, span, room });
         }
-        self.process(Event::Append { len: len as u32, bytes: bytes_of_sectors });
+        self.process(Event::Append { len: len as u32, bytes: bytes_of_sectors, rows });
         Ok(())
     }
 
-    async fn stage(&self, parts: &[&[u8]]) -> Result<Staged, Error> {
+    async fn stage(
+        &self,
+        parts: &[&[u8]],
+        compression: Option<Compression>,
+    ) -> Result<Staged, Error> {
         let start = self.env.now();
         loop {
-            let staged = match self.codec() {
+            let staged = match compression {
                 None => Staged::copy_of(self.env.pool(), parts),
-                Some(codec) => {
+                Some(compression) => {
                     let rows = &mut *self.file.0.client.0.rows.borrow_mut();
-                    Staged::row_of(self.env.pool(), rows, codec, parts)
+                    Staged::row_of(self.env.pool(), rows, compression, parts)
                 }
             };
             let error = match staged {

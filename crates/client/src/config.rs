@@ -1,7 +1,7 @@
 //! Options of a program's client.
 
-use codec::block::Codec;
 use runtime::Duration;
+use wire::control::Compression;
 
 use crate::backup::BackupConfig;
 use crate::limits::{
@@ -21,9 +21,9 @@ pub struct Config {
     pub window_bytes: u32,
     /// The writers' protocol.
     pub writer: WriterConfig,
-    /// Codec that writers lay rows out with (C19); plain sectors where there is none. Chunkservers
-    /// and readers must know rows.
-    pub codec: Option<Codec>,
+    /// Compression of appends to files whose policy has none (C19). Chunkservers and readers must know
+    /// rows.
+    pub compression: Option<Compression>,
     /// Wait for one answer of a master before another is asked.
     pub control_attempt: Duration,
     /// Wait for one answer to `open` and `seal`, which fence replicas that may be gone.
@@ -64,7 +64,7 @@ impl Default for Config {
             appends_inflight_max: APPENDS_INFLIGHT_DEFAULT,
             window_bytes: WINDOW_BYTES_DEFAULT,
             writer: WriterConfig::default(),
-            codec: None,
+            compression: None,
             control_attempt: Duration::from_millis(600),
             fence_attempt: Duration::from_secs(4),
             control_budget: Duration::from_secs(20),

@@ -2,18 +2,16 @@
 //! and readers of a client share.
 
 use base::limits::SECTOR;
-use codec::block::{BlockSize, Codec};
+use codec::block::BlockSize;
 use codec::row::{Cell, RowDecoder, RowEncoder, Scheme};
+use wire::control::Compression;
 use wire::row::{COPY_ROW_MAX, Fragment, Row, cell_to};
-
-/// Logical bytes of a block: the papers' (C19). A read decompresses whole blocks.
-const BLOCK_LOG2: u8 = 14;
 
 /// The codecs of one client. Memory comes with the first row: 0.5 MiB and a compressor's for writers,
 /// 1.5 MiB for readers.
 #[derive(Default)]
 pub(crate) struct Rows {
-    encoders: Vec<(Codec, RowEncoder)>,
+    encoders: Vec<(Compression, RowEncoder)>,
     decoder: Option<RowDecoder>,
     row: Vec<u8>,
     cell: Vec<u8>,
@@ -23,23 +21,23 @@ pub(crate) struct Rows {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BadCell;
 
-fn scheme() -> Scheme {
-    let block = BlockSize::new(BLOCK_LOG2).expect("it is offered");
+fn scheme(block: BlockSize) -> Scheme {
     Scheme::new(1, 0, block).expect("copies are offered")
 }
 
 /// Bytes of the cell of a row of `len` bytes, at most: nothing can be compressed.
-pub(crate) fn cell_len_max(len: usize) -> usize {
-    scheme().cell_max(len)
+pub(crate) fn cell_len_max(len: usize, block: BlockSize) -> usize {
+    scheme(block).cell_max(len)
 }
 
 impl Rows {
     /// The cell of a row with these bytes, in order and without gaps: 1 to [`COPY_ROW_MAX`].
-    pub(crate) fn encode(&mut self, codec: Codec, parts: &[&[u8]]) -> &[u8] {
-        let at = match self.encoders.iter().position(|(of, _)| *of == codec) {
+    pub(crate) fn encode(&mut self, compression: Compression, parts: &[&[u8]]) -> &[u8] {
+        let Compression { codec, block } = compression;
+        let at = match self.encoders.iter().position(|(of, _)| *of == compression) {
             Some(at) => at,
             None => {
-                self.encoders.push((codec, RowEncoder::new(scheme(), codec)));
+                self.encoders.push((compression, RowEncoder::new(scheme(block), codec)));
                 self.encoders.len() - 1
             }
         };
@@ -51,7 +49,8 @@ impl Rows {
                 &self.row[..]
             }
         };
-        self.cell.resize(cell_len_max(COPY_ROW_MAX), 0);
+        let len_max = self.cell.len().max(cell_len_max(COPY_ROW_MAX, block));
+        self.cell.resize(len_max, 0);
         let head = self.encoders[at].1.encode(row, &mut [&mut self.cell[..]]);
         &self.cell[..head.cell_len()]
     }

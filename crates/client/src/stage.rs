@@ -4,6 +4,7 @@
 use base::limits::{SECTOR, SECTOR_DATA_MAX};
 use codec::block::Codec;
 use runtime::{Buf, BufMut, BufPool, OutOfMemory};
+use wire::control::Compression;
 use wire::row::{CellPart, Fragment, place_cell, stamp_cell};
 use wire::sector::{
     AppendAt, FLAG_FIRST, FLAG_LAST, Footer, SectorKind, format_sector, sectors_for,
@@ -53,13 +54,19 @@ impl Staged {
     pub(crate) fn row_of(
         pool: &BufPool,
         rows: &mut Rows,
-        codec: Codec,
+        compression: Compression,
         parts: &[&[u8]],
     ) -> Result<Staged, OutOfMemory> {
-        let cell = rows.encode(codec, parts);
+        let codec = compression.codec;
+        let cell = rows.encode(compression, parts);
         let mut sectors = pool.alloc(sectors_for(cell.len()) * SECTOR)?;
         place_cell(cell, &mut sectors);
         Ok(Staged { len: cell.len(), codec: Some(codec), sectors: Sectors::Own(sectors) })
+    }
+
+    /// True when they hold a row.
+    pub(crate) fn is_row(&self) -> bool {
+        self.codec.is_some()
     }
 
     /// Bytes of its sectors.
@@ -150,7 +157,8 @@ mod tests {
         let data: Vec<u8> = (0..200_000u32).map(|i| (i % 7) as u8).collect();
         for codec in Codec::ALL {
             let parts = [&data[..100], &data[100..]];
-            let mut staged = Staged::row_of(&pool, &mut rows, codec, &parts).unwrap();
+            let mut staged =
+                Staged::row_of(&pool, &mut rows, Compression::of(codec), &parts).unwrap();
             let mut cells = Vec::new();
             for offset in [0, 1 << 30] {
                 let (chunk, epoch) = (ChunkId::new(3), Epoch::new(2));

@@ -231,6 +231,7 @@ impl World {
             acks: if self.planted == Some(Planted::AckBelowM) { 1 } else { ACKS as u8 },
             token: [1; 16],
             copies: chunk.servers.len() as u8,
+            compression: None,
         };
         let tail = self.peers.tail();
         WriterGrant {

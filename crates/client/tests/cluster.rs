@@ -227,7 +227,7 @@ fn a_lost_chunkserver_stalls_a_writer_that_needs_it_for_less_than_a_second_and_o
         for servers in [3, 5] {
             let fake = Fake::new(1, servers);
             run(3, &fake.clone(), Config::default(), |client| async move {
-                let policy = Policy { copies, acks };
+                let policy = Policy::plain(copies, acks);
                 let file = client.create("/file", policy, 0, true).await.unwrap();
                 let victim = fake.clone();
                 let env = client.env().clone();
@@ -554,6 +554,6 @@ fn storm(seed: u64, policy: Policy) {
 fn faults_lose_no_acknowledged_append() {
     for seed in 0..40 {
         storm(seed, Policy::strict(3));
-        storm(1000 + seed, Policy { copies: 3, acks: 2 });
+        storm(1000 + seed, Policy::plain(3, 2));
     }
 }

@@ -27,6 +27,7 @@ pub fn chunk(id: u64, servers: [u32; 3]) -> ChunkPlace {
         acks: 3,
         token: [1; 16],
         copies: 0,
+        compression: None,
     }
 }
 

@@ -7,7 +7,7 @@ use client::writer::{Action, Event, OpError, StreamOp, Writer, WriterConfig};
 use client::{Client, Config, Error, FlatLogFile};
 use codec::block::Codec;
 use runtime::{Duration, Instant};
-use wire::control::{Policy, WriterGrant};
+use wire::control::{Compression, Policy, WriterGrant};
 
 use crate::cluster::{bytes, run};
 use crate::fake::{Chunk, Fake, Health, Stream};
@@ -29,6 +29,7 @@ async fn file_of(fake: &Fake, client: &Client, path: &str, count: u64) -> FlatLo
             servers: vec![0, 1, 2],
             acks: 3,
             copies: 3,
+            compression: None,
         });
         let stream = Stream {
             policy,
@@ -200,7 +201,8 @@ fn range_that_two_damaged_replicas_have_together_is_read_while_the_third_is_down
     for (codec, apart) in [(None, 70), (Some(Codec::Plain), 37), (Some(Codec::Lz4), 37)] {
         let fake = Fake::new(1, 3);
         let read_budget = Duration::from_secs(2);
-        let config = Config { codec, read_budget, ..Config::default() };
+        let config =
+            Config { compression: codec.map(Compression::of), read_budget, ..Config::default() };
         run(24, &fake.clone(), config, |client| async move {
             let file = client.create("/file", Policy::strict(3), 0o644, true).await.unwrap();
             let appender = file.append_handle().await.unwrap();

@@ -74,6 +74,9 @@ struct Model {
     failed: Option<WriterError>,
     placed: BTreeMap<u64, AppendAt>,
     lens: Vec<u32>,
+    /// Whether each is laid out as a row, and so what chunks hold.
+    rows: Vec<bool>,
+    layouts: BTreeMap<ChunkId, bool>,
     acked: u64,
     /// Appends whose bytes the writer has let go.
     released: BTreeSet<u64>,
@@ -119,6 +122,8 @@ impl Model {
             failed: None,
             placed: BTreeMap::new(),
             lens: vec![],
+            rows: vec![],
+            layouts: BTreeMap::new(),
             acked: 0,
             released: BTreeSet::new(),
             left: BTreeSet::new(),
@@ -170,6 +175,7 @@ impl Model {
             acks: self.acks as u8,
             token: [1; 16],
             copies: 0,
+            compression: None,
         }
     }
 
@@ -197,6 +203,9 @@ impl Model {
             Action::Place { seq, at } => {
                 assert!(seq >= self.acked, "an acknowledged append is moved");
                 self.placed.insert(seq, at);
+                let rows = self.rows[seq as usize];
+                let layout = *self.layouts.entry(at.chunk).or_insert(rows);
+                assert_eq!(layout, rows, "{} has rows and plain sectors", at.chunk);
             }
             Action::Send { id, request, to, .. } => {
                 let at = self.placed[&id.seq];
@@ -452,7 +461,10 @@ impl Model {
             0..=19 if !over => {
                 let len = self.rng.between(1, 700) as u32;
                 self.lens.push(len);
-                self.give(Event::plain_append(len));
+                // What the caller lays out follows the policy, which is set now and then.
+                let rows = self.rows.last().copied().unwrap_or(false) ^ self.rng.one_in(10);
+                self.rows.push(rows);
+                self.give(Event::Append { len, bytes: 4096, rows });
             }
             20..=21 => {
                 let server = self.rng.below(6) as usize;
@@ -594,6 +606,7 @@ fn dummy(now: Instant) -> Writer {
         acks: 1,
         token: [0; 16],
         copies: 1,
+        compression: None,
     };
     let grant = WriterGrant { epoch: EPOCH, len: 0, current: Some(place), spares: vec![] };
     Writer::new(config(), chase(), grant, now).unwrap()

@@ -1,9 +1,12 @@
 //! Policies of directories and files (decision 78), against a cluster in memory.
 
-use base::Kind;
+use base::{ChunkId, Kind};
 use client::{Client, Config, Inherited};
+use codec::block::{BlockSize, Codec};
+use futures_util::future::join_all;
 use runtime::Duration;
-use wire::control::{ChunkPlace, Node, Policy};
+use wire::control::{ChunkPlace, Compression, Node, Policy};
+use wire::sector::{SectorKind, parse_footer};
 
 use crate::cluster::{bytes, run};
 use crate::fake::Fake;
@@ -65,7 +68,7 @@ fn a_file_inherits_from_the_nearest_directory_with_a_policy() {
         assert_eq!(asked.policy(), Policy::rep(2));
         let there = client.create_inherited("/a/f", DEFAULT, 0o644, false).await.unwrap();
         assert_eq!(there.policy(), Policy::rep(2));
-        let bad = Policy { copies: 6, acks: 4 };
+        let bad = Policy::plain(6, 4);
         let refused = client.set_dir_policy("/a", Some(bad)).await.unwrap_err();
         assert!(refused.to_string().contains("no policy"), "{refused}");
         for path in ["/none", "/none/f"] {
@@ -124,6 +127,58 @@ fn chunks_behind_a_set_policy_have_it_and_those_before_keep_theirs() {
         let mut shapes: Vec<_> = file.chunks().await.unwrap().chunks.iter().map(shape).collect();
         shapes.dedup();
         assert_eq!(shapes, [(3, 2, 3), (1, 1, 1), (5, 5, 5)]);
+        let read = file.reader().read_at(0, appended + 1).await.unwrap();
+        assert!(read.chunks(piece.len()).all(|part| part == piece) && read.len() == appended);
+    });
+}
+
+/// Whether a chunk has rows, or plain sectors: all its sectors have the same.
+fn has_rows(fake: &Fake, chunk: ChunkId) -> bool {
+    fake.with(|state| {
+        let replicas = state.replicas.iter().filter(|((of, _), _)| *of == chunk);
+        let sectors = replicas.flat_map(|(_, replica)| &replica.sectors);
+        let is_row =
+            |sector: &[u8]| matches!(parse_footer(sector).unwrap().kind, SectorKind::Row(_));
+        let mut rows: Vec<_> = sectors.map(|(_, sector)| is_row(sector)).collect();
+        rows.dedup();
+        assert_eq!(rows.len(), 1, "{chunk}");
+        rows[0]
+    })
+}
+
+/// A busy writer takes a compression over at the ends of chunks; no chunk holds rows and plain sectors.
+#[test]
+fn a_writer_compresses_as_its_files_policy_says() {
+    let fake = Fake::new(1, 5);
+    let mut config = Config::default();
+    config.writer.chunk_len_max = 1 << 20;
+    run(5, &fake.clone(), config, |client| async move {
+        let file = client.create("/f", DEFAULT, 0o644, true).await.unwrap();
+        let writer = file.append_handle().await.unwrap();
+        let piece: Vec<u8> = (0..300u32 << 10).map(|at| (at >> 9) as u8).collect();
+        let lz4 = Some(Compression::LZ4);
+        let zstd = Some(Compression { codec: Codec::Zstd, block: BlockSize::new(16).unwrap() });
+        let mut appended = 0;
+        for compression in [None, lz4, zstd, None] {
+            let policy = DEFAULT.compressed(compression);
+            file.set_policy(policy).await.unwrap();
+            assert_eq!(file.policy_now().await.unwrap(), policy);
+            for _ in 0..4 {
+                let done = join_all((0..8).map(async |_| writer.append(&piece).await)).await;
+                assert!(done.iter().all(Result::is_ok), "{done:?}");
+                appended += 8 * piece.len();
+            }
+        }
+        writer.close().await.unwrap();
+
+        let chunks = file.chunks().await.unwrap().chunks;
+        let mut shapes: Vec<_> = chunks.iter().map(|chunk| chunk.compression).collect();
+        shapes.dedup();
+        assert_eq!(shapes, [None, lz4, zstd, None]);
+        // What was laid out before the answer goes into the chunk that follows as it is.
+        let mut have_rows: Vec<_> = chunks.iter().map(|it| has_rows(&fake, it.chunk)).collect();
+        have_rows.dedup();
+        assert_eq!(have_rows, [false, true, false]);
         let read = file.reader().read_at(0, appended + 1).await.unwrap();
         assert!(read.chunks(piece.len()).all(|part| part == piece) && read.len() == appended);
     });

@@ -9,7 +9,7 @@ use wire::control::Policy;
 use crate::cluster::{bytes, run};
 use crate::fake::Fake;
 
-const POLICIES: [Policy; 2] = [Policy::strict(3), Policy { copies: 3, acks: 2 }];
+const POLICIES: [Policy; 2] = [Policy::strict(3), Policy::plain(3, 2)];
 
 async fn create(client: &Client, policy: Policy) -> FlatLogFile {
     client.create("/file", policy, 0o644, true).await.unwrap()

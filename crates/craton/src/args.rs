@@ -10,6 +10,7 @@ use wire::control::Policy;
 use crate::bench::parts::Part;
 use crate::exit::{EXIT_CODES, Failure};
 use crate::fs::policy::PolicyCommand;
+use crate::sizes::{parse_length, parse_size};
 use crate::volume::VolumeCommand;
 
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (commit ", env!("CRATON_COMMIT"), ")");
@@ -538,35 +539,11 @@ pub struct CopyArgs {
     pub quiet: bool,
 }
 
-/// Bytes, with `K`, `M`, `G` or `T` (also `KiB` and so on) for powers of 1024.
-pub fn parse_size(text: &str) -> Result<usize, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let shift = match unit.trim() {
-        "" | "B" => 0,
-        "K" | "KiB" => 10,
-        "M" | "MiB" => 20,
-        "G" | "GiB" => 30,
-        "T" | "TiB" => 40,
-        _ => return Err(format!("'{unit}' is no unit: use K, M, G or T, such as 64K or 1MiB")),
-    };
-    let number: usize = number.parse().map_err(|_| format!("'{text}' is no number of bytes"))?;
-    number.checked_mul(1 << shift).ok_or_else(|| format!("'{text}' is too much"))
-}
-
 /// KiB of an allocation unit.
 fn parse_unit(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(unit @ 16..=16_384) if u32::is_power_of_two(unit) => Ok(unit),
         _ => Err("a power of two from 16 to 16384".to_owned()),
-    }
-}
-
-/// The same for lengths of which there is no empty one.
-pub fn parse_length(text: &str) -> Result<usize, String> {
-    match parse_size(text)? {
-        0 => Err("at least 1 byte".to_owned()),
-        len => Ok(len),
     }
 }
 
@@ -767,16 +744,6 @@ pub struct BenchArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_take_units() {
-        assert_eq!(parse_size("4096"), Ok(4096));
-        assert_eq!(parse_size("64K"), Ok(65_536));
-        assert_eq!(parse_size("1MiB"), Ok(1 << 20));
-        for bad in ["", "K", "1X", "-1", "1.5M", "99999999999G"] {
-            assert!(parse_size(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn command_line_definitions_are_consistent() {

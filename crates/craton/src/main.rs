@@ -17,6 +17,7 @@ mod log;
 mod masters;
 mod output;
 mod role;
+mod sizes;
 mod status;
 mod store;
 mod trace;

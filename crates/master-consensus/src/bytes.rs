@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use base::{ClientId, DirId, FileId};
 use codec::cursor::Cursor;
 use codec::{crc32c, crc32c_extend};
-use wire::control::{NameKey, OpId};
+use wire::control::{Compression, NameKey, OpId, Policy};
 
 /// The bytes end early, go on too long, or hold a value that their writer never wrote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,11 +112,28 @@ impl Writer {
         self.u64(op.client.get()).u64(op.seq).u64(op.acked_below)
     }
 
+    /// A policy. The form without compression is that of versions which had none; one with it begins
+    /// with a byte that is no number of copies. A master of such a version cannot decode what has
+    /// that, and stops (decision 49).
+    pub fn policy(&mut self, policy: Policy) -> &mut Writer {
+        let Policy { copies, acks, compression } = policy;
+        match compression {
+            None => self.u8(copies).u8(acks),
+            Some(_) => {
+                let byte = Compression::to_byte(compression);
+                self.u8(COMPRESSED_POLICY).u8(copies).u8(acks).u8(byte)
+            }
+        }
+    }
+
     /// An address, as text.
     pub fn addr(&mut self, addr: SocketAddr) -> &mut Writer {
         self.str(&addr.to_string())
     }
 }
+
+/// First byte of the form of a policy with compression.
+const COMPRESSED_POLICY: u8 = 0xC0;
 
 /// The key of a row: big-endian, so that keys are in the order of their IDs.
 pub fn row_key<const N: usize>(table: u8, id: [u8; N], name: &str) -> Vec<u8> {
@@ -238,6 +255,20 @@ impl<'a> Reader<'a> {
     pub fn op(&mut self) -> Result<OpId, DecodeError> {
         let client = ClientId::new(self.u64()?);
         Ok(OpId { client, seq: self.u64()?, acked_below: self.u64()? })
+    }
+
+    /// A policy, which may be an invalid one.
+    pub fn policy(&mut self) -> Result<Policy, DecodeError> {
+        let first = self.u8()?;
+        if first != COMPRESSED_POLICY {
+            return Ok(Policy::plain(first, self.u8()?));
+        }
+        let policy = Policy::plain(self.u8()?, self.u8()?);
+        // One form: what is not compressed is written without.
+        match Compression::from_byte(self.u8()?) {
+            Ok(Some(compression)) => Ok(policy.compressed(Some(compression))),
+            Ok(None) | Err(_) => Err(DecodeError),
+        }
     }
 
     /// An address.

@@ -4,7 +4,7 @@ use base::FileId;
 use wire::control::{NamespaceChange, OpId};
 
 use super::cross::{Action, IntentId};
-use super::outcome::{NO_POLICY, put_attributes, put_policy, take_attributes, take_policy};
+use super::outcome::{NO_POLICY, put_attributes, take_attributes};
 use super::{Outcome, decode_outcome, encode_outcome};
 use master_consensus::bytes::{DecodeError, Reader, Writer};
 
@@ -139,7 +139,7 @@ pub(super) fn put_change(to: &mut Writer, change: &NamespaceChange) {
             put_attributes(to.u8(1).place(place), attributes);
         }
         NamespaceChange::Create { place, policy, attributes, exclusive, inherit } => {
-            put_policy(to.u8(if *inherit { 10 } else { 2 }).place(place), *policy);
+            to.u8(if *inherit { 10 } else { 2 }).place(place).policy(*policy);
             put_attributes(to, attributes);
             to.bool(*exclusive);
         }
@@ -169,11 +169,10 @@ pub(super) fn put_change(to: &mut Writer, change: &NamespaceChange) {
             }
         }
         NamespaceChange::SetDirPolicy { dir, policy } => {
-            to.u8(11).dir(*dir);
-            put_policy(to, policy.unwrap_or(NO_POLICY));
+            to.u8(11).dir(*dir).policy(policy.unwrap_or(NO_POLICY));
         }
         NamespaceChange::SetFilePolicy { place, file, policy } => {
-            put_policy(to.u8(12).place(place).file(*file), *policy);
+            to.u8(12).place(place).file(*file).policy(*policy);
         }
     }
 }
@@ -185,7 +184,7 @@ pub(super) fn take_change(from: &mut Reader<'_>) -> Result<NamespaceChange, Deco
         // 10 inherits; before it was there, each creation was a 2.
         tag @ (2 | 10) => NamespaceChange::Create {
             place: from.place()?,
-            policy: take_policy(from)?,
+            policy: from.policy()?,
             attributes: take_attributes(from)?,
             exclusive: from.bool()?,
             inherit: tag == 10,
@@ -216,12 +215,12 @@ pub(super) fn take_change(from: &mut Reader<'_>) -> Result<NamespaceChange, Deco
         },
         11 => NamespaceChange::SetDirPolicy {
             dir: from.dir()?,
-            policy: Some(take_policy(from)?).filter(|policy| *policy != NO_POLICY),
+            policy: Some(from.policy()?).filter(|policy| *policy != NO_POLICY),
         },
         12 => NamespaceChange::SetFilePolicy {
             place: from.place()?,
             file: from.file()?,
-            policy: take_policy(from)?,
+            policy: from.policy()?,
         },
         _ => return Err(DecodeError),
     })

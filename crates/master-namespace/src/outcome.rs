@@ -176,23 +176,13 @@ pub(super) fn take_attributes(from: &mut Reader<'_>) -> Result<Attributes, Decod
 }
 
 /// Stands for the absence of a policy; no policy has no copies.
-pub(super) const NO_POLICY: Policy = Policy { copies: 0, acks: 0 };
-
-/// Writes a policy.
-pub(super) fn put_policy(to: &mut Writer, policy: Policy) {
-    to.u8(policy.copies).u8(policy.acks);
-}
-
-/// Reads a policy, which may be an invalid one.
-pub(super) fn take_policy(from: &mut Reader<'_>) -> Result<Policy, DecodeError> {
-    Ok(Policy { copies: from.u8()?, acks: from.u8()? })
-}
+pub(super) const NO_POLICY: Policy = Policy::plain(0, 0);
 
 pub(super) fn put_node(to: &mut Writer, node: &Node) {
     match node {
         Node::File { file, policy, attributes, links, len } => {
             to.u8(1).file(*file);
-            put_policy(to, *policy);
+            to.policy(*policy);
             put_attributes(to, attributes);
             to.u32(*links).u64(*len);
         }
@@ -210,7 +200,7 @@ pub(super) fn put_node(to: &mut Writer, node: &Node) {
 pub(super) fn take_node(from: &mut Reader<'_>) -> Result<Node, DecodeError> {
     Ok(match from.u8()? {
         1 => {
-            let (file, policy) = (from.file()?, take_policy(from)?);
+            let (file, policy) = (from.file()?, from.policy()?);
             let attributes = take_attributes(from)?;
             Node::File { file, policy, attributes, links: from.u32()?, len: from.u64()? }
         }

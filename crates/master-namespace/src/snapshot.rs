@@ -4,7 +4,7 @@ use base::{DirId, FileId};
 
 use super::command::decode_command;
 use super::cross::{Action, Cross, Intent, IntentId, Prepared};
-use super::outcome::{put_attributes, put_policy, take_attributes, take_policy};
+use super::outcome::{put_attributes, take_attributes};
 use super::state::{Dir, Entry, Inode};
 use super::{Answer, Namespace, decode_outcome, encode_command, encode_outcome};
 use master_consensus::bytes::{DecodeError, Reader, Writer, row_key, split_key};
@@ -94,7 +94,9 @@ impl Action {
             Action::RenameTurn => {
                 to.u8(10);
             }
-            Action::SetInodePolicy { file, policy } => put_policy(to.u8(11).file(*file), *policy),
+            Action::SetInodePolicy { file, policy } => {
+                to.u8(11).file(*file).policy(*policy);
+            }
         }
     }
 
@@ -121,7 +123,7 @@ impl Action {
                 },
             },
             10 => Action::RenameTurn,
-            11 => Action::SetInodePolicy { file: from.file()?, policy: take_policy(from)? },
+            11 => Action::SetInodePolicy { file: from.file()?, policy: from.policy()? },
             _ => return Err(DecodeError),
         })
     }
@@ -129,13 +131,13 @@ impl Action {
 
 impl Inode {
     fn encode(&self, to: &mut Writer) {
-        put_policy(to, self.policy);
+        to.policy(self.policy);
         put_attributes(to, &self.attributes);
         to.u32(self.links).u64(self.len);
     }
 
     fn decode(from: &mut Reader<'_>) -> Result<Inode, DecodeError> {
-        let (policy, attributes) = (take_policy(from)?, take_attributes(from)?);
+        let (policy, attributes) = (from.policy()?, take_attributes(from)?);
         Ok(Inode { policy, attributes, links: from.u32()?, len: from.u64()? })
     }
 }
@@ -292,7 +294,7 @@ impl Namespace {
             head.dir(dir.parent).u32(dir.versions_floor);
             // Without one the row is as it was before directories had policies.
             if let Some(policy) = dir.policy {
-                put_policy(&mut head, policy);
+                head.policy(policy);
             }
             rows.put(&key, Some(&head.finish()));
             let names = dir.entries.take_changes(rows, |rows, name, entry| {
@@ -352,7 +354,7 @@ impl Namespace {
                 let mut dir = Dir::new(from.dir()?);
                 dir.versions_floor = from.u32()?;
                 if from.clone().end().is_err() {
-                    let policy = take_policy(from)?;
+                    let policy = from.policy()?;
                     if !policy.is_valid() {
                         return Err(DecodeError);
                     }

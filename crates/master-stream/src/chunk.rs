@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use base::limits::CHUNK_LEN_MAX;
 use base::{ChunkId, Epoch};
 
+use wire::control::{Compression, Policy};
+
 use super::encoding::Encode;
 use super::limits::SLOTS_MAX;
 use crate::placement::ReplicaLocation;
@@ -99,6 +101,8 @@ pub struct Chunk {
     pub acks: u8,
     /// MaxCopy: the copies that it is to have, whatever the file's policy becomes.
     pub copies: u8,
+    /// Compression that its writer is asked for.
+    pub compression: Option<Compression>,
     count: u8,
     sealed_slots: u8,
     target: u8,
@@ -109,18 +113,27 @@ pub struct Chunk {
 const _: () = assert!(size_of::<Chunk>() <= 72);
 
 impl Chunk {
-    /// A new chunk, whose replicas all take part in acknowledgements. Of `copies` it may get fewer.
-    pub fn new(
-        id: ChunkId,
-        epoch: Epoch,
-        (copies, acks): (u8, u8),
-        places: &[PlaceIndex],
-    ) -> Chunk {
+    /// A new chunk, whose replicas all take part in acknowledgements. Of the policy's copies it may get
+    /// fewer.
+    pub fn new(id: ChunkId, epoch: Epoch, policy: Policy, places: &[PlaceIndex]) -> Chunk {
         let mut slots = [PlaceIndex::default(); SLOTS_MAX];
         slots[..places.len()].copy_from_slice(places);
         let count = places.len() as u8;
         let (base, len, sealed_slots, target) = (0, 0, 0, 0);
-        Chunk { id, epoch, base, len, acks, copies, count, sealed_slots, target, slots }
+        let Policy { copies, acks, compression } = policy;
+        Chunk {
+            id,
+            epoch,
+            base,
+            len,
+            acks,
+            copies,
+            compression,
+            count,
+            sealed_slots,
+            target,
+            slots,
+        }
     }
 
     /// Its committed length; absent while open.
@@ -212,7 +225,7 @@ impl Chunk {
     }
 }
 
-/// Its form has no `copies`: the row of its stream has them.
+/// Its form has neither `copies` nor `compression`: the row of its stream has them.
 impl Encode for Chunk {
     fn put(&self, to: &mut Writer) {
         self.id.put(to);
@@ -239,7 +252,20 @@ impl Encode for Chunk {
         for slot in &mut slots[..usize::from(count)] {
             *slot = PlaceIndex(from.u32()?);
         }
-        Ok(Chunk { id, epoch, base, len, acks, copies: 0, count, sealed_slots, target, slots })
+        let (copies, compression) = (0, None);
+        Ok(Chunk {
+            id,
+            epoch,
+            base,
+            len,
+            acks,
+            copies,
+            compression,
+            count,
+            sealed_slots,
+            target,
+            slots,
+        })
     }
 }
 
@@ -250,7 +276,7 @@ mod tests {
     #[test]
     fn replicas_come_and_go() {
         let places: Vec<_> = (10..15).map(PlaceIndex).collect();
-        let mut chunk = Chunk::new(ChunkId::new(1), Epoch::new(1), (5, 3), &places);
+        let mut chunk = Chunk::new(ChunkId::new(1), Epoch::new(1), Policy::plain(5, 3), &places);
         chunk.seal(100);
         chunk.seal_slot(PlaceIndex(11));
         chunk.seal_slot(PlaceIndex(14));

@@ -74,11 +74,11 @@ impl Encode for OpId {
 
 impl Encode for Policy {
     fn put(&self, to: &mut Writer) {
-        to.u8(self.copies).u8(self.acks);
+        to.policy(*self);
     }
 
     fn take(from: &mut Reader<'_>) -> Result<Policy, DecodeError> {
-        Ok(Policy { copies: from.u8()?, acks: from.u8()? })
+        from.policy()
     }
 }
 

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::limits::REPLICAS_MAX;
 use base::{ChunkId, Epoch, FileId, ID_COUNTER_END};
 
+use wire::control::{Compression, Policy};
+
 use super::chunk::{Chunk, PlaceIndex, Places};
 use super::command::{Action, Command, Outcome};
 use super::encoding::Encode;
@@ -253,11 +255,19 @@ impl Encode for Stream {
         opening.put(to);
         self.chunks.put(to);
         self.spares.put(to);
-        // While no policy was set they all have the copies of the policy, and the row ends here.
-        let other = |chunk: &Chunk| chunk.copies != self.policy.copies;
+        // While no policy was set they all have the copies and the compression of the policy, and the
+        // row ends here.
+        let other = |chunk: &Chunk| !has_form_of(chunk, self.policy);
         if self.all_chunks().any(other) && !planted(Planted::CopiesLostInRow) {
+            let compressed = self.all_chunks().any(has_other_compression(self.policy));
+            if compressed {
+                to.u8(COMPRESSIONS_TOO);
+            }
             self.all_chunks().for_each(|chunk| {
                 to.u8(chunk.copies);
+                if compressed {
+                    to.u8(Compression::to_byte(chunk.compression));
+                }
             });
         }
     }
@@ -273,15 +283,37 @@ impl Encode for Stream {
         stream.spares = Vec::<Chunk>::take(from)?;
         let recorded = from.clone().end().is_err();
         let policy = stream.policy;
+        let compressed = recorded && from.clone().u8()? == COMPRESSIONS_TOO;
+        if compressed {
+            from.u8()?;
+        }
         for chunk in stream.chunks.iter_mut().chain(&mut stream.spares) {
             chunk.copies = if recorded { from.u8()? } else { policy.copies };
+            chunk.compression = policy.compression;
+            if compressed {
+                let byte = from.u8()?;
+                chunk.compression = Compression::from_byte(byte).map_err(|_| DecodeError)?;
+            }
         }
-        // One form: copies that say nothing are left out.
-        if recorded && stream.all_chunks().all(|chunk| chunk.copies == policy.copies) {
+        // One form: what says nothing is left out.
+        let silent = recorded && stream.all_chunks().all(|chunk| has_form_of(chunk, policy));
+        if silent || compressed && !stream.all_chunks().any(has_other_compression(policy)) {
             return Err(DecodeError);
         }
         Ok(stream)
     }
+}
+
+/// Stands in front of the forms of a stream's chunks when compressions are among them; no chunk has so
+/// many copies.
+const COMPRESSIONS_TOO: u8 = 0xC0;
+
+fn has_form_of(chunk: &Chunk, policy: Policy) -> bool {
+    (chunk.copies, chunk.compression) == (policy.copies, policy.compression)
+}
+
+fn has_other_compression(policy: Policy) -> impl Fn(&Chunk) -> bool {
+    move |chunk| chunk.compression != policy.compression
 }
 
 /// Loads rows from arbitrary bytes: a fuzz target. Each row is a length of its key, a length of

@@ -253,7 +253,7 @@ impl<L: Log> Service<L> {
             StreamChange::Open { file, policy, grant, spares, purpose } => {
                 self.check_grant(file, &grant)?;
                 if !policy.is_valid() {
-                    return Err(invalid("copies and acknowledgements do not fit each other"));
+                    return Err(invalid("there is no such policy"));
                 }
                 self.open(op, file, policy, (spares, purpose)).await
             }
@@ -506,7 +506,8 @@ impl<L: Log> Service<L> {
         // Made before the policy was set: of no use once there are places for others.
         let is_old = |policy: Policy, spare: &Chunk| {
             let acks = policy.acks.min(spare.len_slots() as u8);
-            (spare.copies, spare.acks) != (policy.copies, acks)
+            (spare.copies, spare.acks, spare.compression)
+                != (policy.copies, acks, policy.compression)
         };
         let short = self.stream(file, |stream| {
             stream
@@ -617,6 +618,8 @@ impl<L: Log> Service<L> {
             acks: chunk.acks,
             token: self.chunk_token(chunk.id, rights, chunk.epoch).0,
             copies: chunk.copies,
+            // A writer is asked for rows only where every chunkserver takes them.
+            compression: chunk.compression.filter(|_| view.takes_rows()),
         }
     }
 

@@ -325,7 +325,7 @@ impl StreamMachine {
         let indexes: Vec<_> = places.iter().map(|&place| self.places.intern(place)).collect();
         let acks = policy.acks.min(places.len() as u8);
         self.owners.insert(id, file);
-        Chunk::new(id, epoch, (policy.copies, acks), &indexes)
+        Chunk::new(id, epoch, Policy { acks, ..policy }, &indexes)
     }
 
     /// Records every replica of a chunk as dead. The caller has taken it out of its stream.

@@ -15,6 +15,7 @@ use master::{FirstNumbers, MasterTiming};
 use runtime::Rng;
 use runtime::sim::Sim;
 use transport::Limits;
+use wire::control::Compression;
 use wire::frame::{BODY_MAX, HEADER, PAYLOAD_MAX};
 
 /// Configuration of the processes of a cluster.
@@ -135,7 +136,7 @@ impl Tuning {
             client.chase_bytes_max = *own.pick(&[16 * SECTOR as u64, CHASE_BYTES_ALL_DEFAULT]);
             // Half of the runs have plain sectors.
             let codecs = [Codec::Lz4, Codec::Lz4, Codec::Zstd, Codec::Plain];
-            client.codec = (own.below(2) == 0).then(|| *own.pick(&codecs));
+            client.compression = (own.below(2) == 0).then(|| Compression::of(*own.pick(&codecs)));
             tuning.reads_at_device = *rng.pick(&[1, READS_AT_DEVICE_MAX]);
             tuning
         })

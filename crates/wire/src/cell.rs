@@ -44,5 +44,5 @@ impl CellPart {
     }
 }
 
-/// The layout that footers of rows name.
-const LAYOUT: u8 = codec::row::CELL_VERSION;
+/// The layout of replicas that hold rows, as footers of rows name it.
+pub const LAYOUT: u8 = codec::row::CELL_VERSION;

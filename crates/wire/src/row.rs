@@ -8,7 +8,7 @@ use base::limits::{SECTOR, SECTOR_DATA_MAX};
 use codec::block::Codec;
 use codec::row::{CELL_HEAD, CellHead};
 
-pub use crate::cell::{CELL_SECTORS_MAX, CellPart};
+pub use crate::cell::{CELL_SECTORS_MAX, CellPart, LAYOUT};
 use crate::sector::{
     AppendAt, FLAG_FIRST, FLAG_LAST, Footer, SectorError, SectorKind, correct_crc, format_sector,
     parse_footer, sectors_for, verify_plain, verify_sector,

@@ -9,7 +9,7 @@ use block_proto::{
 use block_volume::ids::VolumeId;
 use block_volume::qos::VolumeLimits;
 use runtime::{Duration, Rng};
-use wire::control::Policy;
+use wire::control::{Compression, Policy};
 
 use super::snapshots::next_leader;
 use super::{Server, at, machine, spec, volume};
@@ -56,6 +56,9 @@ fn invalid_input_is_refused_with_a_remedy() {
     let mut limits = good.clone();
     limits.limits = VolumeLimits { iops_base: 10, iops_burst: 5, ..VolumeLimits::default() };
     bad.push(limits);
+    let mut compressed = good.clone();
+    compressed.policy = good.policy.compressed(Compression::named("lz4", 16 << 10));
+    bad.push(compressed);
     for spec in bad {
         let refusal = create(&mut machine, 1, spec.clone()).expect_err("it is refused");
         assert_eq!(refusal.kind(), Kind::Invalid, "{spec:?}");

@@ -15,7 +15,7 @@ use crate::*;
 
 fn policy() -> impl Strategy<Value = Policy> {
     (1..=5u8).prop_flat_map(|copies| {
-        (copies / 2 + 1..=copies).prop_map(move |acks| Policy { copies, acks })
+        (copies / 2 + 1..=copies).prop_map(move |acks| Policy::plain(copies, acks))
     })
 }
 

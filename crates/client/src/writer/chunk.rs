@@ -1,10 +1,12 @@
 //! The chunk being written: its replicas, and the appends placed in it.
 
 use base::limits::REPLICAS_MAX;
-use base::{ChunkId, ServerId};
+use base::{ChunkId, Epoch, ServerId};
 use runtime::{Duration, Instant};
 use wire::control::{ChunkPlace, ReplicaPlace};
 use wire::data::{ChunkRef, Purpose};
+
+use super::event::WriterError;
 
 /// State of one append at one replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +35,8 @@ pub(super) struct Slot {
     pub(super) len: u32,
     /// Bytes of its sectors: what it takes of the chase budget.
     bytes: u32,
+    /// Laid out as a row; else in plain sectors.
+    pub(super) rows: bool,
     pub(super) purpose: Purpose,
     /// Offset in its chunk, once placed.
     pub(super) offset: u32,
@@ -44,10 +48,15 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    pub(super) fn new(len: u32, bytes: u32, purpose: Purpose, now: Instant) -> Slot {
+    /// An append of `len` bytes in sectors of `bytes`, rows or plain ones.
+    pub(super) fn new(
+        (len, bytes, rows): (u32, u32, bool),
+        purpose: Purpose,
+        now: Instant,
+    ) -> Slot {
         let progress = Progress { state: SendState::Unsent, attempt: 0 };
         let copies = [progress; REPLICAS_MAX];
-        Slot { len, bytes, purpose, offset: 0, placed_at: now, released: false, copies }
+        Slot { len, bytes, rows, purpose, offset: 0, placed_at: now, released: false, copies }
     }
 
     pub(super) fn is_blocked_at(&self, index: usize) -> bool {
@@ -116,6 +125,8 @@ pub(super) struct OpenChunk {
     pub(super) acked: u32,
     /// Bytes placed.
     pub(super) end: u32,
+    /// Its layout, once an append is placed: rows or plain sectors.
+    pub(super) rows: bool,
     /// Takes no more appends; ends once all are acknowledged.
     pub(super) full: bool,
     /// The first append placed in it.
@@ -149,6 +160,11 @@ pub(super) struct Debt {
 }
 
 impl OpenChunk {
+    /// Whether the append goes into the chunk. A row and plain sectors never share one.
+    pub(super) fn takes(&self, append: &Slot, len_max: u32) -> bool {
+        self.end == 0 || (self.rows == append.rows && self.end + append.len <= len_max)
+    }
+
     /// The chunk, empty, with the next append `seq`.
     pub(super) fn new(place: ChunkPlace, base: u64, seq: u64, now: Instant) -> OpenChunk {
         let replica = |&place: &ReplicaPlace| Replica {
@@ -168,8 +184,8 @@ impl OpenChunk {
             mute_since: None,
         };
         let replicas = place.replicas.iter().map(replica).collect();
-        let (acked, end, full, thin) = (0, 0, false, None);
-        OpenChunk { place, base, acked, end, full, from: seq, released: seq, thin, replicas }
+        let (acked, end, rows, full, thin) = (0, 0, false, false, None);
+        OpenChunk { place, base, acked, end, rows, full, from: seq, released: seq, thin, replicas }
     }
 
     pub(super) fn id(&self) -> ChunkId {
@@ -238,4 +254,21 @@ impl EndedChunk {
     pub(super) fn end(&self) -> u64 {
         self.base + u64::from(self.len)
     }
+}
+
+/// A chunk that can be written as it is granted.
+pub(super) fn check_place(place: &ChunkPlace, epoch: Epoch) -> Result<(), WriterError> {
+    let replicas = place.replicas.len();
+    let acks = usize::from(place.acks);
+    if place.epoch != epoch || acks == 0 || acks > replicas {
+        let text = format!(
+            "{} granted with epoch {} for {epoch}, {replicas} replicas, {acks} acknowledgements",
+            place.chunk, place.epoch
+        );
+        return Err(WriterError::Protocol(text));
+    }
+    if replicas > REPLICAS_MAX || place.sealed.is_some() {
+        return Err(WriterError::Protocol(format!("{} can not be written", place.chunk)));
+    }
+    Ok(())
 }

@@ -6,12 +6,12 @@ use std::rc::Rc;
 use base::limits::APPEND_DATA_MAX;
 use base::{ChunkId, Epoch, ServerId};
 use runtime::{Duration, Instant};
-use wire::control::{ChunkPlace, ReplicaFault, WriterGrant};
+use wire::control::{ChunkPlace, Compression, ReplicaFault, WriterGrant};
 use wire::data::{AppendRequest, DataError, Purpose};
 use wire::sector::AppendAt;
 
 use super::budget::ChaseBudget;
-use super::chunk::{Debt, EndedChunk, OpenChunk, Progress, Replica, SendState, Slot};
+use super::chunk::{Debt, EndedChunk, OpenChunk, Progress, Replica, SendState, Slot, check_place};
 use super::event::{Action, Event, SendError, SendId, WriterConfig, WriterError};
 use super::ops::OpState;
 use crate::limits::AVOID_MAX;
@@ -62,6 +62,8 @@ pub struct Writer {
     pub(super) closing_since: Option<Instant>,
     /// Chunks recorded to follow, in order.
     pub(super) spares: VecDeque<ChunkPlace>,
+    /// Compression that the youngest chunk granted asks for.
+    pub(super) compression: Option<Compression>,
     /// The youngest chunk that was ever written; spares up to it have been passed over.
     pub(super) youngest: ChunkId,
     /// The spares' tokens have expired.
@@ -130,6 +132,7 @@ impl Writer {
             epoch: grant.epoch,
             life: Life::Open,
             ended: None,
+            compression: current.compression,
             youngest: current.chunk,
             current: Some(OpenChunk::new(current, base, 0, now)),
             debts: VecDeque::new(),
@@ -214,7 +217,7 @@ impl Writer {
             return;
         }
         match event {
-            Event::Append { len, bytes } => self.on_append(now, len, bytes),
+            Event::Append { len, bytes, rows } => self.on_append(now, (len, bytes, rows)),
             Event::Sent { id, result } => self.on_sent(now, id, result, out),
             Event::CommittedNotified { chunk, replica, committed, result } => {
                 self.on_committed_notified(now, chunk, replica, committed, result, out);
@@ -231,13 +234,13 @@ impl Writer {
         self.check();
     }
 
-    fn on_append(&mut self, now: Instant, len: u32, bytes: u32) {
+    fn on_append(&mut self, now: Instant, (len, bytes, rows): (u32, u32, bool)) {
         assert!(self.life == Life::Open, "append to a closing writer");
         assert!((1..=APPEND_DATA_MAX as u32).contains(&len), "append of {len} bytes");
         if self.acked == self.next_seq() {
             self.progress_at = now;
         }
-        self.slots.push_back(Slot::new(len, bytes, self.purpose, now));
+        self.slots.push_back(Slot::new((len, bytes, rows), self.purpose, now));
     }
 
     /// Does all that has become possible.
@@ -303,11 +306,11 @@ impl Writer {
         let end = self.first + self.slots.len() as u64;
         while self.placed < end && !current.full {
             let slot = &mut self.slots[(self.placed - self.first) as usize];
-            if current.end > 0 && current.end + slot.len > self.config.chunk_len_max {
+            if !current.takes(slot, self.config.chunk_len_max) {
                 current.full = true;
                 break;
             }
-            (slot.offset, slot.placed_at) = (current.end, now);
+            (slot.offset, slot.placed_at, current.rows) = (current.end, now, slot.rows);
             current.end += slot.len;
             for replica in &mut current.replicas {
                 if replica.next == self.placed {
@@ -780,21 +783,4 @@ impl Failure {
 
 fn current_is_empty(current: Option<&OpenChunk>) -> bool {
     current.is_none_or(|current| current.acked == 0)
-}
-
-/// A chunk that can be written as it is granted.
-pub(super) fn check_place(place: &ChunkPlace, epoch: Epoch) -> Result<(), WriterError> {
-    let replicas = place.replicas.len();
-    let acks = usize::from(place.acks);
-    if place.epoch != epoch || acks == 0 || acks > replicas {
-        let text = format!(
-            "{} granted with epoch {} for {epoch}, {replicas} replicas, {acks} acknowledgements",
-            place.chunk, place.epoch
-        );
-        return Err(WriterError::Protocol(text));
-    }
-    if replicas > base::limits::REPLICAS_MAX || place.sealed.is_some() {
-        return Err(WriterError::Protocol(format!("{} can not be written", place.chunk)));
-    }
-    Ok(())
 }

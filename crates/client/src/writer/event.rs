@@ -113,6 +113,8 @@ pub enum Event {
         len: u32,
         /// Bytes of the sectors that hold them.
         bytes: u32,
+        /// The sectors are those of a row; else plain. A chunk has one of the two.
+        rows: bool,
     },
     /// A sending has ended; with the durable length of the replica when it succeeded.
     Sent {
@@ -147,7 +149,7 @@ impl Event {
     /// The caller appends `len` bytes, in plain sectors.
     pub fn plain_append(len: u32) -> Event {
         let bytes = wire::sector::sectors_for(len as usize) * base::limits::SECTOR;
-        Event::Append { len, bytes: bytes as u32 }
+        Event::Append { len, bytes: bytes as u32, rows: false }
     }
 }
 

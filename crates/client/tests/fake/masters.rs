@@ -123,6 +123,7 @@ impl FakeState {
             acks: chunk.acks,
             token: self.right(),
             copies: chunk.copies,
+            compression: chunk.compression,
         }
     }
 
@@ -157,8 +158,8 @@ impl FakeState {
         servers.truncate(policy.copies.into());
         self.next_chunk += 1;
         let acks = policy.acks.min(servers.len() as u8);
-        let copies = policy.copies;
-        Some(Chunk { id, epoch, base: 0, sealed: None, servers, acks, copies })
+        let Policy { copies, compression, .. } = policy;
+        Some(Chunk { id, epoch, base: 0, sealed: None, servers, acks, copies, compression })
     }
 
     fn grant(&mut self, file: FileId) -> StreamReply {

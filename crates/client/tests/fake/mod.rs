@@ -15,8 +15,8 @@ use client::{DataAnswer, PeerError, Peers, Recipient};
 use futures_util::future::{FutureExt, LocalBoxFuture};
 use runtime::{Buf, Duration, Env};
 use wire::control::{
-    ChunkserverReply, ControlError, ControlReply, ControlRequest, NameKey, Node, Policy,
-    ReplicaFault, ReplicaPlace,
+    ChunkserverReply, Compression, ControlError, ControlReply, ControlRequest, NameKey, Node,
+    Policy, ReplicaFault, ReplicaPlace,
 };
 use wire::data::{DataError, DataRequest};
 use wire::token::Token;
@@ -60,6 +60,7 @@ pub struct Chunk {
     pub servers: Vec<usize>,
     pub acks: u8,
     pub copies: u8,
+    pub compression: Option<Compression>,
 }
 
 #[derive(Clone, Debug)]

@@ -23,6 +23,9 @@ pub const SAVED_PART_MIN: usize = 16;
 pub struct BlockSize(u8);
 
 impl BlockSize {
+    /// 16 KiB: the papers' (C19).
+    pub const PAPERS: BlockSize = BlockSize(14);
+
     /// Blocks of 2^`log2` bytes; `None` outside of [`BLOCK_LOG2_MIN`] to [`BLOCK_LOG2_MAX`].
     pub const fn new(log2: u8) -> Option<BlockSize> {
         match log2 {

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use clap::Subcommand;
+use clap::{Subcommand, ValueEnum};
 use client::{Client, Error, FlatLogFile, Inherited};
 use serde::Serialize;
-use wire::control::{ClusterStatus, Node, Policy};
+use wire::control::{ClusterStatus, Compression, Node, Policy};
 
 use crate::exit::{Done, Failure};
 use crate::output::{print_json, print_line};
+use crate::sizes::parse_size;
 
 /// Copies of a file, unless another policy is asked for.
 const COPIES_DEFAULT: usize = 3;
@@ -32,12 +33,48 @@ pub enum PolicyCommand {
         path: String,
         /// rep1 to rep5: copies, of which more than half are waited for; rep3-strict and the like: all
         policy: Policy,
+        /// Compress what is appended, before it leaves its client; what one append of a program gets
+        /// compressed together has 256 KiB at most
+        #[arg(long, value_enum, default_value = "none")]
+        compression: CompressionArg,
+        /// What is compressed together, and read together: a power of two from 4KiB to 64KiB. Large
+        /// blocks save more; small reads take less of small ones
+        #[arg(long, value_name = "BYTES", value_parser = parse_block, default_value = "16KiB")]
+        block: usize,
     },
     /// Let a directory or file have the policy of the directory above again
     Clear {
         /// The directory or file.
         path: String,
     },
+}
+
+/// How what is appended is compressed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum CompressionArg {
+    /// Not at all
+    None,
+    /// LZ4: little CPU
+    Lz4,
+    /// Zstandard: saves more, for several times the CPU
+    Zstd,
+}
+
+impl CompressionArg {
+    fn with(self, block_bytes: usize) -> Option<Compression> {
+        let name = match self {
+            CompressionArg::None => return None,
+            CompressionArg::Lz4 => "lz4",
+            CompressionArg::Zstd => "zstd",
+        };
+        Some(Compression::named(name, block_bytes).expect("both are offered"))
+    }
+}
+
+fn parse_block(text: &str) -> Result<usize, String> {
+    let bytes = parse_size(text)?;
+    let offered = Compression::named("lz4", bytes).is_some();
+    offered.then_some(bytes).ok_or_else(|| "a power of two from 4KiB to 64KiB".to_owned())
 }
 
 /// Policy for a new file.
@@ -106,6 +143,7 @@ pub async fn check_places(client: &Client, policy: Policy) -> Done {
         return Ok(());
     }
     let largest = Policy::rep(known.clamp(1, 5) as u8);
+    let policy = policy.uncompressed();
     Err(Failure::failed(format!(
         "{policy} needs {} disks, one for each copy, and the cluster has {known}: choose {largest}, \
          or add chunkservers or disks first",
@@ -117,7 +155,8 @@ pub async fn check_places(client: &Client, policy: Policy) -> Done {
 pub async fn run(client: &Client, command: PolicyCommand) -> Done {
     match command {
         PolicyCommand::Show { path, json } => show(client, &path, json).await,
-        PolicyCommand::Set { path, policy } => {
+        PolicyCommand::Set { path, policy, compression, block } => {
+            let policy = policy.compressed(compression.with(block));
             // A path that is not there is the first thing to say.
             let target = Target::of(client, &path).await?;
             check_places(client, policy).await?;
@@ -177,6 +216,10 @@ struct Shown<'a> {
     policy: String,
     copies: u8,
     acks: u8,
+    /// `lz4` or `zstd`.
+    compression: Option<&'static str>,
+    /// Bytes that are compressed together.
+    block_bytes: Option<usize>,
     /// `file`: recorded with it; `directory`: set on one; `default`: set on none.
     from: &'static str,
     /// The directory that it is set on.
@@ -192,9 +235,18 @@ async fn show(client: &Client, path: &str, json: bool) -> Done {
         },
     };
     if json {
-        let Policy { copies, acks } = policy;
-        let policy = policy.to_string();
-        return print_json(&Shown { path, kind, policy, copies, acks, from, set_on });
+        let Policy { copies, acks, compression } = policy;
+        return print_json(&Shown {
+            path,
+            kind,
+            policy: policy.uncompressed().to_string(),
+            copies,
+            acks,
+            compression: compression.map(|it| it.codec.name()),
+            block_bytes: compression.map(|it| it.block.bytes()),
+            from,
+            set_on,
+        });
     }
     let origin = match (from, &set_on) {
         (_, Some(dir)) => format!("set on {dir}"),
@@ -207,6 +259,15 @@ async fn show(client: &Client, path: &str, json: bool) -> Done {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blocks_are_powers_of_two() {
+        let sizes = ["4KiB", "16K", "65536"].map(parse_block);
+        assert_eq!(sizes, [4 << 10, 16 << 10, 64 << 10].map(Ok));
+        for text in ["0", "2KiB", "5KiB", "128KiB", "16Q"] {
+            assert!(parse_block(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn parents_of_paths() {

@@ -24,6 +24,9 @@ struct Facts {
     copies: Option<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<String>,
+    /// `lz4` or `zstd`, and the block where it is not 16 KiB: `lz4/64KiB`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compression: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
     id: Option<String>,
@@ -40,6 +43,7 @@ impl Facts {
             links: None,
             copies: None,
             policy: None,
+            compression: None,
             target: None,
             id: None,
         };
@@ -47,17 +51,25 @@ impl Facts {
             Node::File { file, policy, attributes, links, len } => Facts {
                 len: Some(*len),
                 links: Some(*links),
-                copies: Some(policy.copies),
-                policy: Some(policy.to_string()),
                 id: Some(file.to_string()),
                 ..new("file", attributes)
-            },
+            }
+            .with_policy(*policy),
             Node::Dir { dir, attributes } => {
                 Facts { id: Some(dir.to_string()), ..new("directory", attributes) }
             }
             Node::Symlink { target, attributes } => {
                 Facts { target: Some(target.clone()), ..new("symlink", attributes) }
             }
+        }
+    }
+
+    fn with_policy(self, policy: Policy) -> Facts {
+        Facts {
+            copies: Some(policy.copies),
+            policy: Some(policy.uncompressed().to_string()),
+            compression: policy.compression.map(|compression| compression.to_string()),
+            ..self
         }
     }
 
@@ -138,6 +150,9 @@ struct Chunk {
     epoch: u64,
     /// Copies that it is to have, and how many of them acknowledge.
     scheme: String,
+    /// What its writer was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compression: Option<String>,
     copies: u8,
     acks: u8,
     replicas: Vec<Replica>,
@@ -175,12 +190,12 @@ pub async fn stat(client: &Client, path: &str, json: bool) -> Done {
         let view = file.chunks().await?;
         // What a set policy has made of it, also where its record in the directory is late.
         let policy = view.policy.unwrap_or(file.policy());
-        (facts.copies, facts.policy) = (Some(policy.copies), Some(policy.to_string()));
+        facts = facts.with_policy(policy);
         for place in view.chunks {
             // An older master does not say how many copies there are to be.
             let replicas_now = place.replicas.len() as u8;
             let copies = if place.copies == 0 { replicas_now } else { place.copies };
-            let scheme = Policy { copies, acks: place.acks };
+            let scheme = Policy::plain(copies, place.acks);
             let replica = |replica: &wire::control::ReplicaPlace| Replica {
                 server: name(replica.server),
                 disk: replica.disk.to_string(),
@@ -193,6 +208,7 @@ pub async fn stat(client: &Client, path: &str, json: bool) -> Done {
                 state: if place.sealed.is_some() { "sealed" } else { "open" },
                 epoch: place.epoch.get(),
                 scheme: scheme.to_string(),
+                compression: place.compression.map(|compression| compression.to_string()),
                 copies,
                 acks: place.acks,
                 replicas: place.replicas.iter().map(replica).collect(),
@@ -220,7 +236,12 @@ fn print_stat(stat: &Stat) -> Done {
     }
     let at_least = |len| format!("bytes     {len} or more: its writer is not heard of");
     lines.extend(stat.len_at_least.map(at_least));
-    lines.extend(facts.policy.as_ref().map(|policy| format!("policy    {policy}")));
+    let with = |word: &String, compression: &Option<String>| match compression {
+        Some(compression) => format!("{word} {compression}"),
+        None => word.clone(),
+    };
+    let policy = facts.policy.as_ref().map(|policy| with(policy, &facts.compression));
+    lines.extend(policy.map(|policy| format!("policy    {policy}")));
     lines.extend(facts.target.as_ref().map(|target| format!("target    {target}")));
     lines.extend(facts.id.as_ref().map(|id| format!("id        {id}")));
     lines.iter().try_for_each(|line| print_line(line))?;
@@ -236,7 +257,7 @@ fn print_stat(stat: &Stat) -> Done {
             chunk.len.map_or("-".to_owned(), |len| len.to_string()),
             chunk.state.to_owned(),
             chunk.epoch.to_string(),
-            chunk.scheme.clone(),
+            with(&chunk.scheme, &chunk.compression),
             replicas.join(","),
         ]);
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use wire::control::Policy;
 
-use crate::args::parse_size;
+use crate::sizes::parse_size;
 
 /// `craton volume`.
 #[derive(Subcommand, Debug)]

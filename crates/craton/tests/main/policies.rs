@@ -98,6 +98,32 @@ fn files_inherit_the_policy_of_the_nearest_directory_and_keep_it() {
     let twice = [content(9000, 3), content(9000, 3)].concat();
     assert!(fs::read(&back).expect("a file") == twice, "it is read back byte for byte");
 
+    // Compressed: of 8 MiB that shrink much, three copies take less than one took.
+    let large = scratch.path("large");
+    let bytes: Vec<u8> = (0..8u32 << 20).map(|at| (at >> 12) as u8).collect();
+    fs::write(&large, &bytes).expect("a file");
+    let used = || json(&[&["fs", "df", "--json"], &cluster[..]].concat())["used_bytes"].as_u64();
+    on(&["policy", "set", "/a", "rep3", "--compression", "lz4", "--block", "64KiB"]);
+    let compressed = shown("/a");
+    assert_eq!((&compressed["policy"], &compressed["copies"]), (&"rep3".into(), &3.into()));
+    assert_eq!(compressed["compression"], "lz4", "{compressed}");
+    assert_eq!(compressed["block_bytes"], 64 << 10, "{compressed}");
+    assert_eq!(on(&["policy", "show", "/a"]), "rep3 lz4/64KiB: set on /a\n");
+    let before = used();
+    on(&["put", text(&large), "/a/large"]);
+    let stored = stat("/a/large");
+    assert_eq!((&stored["policy"], &stored["compression"]), (&"rep3".into(), &"lz4/64KiB".into()));
+    assert_eq!(stored["chunks"][0]["compression"], "lz4/64KiB", "{stored}");
+    assert_eq!(stored["len"], 8 << 20, "{stored}");
+    wait("heartbeats say what is used", SOON, || used() > before);
+    std::thread::sleep(Duration::from_secs(1));
+    let taken = used().zip(before).map(|(after, before)| after - before);
+    assert!(taken.is_some_and(|taken| taken < 8 << 20), "{taken:?} of {} bytes", 3 * (8 << 20));
+    on(&["get", "/a/large", text(&back)]);
+    assert!(fs::read(&back).expect("a file") == bytes, "it is read back byte for byte");
+    refused(&["policy", "set", "/a", "rep3", "--compression", "gzip"], 2, "zstd");
+    refused(&["policy", "set", "/a", "rep3", "--block", "3KiB"], 2, "power of two");
+
     // What cannot be.
     refused(&["policy", "set", "/a", "rep9"], 2, "rep1 to rep5");
     refused(&["policy", "set", "/a", "ec4+2"], 2, "rep1 to rep5");

@@ -8,7 +8,7 @@ use master_namespace::{
     Answer, Command, Found, Namespace, Outcome, Refusal, decode_outcome, encode_command,
 };
 use runtime::Rng;
-use wire::control::{Attributes, NameKey, NamespaceChange, Node, OpId, Policy};
+use wire::control::{Attributes, Compression, NameKey, NamespaceChange, Node, OpId, Policy};
 
 use super::model::{Model, No, Path, Thing};
 
@@ -137,7 +137,13 @@ fn no(refusal: Refusal) -> No {
     }
 }
 
-const POLICIES: [Policy; 4] = [Policy::rep(1), Policy::rep(3), Policy::rep(5), Policy::strict(5)];
+const POLICIES: [Policy; 5] = [
+    Policy::rep(1),
+    Policy::rep(3),
+    Policy::rep(5),
+    Policy::strict(5),
+    Policy::strict(5).compressed(Some(Compression::ZSTD)),
+];
 
 fn path(rng: &mut Rng) -> Path {
     let depth = rng.between(1, 3);
@@ -284,7 +290,7 @@ fn a_directory_that_comes_again_has_another_identity() {
 fn policies_that_are_none_are_refused() {
     let mut it = Checked::new();
     for (copies, acks) in [(0, 1), (6, 4), (3, 1), (3, 4), (0, 3)] {
-        let policy = Some(Policy { copies, acks });
+        let policy = Some(Policy::plain(copies, acks));
         let refused = it.change(NamespaceChange::SetDirPolicy { dir: DirId::ROOT, policy });
         assert_eq!(refused, Err(Refusal::BadPolicy), "{policy:?}");
         assert_eq!(it.state.dir_policy(DirId::ROOT), Ok(None));

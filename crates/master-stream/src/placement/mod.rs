@@ -38,6 +38,8 @@ pub struct ServerView {
     pub reached: bool,
     /// Appends under way.
     pub load: u32,
+    /// It takes rows (layout 2), or has not said yet that it does not.
+    pub rows: bool,
     /// Its disks, as last reported; empty when it has sent no heartbeat since the masters' start.
     pub disks: Vec<DiskView>,
 }
@@ -167,6 +169,11 @@ impl ClusterView {
     pub fn server(&self, server: ServerId) -> Option<&ServerView> {
         let at = self.servers.binary_search_by_key(&server, |server| server.server).ok()?;
         Some(&self.servers[at])
+    }
+
+    /// True when chunkservers take rows: no live one has said that it does not.
+    pub fn takes_rows(&self) -> bool {
+        self.servers.iter().all(|server| server.rows || !server.alive)
     }
 
     /// All servers, by ID.

@@ -20,6 +20,7 @@ fn server(id: u32, domain: &str, disks: &[(u128, u64, u64)]) -> ServerView {
         domain: domain.to_owned(),
         alive: true,
         reached: true,
+        rows: true,
         load: 0,
         disks: disks.collect(),
     }

@@ -301,6 +301,7 @@ mod tests {
                 alive: true,
                 reached: true,
                 load: 0,
+                rows: true,
                 disks: vec![disk],
             }
         };

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use base::{ChunkId, ClientId, DiskId, Epoch, FileId, ServerId};
 use proptest::prelude::*;
 use runtime::Rng;
-use wire::control::{OpId, Policy};
+use wire::control::{Compression, OpId, Policy};
 
 use crate::placement::ReplicaLocation;
 use crate::planted::{Planted, plant};
@@ -21,8 +21,8 @@ struct Oracle {
     deleted: BTreeMap<FileId, u64>,
     /// Policy of each file, as the last command that was taken set it.
     policies: BTreeMap<FileId, Policy>,
-    /// Copies and acknowledgements of each chunk, as it was made.
-    made: BTreeMap<ChunkId, (u8, u8)>,
+    /// Policy of each chunk, as it was made.
+    made: BTreeMap<ChunkId, Policy>,
 }
 
 impl Oracle {
@@ -42,9 +42,10 @@ impl Oracle {
                 return Err(format!("the policy of {file} changed by itself"));
             }
             for chunk in stream.all_chunks() {
-                let new = (policy.copies, policy.acks.min(chunk.len_slots() as u8));
+                let new = Policy { acks: policy.acks.min(chunk.len_slots() as u8), ..policy };
                 let made = *self.made.entry(chunk.id).or_insert(new);
-                if made != (chunk.copies, chunk.acks) {
+                let now = Policy::plain(chunk.copies, chunk.acks).compressed(chunk.compression);
+                if made != now {
                     return Err(format!("{} was made {made:?}: {chunk:?}", chunk.id));
                 }
             }
@@ -62,7 +63,13 @@ impl Oracle {
 
 const FILE_MEMORY_MS: u64 = 500;
 
-const POLICIES: [Policy; 4] = [Policy::rep(1), Policy::rep(2), Policy::rep(5), Policy::strict(3)];
+const POLICIES: [Policy; 5] = [
+    Policy::rep(1),
+    Policy::rep(2),
+    Policy::rep(5),
+    Policy::strict(3),
+    Policy::strict(3).compressed(Some(Compression::LZ4)),
+];
 
 struct Driver {
     rng: Rng,
@@ -201,7 +208,7 @@ impl Driver {
         let (op, file) = (self.op(), self.file());
         let epoch = self.epoch(file);
         let delete_at_ms = self.clock_ms + 100;
-        let policy = *self.rng.pick(&[Policy::strict(3), Policy { copies: 3, acks: 2 }]);
+        let policy = *self.rng.pick(&[Policy::strict(3), Policy::plain(3, 2)]);
         match self.rng.below(21) {
             20 => Action::SetPolicy { op, file, policy: *self.rng.pick(&POLICIES) },
             0..4 => Action::Open { op, file, policy, fresh: self.fresh(3) },
@@ -434,6 +441,19 @@ fn a_set_policy_has_the_bytes_of_its_version_and_old_rows_are_read() {
     let after = row(&mut state);
     assert_eq!(after[2..before.len()], before[2..], "all but the policy");
     assert_eq!(after[before.len()..], [3, 3], "copies of the chunk and of the spare");
+
+    // With a compression: another form of the policy, and of what chunks have.
+    let policy = Policy::rep(5).compressed(Some(Compression::LZ4));
+    let op = OpId { client: ClientId::new(1), seq: 3, acked_below: 1 };
+    let set = Command { clock_ms: 5, action: Action::SetPolicy { op, file, policy } };
+    let hex: String = set.encode().iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hex, SET_COMPRESSION);
+    assert_eq!(Command::decode(&set.encode()).as_ref(), Ok(&set));
+    state.run(set);
+    let compressed = row(&mut state);
+    assert_eq!(compressed[..4], [0xC0, 5, 3, 0x31]);
+    assert_eq!(compressed[4..before.len() + 2], before[2..], "all but the policy");
+    assert_eq!(compressed[before.len() + 2..], [0xC0, 3, 0, 3, 0], "plain chunks of 3 copies");
 }
 
 /// Bytes of a stream's row beside its chunks: policy 2, epoch 8, writing and finished, opening 1,
@@ -444,6 +464,8 @@ const fn row_len_without_chunks() -> usize {
 
 const SET_POLICY: &str = "01050000000000000011010000000000000002000000000000000100000000000000\
     03000000000000000503";
+const SET_COMPRESSION: &str = "01050000000000000011010000000000000003000000000000000100000000000000\
+    0300000000000000c0050331";
 const CLOSE: &str = "01050000000000000007010000000000000002000000000000000100000000000000\
     0300000000000000040000000000000000000900000000000000";
 const SEAL_ABANDONED: &str = "01050000000000000010010000000000000002000000000000000100000000000000\

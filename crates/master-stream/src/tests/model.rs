@@ -388,6 +388,7 @@ impl ClusterSource for Model {
             alive: server.up,
             reached: !self.unreached.borrow().contains(&server.id),
             load: 0,
+            rows: true,
             disks: server
                 .disks
                 .iter()

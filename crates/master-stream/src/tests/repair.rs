@@ -427,7 +427,7 @@ fn place_that_was_fenced_before_its_first_byte_is_filled_and_not_damaged() {
     let sim = Sim::new(12);
     let vote_timeout = Duration::from_millis(50);
     let all_vote = || StreamConfig { vote_timeout, ..config(&sim) };
-    let cluster = Cluster::with_config(&sim, Policy { copies: 3, acks: 2 }, 4, all_vote);
+    let cluster = Cluster::with_config(&sim, Policy::plain(3, 2), 4, all_vote);
     Cluster::run(&sim, &cluster, async |cluster| {
         cluster.services.iter().for_each(|service| service.start_background());
         let mut writer = Writer::open(Client::new(&cluster), FILE).await.unwrap();
@@ -596,7 +596,7 @@ fn damaged_tail_of_a_living_writer_is_sealed_after_the_grace_period() {
 #[test]
 fn a_spare_without_votes_does_not_hold_up_the_seal() {
     let sim = Sim::new(10);
-    let cluster = Cluster::new(&sim, Policy { copies: 3, acks: 2 }, 6);
+    let cluster = Cluster::new(&sim, Policy::plain(3, 2), 6);
     Cluster::run(&sim, &cluster, async |cluster| {
         let mut writer = Writer::open(Client::new(&cluster), FILE).await.unwrap();
         writer.append(&[1; 100]).await.unwrap();

@@ -129,7 +129,7 @@ fn a_file_is_written_and_located() {
 #[test]
 fn an_open_fences_the_writer_before() {
     let sim = Sim::new(2);
-    let cluster = Cluster::new(&sim, Policy { copies: 3, acks: 2 }, 4);
+    let cluster = Cluster::new(&sim, Policy::plain(3, 2), 4);
     Cluster::run(&sim, &cluster, async |cluster| {
         let file = FileId::new(1);
         let mut first = Writer::open(Client::new(&cluster), file).await.unwrap();
@@ -307,7 +307,7 @@ fn seal_after_a_silent_loss(policy: Policy) -> Option<String> {
 
 #[test]
 fn end_that_one_disk_lost_silently_is_sealed_from_another() {
-    for policy in [Policy { copies: 3, acks: 2 }, Policy::strict(3)] {
+    for policy in [Policy::plain(3, 2), Policy::strict(3)] {
         assert_eq!(seal_after_a_silent_loss(policy), None, "{policy:?}");
         plant(Some(Planted::StatisticIsLength));
         let found = seal_after_a_silent_loss(policy);
@@ -322,7 +322,7 @@ fn bytes_in_flight_that_cannot_be_copied_are_given_up() {
     let sim = Sim::new(7);
     let vote_timeout = Duration::from_millis(50);
     let all_vote = || StreamConfig { vote_timeout, ..config(&sim) };
-    let cluster = Cluster::with_config(&sim, Policy { copies: 3, acks: 2 }, 3, all_vote);
+    let cluster = Cluster::with_config(&sim, Policy::plain(3, 2), 3, all_vote);
     cluster.model.in_place.set(true);
     Cluster::run(&sim, &cluster, async |cluster| {
         let file = FileId::new(1);
@@ -349,7 +349,7 @@ fn bytes_in_flight_that_cannot_be_copied_are_given_up() {
 fn replica_that_was_fenced_before_its_creation_is_filled_and_votes() {
     for seed in 0..8 {
         let sim = Sim::new(seed);
-        let cluster = Cluster::new(&sim, Policy { copies: 3, acks: 2 }, 3);
+        let cluster = Cluster::new(&sim, Policy::plain(3, 2), 3);
         Cluster::run(&sim, &cluster, async |cluster| {
             let file = FileId::new(1);
             let mut writer = Writer::open(Client::new(&cluster), file).await.unwrap();

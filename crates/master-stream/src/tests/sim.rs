@@ -231,12 +231,8 @@ fn run(seed: u64, policy: Policy) -> Outcome {
     }
 }
 
-const POLICIES: [Policy; 4] = [
-    Policy::strict(3),
-    Policy { copies: 3, acks: 2 },
-    Policy { copies: 5, acks: 3 },
-    Policy::strict(1),
-];
+const POLICIES: [Policy; 4] =
+    [Policy::strict(3), Policy::plain(3, 2), Policy::plain(5, 3), Policy::strict(1)];
 
 fn policy_of(seed: u64) -> Policy {
     POLICIES[(seed % 16 / 5) as usize]
@@ -310,9 +306,9 @@ fn equal_seeds_give_equal_runs() {
 #[test]
 fn planted_bugs_in_recovery_are_found() {
     for (bug, policy, first) in [
-        (Planted::ShortestVote, Policy { copies: 5, acks: 3 }, 1000),
-        (Planted::OneVote, Policy { copies: 3, acks: 2 }, 1000),
-        (Planted::NoFence, Policy { copies: 3, acks: 2 }, 1000),
+        (Planted::ShortestVote, Policy::plain(5, 3), 1000),
+        (Planted::OneVote, Policy::plain(3, 2), 1000),
+        (Planted::NoFence, Policy::plain(3, 2), 1000),
         (Planted::DamagedVotes, Policy::strict(2), 1020),
     ] {
         plant(Some(bug));

@@ -68,6 +68,8 @@ struct LastHeartbeat {
     boot: u64,
     seq: u64,
     load: u32,
+    /// Highest layout of replicas that it takes.
+    layout: u8,
     disks: Vec<DiskReport>,
 }
 
@@ -174,14 +176,14 @@ impl Liveness {
         }
         let mut disks = heartbeat.disks;
         disks.truncate(DISKS_MAX);
-        let Heartbeat { server, boot, seq, load, .. } = heartbeat;
+        let Heartbeat { server, boot, seq, load, layout, .. } = heartbeat;
         if known.is_none_or(|known| known.boot != boot) {
             state.reach.remove(&server); // Another process, which may be reached.
         }
         let gap = state.dead_after / 4;
         state.reach.entry(server).or_insert(ServerReach::new(now)).note_heartbeat(now, gap);
         state.refuse_copies(server, &mut disks, now, registered);
-        state.servers.insert(server, LastHeartbeat { at: now, boot, seq, load, disks });
+        state.servers.insert(server, LastHeartbeat { at: now, boot, seq, load, layout, disks });
     }
 
     /// Judges the answers to pings so far, and returns the servers that are to be pinged now: those
@@ -307,6 +309,7 @@ impl Liveness {
                     .is_some_and(|heartbeat| now.since(heartbeat.at) < state.dead_after),
                 reached: state.unreached(id, now).is_none(),
                 load: heartbeat.map_or(0, |heartbeat| heartbeat.load),
+                rows: heartbeat.is_none_or(|heartbeat| heartbeat.layout >= wire::row::LAYOUT),
                 disks: heartbeat.map_or(Vec::new(), |heartbeat| {
                     heartbeat.disks.iter().filter(opened).map(disk).collect()
                 }),

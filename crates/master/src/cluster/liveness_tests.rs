@@ -55,6 +55,7 @@ impl Bed {
             damaged,
             quiet: Vec::new(),
             load: 0,
+            layout: 2,
         };
         self.liveness.hear(heartbeat, self.now, &self.registered);
     }

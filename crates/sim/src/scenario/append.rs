@@ -272,7 +272,7 @@ async fn write_files(load: Rc<Load>, client: Client, number: usize, round: u64, 
 async fn write_file(load: &Load, client: &Client, path: &str, rng: &mut Rng) -> Result<(), String> {
     let env = client.env();
     let (copies, acks) = *rng.pick(load.plan.policies);
-    let policy = Policy { copies, acks };
+    let policy = Policy::plain(copies, acks);
     let made = load.judge(("a creation", path), client.create(path, policy, 0o644, false).await)?;
     let Some(file) = made else {
         env.sleep(Duration::from_millis(100)).await;

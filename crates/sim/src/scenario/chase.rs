@@ -143,7 +143,7 @@ async fn keep_writing(load: Load, client: Client, number: u64) {
 
 async fn write_file(load: &Load, client: &Client, path: &str) -> Result<(), String> {
     let text = |error: client::Error| format!("{path}: {error}");
-    let policy = Policy { copies: 3, acks: 2 };
+    let policy = Policy::plain(3, 2);
     let file = client.create(path, policy, 0o644, false).await.map_err(text)?;
     let appender = file.append_handle().await.map_err(text)?;
     load.oracle.opened(path, appender.epoch(), appender.acked_len(), load.draw(1, u64::MAX))?;

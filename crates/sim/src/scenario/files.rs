@@ -10,7 +10,7 @@ use wire::control::Policy;
 use crate::cluster::Cluster;
 use crate::oracle::Oracle;
 
-pub(super) const POLICY: Policy = Policy { copies: 3, acks: 2 };
+pub(super) const POLICY: Policy = Policy::plain(3, 2);
 
 /// Files, and the clients that make them.
 pub(super) struct Files {

@@ -71,7 +71,7 @@ pub(super) async fn run(sim: Sim, faults: Faults) -> Result<(), String> {
         oracle: Oracle::new(),
         stop: Cell::new(false),
         verdict: RefCell::default(),
-        policy: Policy { copies: 3, acks },
+        policy: Policy::plain(3, acks),
         stays: Cell::new(0),
         appended: Cell::new(0),
     });

@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use base::{DirId, Kind, MIB};
 use client::{Client, Error};
+use codec::block::{BlockSize, Codec};
 use runtime::sim::Sim;
 use runtime::{Class, Rng};
-use wire::control::{ChunkPlace, NameKey, Node, Policy};
+use wire::control::{ChunkPlace, Compression, NameKey, Node, Policy};
 
 use crate::cluster::{Cluster, Shape};
 use crate::nemesis::{Faults, NONE, Nemesis};
@@ -41,10 +42,12 @@ const DIRS: [Dir; 4] = [Dir::Root, Dir::P, Dir::R, Dir::Q];
 impl Dir {
     /// Policies that are set on it, and on no other: what a file got says where it is from.
     fn policies(self) -> &'static [Policy] {
-        const ROOT: [Policy; 2] = [Policy::rep(5), Policy::strict(5)];
+        const LZ4: Option<Compression> = Some(Compression::LZ4);
+        const ZSTD: Option<Compression> = Some(Compression::ZSTD);
+        const ROOT: [Policy; 2] = [Policy::rep(5), Policy::rep(5).compressed(LZ4)];
         const P: [Policy; 2] = [Policy::rep(1), Policy::strict(4)];
-        const R: [Policy; 1] = [Policy::rep(4)];
-        const Q: [Policy; 3] = [Policy::rep(2), Policy::rep(3), Policy::strict(3)];
+        const R: [Policy; 1] = [Policy::rep(4).compressed(ZSTD)];
+        const Q: [Policy; 3] = [Policy::rep(3), Policy::rep(3).compressed(LZ4), Policy::strict(3)];
         match self {
             Dir::Root => &ROOT,
             Dir::P => &P,
@@ -55,11 +58,15 @@ impl Dir {
 }
 
 /// Of a file below directories without a policy: it has no word, and is set on none.
-const FALLBACK: Policy = Policy { copies: 5, acks: 4 };
+const FALLBACK: Policy = Policy::plain(5, 4);
 
 /// A policy as a value of a register; 0: none.
 fn value(policy: Option<Policy>) -> u64 {
-    policy.map_or(0, |policy| u64::from(policy.copies) << 8 | u64::from(policy.acks))
+    let number = |policy: Policy| {
+        let Policy { copies, acks, compression } = policy;
+        u64::from_be_bytes([0, 0, 0, 0, 0, Compression::to_byte(compression), copies, acks])
+    };
+    policy.map_or(0, number)
 }
 
 struct Load {
@@ -265,7 +272,8 @@ fn is_made_with(chunk: &ChunkPlace, policy: Policy) -> bool {
         0..=3 => policy.acks..=policy.acks,
         _ => 1..=policy.acks,
     };
-    chunk.copies == policy.copies && acks.contains(&chunk.acks)
+    let form = (chunk.copies, chunk.compression) == (policy.copies, policy.compression);
+    form && acks.contains(&chunk.acks)
 }
 
 /// Sets a file's policy while it is written to.
@@ -281,6 +289,9 @@ async fn under_a_writer(cluster: &Cluster, client: &Client, servers: u8) -> Resu
         Rng::new(number).fill(&mut bytes);
         bytes
     };
+    let block = BlockSize::new(codec::limits::BLOCK_LOG2_MAX);
+    let large = block.map(|block| Compression { codec: Codec::Lz4, block });
+    let compressions = [None, large, Some(Compression::ZSTD)];
     // Chunks that are there, or recorded as spares, when a policy is set may have the former one.
     let mut known = BTreeSet::new();
     for change in 0..CHANGES {
@@ -292,6 +303,7 @@ async fn under_a_writer(cluster: &Cluster, client: &Client, servers: u8) -> Resu
             let copies = sim.with_rng(|rng| rng.between(1, u64::from(servers.min(5)))) as u8;
             let strict = sim.with_rng(|rng| rng.one_in(2));
             let policy = if strict { Policy::strict(copies) } else { Policy::rep(copies) };
+            let policy = policy.compressed(sim.with_rng(|rng| *rng.pick(&compressions)));
             known = file.chunks().await.map_err(failed)?.chunks.iter().map(|it| it.chunk).collect();
             file.set_policy(policy).await.map_err(failed)?;
             policies.push(policy);

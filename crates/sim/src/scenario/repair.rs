@@ -131,7 +131,7 @@ impl Act {
         self.sim.sleep(Duration::from_secs(3)).await;
         let (host, client) = self.cluster.client(None).await.map_err(|e| e.to_string())?;
         let idle = self.write(&client, "/idle", 20, Policy::strict(3)).await?;
-        let busy = self.write(&client, "/busy", 20, Policy { copies: 3, acks: 2 }).await?;
+        let busy = self.write(&client, "/busy", 20, Policy::plain(3, 2)).await?;
         let empty = self.write(&client, "/empty", 0, Policy::strict(3)).await?;
         let view = self.cluster.until_whole(Duration::from_secs(2)).await;
         if view.is_ok() {
@@ -226,7 +226,7 @@ impl Act {
 
     async fn quiet(&self) -> Result<(), String> {
         let (host, client) = self.cluster.client(None).await.map_err(|e| e.to_string())?;
-        let policy = Policy { copies: 3, acks: self.draw(2, 3) as u8 };
+        let policy = Policy::plain(3, self.draw(2, 3) as u8);
         let writer = self.write(&client, "/quiet", 30, policy).await?;
         self.sim.crash(host, CrashMode::Power);
         drop(writer);
@@ -256,7 +256,7 @@ impl Act {
     async fn three(&self) -> Result<(), String> {
         const PATH: &str = "/three";
         let (host, client) = self.cluster.client(None).await.map_err(|e| e.to_string())?;
-        let writer = self.write(&client, PATH, 0, Policy { copies: 3, acks: 2 }).await?;
+        let writer = self.write(&client, PATH, 0, Policy::plain(3, 2)).await?;
         let third = self.draw(0, 2) as usize;
         let unseen = self.cluster.servers()[third];
         self.sim.set_blocked(host, unseen, true);

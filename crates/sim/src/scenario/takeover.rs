@@ -42,7 +42,7 @@ pub(super) async fn run(sim: Sim, faults: Faults) -> Result<(), String> {
         oracle: Oracle::new(),
         stop: Cell::new(false),
         verdict: Rc::default(),
-        policy: Policy { copies: 3, acks },
+        policy: Policy::plain(3, acks),
         takeovers: Cell::new(0),
     });
     let mut hosts = Vec::new();

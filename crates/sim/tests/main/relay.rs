@@ -44,7 +44,7 @@ fn opening_is_not_kept_for_a_leader_that_may_come() {
         let (endpoint, to) = (cluster.endpoint(&env), cluster.master_addrs()[2]);
         let open = StreamChange::Open {
             file,
-            policy: Policy { copies: 3, acks: 2 },
+            policy: Policy::plain(3, 2),
             grant: [0; 16],
             spares: 0,
             purpose: Purpose::Data,

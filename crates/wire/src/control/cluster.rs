@@ -161,6 +161,8 @@ pub struct Heartbeat {
     /// Open replicas whose writers have sent nothing for long, up to a bound. Reported again while
     /// it lasts.
     pub quiet: Vec<(DiskId, ChunkId)>,
+    /// Highest layout of replicas that it takes: 2 for rows (C18, C19).
+    pub layout: u8,
 }
 
 /// A change of a lock.

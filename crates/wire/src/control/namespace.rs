@@ -3,7 +3,7 @@
 use base::{DirId, FileId};
 
 use super::OpId;
-use super::stream::Policy;
+use super::policy::Policy;
 
 /// Attributes of a file or directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

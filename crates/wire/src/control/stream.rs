@@ -1,80 +1,12 @@
 //! The stream service's messages: the chunks of FlatLogFiles (C1, C6-C9, C15).
 
-use std::fmt;
 use std::net::SocketAddr;
-use std::str::FromStr;
 
 use base::{ChunkId, DiskId, Epoch, FileId, ServerId};
 
 use super::OpId;
+use super::policy::{Compression, Policy};
 use crate::data::Purpose;
-
-/// Replication policy of a file: each chunk on `copies` replicas, an append acknowledged when
-/// `acks` of them have it durable (MaxCopy and MinCopy; `2 * acks > copies`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Policy {
-    /// MaxCopy, 1 to 5.
-    pub copies: u8,
-    /// MinCopy.
-    pub acks: u8,
-}
-
-impl Policy {
-    /// `repN`: N copies, of which more than half acknowledge; the writer chases the others (C14).
-    pub const fn rep(copies: u8) -> Policy {
-        Policy { copies, acks: copies / 2 + 1 }
-    }
-
-    /// `repN-strict`: N copies, all of which acknowledge.
-    pub const fn strict(copies: u8) -> Policy {
-        Policy { copies, acks: copies }
-    }
-
-    /// True when `1 <= acks <= copies <= 5` and `2 * acks > copies`.
-    pub const fn is_valid(self) -> bool {
-        self.acks >= 1
-            && self.acks <= self.copies
-            && self.copies <= 5
-            && 2 * self.acks > self.copies
-    }
-
-    /// Fenced replicas whose answers recovery needs: F = n - m + 1 (`protocols.md`).
-    pub const fn recovery_votes(self) -> u8 {
-        self.copies - self.acks + 1
-    }
-}
-
-impl fmt::Display for Policy {
-    /// The word that commands take; with the acknowledgements where no word says them.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Policy { copies, acks } = *self;
-        if *self == Policy::rep(copies) {
-            write!(f, "rep{copies}")
-        } else if *self == Policy::strict(copies) {
-            write!(f, "rep{copies}-strict")
-        } else {
-            write!(f, "rep{copies} ({acks} acknowledge)")
-        }
-    }
-}
-
-impl FromStr for Policy {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Policy, String> {
-        let policy = match text.strip_suffix("-strict") {
-            Some(word) => copies(word).map(Policy::strict),
-            None => copies(text).map(Policy::rep),
-        };
-        policy.ok_or_else(|| "a policy is rep1 to rep5, or rep3-strict and the like".to_owned())
-    }
-}
-
-/// The number in `repN`. It has one digit, so that each policy has one word.
-fn copies(word: &str) -> Option<u8> {
-    let &[digit] = word.strip_prefix("rep")?.as_bytes() else { return None };
-    (b'1'..=b'5').contains(&digit).then(|| digit - b'0')
-}
 
 /// Location of one replica of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,6 +38,9 @@ pub struct ChunkPlace {
     pub token: [u8; 16],
     /// MaxCopy for this chunk; 0: unknown (masters before 0.2 leave it out).
     pub copies: u8,
+    /// Compression that its writer is asked for. What sectors hold says itself what it is: rows that
+    /// the writer laid out before it knew go into the chunk as they are.
+    pub compression: Option<Compression>,
 }
 
 /// A request to a stream partition. The partition is [`super::stream_partition`] of the file.
@@ -294,27 +229,4 @@ pub enum StreamReply {
         /// Sum of the sealed chunks' lengths.
         len: u64,
     },
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn policies_have_one_word_each() {
-        for copies in 1..=5 {
-            for acks in copies / 2 + 1..=copies {
-                let policy = Policy { copies, acks };
-                assert!(policy.is_valid(), "{policy}");
-                let named = policy == Policy::rep(copies) || policy == Policy::strict(copies);
-                assert_eq!(policy.to_string().parse() == Ok(policy), named, "{policy}");
-            }
-        }
-        let acks = |text: &str| text.parse::<Policy>().map(|policy| policy.acks);
-        assert_eq!(["rep1", "rep2", "rep3", "rep4", "rep5"].map(acks), [1, 2, 2, 3, 3].map(Ok));
-        assert_eq!(["rep2-strict", "rep3-strict", "rep5-strict"].map(acks), [2, 3, 5].map(Ok));
-        for word in ["rep0", "rep6", "rep03", "rep+3", "3", "rep", "rep3-", "rep3-strict-strict"] {
-            assert!(acks(word).is_err(), "{word}");
-        }
-    }
 }

@@ -90,7 +90,7 @@ fn heartbeat() -> impl Strategy<Value = Heartbeat> {
     made!((server, server()), (addr, addr()), (boot, any::<u64>()), (seq, 1..=u64::MAX),
     (disks, vec(disk_report(), 0..4)), (damaged, vec((disk(), chunk()), 0..4)),
     (load, any::<u32>()), (quiet, vec((disk(), chunk()), 0..4)) => {
-        Heartbeat { server, addr, boot, seq, disks, damaged, load, quiet }
+        Heartbeat { server, addr, boot, seq, disks, damaged, load, quiet, layout: (load % 3) as u8 }
     })
 }
 
@@ -196,9 +196,14 @@ fn cluster_reply() -> impl Strategy<Value = ClusterReply> {
 }
 
 fn policy() -> impl Strategy<Value = Policy> {
-    (1..=5u8).prop_flat_map(|copies| {
-        (copies / 2 + 1..=copies).prop_map(move |acks| Policy { copies, acks })
-    })
+    let copies = (1..=5u8).prop_flat_map(|copies| {
+        (copies / 2 + 1..=copies).prop_map(move |acks| Policy::plain(copies, acks))
+    });
+    (copies, compression()).prop_map(|(policy, compression)| policy.compressed(compression))
+}
+
+fn compression() -> impl Strategy<Value = Option<Compression>> {
+    any::<u8>().prop_map(|byte| Compression::from_byte(byte).unwrap_or(None))
 }
 
 fn attributes() -> impl Strategy<Value = Attributes> {
@@ -291,8 +296,8 @@ fn replica() -> impl Strategy<Value = ReplicaPlace> {
 fn chunk_place() -> impl Strategy<Value = ChunkPlace> {
     made!((chunk, chunk()), (epoch, epoch()), (base, any::<u64>()),
         (sealed, option::of(chunk_len())), (replicas, vec(replica(), 0..6)), (acks, 1..=5u8),
-        (token, any::<[u8; 16]>()), (copies, 0..=5u8) => {
-        ChunkPlace { chunk, epoch, base, sealed, replicas, acks, token, copies }
+        (token, any::<[u8; 16]>()), (copies, 0..=5u8), (compression, compression()) => {
+        ChunkPlace { chunk, epoch, base, sealed, replicas, acks, token, copies, compression }
     })
 }
 

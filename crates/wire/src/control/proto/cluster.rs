@@ -5,7 +5,8 @@ use base::{ChunkId, ClusterId, DiskId, FormationId, ServerId};
 use super::envelope::change;
 use super::{Proto, WireError, all, need, pb};
 use crate::control::check::{
-    addr_bytes, addr_from, bounded, cut, each, label, range, text, u16_from, u128_bytes, u128_from,
+    addr_bytes, addr_from, bounded, cut, each, label, range, range_u8, text, u16_from, u128_bytes,
+    u128_from,
 };
 use crate::control::limits::{
     ABNORMAL_MAX, DAMAGED_MAX, DISKS_MAX, GROUPS_MAX, LABEL_MAX, LOCK_TTL_MAX_MS, LOCK_TTL_MIN_MS,
@@ -121,6 +122,7 @@ impl Proto for Heartbeat {
             damaged: self.damaged.iter().map(replica).collect(),
             load: self.load,
             quiet: self.quiet.iter().map(replica).collect(),
+            layout: self.layout.into(),
         }
     }
 
@@ -134,6 +136,7 @@ impl Proto for Heartbeat {
             damaged: each(pb.damaged, DAMAGED_MAX, "Heartbeat.damaged", replica_from)?,
             load: pb.load,
             quiet: each(pb.quiet, DAMAGED_MAX, "Heartbeat.quiet", replica_from)?,
+            layout: range_u8(pb.layout, 0..=u8::MAX, "Heartbeat.layout")?,
         })
     }
 }

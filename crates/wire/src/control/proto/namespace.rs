@@ -8,7 +8,8 @@ use super::{Proto, WireError, all, need, pb};
 use crate::control::check::{each, name, range_u8, range_u32, secret, text, u128_bytes, u128_from};
 use crate::control::limits::{LINKS_MAX, LIST_MAX, MODE_MAX, TARGET_MAX};
 use crate::control::{
-    Attributes, NameKey, NamedNode, NamespaceChange, NamespaceReply, NamespaceRequest, Node, Policy,
+    Attributes, Compression, NameKey, NamedNode, NamespaceChange, NamespaceReply, NamespaceRequest,
+    Node, Policy,
 };
 
 impl Proto for Attributes {
@@ -28,13 +29,18 @@ impl Proto for Policy {
     type Pb = pb::Policy;
 
     fn to_pb(&self) -> pb::Policy {
-        pb::Policy { copies: self.copies.into(), acks: self.acks.into() }
+        pb::Policy {
+            copies: self.copies.into(),
+            acks: self.acks.into(),
+            compression: Compression::to_byte(self.compression).into(),
+        }
     }
 
     fn from_pb(pb: pb::Policy) -> Result<Policy, WireError> {
         let policy = Policy {
             copies: range_u8(pb.copies, 0..=u8::MAX, "Policy.copies")?,
             acks: range_u8(pb.acks, 0..=u8::MAX, "Policy.acks")?,
+            compression: compression(pb.compression, "Policy.compression")?,
         };
         // The range comes first, so that no arithmetic of the check can overflow.
         if policy.copies > 5 || policy.acks > 5 || !policy.is_valid() {
@@ -42,6 +48,14 @@ impl Proto for Policy {
         }
         Ok(policy)
     }
+}
+
+pub(super) fn compression(
+    number: u32,
+    field: &'static str,
+) -> Result<Option<Compression>, WireError> {
+    let byte = range_u8(number, 0..=u8::MAX, field)?;
+    Compression::from_byte(byte).map_err(|_| WireError::OutOfRange { field, value: number.into() })
 }
 
 fn target(target: String) -> Result<String, WireError> {

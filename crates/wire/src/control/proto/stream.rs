@@ -4,6 +4,7 @@ use base::limits::{CHUNK_LEN_MAX, REPLICAS_MAX};
 use base::{ChunkId, DiskId, Epoch, FileId, ServerId};
 
 use super::envelope::change;
+use super::namespace::compression;
 use super::{Proto, WireError, all, need, pb};
 use crate::control::check::{
     addr_bytes, addr_from, each, range_u8, range_u32, secret, u128_bytes, u128_from,
@@ -12,8 +13,8 @@ use crate::control::limits::{
     AVOID_MAX, LOCATE_CHUNKS_MAX, LOCATE_FILES_MAX, PLACES_MAX, SPARES_MAX,
 };
 use crate::control::{
-    ChunkPlace, ReplicaFault, ReplicaPlace, StreamChange, StreamReply, StreamRequest, StreamView,
-    WriterGrant,
+    ChunkPlace, Compression, ReplicaFault, ReplicaPlace, StreamChange, StreamReply, StreamRequest,
+    StreamView, WriterGrant,
 };
 use crate::data::Purpose;
 
@@ -54,6 +55,7 @@ impl Proto for ChunkPlace {
             acks: self.acks.into(),
             token: self.token.to_vec(),
             copies: self.copies.into(),
+            compression: Compression::to_byte(self.compression).into(),
         }
     }
 
@@ -68,6 +70,7 @@ impl Proto for ChunkPlace {
             acks: range_u8(pb.acks, 1..=REPLICAS_MAX as u8, "ChunkPlace.acks")?,
             token: secret(&pb.token, "ChunkPlace.token")?,
             copies: range_u8(pb.copies, 0..=REPLICAS_MAX as u8, "ChunkPlace.copies")?,
+            compression: compression(pb.compression, "ChunkPlace.compression")?,
         })
     }
 }
