@@ -57,16 +57,26 @@ impl Packer {
     /// [`BLOCK_HEAD`] more than the block's at most. The rest of `out` stays as it is. Panics when
     /// the block is empty or larger than promised, or when `out` lacks that room.
     pub fn pack(&mut self, block: &[u8], out: &mut [u8]) -> usize {
+        let (head, content) = out.split_first_chunk_mut().expect("room for a head");
+        BLOCK_HEAD + self.pack_apart(block, head, content)
+    }
+
+    /// As [`Packer::pack`], with the head in a place of its own; returns the length of the content.
+    pub fn pack_apart(
+        &mut self,
+        block: &[u8],
+        head_out: &mut [u8; BLOCK_HEAD],
+        out: &mut [u8],
+    ) -> usize {
         assert!((1..=self.size.bytes()).contains(&block.len()), "{} bytes", block.len());
         let (codec, content) = match self.compress(block) {
             Some(len) => (self.codec(), &self.scratch[..len]),
             None => (Codec::Plain, block),
         };
         let head = BlockHead { stored_len: content.len() as u32, codec, crc: crc32c(block) };
-        let (head_out, content_out) = out.split_at_mut(BLOCK_HEAD);
-        head_out.copy_from_slice(&head.encode());
-        copy(content, &mut content_out[..content.len()]);
-        BLOCK_HEAD + content.len()
+        *head_out = head.encode();
+        copy(content, &mut out[..content.len()]);
+        content.len()
     }
 
     /// Compresses into `scratch`; `None` when it saves too little.
@@ -106,8 +116,19 @@ impl Unpacker {
         let Some((head, rest)) = stored.split_first_chunk() else {
             return Err(BlockError::Damaged);
         };
+        Ok(BLOCK_HEAD + self.unpack_apart(head, rest, block)?)
+    }
+
+    /// As [`Unpacker::unpack`], with the head from a place of its own; returns the length of the
+    /// content, which is the front of `stored`.
+    pub fn unpack_apart(
+        &mut self,
+        head: &[u8; BLOCK_HEAD],
+        stored: &[u8],
+        block: &mut [u8],
+    ) -> Result<usize, BlockError> {
         let head = BlockHead::decode(head, block.len())?;
-        let content = rest.get(..head.stored_len as usize);
+        let content = stored.get(..head.stored_len as usize);
         let Some(content) = content else {
             return Err(BlockError::Length { stored: head.stored_len, logical: block.len() });
         };
@@ -124,7 +145,7 @@ impl Unpacker {
         }
         let seen = crc32c(block);
         match seen == head.crc {
-            true => Ok(BLOCK_HEAD + content.len()),
+            true => Ok(content.len()),
             false => Err(BlockError::Checksum { want: head.crc, seen }),
         }
     }

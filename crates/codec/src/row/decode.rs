@@ -20,7 +20,7 @@ pub struct Cell<'a> {
 /// Reads rows from any k of their cells. Its memory, 1 MiB and contexts of codecs, is allocated with
 /// it: a row allocates nothing.
 pub struct RowDecoder {
-    unpacker: Unpacker,
+    pub(super) unpacker: Unpacker,
     /// What is decoded of the fragments that are not at hand, one after the other.
     decoded: Box<[u8]>,
 }
@@ -56,12 +56,18 @@ impl RowDecoder {
                 None => stored_of(cells, index as u8).expect("at hand or missing"),
             };
             let share = index as u8;
+            let logical = &mut row[scheme.share(want, index)];
+            let Some((heads, contents)) = stored.split_at_checked(scheme.heads(logical.len()))
+            else {
+                return Err(RowError::Head);
+            };
             let mut at = 0;
-            for block in row[scheme.share(want, index)].chunks_mut(scheme.block().bytes()) {
-                let used = self.unpacker.unpack(&stored[at..], block);
+            let blocks = logical.chunks_mut(scheme.block().bytes());
+            for (block, head) in blocks.zip(heads.as_chunks().0) {
+                let used = self.unpacker.unpack_apart(head, &contents[at..], block);
                 at += used.map_err(|error| RowError::Block { share, error })?;
             }
-            if stored[at..].iter().any(|&byte| byte != 0) {
+            if contents[at..].iter().any(|&byte| byte != 0) {
                 return Err(RowError::Padding { share });
             }
         }

@@ -33,9 +33,16 @@ impl RowEncoder {
 
         let mut ends = [CELL_HEAD; FRAGMENTS_MAX];
         for (index, end) in ends.iter_mut().enumerate().take(scheme.k()) {
-            for block in row[scheme.share(len, index)].chunks(scheme.block().bytes()) {
-                *end += self.packer.pack(block, &mut cells[index][*end..]);
+            let share = &row[scheme.share(len, index)];
+            let stored = &mut cells[index][CELL_HEAD..];
+            let (heads, contents) = stored.split_at_mut(scheme.heads(share.len()));
+            let (heads, _) = heads.as_chunks_mut();
+            *end += heads.as_flattened().len();
+            let mut at = 0;
+            for (block, head) in share.chunks(scheme.block().bytes()).zip(heads) {
+                at += self.packer.pack_apart(block, head, &mut contents[at..]);
             }
+            *end += at;
         }
         let cell_len = ends.into_iter().max().expect("there are fragments");
         let (data, parity) = cells.split_at_mut(scheme.k());

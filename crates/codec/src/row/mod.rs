@@ -7,6 +7,7 @@
 
 mod decode;
 mod encode;
+mod front;
 
 use std::fmt;
 use std::ops::Range;
@@ -14,6 +15,7 @@ use std::ops::Range;
 use base::Kind;
 pub use decode::{Cell, RowDecoder};
 pub use encode::RowEncoder;
+pub use front::{CellFront, FRONT_MAX};
 
 use crate::block::{BLOCK_HEAD, BlockError, BlockSize};
 use crate::ec::{Code, CodeError, DecodeError};
@@ -107,10 +109,15 @@ impl Scheme {
         len.min(index * width)..len.min((index + 1) * width)
     }
 
+    /// Bytes of the heads of the blocks of a share of `len` logical bytes.
+    pub fn heads(self, len: usize) -> usize {
+        BLOCK_HEAD * self.block.count(len)
+    }
+
     /// Bytes of a cell of a row of `len` logical bytes, at most: all its blocks are stored plain.
     pub fn cell_max(self, len: usize) -> usize {
         let width = self.share_width(len);
-        CELL_HEAD + width + BLOCK_HEAD * self.block.count(width)
+        CELL_HEAD + width + self.heads(width)
     }
 }
 
