@@ -18,6 +18,7 @@ mod grey_master;
 mod grey_server;
 mod hedge;
 mod idle;
+mod late_open;
 mod locks;
 mod many_bad;
 mod names;
@@ -474,6 +475,17 @@ pub const SCENARIOS: &[Scenario] = &[
             "numbers: a chunk above 2^32",
             "numbers: a writer's epoch above 2^32",
             "numbers: a writer's epoch above 2^63",
+        ],
+    },
+    Scenario {
+        name: "late-open",
+        about: "openings and seals come late, of clients that are gone, beside a writer that lives",
+        run: |sim| Box::pin(late_open::run(sim)),
+        marks: &[
+            "late-open: a request of a client that is gone",
+            "late-open: a leader dies",
+            "late-open: both were opened",
+            "stream recovered",
         ],
     },
     Scenario {
