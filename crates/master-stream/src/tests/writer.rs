@@ -83,7 +83,7 @@ impl Client {
     pub async fn open(&self, file: FileId) -> Result<WriterGrant, ControlError> {
         let policy = self.cluster.policy;
         // Every other client is of a version that names no epoch.
-        let mut follows = (self.id.get() % 2 == 0).then_some(Epoch::NONE);
+        let mut follows = self.id.get().is_multiple_of(2).then_some(Epoch::NONE);
         loop {
             let (grant, spares, purpose) = ([0; 16], 2, Purpose::Data);
             let change = StreamChange::Open { file, policy, grant, spares, purpose, follows };

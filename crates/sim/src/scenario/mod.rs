@@ -485,16 +485,12 @@ pub const SCENARIOS: &[Scenario] = &[
             "late-open: a request of a client that is gone",
             "late-open: a leader dies",
             "late-open: both were opened",
-            "stream recovered",
         ],
     },
     Scenario {
         name: "takeover-idle",
         about: "writers do nothing for longer than rights live, and others take their files over",
-        run: |sim| {
-            let faults = Faults { server_crashes: true, ..NONE };
-            Box::pin(idle::run(sim, faults))
-        },
+        run: |sim| Box::pin(idle::run(sim, Faults { server_crashes: true, ..NONE })),
         marks: &[
             "idle: acknowledged after a pause",
             "idle: with a key",
