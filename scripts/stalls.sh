@@ -6,8 +6,14 @@
 #
 #   scripts/stalls.sh POLICY none|kill|stop|grey [PROCESS [CRATON]]
 #
-# With CRATON_STALLS_SHARED=1 the volume is a shared one that a second front end has open too, and writes
-# to: then a successor waits for the former owner's lease. The figures are of the first one.
+# CRATON_STALLS_WHAT says what is measured:
+#   writes  the longest write (the default);
+#   shared  the same of a shared volume that a second front end has open too, and writes to: then a
+#           successor waits for the former owner's lease. The figures are of the first one;
+#   attach  the longest attachment of another volume, with its first write, one after the other;
+#   move    the longest write, while the block server bs1 is killed half a second after the fault.
+#
+# CRATON_STALLS_SHARED=1 is the same as CRATON_STALLS_WHAT=shared.
 #
 # PROCESS is an ID (cs2, bs1, m1 ...), 'leader' for the master that leads the cluster group, or
 # 'manager' for the block manager that leads. Prints one line: policy, fault, process, writes a second,
@@ -29,7 +35,9 @@ if [ -n "${CRATON_STALLS_NETWORK:-}" ]; then
 fi
 frontends=1
 shared=
-if [ -n "${CRATON_STALLS_SHARED:-}" ]; then
+what=${CRATON_STALLS_WHAT:-${CRATON_STALLS_SHARED:+shared}}
+what=${what:-writes}
+if [ "$what" = shared ]; then
     frontends=2
     shared=--shared
 fi
@@ -72,6 +80,52 @@ fi
 write_for "$uri" fio 8 &
 load=$!
 sleep 6
+if [ "$what" = move ]; then
+    (sleep 0.5 && kill -9 "$bs1") &
+fi
+bs1=$(field "[one['pid'] for one in book['processes'] if one['id'] == 'bs1'][0]")
+if [ "$what" = attach ]; then
+    "$craton" volume create w --size 64MiB --policy "$policy" --cluster "$scratch/cluster" >/dev/null
+    python3 - "$uri" 22 >"$scratch/attach" <<'END' &
+import socket, struct, sys, time
+host, _, port = sys.argv[1].removeprefix("nbd://").rpartition(":")
+end = time.monotonic() + float(sys.argv[2])
+
+# NBD, fixed newstyle: an export by its name, one write, a disconnect.
+def attach(name):
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=20) as nbd:
+        def read(count):
+            data = b""
+            while len(data) < count:
+                more = nbd.recv(count - len(data))
+                if not more:
+                    raise OSError("the connection ended")
+                data += more
+            return data
+        read(18)
+        nbd.sendall(struct.pack(">I", 3))
+        nbd.sendall(b"IHAVEOPT" + struct.pack(">II", 1, len(name)) + name)
+        read(10)
+        nbd.sendall(struct.pack(">IHHQQI", 0x25609513, 0, 1, 1, 0, 4096) + bytes(4096))
+        if struct.unpack(">IIQ", read(16))[1]:
+            raise OSError("the write failed")
+        nbd.sendall(struct.pack(">IHHQQI", 0x25609513, 0, 2, 2, 0, 0))
+
+longest = count = 0
+while time.monotonic() < end:
+    began = time.monotonic()
+    while True:
+        try:
+            attach(b"w")
+            break
+        except OSError:
+            time.sleep(0.01)
+    longest, count = max(longest, time.monotonic() - began), count + 1
+    time.sleep(0.05)
+print(longest * 1000, count)
+END
+    attached=$!
+fi
 drop() {
     ip rule "$1" pref 10 ipproto tcp dport "${addr##*:}" blackhole
 }
@@ -80,12 +134,18 @@ case $fault in
     stop) kill -STOP "$pid" && sleep 10 && kill -CONT "$pid" ;;
     grey) drop add && sleep 10 && drop del ;;
 esac
-wait "$load" ${other:-}
-python3 - "$policy${shared:+ shared}" "$fault" "$process" "$scratch/fio.json" <<'END'
-import json, sys
-policy, fault, process, path = sys.argv[1:]
+wait "$load" ${other:-} ${attached:-}
+python3 - "$policy${shared:+ shared}" "$fault" "$process" "$scratch/fio.json" "$what" <<'END'
+import json, os, sys
+policy, fault, process, path, what = sys.argv[1:]
 write = json.load(open(path))["jobs"][0]["write"]
 longest = write["clat_ns"]["max"] / 1e6
 where = "" if fault == "none" else f" {process}"
-print(f"{policy} {fault}{where}: {write['iops']:.0f} writes a second, the longest {longest:.1f} ms")
+done = f"{write['iops']:.0f} writes a second"
+if what == "attach":
+    longest, count = map(float, open(os.path.join(os.path.dirname(path), "attach")).read().split())
+    done = f"{count:.0f} attachments"
+if what == "move":
+    where += ", then bs1 killed"
+print(f"{policy} {fault}{where}: {done}, the longest {longest:.1f} ms")
 END

@@ -18,7 +18,7 @@ use codec::crc32c;
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use runtime::{Class, Duration, Instant};
-use table::Purpose;
+use table::{Batch, Purpose, Writer};
 
 use super::core::{Core, PendingIndexUpdate};
 use super::files::{DataFile, Open};
@@ -405,15 +405,9 @@ impl Core {
         let mut pause = RETRY.0;
         loop {
             self.over.borrow().clone().map_or(Ok(()), Err)?;
-            let fault = match self.try_make_file(role).await {
+            let fault = match self.try_make_file(role, None).await {
                 Ok(open) => {
-                    let file = open.file.clone();
-                    self.commit(|batch| {
-                        batch.put(&file_key(file.number), &file.state.get().encode());
-                        self.put_state(batch);
-                        self.files.borrow_mut().insert(file.number, file.clone());
-                    })
-                    .await?;
+                    self.name_file(&open.file, |_| {}).await?;
                     return Ok(open);
                 }
                 Err(fault) => fault,
@@ -427,7 +421,37 @@ impl Core {
         }
     }
 
-    async fn try_make_file(&self, role: Role) -> Result<Open, Fault> {
+    /// The first DataFile, which the opening has begun; `more` goes to the table with its row.
+    pub(crate) async fn use_first_file(
+        &self,
+        begun: (String, Box<dyn Writer>),
+        more: impl FnOnce(&mut Batch),
+    ) -> Result<Open, Fault> {
+        let open = self.try_make_file(Role::Log, Some(begun)).await?;
+        self.name_file(&open.file, more).await?;
+        Ok(open)
+    }
+
+    async fn name_file(
+        &self,
+        file: &Rc<DataFile>,
+        more: impl FnOnce(&mut Batch),
+    ) -> Result<(), Fault> {
+        self.commit(|batch| {
+            batch.put(&file_key(file.number), &file.state.get().encode());
+            self.put_state(batch);
+            more(batch);
+            self.files.borrow_mut().insert(file.number, file.clone());
+        })
+        .await
+    }
+
+    /// Makes the next DataFile, with the writer of its empty file if there is one.
+    async fn try_make_file(
+        &self,
+        role: Role,
+        begun: Option<(String, Box<dyn Writer>)>,
+    ) -> Result<Open, Fault> {
         let number = FileNo::new(self.next_file.get()).expect("numbers begin with 1");
         let next = number.get().checked_add(1);
         let next = next.ok_or_else(|| {
@@ -451,8 +475,16 @@ impl Core {
             Role::Collected => &self.outputs,
         };
         let begun = async {
-            let writer = store.create(&file.name).await;
-            let writer = writer.map_err(|fault| self.cause("create", &file.name, fault))?;
+            let writer = match begun {
+                Some((name, writer)) => {
+                    assert_eq!(name, file.name, "the first file has the next number");
+                    writer
+                }
+                None => {
+                    let writer = store.create(&file.name).await;
+                    writer.map_err(|fault| self.cause("create", &file.name, fault))?
+                }
+            };
             let head = file_head(self.identity, number, self.epoch);
             let written = match writer.submit(&head).await {
                 Ok(pending) => pending.await,

@@ -4,11 +4,14 @@
 //!    logs nothing any more, so it makes no DataFile that the table names and acknowledges nothing
 //!    in another.
 //! 2. All unsealed DataFiles are sealed: the previous owner acknowledges nothing at all any more,
-//!    and their content is final.
+//!    and their content is final. This begins when the former owner's logs are sealed, beside the rest
+//!    of step 1, for files that these name.
 //! 3. The TxnFile's batches are replayed over the index pages, without reading these.
 //! 4. The tails of the DataFiles behind the TxnFile's watermarks are scanned.
-//! 5. A new DataFile is made, unless no change comes, and the segment serves.
+//! 5. A new DataFile, made beside steps 2 to 4, gets its head and its row, unless no change comes, and
+//!    the segment serves.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
@@ -18,9 +21,9 @@ use block_volume::ids::{FileNo, Identity, Seq, parse_name};
 use block_volume::record::{
     DecodeError, FILE_HEAD, Next, RECORD, UNIT, What, next_record, read_file_head,
 };
-use futures_util::future::join_all;
-use runtime::{Class, Env};
-use table::{Range, Source, Store, Table};
+use futures_util::future::{join, join_all};
+use runtime::{Class, Env, JoinHandle};
+use table::{Batch, Range, Source, Store, Table, Writer};
 
 use super::core::{Core, PendingIndexUpdate, Start};
 use super::files::DataFile;
@@ -63,7 +66,9 @@ pub(crate) async fn open(
     let opening = SegmentOpening { env: env.clone(), store: store.clone(), identity };
     let table_options =
         table::Options { create: options.create, owner: epoch, ..options.table.clone() };
-    let table = Table::open(env, store.clone(), shared.cache(), table_options).await;
+    let ahead = SealedAhead::default();
+    let begin = |key: &[u8], value: &[u8]| ahead.begin(env, &store, key, value);
+    let table = Table::open_beside(env, store.clone(), shared.cache(), table_options, &begin).await;
     let table = table.map_err(|error| opening.fault(error.kind(), error))?;
     let mut state = opening.state(&table).await?;
     if let (None, Some(clone_source)) = (state, &clone_source) {
@@ -84,50 +89,73 @@ pub(crate) async fn open(
         Some(state) => SegmentState { epoch, bytes, ..state },
     };
     let handle = table.clone();
+    let read_only = options.read_only;
+    let first = opening.begin_first(&handle, &state, read_only);
     let recovered = async {
         let files = opening.files(&table).await?;
-        opening.seal_all(&files).await?;
-        let mut start = Start {
-            store,
-            outputs,
-            state,
-            scrub: opening.scrub(&table).await?,
-            options,
-            files,
-            shared: shared.clone(),
-            index: IndexMap::new(),
-            dedup: opening.dedup(&table).await?,
-            txns: (0, 0),
-            txn_updates: 0,
-            logged: state.counter,
-            table,
+        let unsealed: Vec<_> =
+            files.values().filter(|file| !file.state.get().sealed).cloned().collect();
+        let replayed = async {
+            let mut start = Start {
+                store: store.clone(),
+                outputs,
+                state,
+                scrub: opening.scrub(&table).await?,
+                options,
+                files,
+                shared: shared.clone(),
+                index: IndexMap::new(),
+                dedup: opening.dedup(&table).await?,
+                txns: (0, 0),
+                txn_updates: 0,
+                logged: state.counter,
+                table,
+            };
+            opening.replay(&mut start).await?;
+            Ok::<Start, Fault>(start)
         };
-        opening.replay(&mut start).await?;
+        // The table does not change any more: what it says is read beside the seals.
+        let (sealed, start) = join(opening.seal_all(&unsealed, &ahead), replayed).await;
+        sealed?;
+        let mut start = start?;
         let (tails, last) = opening.tails(&mut start).await?;
         Ok((start, tails, last))
     };
-    let (start, tails, last) = match recovered.await {
-        Err(fault) => return Err(opening.explain(&handle, fault).await),
+    let (recovered, first) = join(recovered, first).await;
+    let (start, tails, last) = match recovered {
+        Err(fault) => {
+            // If it cannot be removed now, the next opening does.
+            if let Ok(Some((name, _))) = &first {
+                let _ = opening.store.remove(name).await;
+            }
+            return Err(opening.explain(&handle, fault).await);
+        }
         Ok(recovered) => recovered,
     };
+    let first = first?; // Without room the opening fails.
     let core = Rc::new(Core::new(env, start));
     core.counter.set(last);
     core.unlogged_count.set(tails.iter().map(|tail| tail.updates.len().max(1)).sum());
     core.installed.set(tails.len() as u64);
     core.unlogged.replace(tails);
-    // The epoch is durable before any other change.
-    core.commit(|batch| {
-        core.put_state(batch);
+    // The epoch is durable before any other change, or with the first file.
+    let collected = |batch: &mut Batch| {
         let files = core.files.borrow();
         let collected = files.values().filter(|file| file.state.get().role == Role::Collected);
         for file in collected {
             batch.put(&file_key(file.number), &file.state.get().encode());
         }
-    })
-    .await?;
-    let first = match core.options.read_only {
-        true => None,
-        false => Some(core.make_file(Role::Log, false).await?), // Without room the opening fails.
+    };
+    let first = match first {
+        Some(begun) => Some(core.use_first_file(begun, collected).await?),
+        None => {
+            core.commit(|batch| {
+                core.put_state(batch);
+                collected(batch);
+            })
+            .await?;
+            None
+        }
     };
     core.watch_memory(); // Replayed changes count.
     env.spawn(Class::Foreground, "segment log", core.clone().write_log(first));
@@ -138,6 +166,35 @@ pub(crate) async fn open(
     env.spawn(Class::Background, "segment sweep", core.clone().sweep());
     env.spawn(Class::Background, "segment scrub", core.clone().scrub_always());
     Ok(core)
+}
+
+/// Seals of DataFiles that were begun as soon as the former owner's logs were sealed, while the table was
+/// still being opened: that owner acknowledges nothing in files that it makes from then on, and those
+/// that it has are sealed by each opening.
+#[derive(Default)]
+struct SealedAhead(RefCell<BTreeMap<String, JoinHandle<Result<u64, Fault>>>>);
+
+impl SealedAhead {
+    /// Begins with the seal of the file that a row of the table names, if it is one, and unsealed.
+    fn begin(&self, env: &Env, store: &Rc<dyn Store>, key: &[u8], value: &[u8]) {
+        if key.first() != Some(&FILE_PREFIX) {
+            return;
+        }
+        let Some(number) = read_key(key).and_then(FileNo::new) else { return };
+        let state = FileState::decode(value).ok().filter(|state| !state.sealed);
+        let Some(name) = state.map(|state| number.name(state.generation)) else { return };
+        let store = store.clone();
+        self.0.borrow_mut().entry(name).or_insert_with_key(|name| {
+            let name = name.clone();
+            env.spawn(Class::Foreground, "segment seal", async move { store.seal(&name).await })
+        });
+    }
+
+    /// The length at which a file was sealed; none when the seal has not begun, or failed.
+    async fn end(&self, name: &str) -> Option<u64> {
+        let sealing = self.0.borrow_mut().remove(name)?;
+        sealing.await.ok()?.ok()
+    }
 }
 
 impl SegmentOpening {
@@ -222,11 +279,15 @@ impl SegmentOpening {
     }
 
     /// Fences the writers of DataFiles. All at once, so that the previous owner notices soon.
-    async fn seal_all(&self, files: &BTreeMap<FileNo, Rc<DataFile>>) -> Result<(), Fault> {
-        let open = files.values().filter(|file| !file.state.get().sealed);
-        let sealed = join_all(open.map(|file| async {
-            let len = self.store.seal(&file.name).await;
-            let len = len.map_err(|fault| self.cause("seal", &file.name, fault))?;
+    async fn seal_all(&self, open: &[Rc<DataFile>], ahead: &SealedAhead) -> Result<(), Fault> {
+        let sealed = join_all(open.iter().map(|file| async {
+            let len = match ahead.end(&file.name).await {
+                Some(len) => len,
+                None => {
+                    let len = self.store.seal(&file.name).await;
+                    len.map_err(|fault| self.cause("seal", &file.name, fault))?
+                }
+            };
             let units = u32::try_from(len / UNIT).unwrap_or(u32::MAX);
             file.end.set(units);
             file.closed.set(true);
@@ -234,6 +295,28 @@ impl SegmentOpening {
             Ok(())
         }));
         sealed.await.into_iter().collect()
+    }
+
+    /// Makes the first DataFile's name and opens it for append, beside recovery: what is in it first
+    /// depends on what that finds. None where nothing is to be written.
+    async fn begin_first(
+        &self,
+        table: &Table,
+        state: &SegmentState,
+        read_only: bool,
+    ) -> Result<Option<(String, Box<dyn Writer>)>, Fault> {
+        let number = FileNo::new(state.next_file).filter(|_| !read_only);
+        let Some(number) = number else { return Ok(None) };
+        let name = number.name(table.stats().generation);
+        match self.store.create(&name).await {
+            Ok(writer) => Ok(Some((name, writer))),
+            Err(fault) => {
+                // Its name may be there all the same.
+                self.env.mark("segment: unmade file removed");
+                let _ = self.store.remove(&name).await;
+                Err(self.cause("create", &name, fault))
+            }
+        }
     }
 
     /// Replays the TxnFile: the index, and the watermarks of files.

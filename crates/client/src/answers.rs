@@ -37,7 +37,9 @@ pub(crate) fn op_result(answer: Result<StreamReply, Refusal>) -> Result<OpDone, 
     match answer {
         Ok(StreamReply::Writer(grant)) => Ok(OpDone::Writer(grant)),
         Ok(StreamReply::Done { len }) => Ok(OpDone::Closed { len }),
-        Ok(StreamReply::Views(_)) => Err(OpError::Failed("an unexpected answer".to_owned())),
+        Ok(StreamReply::Views(_) | StreamReply::Epoch { .. }) => {
+            Err(OpError::Failed("an unexpected answer".to_owned()))
+        }
         Err(refusal) => Err(match refusal.kind {
             Kind::Fenced => OpError::Fenced,
             Kind::Full => OpError::Full,

@@ -1,8 +1,9 @@
 //! [`FlatLogFile`]: one append-only file (C1).
 
+use std::cell::Cell;
 use std::rc::Rc;
 
-use base::{DirId, FileId, Kind};
+use base::{DirId, Epoch, FileId, Kind};
 use wire::control::{
     Attributes, NameKey, Policy, StreamChange, StreamReply, StreamView, WriterGrant,
 };
@@ -11,6 +12,7 @@ use wire::data::Purpose;
 use crate::appender::Appender;
 use crate::client::Client;
 use crate::error::Error;
+use crate::limits::EPOCH_TRIES_MAX;
 use crate::reader::Reader;
 use crate::session::Refusal;
 
@@ -28,6 +30,47 @@ pub(crate) struct FlatLogFileInner {
     pub(crate) policy: Policy,
     pub(crate) attributes: Attributes,
     pub(crate) grant: [u8; 16],
+    /// Its epoch as far as this client knows.
+    pub(crate) epoch: Cell<Epoch>,
+}
+
+impl Client {
+    /// Asks for a change that takes a file's next epoch, and names the one that it follows. While the
+    /// file has another, it asks again: so one that comes late, of a client that is gone, fences no
+    /// writer that came in between. Each question is another change with an identity of its own: an
+    /// answer on record is to one of them.
+    async fn take_epoch(
+        &self,
+        file: FileId,
+        mut follows: Epoch,
+        change: impl Fn(Epoch) -> StreamChange,
+    ) -> Result<StreamReply, Refusal> {
+        let began = self.env().now();
+        for _ in 0..EPOCH_TRIES_MAX {
+            match self.stream_change(file, change(follows)).await? {
+                StreamReply::Epoch { epoch } => follows = epoch,
+                answer => return Ok(answer),
+            }
+            self.env().mark("client: asks again, after another epoch");
+        }
+        let message = format!(
+            "{EPOCH_TRIES_MAX} times another opening came first: one process should write it"
+        );
+        let waited = self.env().now() - began;
+        Err(Refusal { kind: Kind::Retry, message, waited, unknown: false })
+    }
+
+    /// Ends the writer of a file that is gone; `known` is the file's epoch as far as is known.
+    pub(crate) async fn seal_stream(
+        &self,
+        file: FileId,
+        known: Epoch,
+    ) -> Result<StreamReply, Refusal> {
+        // Most files have one writer ever.
+        let follows = known.max(Epoch::NONE.next());
+        let change = |follows| StreamChange::Seal { file, follows: Some(follows) };
+        self.take_epoch(file, follows, change).await
+    }
 }
 
 impl FlatLogFile {
@@ -49,6 +92,7 @@ impl FlatLogFile {
             policy,
             attributes,
             grant,
+            epoch: Cell::new(Epoch::NONE),
         }))
     }
 
@@ -101,7 +145,10 @@ impl FlatLogFile {
             answer => answer,
         };
         match answer {
-            Ok(StreamReply::Writer(grant)) => Ok(grant),
+            Ok(StreamReply::Writer(grant)) => {
+                self.note_epoch(grant.epoch);
+                Ok(grant)
+            }
             Ok(_) => Err(Error::invalid(&inner.path, "the stream service answered something else")),
             Err(refusal) => Err(refusal.about("open for append", &inner.path)),
         }
@@ -109,14 +156,20 @@ impl FlatLogFile {
 
     async fn ask_open(&self, grant: [u8; 16], purpose: Purpose) -> Result<StreamReply, Refusal> {
         let inner = &*self.0;
-        let change = StreamChange::Open {
+        let change = |follows| StreamChange::Open {
             file: inner.file,
             policy: inner.policy,
             grant,
             spares: inner.client.config().writer.spares,
             purpose,
+            follows: Some(follows),
         };
-        inner.client.stream_change(inner.file, change).await
+        inner.client.take_epoch(inner.file, inner.epoch.get(), change).await
+    }
+
+    /// The file has had this epoch.
+    pub(crate) fn note_epoch(&self, epoch: Epoch) {
+        self.0.epoch.set(self.0.epoch.get().max(epoch));
     }
 
     /// Opens it for reading.
@@ -142,8 +195,7 @@ impl FlatLogFile {
 
     async fn end_writer(&self) -> Result<u64, Error> {
         let inner = &*self.0;
-        let change = StreamChange::Seal { file: inner.file };
-        match inner.client.stream_change(inner.file, change).await {
+        match inner.client.seal_stream(inner.file, inner.epoch.get()).await {
             Ok(StreamReply::Done { len }) => Ok(len),
             Ok(_) => Err(Error::invalid(&inner.path, "the stream service answered something else")),
             // Never opened for append: there is nothing to seal.
@@ -188,6 +240,7 @@ impl FlatLogFile {
             if fresh.is_empty() {
                 return Ok(view);
             }
+            self.note_epoch(more.epoch);
             view.chunks.extend(fresh);
             (view.sealed_len, view.open, view.epoch) = (more.sealed_len, more.open, more.epoch);
         }

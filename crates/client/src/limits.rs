@@ -23,6 +23,10 @@ pub const WINDOW_BYTES_MIN: u32 = (APPEND_SECTORS_MAX * SECTOR) as u32;
 pub const CONTROL_BUDGET_MAX: Duration = Duration::from_secs(150);
 const _: () = assert!(2 * CONTROL_BUDGET_MAX.as_secs() <= SESSION_IDLE.as_secs());
 
+/// Questions in a row of one opening or seal that follow an epoch which the file has no more, at most:
+/// for each of them another client took the next one.
+pub const EPOCH_TRIES_MAX: u32 = 64;
+
 /// Bytes of sectors that one writer may owe to late replicas (C14, k), unless configured: as much as
 /// its window, so that a replica which is one window late is chased.
 pub const CHASE_BYTES_DEFAULT: u32 = WINDOW_BYTES_DEFAULT;

@@ -187,7 +187,10 @@ impl Reader {
     pub(crate) async fn locate(&self, offset: u64) -> Result<Option<StreamView>, Error> {
         let locator = &self.client().0.locator;
         match locator.locate(self.file.id(), offset, self.file.path()).await {
-            Ok(view) => Ok(Some(view)),
+            Ok(view) => {
+                self.file.note_epoch(view.epoch);
+                Ok(Some(view))
+            }
             Err(error) if error.kind() == Kind::NotFound => {
                 self.file.check_named().await?;
                 Ok(None)

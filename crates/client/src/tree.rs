@@ -1,9 +1,9 @@
 //! Whole trees of names.
 
-use base::{DirId, Kind};
+use base::{DirId, Epoch, Kind};
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{StreamExt, iter};
-use wire::control::{NameKey, NamespaceChange, Node, StreamChange};
+use wire::control::{NameKey, NamespaceChange, Node};
 
 use crate::client::Client;
 use crate::error::Error;
@@ -117,7 +117,7 @@ impl Client {
         writers: Writers,
     ) -> Result<u64, Error> {
         if let (Writers::End, &Node::File { file, .. }) = (writers, node) {
-            match self.stream_change(file, StreamChange::Seal { file }).await {
+            match self.seal_stream(file, Epoch::NONE).await {
                 Ok(_) => {}
                 // It never had a writer; or bytes of it are lost, which shows when its replicas are
                 // fenced.

@@ -316,6 +316,40 @@ fn a_second_writer_fences_the_first() {
     });
 }
 
+/// A client asks once where it knows the file's epoch, and once more where it does not.
+#[test]
+fn opening_and_seal_ask_again_after_another_epoch_alone() {
+    let fake = Fake::new(1, 3);
+    run(5, &fake.clone(), Config::default(), |client| async move {
+        let file = create(&client, "/file").await;
+        let asked = |before: &mut u64| {
+            let all = fake.0.borrow().changes;
+            all - std::mem::replace(before, all)
+        };
+        let mut before = fake.0.borrow().changes;
+        let first = file.append_handle().await.unwrap();
+        first.append(b"first").await.unwrap();
+        assert_eq!(asked(&mut before), 1, "a new file");
+        assert_eq!(file.seal().await, Ok(5));
+        assert_eq!(asked(&mut before), 1, "its epoch is known");
+        let other = client.open("/file").await.unwrap();
+        let second = other.append_handle().await.unwrap();
+        assert_eq!(asked(&mut before), 2, "its epoch is not known");
+        let third = other.append_handle().await.unwrap();
+        assert_eq!(asked(&mut before), 1, "the epoch of its own writer");
+        assert!(third.epoch() > second.epoch());
+        third.append(b"third").await.unwrap();
+        assert_eq!(client.open("/file").await.unwrap().seal().await, Ok(10));
+        assert_eq!(asked(&mut before), 2, "a file that was opened more than once");
+
+        let once = create(&client, "/once").await.append_handle().await.unwrap();
+        once.append(b"once").await.unwrap();
+        asked(&mut before);
+        assert_eq!(client.open("/once").await.unwrap().seal().await, Ok(4));
+        assert_eq!(asked(&mut before), 1, "a file that was opened once, as most are");
+    });
+}
+
 /// Who seals a file may have found its name before another client removed it.
 #[test]
 fn seal_of_a_removed_file_is_refused_and_that_of_one_never_written_is_empty() {

@@ -91,6 +91,11 @@ impl ReplyTable {
         Seen::New
     }
 
+    /// True when the answer to `op` is on record.
+    pub fn is_answered(&self, op: &OpId) -> bool {
+        self.sessions.get(&op.client).is_some_and(|it| it.replies.contains_key(&op.seq))
+    }
+
     /// Remembers the answer to `op`, which [`ReplyTable::look`] called new.
     pub fn keep(&mut self, op: &OpId, reply: &[u8]) {
         let Some(session) = self.sessions.get_mut(&op.client) else { return };

@@ -135,6 +135,17 @@ pub enum Action {
     SealAbandoned { op: OpId, file: FileId, epoch: Epoch, chunk: ChunkId },
     /// Sets the policy of the chunks that a file gets from then on.
     SetPolicy { op: OpId, file: FileId, policy: Policy },
+    /// As [`Action::Open`], while the file's epoch is still the one that the client knows. Variants of
+    /// their own, as [`Action::SealLongerTail`] is.
+    OpenAfter {
+        op: OpId,
+        file: FileId,
+        policy: Policy,
+        fresh: Vec<Vec<ReplicaLocation>>,
+        follows: Epoch,
+    },
+    /// As [`Action::Seal`], while what is open is still of the epoch that the client knows.
+    SealAfter { op: OpId, file: FileId, follows: Epoch },
 }
 
 encode_enum!(Action {
@@ -155,6 +166,8 @@ encode_enum!(Action {
     15 => SealLongerTail { file, epoch, chunk, len, votes, holders, delete_at_ms },
     16 => SealAbandoned { op, file, epoch, chunk },
     17 => SetPolicy { op, file, policy },
+    18 => OpenAfter { op, file, policy, fresh, follows },
+    19 => SealAfter { op, file, follows },
 });
 
 /// Result of a command.
@@ -197,7 +210,7 @@ pub enum Refusal {
     NotFound,
     /// The file was deleted.
     Dead,
-    /// A newer epoch exists.
+    /// A newer epoch exists, or another one than an opening or a seal follows.
     Fenced {
         /// The stream's epoch.
         epoch: Epoch,

@@ -25,9 +25,15 @@ impl StreamMachine {
         self.forget_files();
         match command.action {
             Action::Open { op, file, policy, fresh } => {
-                self.once(&op, |state| state.open(&op, file, policy, &fresh))
+                self.once(&op, |state| state.open(&op, file, policy, &fresh, None))
             }
-            Action::Seal { op, file } => self.once(&op, |state| state.seal(&op, file)),
+            Action::OpenAfter { op, file, policy, fresh, follows } => {
+                self.once(&op, |state| state.open(&op, file, policy, &fresh, Some(follows)))
+            }
+            Action::Seal { op, file } => self.once(&op, |state| state.seal(&op, file, None)),
+            Action::SealAfter { op, file, follows } => {
+                self.once(&op, |state| state.seal(&op, file, Some(follows)))
+            }
             Action::SealTail { file, epoch, chunk, len, votes, holders, delete_at_ms } => {
                 let longer = false;
                 let seal = TailSeal { epoch, chunk, len, longer, votes, holders, delete_at_ms };

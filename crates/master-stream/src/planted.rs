@@ -17,6 +17,8 @@ pub(crate) enum Planted {
     ForgetDeletedFile,
     /// An advance under an old epoch is taken.
     OldEpochAdvances,
+    /// An opening fences whichever writer there is.
+    FollowsIgnored,
     /// Rows of streams do not say how many copies each chunk is to have.
     CopiesLostInRow,
     /// Recovery seals at the least length that its votes permit.

@@ -250,12 +250,15 @@ impl<L: Log> Service<L> {
         change: StreamChange,
     ) -> Result<StreamReply, ControlError> {
         match change {
-            StreamChange::Open { file, policy, grant, spares, purpose } => {
+            StreamChange::Open { file, policy, grant, spares, purpose, follows } => {
                 self.check_grant(file, &grant)?;
                 if !policy.is_valid() {
                     return Err(invalid("there is no such policy"));
                 }
-                self.open(op, file, policy, (spares, purpose)).await
+                if let Some(epoch) = self.is_late(&op, file, follows) {
+                    return Ok(StreamReply::Epoch { epoch });
+                }
+                self.open(op, file, policy, (spares, purpose), follows).await
             }
             StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares, left } => {
                 let wanted = (spares, Purpose::Data);
@@ -305,8 +308,20 @@ impl<L: Log> Service<L> {
                 self.work.notify_one();
                 self.end(op, file, outcome).await
             }
-            StreamChange::Seal { file } => {
-                let outcome = self.decide(Action::Seal { op, file }).await?;
+            StreamChange::Seal { file, follows } => {
+                if self.stream(file, |stream| stream.writing || stream.needs_recovery())
+                    == Some(true)
+                    && let Some(epoch) = self.is_late(&op, file, follows)
+                {
+                    return Ok(StreamReply::Epoch { epoch });
+                }
+                let outcome = match follows {
+                    None => self.decide(Action::Seal { op, file }).await?,
+                    Some(follows) => self.decide(Action::SealAfter { op, file, follows }).await?,
+                };
+                if let Some(epoch) = passed(&outcome, follows) {
+                    return Ok(StreamReply::Epoch { epoch });
+                }
                 match self.end(op, file, outcome).await {
                     Err(error) if matches!(error.kind, Kind::Fenced | Kind::Refresh) => {
                         self.sealed_by_another(file).await
@@ -341,6 +356,15 @@ impl<L: Log> Service<L> {
         Err(ControlError::new(Kind::Refresh, text))
     }
 
+    /// The epoch that a file has by now in place of the one that a living client has to name: this saves
+    /// the command that would be refused.
+    fn is_late(&self, op: &OpId, file: FileId, follows: Option<Epoch>) -> Option<Epoch> {
+        self.log.leading()?;
+        let epoch = self.log.with_state(|state| state.is_late(op, file, follows?))?;
+        self.env.mark("stream: an opening or a seal follows an older epoch");
+        Some(epoch)
+    }
+
     /// Opens for append: answers only after all chunks of older epochs are fenced and sealed.
     async fn open(
         self: &Rc<Self>,
@@ -348,6 +372,7 @@ impl<L: Log> Service<L> {
         file: FileId,
         policy: Policy,
         (spares, purpose): (u8, Purpose),
+        follows: Option<Epoch>,
     ) -> Result<StreamReply, ControlError> {
         let chunks = 1 + usize::from(spares).min(SPARES_MAX);
         let policy = self.log.with_state(|s| s.stream(file).map_or(policy, |found| found.policy));
@@ -358,7 +383,14 @@ impl<L: Log> Service<L> {
         let demand = Demand { policy, purpose };
         let fresh = self.fresh(demand, chunks, &[])?;
         let fresh = if busy { Vec::new() } else { fresh };
-        let outcome = self.decide(Action::Open { op, file, policy, fresh }).await?;
+        let action = match follows {
+            None => Action::Open { op, file, policy, fresh },
+            Some(follows) => Action::OpenAfter { op, file, policy, fresh, follows },
+        };
+        let outcome = self.decide(action).await?;
+        if let Some(epoch) = passed(&outcome, follows) {
+            return Ok(StreamReply::Epoch { epoch });
+        }
         let Outcome::Recover { epoch } = outcome else { return self.writer(outcome) };
         let outcome = self.finish(Some(op), file, epoch, Some((demand, chunks))).await?;
         self.writer(outcome)
@@ -703,6 +735,14 @@ struct Spares {
     fresh: Vec<Vec<ReplicaLocation>>,
     /// None is left and the disks are full.
     full: bool,
+}
+
+/// The epoch that a file has in place of the one that a command follows.
+fn passed(outcome: &Outcome, follows: Option<Epoch>) -> Option<Epoch> {
+    match *outcome {
+        Outcome::Refused { why: Refusal::Fenced { epoch } } if follows.is_some() => Some(epoch),
+        _ => None,
+    }
 }
 
 fn invalid(text: &str) -> ControlError {

@@ -9,6 +9,7 @@ use wire::control::{OpId, Policy};
 use super::chunk::{Chunk, PlaceIndex, Places};
 use super::command::{Outcome, Refusal};
 use super::encoding::encode_struct;
+use super::planted::{Planted, planted};
 use crate::placement::ReplicaLocation;
 use master_consensus::replies::{ReplyTable, Seen};
 use master_consensus::tracked::Tracked;
@@ -312,6 +313,22 @@ impl StreamMachine {
             self.replies.keep(op, &outcome.encode());
         }
         outcome
+    }
+
+    /// The epoch that a file has in place of the one that `op` follows; none when `op` may go on: it
+    /// follows the present one, or has taken that itself.
+    pub(super) fn passed(&self, op: &OpId, file: FileId, follows: Epoch) -> Option<Epoch> {
+        let stream = self.streams.get(&file);
+        let epoch = stream.map_or(Epoch::NONE, |stream| stream.epoch);
+        let own = stream.is_some_and(|stream| stream.opening == Some((op.client, op.seq)));
+        (epoch != follows && !own && !planted(Planted::FollowsIgnored)).then_some(epoch)
+    }
+
+    /// As [`StreamMachine::passed`], before a command is proposed. Epochs only grow: that a newer one
+    /// is here is final, however old this state is. An operation with an answer on record goes on.
+    pub(super) fn is_late(&self, op: &OpId, file: FileId, follows: Epoch) -> Option<Epoch> {
+        let epoch = self.passed(op, file, follows).filter(|&epoch| epoch > follows)?;
+        (!self.replies.is_answered(op)).then_some(epoch)
     }
 
     /// Makes a chunk. The leader has chosen the places, the caller has seen that a number is left.

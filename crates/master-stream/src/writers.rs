@@ -40,6 +40,7 @@ impl StreamMachine {
         file: FileId,
         policy: Policy,
         fresh: &[Vec<ReplicaLocation>],
+        follows: Option<Epoch>,
     ) -> Outcome {
         if self.dead_files.contains_key(&file) {
             return refused(Refusal::Dead);
@@ -51,6 +52,12 @@ impl StreamMachine {
         let left = self.numbers_left();
         if left == 0 || self.streams.get(&file).is_some_and(|it| it.has_no_epoch_for(op)) {
             return refused(Refusal::Full);
+        }
+        let finished = self.streams.get(&file).is_some_and(|stream| stream.finished);
+        if let Some(epoch) = follows.and_then(|follows| self.passed(op, file, follows))
+            && !finished
+        {
+            return refused(Refusal::Fenced { epoch });
         }
         let fresh = &fresh[..fresh.len().min(left)];
         let epoch = self.first_epoch;
@@ -100,13 +107,17 @@ impl StreamMachine {
         Outcome::Writer { file, epoch: stream.epoch }
     }
 
-    pub(super) fn seal(&mut self, op: &OpId, file: FileId) -> Outcome {
-        let Some(stream) = self.streams.get_mut(&file) else {
+    pub(super) fn seal(&mut self, op: &OpId, file: FileId, follows: Option<Epoch>) -> Outcome {
+        let Some(stream) = self.streams.get(&file) else {
             return refused(Refusal::NotFound);
         };
         if !stream.writing && !stream.needs_recovery() {
             return Outcome::Done { len: stream.sealed_len() };
         }
+        if let Some(epoch) = follows.and_then(|follows| self.passed(op, file, follows)) {
+            return refused(Refusal::Fenced { epoch });
+        }
+        let stream = self.streams.get_mut(&file).expect("found above");
         let epoch = stream.take_epoch(op);
         self.note_recovery(file);
         Outcome::Recover { epoch }

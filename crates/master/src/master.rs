@@ -756,7 +756,7 @@ fn file_of(request: &StreamRequest) -> Option<FileId> {
             | StreamChange::Advance { file, .. }
             | StreamChange::Extend { file, .. }
             | StreamChange::Close { file, .. }
-            | StreamChange::Seal { file }
+            | StreamChange::Seal { file, .. }
             | StreamChange::Delete { file }
             | StreamChange::SetPolicy { file, .. } => *file,
         },

@@ -706,17 +706,20 @@ impl Cluster {
             Some(env) => env,
             None => self.0.sim.boot(host),
         };
-        let connecting = {
-            let (this, env) = (self.clone(), env.clone());
-            let config = self.0.tuning.client.clone();
-            async move {
-                let endpoint = this.endpoint(&env);
-                let masters = this.master_addrs();
-                Client::connect_over(&env, peers_of(&env, endpoint), masters, config).await
-            }
-        };
+        Ok((host, self.client_over(&env, peers_of(&env, self.endpoint(&env))).await?))
+    }
+
+    /// A client of a host over a network of its own.
+    pub(crate) async fn client_over(
+        &self,
+        env: &Env,
+        peers: Rc<dyn client::Peers>,
+    ) -> Result<Client, client::Error> {
+        let (here, config) = (env.clone(), self.0.tuning.client.clone());
+        let masters = self.master_addrs();
+        let connecting = async move { Client::connect_over(&here, peers, masters, config).await };
         let connected = env.spawn(Class::Foreground, "connect", connecting).await;
-        Ok((host, connected.unwrap_or_else(|_| Err(closed("connect")))?))
+        connected.unwrap_or_else(|_| Err(closed("connect")))
     }
 }
 

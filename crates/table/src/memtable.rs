@@ -89,6 +89,15 @@ impl Memtable {
         keys.get(key)?.iter().rev().find(|version| version.0 <= seq).cloned()
     }
 
+    /// The newest version of each key that was not deleted, in order.
+    pub(crate) fn each(&self, mut see: impl FnMut(&[u8], &[u8])) {
+        for (key, versions) in self.keys.borrow().iter() {
+            if let Some((_, Some(value))) = versions.last() {
+                see(key, value);
+            }
+        }
+    }
+
     /// The first key within bounds, or the last.
     pub(crate) fn next_key(
         &self,

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use futures_util::future::join;
 use runtime::{Class, Env};
 
 use crate::cache::Cache;
@@ -24,6 +25,7 @@ pub(crate) async fn open(
     store: Rc<dyn Store>,
     cache: &Cache,
     options: Options,
+    logged: &dyn Fn(&[u8], &[u8]),
 ) -> Result<Rc<Engine>, Error> {
     let options = options.clamped();
     let (cache, table) = (cache.clone(), cache.register());
@@ -36,6 +38,7 @@ pub(crate) async fn open(
     let (manifest, recovered) = loop {
         let Found { number, layout, recovered } =
             find(&table_files, options.create, options.owner).await?;
+        recovered.memtable.each(logged);
         let roll = options.manifest_bytes;
         if let Some(manifest) = Manifest::take_over(env, &table_files, number, layout, roll).await?
         {
@@ -47,8 +50,9 @@ pub(crate) async fn open(
     let engine = Rc::new(Engine::new(env, table_files, options, manifest, memtable, last));
     engine.note_memory();
     engine.table_files.cache.writes().watch(&engine);
-    engine.sweep().await?;
-    engine.make_log().await?;
+    // The new log is of this generation: the sweep leaves it.
+    let (swept, made) = join(engine.sweep(), engine.make_log()).await;
+    swept.and(made)?;
     let log = engine.next_log.borrow_mut().take().expect("just made");
     engine.active.borrow().set_logs(vec![log.file]);
     engine.log_len.set(log.len);

@@ -3,6 +3,7 @@
 use std::future::ready;
 
 use base::Kind;
+use futures_util::future::join_all;
 
 use crate::error::Error;
 use crate::file::TableFiles;
@@ -32,17 +33,17 @@ pub(crate) async fn logs(
     table_files: &TableFiles,
     layout: &Layout,
 ) -> Result<Option<Recovered>, Error> {
-    // All are sealed before any is read, so that the old owner is fenced sooner.
-    let mut lens = Vec::new();
-    for &file in &layout.logs {
+    // All are sealed at the same time, and before any is read: the old owner is fenced sooner.
+    let seals = layout.logs.iter().map(|&file| async move {
         let name = Name::Log(file);
         match table_files.store.seal(&name.to_string()).await {
-            Err(fault) if fault.kind == Kind::NotFound => return Ok(None),
-            len => lens.push(
-                len.map_err(|fault| Error::of_store(fault, "seal", &table_files.path(name)))?,
-            ),
+            Err(fault) if fault.kind == Kind::NotFound => Ok(None),
+            Err(fault) => Err(Error::of_store(fault, "seal", &table_files.path(name))),
+            Ok(len) => Ok(Some(len)),
         }
-    }
+    });
+    let lens = join_all(seals).await.into_iter().collect::<Result<Option<Vec<u64>>, Error>>()?;
+    let Some(lens) = lens else { return Ok(None) };
     let mut last = layout.flushed();
     let mut used = Vec::new();
     let memtable = Memtable::new(Vec::new());

@@ -80,7 +80,20 @@ impl Table {
         cache: &Cache,
         options: Options,
     ) -> Result<Table, Error> {
-        let engine = crate::open::open(env, store, cache, options).await?;
+        Table::open_beside(env, store, cache, options, &|_, _| {}).await
+    }
+
+    /// As [`Table::open`], for callers with something to do beside the rest of it: `logged` gets the
+    /// keys and values that were changed lately, as soon as no former owner changes any key any more.
+    /// An opening that another one overtakes may begin again, and so come to `logged` again.
+    pub async fn open_beside(
+        env: &Env,
+        store: Rc<dyn Store>,
+        cache: &Cache,
+        options: Options,
+        logged: &dyn Fn(&[u8], &[u8]),
+    ) -> Result<Table, Error> {
+        let engine = crate::open::open(env, store, cache, options, logged).await?;
         Ok(Table(Rc::new(Owner(engine))))
     }
 

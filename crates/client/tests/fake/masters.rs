@@ -197,10 +197,13 @@ impl FakeState {
 
     fn change_stream(&mut self, change: StreamChange) -> Result<StreamReply, ControlError> {
         match change {
-            StreamChange::Open { file, policy, spares, .. } => {
+            StreamChange::Open { file, policy, spares, follows, .. } => {
                 let stream = self.streams.entry(file).or_insert_with(|| Stream::new(policy));
                 if stream.finished {
                     return Err(error(Kind::Invalid, "the file is finished"));
+                }
+                if follows.is_some_and(|follows| follows != stream.epoch) {
+                    return Ok(StreamReply::Epoch { epoch: stream.epoch });
                 }
                 stream.epoch = stream.epoch.next();
                 self.recover(file)?;
@@ -247,9 +250,12 @@ impl FakeState {
                 self.seal_tail(file, len);
                 Ok(StreamReply::Done { len: self.streams[&file].sealed_len() })
             }
-            StreamChange::Seal { file } => {
+            StreamChange::Seal { file, follows } => {
                 let stream = self.streams.get_mut(&file);
                 let stream = stream.ok_or_else(|| error(Kind::NotFound, "no such stream"))?;
+                if stream.writing && follows.is_some_and(|follows| follows != stream.epoch) {
+                    return Ok(StreamReply::Epoch { epoch: stream.epoch });
+                }
                 stream.epoch = stream.epoch.next();
                 self.recover(file)?;
                 Ok(StreamReply::Done { len: self.streams[&file].sealed_len() })

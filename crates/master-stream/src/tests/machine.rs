@@ -210,6 +210,17 @@ impl Driver {
         let delete_at_ms = self.clock_ms + 100;
         let policy = *self.rng.pick(&[Policy::strict(3), Policy::plain(3, 2)]);
         match self.rng.below(21) {
+            0..5 if self.rng.one_in(2) => {
+                let follows =
+                    if self.rng.one_in(4) { Epoch::new(self.rng.below(5)) } else { epoch };
+                match self.rng.one_in(4) {
+                    true => Action::SealAfter { op, file, follows },
+                    false => {
+                        let fresh = self.fresh(3);
+                        Action::OpenAfter { op, file, policy, fresh, follows }
+                    }
+                }
+            }
             20 => Action::SetPolicy { op, file, policy: *self.rng.pick(&POLICIES) },
             0..4 => Action::Open { op, file, policy, fresh: self.fresh(3) },
             4 => Action::Seal { op, file },
@@ -311,6 +322,15 @@ impl Driver {
         command: &Command,
         outcome: Outcome,
     ) -> Result<(), String> {
+        if let Action::OpenAfter { op, file, follows, .. } | Action::SealAfter { op, file, follows } =
+            &command.action
+            && let Some(stream) = before.stream(*file)
+            && stream.epoch != *follows
+            && stream.opening != Some((op.client, op.seq))
+            && self.state.stream(*file).is_some_and(|after| after.epoch != stream.epoch)
+        {
+            return Err(format!("3: the writer after epoch {follows} of {file} is fenced"));
+        }
         match (&outcome, &command.action) {
             (Outcome::Refused { .. }, _) => {
                 let mut after = self.state.clone();
@@ -377,6 +397,7 @@ fn planted_bugs_in_commands_are_found() {
         Planted::ForgetDeletedFile,
         Planted::OldEpochAdvances,
         Planted::CopiesLostInRow,
+        Planted::FollowsIgnored,
     ] {
         plant(Some(bug));
         let found = (0..100).find_map(|seed| run(seed, 400).err());

@@ -2,6 +2,7 @@
 
 mod ends;
 mod group;
+mod late;
 mod log;
 mod machine;
 mod model;

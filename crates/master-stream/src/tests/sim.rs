@@ -89,7 +89,8 @@ async fn load(cluster: Rc<Cluster>, number: u64) {
         };
         match draw(12) {
             0 => {
-                let _ = Client::new(&cluster).change(StreamChange::Seal { file }).await;
+                let _ =
+                    Client::new(&cluster).change(StreamChange::Seal { file, follows: None }).await;
             }
             1 => {
                 let view = cluster.locate(file, draw(200)).await;
@@ -122,7 +123,7 @@ async fn load(cluster: Rc<Cluster>, number: u64) {
 async fn check_quiet(cluster: Rc<Cluster>) -> Result<(), String> {
     let files: Vec<_> = cluster.world.state.borrow().streams().map(|(file, _)| file).collect();
     for file in files {
-        let sealed = Client::new(&cluster).change(StreamChange::Seal { file }).await;
+        let sealed = Client::new(&cluster).change(StreamChange::Seal { file, follows: None }).await;
         if let Err(error) = sealed
             && error.kind != base::Kind::NotFound
         {

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use base::{ClientId, FileId, Kind, ServerId};
+use base::{ClientId, Epoch, FileId, Kind, ServerId};
 use runtime::sim::Sim;
 use runtime::sync::mpsc;
 use runtime::{Duration, Env};
@@ -82,12 +82,26 @@ impl Client {
 
     pub async fn open(&self, file: FileId) -> Result<WriterGrant, ControlError> {
         let policy = self.cluster.policy;
-        let change =
-            StreamChange::Open { file, policy, grant: [0; 16], spares: 2, purpose: Purpose::Data };
-        match self.change(change).await? {
-            StreamReply::Writer(grant) => Ok(grant),
-            other => panic!("{other:?}"),
+        // Every other client is of a version that names no epoch.
+        let mut follows = self.id.get().is_multiple_of(2).then_some(Epoch::NONE);
+        loop {
+            let (grant, spares, purpose) = ([0; 16], 2, Purpose::Data);
+            let change = StreamChange::Open { file, policy, grant, spares, purpose, follows };
+            match self.change(change).await? {
+                StreamReply::Writer(grant) => return Ok(grant),
+                StreamReply::Epoch { epoch } if follows != Some(epoch) => follows = Some(epoch),
+                other => panic!("{other:?}"),
+            }
         }
+    }
+
+    /// One request to open, which names the epoch that it follows.
+    pub fn opening(&self, seq: u64, file: FileId, follows: u64) -> StreamRequest {
+        let (policy, follows) = (self.cluster.policy, Some(Epoch::new(follows)));
+        let (grant, spares, purpose) = ([0; 16], 1, Purpose::Data);
+        let change = StreamChange::Open { file, policy, grant, spares, purpose, follows };
+        let op = OpId { client: self.id, seq, acked_below: 1 };
+        StreamRequest::Change { op, change }
     }
 }
 

@@ -120,11 +120,13 @@ pub enum Planted {
     ManyBelieved,
     /// Masters seal chunks of writers that reach their servers, when they do not reach these themselves.
     OpenGraceUnreached,
+    /// Clients open and seal files whichever epoch these have.
+    LateOpenFences,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 43] = [
+    pub const ALL: [Planted; 44] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -168,6 +170,7 @@ impl Planted {
         Planted::OneClientRules,
         Planted::ManyBelieved,
         Planted::OpenGraceUnreached,
+        Planted::LateOpenFences,
     ];
 }
 

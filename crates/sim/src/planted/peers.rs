@@ -16,7 +16,7 @@ use runtime::{Buf, Class, Duration, Env, Instant};
 use transport::Endpoint;
 use wire::control::{
     ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest, LockChange, NameKey,
-    NamespaceChange, NamespaceReply, NamespaceRequest, Policy,
+    NamespaceChange, NamespaceReply, NamespaceRequest, Policy, StreamChange, StreamRequest,
 };
 use wire::data::{DataError, DataReply, DataRequest, ReadRequest, ReplicaStat};
 
@@ -89,6 +89,17 @@ fn uninherited(mut request: ControlRequest) -> ControlRequest {
         && acts(Planted::PolicyNotInherited)
     {
         *inherit = false;
+    }
+    request
+}
+
+/// An opening or a seal that names no epoch.
+fn following_any(mut request: ControlRequest) -> ControlRequest {
+    if let ControlRequest::Stream(StreamRequest::Change { change, .. }) = &mut request
+        && let StreamChange::Open { follows, .. } | StreamChange::Seal { follows, .. } = change
+        && acts(Planted::LateOpenFences)
+    {
+        *follows = None;
     }
     request
 }
@@ -313,6 +324,9 @@ impl Peers for Buggy {
             (Planted::BeatsAreAlive, request) if is_ping(&request) && acts(bug) => {
                 std::future::ready(Ok(Reply::BlockServer(BlockServerReply::Done).into()))
                     .boxed_local()
+            }
+            (Planted::LateOpenFences, request) => {
+                self.network.control(to, following_any(request), timeout)
             }
             (Planted::AlwaysForced, request) => self.network.control(to, forced(request), timeout),
             (_, request) => self.network.control(to, request, timeout),

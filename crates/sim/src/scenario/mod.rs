@@ -18,6 +18,7 @@ mod grey_master;
 mod grey_server;
 mod hedge;
 mod idle;
+mod late_open;
 mod locks;
 mod many_bad;
 mod names;
@@ -477,12 +478,19 @@ pub const SCENARIOS: &[Scenario] = &[
         ],
     },
     Scenario {
+        name: "late-open",
+        about: "openings and seals come late, of clients that are gone, beside a writer that lives",
+        run: |sim| Box::pin(late_open::run(sim)),
+        marks: &[
+            "late-open: a request of a client that is gone",
+            "late-open: a leader dies",
+            "late-open: both were opened",
+        ],
+    },
+    Scenario {
         name: "takeover-idle",
         about: "writers do nothing for longer than rights live, and others take their files over",
-        run: |sim| {
-            let faults = Faults { server_crashes: true, ..NONE };
-            Box::pin(idle::run(sim, faults))
-        },
+        run: |sim| Box::pin(idle::run(sim, Faults { server_crashes: true, ..NONE })),
         marks: &[
             "idle: acknowledged after a pause",
             "idle: with a key",

@@ -89,6 +89,7 @@ scenarios! {
     hedge "hedge",
     disks "disks",
     disks_cuts "disks-cuts",
+    late_open "late-open",
     locks "locks",
     many_bad "many-bad",
     names "names",

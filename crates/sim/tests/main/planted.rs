@@ -3,7 +3,7 @@
 use sim::{Planted, find, run_planted, run_seed};
 
 /// Each bug with scenarios and the seeds that find it first there, and what is said then.
-const FOUND: [(Planted, &str, u64, &str); 46] = [
+const FOUND: [(Planted, &str, u64, &str); 47] = [
     // Oracle: acknowledged bytes are there.
     (Planted::AckEarly, "append-blackout", 13, "were acknowledged"),
     (Planted::AckUnsent, "append-writers", 0, "were there before"),
@@ -65,6 +65,8 @@ const FOUND: [(Planted, &str, u64, &str); 46] = [
     // Leadership leaves a master that hears nothing; what is relayed happens once.
     (Planted::HeardIsReached, "grey-master", 5, "and is grey"),
     (Planted::RelayNewIdentity, "grey-master", 0, "fails"),
+    // An opening of a client that is gone fences no writer that lives.
+    (Planted::LateOpenFences, "late-open", 0, "another writer opened this file"),
     // Writes on a full cluster are refused, and that soon.
     (Planted::SilentWhenFull, "full", 0, "on a full cluster takes"),
     // Snapshots are consistent cuts over segments.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use base::{ClientId, FileId, Kind};
+use base::{ClientId, Epoch, FileId, Kind};
 use runtime::Class;
 use runtime::sim::{CrashMode, Sim};
 use sim::cluster::{Cluster, Shape};
@@ -48,6 +48,7 @@ fn opening_is_not_kept_for_a_leader_that_may_come() {
             grant: [0; 16],
             spares: 0,
             purpose: Purpose::Data,
+            follows: Some(Epoch::NONE),
         };
         let asked = env.clone().spawn(Class::Foreground, "ask", async move {
             let ask = async |endpoint: &Endpoint, change: StreamChange| {
@@ -56,7 +57,7 @@ fn opening_is_not_kept_for_a_leader_that_may_come() {
                 (ControlError::decode(&answer.body).expect("none leads").kind, env.now() - begun)
             };
             let opened = ask(&endpoint, open).await;
-            let sealed = ask(&endpoint, StreamChange::Seal { file }).await;
+            let sealed = ask(&endpoint, StreamChange::Seal { file, follows: None }).await;
             let deleted = ask(&endpoint, StreamChange::Delete { file }).await;
             (opened, sealed, deleted)
         });

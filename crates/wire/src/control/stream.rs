@@ -101,6 +101,7 @@ pub enum ReplicaFault {
 pub enum StreamChange {
     /// Opens for append (`protocols.md` 1.1): takes the next epoch, fences and seals what older
     /// writers had, and answers only then, with a chunk to write and spares.
+    /// [`StreamReply::Epoch`] when the file has another epoch than `follows` by now: nothing is done.
     Open {
         /// The file.
         file: FileId,
@@ -112,6 +113,9 @@ pub enum StreamChange {
         spares: u8,
         /// Purpose of the bytes: where disks are nearly full, users' bytes get no chunk.
         purpose: Purpose,
+        /// The file's epoch as far as the client knows, [`Epoch::NONE`] when it knows none. Absent
+        /// from clients before decision 83: whichever it is.
+        follows: Option<Epoch>,
     },
     /// Ends chunk `sealed` at its acknowledged length and goes on in `next`, the first of the
     /// recorded spares (`protocols.md` 1.5). The writer acknowledges nothing in `next` before
@@ -163,10 +167,13 @@ pub enum StreamChange {
         left: Vec<ServerId>,
     },
     /// Seals on behalf of a writer that is gone, so that readers see the end of the tail
-    /// (`protocols.md` 1.6): fences the present epoch.
+    /// (`protocols.md` 1.6): fences the present epoch. [`StreamReply::Epoch`] when something is
+    /// open under another epoch than `follows`.
     Seal {
         /// The file.
         file: FileId,
+        /// Epoch of the writer that is gone. Absent from clients before decision 83: whichever it is.
+        follows: Option<Epoch>,
     },
     /// The namespace has dropped the file's last name.
     Delete {
@@ -228,5 +235,11 @@ pub enum StreamReply {
     Done {
         /// Sum of the sealed chunks' lengths.
         len: u64,
+    },
+    /// To `Open` and `Seal` that follow another epoch: nothing was done. A client that still wants to
+    /// asks again, and names this one.
+    Epoch {
+        /// The file's epoch.
+        epoch: Epoch,
     },
 }

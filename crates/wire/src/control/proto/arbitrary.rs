@@ -309,8 +309,8 @@ fn stream_change() -> impl Strategy<Value = StreamChange> {
     let spares = 0..=SPARES_MAX;
     prop_oneof![
         made!((file, file()), (policy, policy()), (grant, any::<[u8; 16]>()),
-            (spares, spares.clone()), (purpose, purpose()) => {
-            StreamChange::Open { file, policy, grant, spares, purpose }
+            (spares, spares.clone()), (purpose, purpose()), (follows, option::of(epoch())) => {
+            StreamChange::Open { file, policy, grant, spares, purpose, follows }
         }),
         made!((file, file()), (epoch, epoch()), (sealed, chunk()), (len, chunk_len()),
             (next, chunk()), (avoid, vec(server(), 0..4)), (spares, spares.clone()),
@@ -325,7 +325,9 @@ fn stream_change() -> impl Strategy<Value = StreamChange> {
             (finish, any::<bool>()), (left, vec(server(), 0..=PLACES_MAX)) => {
             StreamChange::Close { file, epoch, sealed, finish, left }
         }),
-        file().prop_map(|file| StreamChange::Seal { file }),
+        made!((file, file()), (follows, option::of(epoch())) => {
+            StreamChange::Seal { file, follows }
+        }),
         file().prop_map(|file| StreamChange::Delete { file }),
         made!((file, file()), (policy, policy()), (grant, any::<[u8; 16]>()) => {
             StreamChange::SetPolicy { file, policy, grant }
@@ -369,6 +371,7 @@ fn stream_reply() -> impl Strategy<Value = StreamReply> {
         grant.prop_map(StreamReply::Writer),
         vec(view, 0..3).prop_map(StreamReply::Views),
         any::<u64>().prop_map(|len| StreamReply::Done { len }),
+        epoch().prop_map(|epoch| StreamReply::Epoch { epoch }),
     ]
 }
 

@@ -100,14 +100,18 @@ impl Proto for StreamChange {
 
     fn to_pb(&self) -> pb::StreamChange {
         use pb::stream_change::{Advance, Change, Close, Extend, Open, SetPolicy};
+        let mut named = None;
         let change = match self {
-            StreamChange::Open { file, policy, grant, spares, purpose } => Change::Open(Open {
-                file: file.get(),
-                policy: Some(policy.to_pb()),
-                grant: grant.to_vec(),
-                spares: (*spares).into(),
-                purpose: *purpose as u32,
-            }),
+            StreamChange::Open { file, policy, grant, spares, purpose, follows } => {
+                named = *follows;
+                Change::Open(Open {
+                    file: file.get(),
+                    policy: Some(policy.to_pb()),
+                    grant: grant.to_vec(),
+                    spares: (*spares).into(),
+                    purpose: *purpose as u32,
+                })
+            }
             StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares, left } => {
                 Change::Advance(Advance {
                     file: file.get(),
@@ -136,7 +140,10 @@ impl Proto for StreamChange {
                 finish: *finish,
                 left: numbers(left),
             }),
-            StreamChange::Seal { file } => Change::Seal(file.get()),
+            StreamChange::Seal { file, follows } => {
+                named = *follows;
+                Change::Seal(file.get())
+            }
             StreamChange::Delete { file } => Change::Delete(file.get()),
             StreamChange::SetPolicy { file, policy, grant } => Change::SetPolicy(SetPolicy {
                 file: file.get(),
@@ -144,11 +151,12 @@ impl Proto for StreamChange {
                 grant: grant.to_vec(),
             }),
         };
-        pb::StreamChange { change: Some(change) }
+        pb::StreamChange { change: Some(change), follows: named.map(Epoch::get) }
     }
 
     fn from_pb(pb: pb::StreamChange) -> Result<StreamChange, WireError> {
         use pb::stream_change::Change;
+        let follows = pb.follows.map(Epoch::new);
         Ok(match pb.change.ok_or(WireError::Missing { field: "StreamChange.change" })? {
             Change::Open(pb) => StreamChange::Open {
                 file: FileId::new(pb.file),
@@ -156,6 +164,7 @@ impl Proto for StreamChange {
                 grant: secret(&pb.grant, "StreamChange.Open.grant")?,
                 spares: spares(pb.spares, "StreamChange.Open.spares")?,
                 purpose: purpose(pb.purpose, "StreamChange.Open.purpose")?,
+                follows,
             },
             Change::Advance(pb) => StreamChange::Advance {
                 file: FileId::new(pb.file),
@@ -186,7 +195,7 @@ impl Proto for StreamChange {
                     left: left(pb.left, "StreamChange.Close.left")?,
                 }
             }
-            Change::Seal(file) => StreamChange::Seal { file: FileId::new(file) },
+            Change::Seal(file) => StreamChange::Seal { file: FileId::new(file), follows },
             Change::Delete(file) => StreamChange::Delete { file: FileId::new(file) },
             Change::SetPolicy(pb) => StreamChange::SetPolicy {
                 file: FileId::new(pb.file),
@@ -336,6 +345,7 @@ impl Proto for StreamReply {
             StreamReply::Writer(grant) => Answer::Writer(grant.to_pb()),
             StreamReply::Views(views) => Answer::Views(Views { views: all(views) }),
             StreamReply::Done { len } => Answer::Done(Done { len: *len }),
+            StreamReply::Epoch { epoch } => Answer::Epoch(epoch.get()),
         };
         pb::StreamReply { answer: Some(answer) }
     }
@@ -349,6 +359,7 @@ impl Proto for StreamReply {
                 StreamReply::Views(each(pb.views, LOCATE_FILES_MAX, field, Proto::from_pb)?)
             }
             Answer::Done(pb) => StreamReply::Done { len: pb.len },
+            Answer::Epoch(epoch) => StreamReply::Epoch { epoch: Epoch::new(epoch) },
         })
     }
 }
