@@ -22,6 +22,8 @@ fn server(id: u32, domain: &str, disks: &[(u128, u64, u64)]) -> ServerView {
         reached: true,
         load: 0,
         disks: disks.collect(),
+        draining: false,
+        maintained: false,
     }
 }
 
