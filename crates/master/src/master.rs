@@ -210,6 +210,11 @@ impl Master {
         &self.0.cluster
     }
 
+    /// The stream partition with this number, on this master.
+    pub fn stream(&self, partition: usize) -> &Host<StreamMachine> {
+        &self.0.streams.partitions[partition].host
+    }
+
     /// The namespace partitions on this master.
     pub fn namespaces(&self) -> &[NamespaceService] {
         &self.0.namespaces

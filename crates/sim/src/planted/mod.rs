@@ -120,11 +120,15 @@ pub enum Planted {
     ManyBelieved,
     /// Masters seal chunks of writers that reach their servers, when they do not reach these themselves.
     OpenGraceUnreached,
+    /// Masters drop a replica of a draining server, or of no more use, when one copy lacks.
+    DrainDropsFirst,
+    /// Masters take a server for drained whatever is left there.
+    DrainedTooSoon,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 43] = [
+    pub const ALL: [Planted; 45] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -168,6 +172,8 @@ impl Planted {
         Planted::OneClientRules,
         Planted::ManyBelieved,
         Planted::OpenGraceUnreached,
+        Planted::DrainDropsFirst,
+        Planted::DrainedTooSoon,
     ];
 }
 
@@ -297,6 +303,12 @@ pub(crate) fn times_of(mut timing: MasterTiming) -> MasterTiming {
     }
     if acts(Planted::OpenGraceUnreached) {
         timing.stream.open_grace_unreached = timing.stream.open_grace;
+    }
+    if acts(Planted::DrainDropsFirst) {
+        timing.stream.drop_short = 1;
+    }
+    if acts(Planted::DrainedTooSoon) {
+        timing.drained_left = u64::MAX;
     }
     timing
 }

@@ -8,6 +8,7 @@ mod cut_off;
 mod cuts;
 mod deleted;
 mod disks;
+mod drains;
 mod echo;
 mod entry;
 mod files;
@@ -235,6 +236,7 @@ pub const SCENARIOS: &[Scenario] = &[
         },
         marks: &["dead replicas deleted", "chunkstore: the medium is full", "chunk repaired"],
     },
+    drains::SCENARIO,
     Scenario {
         name: "append-blackout",
         about: "the whole cluster loses power at once and comes back",

@@ -88,6 +88,7 @@ scenarios! {
     grey_server "grey-server",
     hedge "hedge",
     disks "disks",
+    drain_storm "drain-storm",
     disks_cuts "disks-cuts",
     locks "locks",
     many_bad "many-bad",
