@@ -20,6 +20,7 @@ mod role;
 mod status;
 mod store;
 mod trace;
+mod upkeep;
 mod volume;
 
 use std::process::ExitCode;
@@ -74,6 +75,10 @@ fn run(command: Command) -> Done {
         Command::Fs { connection, services, command } => fs::run(&connection, services, command),
         Command::Status(args) => status::run(&args),
         Command::Health(args) => health::run(&args),
+        Command::Drain(args) => upkeep::drain(&args),
+        Command::Decommission(args) => upkeep::decommission(&args),
+        Command::Maintenance(args) => upkeep::maintenance(&args),
+        Command::Rebalance(args) => upkeep::rebalance(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Store { command } => store::run(command),
         Command::Bench { connection, command } => bench::run(&connection, command),

@@ -15,20 +15,23 @@ use crate::{Action, Chunk, Log, Service, Slot, StreamMachine, StreamService};
 /// Pause between two slices of a look at all chunks.
 const SLICE_PAUSE: Duration = Duration::from_millis(2);
 
+/// Nothing yet, on each server that drains when a scan begins: one that begins to drain during the scan
+/// is counted by the next.
+pub(super) fn begin_tally(view: &ClusterView, partition: u16) -> BTreeMap<ServerId, Holdings> {
+    let draining = view.servers().iter().filter(|server| server.draining);
+    let none = |id| Holdings { partitions: vec![partition], ..Holdings::none(id) };
+    draining.map(|server| (server.server, none(server.server))).collect()
+}
+
 /// Counts the replicas of a chunk, or spare, that are on draining servers.
 pub(super) fn tally_draining(
     draining: &mut BTreeMap<ServerId, Holdings>,
-    view: &ClusterView,
     state: &StreamMachine,
     (file, chunk): (FileId, &Chunk),
 ) {
     for slot in chunk.slots() {
         let server = state.place(slot.place).server;
-        if view.drains(server) {
-            let held = draining.entry(server).or_insert_with(|| {
-                let partitions = vec![state.partition()];
-                Holdings { partitions, ..Holdings::none(server) }
-            });
+        if let Some(held) = draining.get_mut(&server) {
             note_held(held, (file, chunk), slot);
         }
     }

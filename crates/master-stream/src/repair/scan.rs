@@ -7,7 +7,7 @@ use base::{ChunkId, Epoch, FileId, ServerId};
 use runtime::{Class, Duration, Instant};
 use wire::control::Holdings;
 
-use super::drain::tally_draining;
+use super::drain::{begin_tally, tally_draining};
 use super::{Absence, Defect};
 use crate::limits::{ABANDONED_MAX, QUIET_FRESH, SCAN_SLICE};
 use crate::placement::{ClusterView, PlaceState, ReplicaLocation};
@@ -207,7 +207,9 @@ impl<L: Log> Service<L> {
 
     /// Checks every chunk, a slice at a time.
     async fn scan(&self) -> Tally {
-        let mut tally = Tally::default();
+        let partition = self.log.with_state(StreamMachine::partition);
+        let draining = begin_tally(&self.cluster.view(), partition);
+        let mut tally = Tally { draining, ..Tally::default() };
         let mut after = None;
         loop {
             let view = self.cluster.view();
@@ -237,7 +239,7 @@ impl<L: Log> Service<L> {
         state: &StreamMachine,
         (file, stream, chunk): (FileId, &Stream, &Chunk),
     ) {
-        tally_draining(&mut tally.draining, view, state, (file, chunk));
+        tally_draining(&mut tally.draining, state, (file, chunk));
         let open = chunk.sealed().is_none();
         if open && stream.tail().map(|tail| tail.id) != Some(chunk.id) {
             return; // A spare is no chunk of the file yet.
