@@ -9,8 +9,8 @@ use wire::control::Policy;
 use crate::bench::parts::Part;
 use crate::exit::{EXIT_CODES, Failure};
 use crate::fs::policy::PolicyCommand;
-use crate::masters::MastersCommand;
-use crate::upkeep::{DecommissionArgs, DrainArgs, MaintenanceArgs, RebalanceArgs};
+use crate::masters::args::MastersCommand;
+use crate::upkeep::args::{DecommissionArgs, DrainArgs, MaintenanceArgs, RebalanceArgs};
 use crate::volume::VolumeCommand;
 
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (commit ", env!("CRATON_COMMIT"), ")");
@@ -81,13 +81,41 @@ pub enum Command {
     /// Show which processes and disks are slow, not reached or out, and who says so
     Health(HealthArgs),
     /// Have all that a chunkserver holds made elsewhere
-    Drain(DrainArgs),
+    Drain {
+        /// Which cluster.
+        #[command(flatten)]
+        connection: Connection,
+        /// How.
+        #[command(flatten)]
+        args: DrainArgs,
+    },
     /// Let a drained chunkserver leave for ever
-    Decommission(DecommissionArgs),
+    Decommission {
+        /// Which cluster.
+        #[command(flatten)]
+        connection: Connection,
+        /// How.
+        #[command(flatten)]
+        args: DecommissionArgs,
+    },
     /// Do not repair what a chunkserver holds while it is away for a time
-    Maintenance(MaintenanceArgs),
+    Maintenance {
+        /// Which cluster.
+        #[command(flatten)]
+        connection: Connection,
+        /// How.
+        #[command(flatten)]
+        args: MaintenanceArgs,
+    },
     /// Show or change whether chunks are moved until the disks are even
-    Rebalance(RebalanceArgs),
+    Rebalance {
+        /// Which cluster.
+        #[command(flatten)]
+        connection: Connection,
+        /// How.
+        #[command(flatten)]
+        args: RebalanceArgs,
+    },
     /// Show what operations did in which process, and what took them the time
     Trace(TraceArgs),
     /// Make a chunk store, or look into one that no process has open

@@ -8,7 +8,7 @@ use wire::control::{LockChange, MasterInfo, OpId, Registration};
 
 use super::outcome::{Answer, Outcome, Refusal, decode_outcome, encode_outcome};
 use super::snapshot::decode_command;
-use super::standing::{Order, Orders};
+use super::standing::{Order, Orders, Standing};
 use crate::first::FirstNumbers;
 use crate::limits::{
     LEASE_MS, LOCK_NAME_MAX, LOCK_OWNER_MAX, LOCKS_MAX, MASTERS_MAX, SERVER_NAME_MAX, SERVERS_MAX,
@@ -135,6 +135,21 @@ impl ClusterMachine {
         self.servers.iter().map(|(&id, server)| (id, server))
     }
 
+    /// What operators have ordered.
+    pub fn orders(&self) -> &Orders {
+        &self.orders
+    }
+
+    /// Chunkservers that belong to the cluster: those that were not decommissioned.
+    pub fn members(&self) -> impl Iterator<Item = (ServerId, &Server)> {
+        self.servers().filter(|(id, _)| !self.standing(*id).decommissioned)
+    }
+
+    /// What is ordered of a server.
+    pub fn standing(&self, server: ServerId) -> Standing {
+        self.orders.of(server)
+    }
+
     /// A registered chunkserver.
     pub fn server(&self, server: ServerId) -> Option<&Server> {
         self.servers.get(&server)
@@ -181,7 +196,10 @@ impl ClusterMachine {
                 self.left.insert(id);
                 Ok(Answer::Done)
             }
-            Command::Order(order) => self.order(order),
+            Command::Order(order) => {
+                let servers = &self.servers;
+                self.orders.take_order(order, |server| servers.contains_key(&server))
+            }
         }
     }
 

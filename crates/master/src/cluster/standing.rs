@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use base::ServerId;
 use master_consensus::bytes::{DecodeError, Reader, Writer};
 
-use super::machine::{ClusterMachine, Server};
 use super::outcome::{Answer, Outcome, Refusal};
 
 /// What is ordered of a chunkserver.
@@ -110,40 +109,30 @@ impl Order {
     }
 }
 
-impl ClusterMachine {
-    /// What operators have ordered.
-    pub fn orders(&self) -> &Orders {
-        &self.orders
-    }
-
-    /// Chunkservers that belong to the cluster: those that were not decommissioned.
-    pub fn members(&self) -> impl Iterator<Item = (ServerId, &Server)> {
-        self.servers().filter(|(id, _)| !self.standing(*id).decommissioned)
-    }
-
-    /// What is ordered of a server.
-    pub fn standing(&self, server: ServerId) -> Standing {
-        self.orders.of(server)
-    }
-
-    /// An order that changes nothing is done, and counts none.
-    pub(super) fn order(&mut self, order: Order) -> Outcome {
+impl Orders {
+    /// Takes an order; `known` says whether there is a server. One that changes nothing is done, and
+    /// counts none.
+    pub(super) fn take_order(
+        &mut self,
+        order: Order,
+        known: impl FnOnce(ServerId) -> bool,
+    ) -> Outcome {
         let server = match order {
             Order::Drain(server)
             | Order::CancelDrain(server)
             | Order::Maintain(server, _)
             | Order::Decommission(server, _) => server,
             Order::PauseBalance(paused) => {
-                self.orders.count += u64::from(self.orders.balance_paused != paused);
-                self.orders.balance_paused = paused;
+                self.count += u64::from(self.balance_paused != paused);
+                self.balance_paused = paused;
                 return Ok(Answer::Done);
             }
         };
-        if !self.servers.contains_key(&server) {
+        if !known(server) {
             return Err(Refusal::NoServer);
         }
-        let number = self.orders.count + 1;
-        let before = self.orders.of(server);
+        let number = self.count + 1;
+        let before = self.of(server);
         let mut now = before;
         match order {
             Order::Decommission(..) if before.decommissioned => return Ok(Answer::Done),
@@ -158,8 +147,8 @@ impl ClusterMachine {
             Order::PauseBalance(_) => unreachable!("it is of no server"),
         }
         if now != before {
-            self.orders.count = number;
-            self.orders.standings.insert(server, now);
+            self.count = number;
+            self.standings.insert(server, now);
         }
         Ok(Answer::Done)
     }
@@ -173,7 +162,7 @@ mod tests {
     use wire::control::Registration;
 
     use super::*;
-    use crate::cluster::{Command, decode_outcome, encode_command};
+    use crate::cluster::{ClusterMachine, Command, decode_outcome, encode_command};
 
     fn run(state: &mut ClusterMachine, command: &Command) -> Outcome {
         decode_outcome(&state.apply(0, &encode_command(0, command)).unwrap()).unwrap()

@@ -139,12 +139,16 @@ impl Master {
         };
         match lack.out.is_empty() {
             true => String::new(),
-            false => format!(" ({})", lack.out.iter().map(name).collect::<Vec<_>>().join(", ")),
+            false => {
+                let mut named: Vec<_> = lack.out.iter().map(name).collect();
+                named.sort();
+                format!(" ({})", named.join(", "))
+            }
         }
     }
 
     /// A server leaves for ever: it drains, and no partition has anything there. A second look, when it
-    /// has left, finds what a partition whose leader changed meanwhile may have placed.
+    /// has left, finds what a partition whose leader changed may have placed.
     async fn decommission(
         &self,
         name: &str,

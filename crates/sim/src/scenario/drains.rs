@@ -15,10 +15,7 @@ use master_stream::StreamMachine;
 use runtime::sim::CrashMode;
 use wire::control::{ClusterRequest, ServerOrder};
 
-use super::append::{self, Plan};
-use super::entry::Scenario;
-use crate::cluster::{Cluster, Shape};
-use crate::nemesis::{Faults, NONE};
+use crate::cluster::Cluster;
 
 /// Pause between two looks of the watcher.
 const LOOK: Duration = Duration::from_millis(10);
@@ -30,28 +27,6 @@ const PAUSE_MS_MAX: u64 = 1_500;
 const LEAVE_MAX: usize = 2;
 /// A server that is drained is decommissioned within this time, when nothing fails.
 const LEFT: Duration = Duration::from_secs(90);
-
-/// Beside faults of processes and disks.
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: "drain-storm",
-    about: "an operator drains and decommissions servers while processes crash and disks are full",
-    run: |sim| {
-        let faults = Faults { server_crashes: true, master_crashes: true, bad_disks: true, ..NONE };
-        let shape = Shape { servers: 7, ..Shape::default() }.partitioned(&sim);
-        let (load, deadline) = (Duration::from_secs(30), Duration::from_secs(240));
-        let plan = Plan { shape, faults, load, deadline, drains: true, ..Plan::default() };
-        Box::pin(append::run(sim, plan))
-    },
-    marks: &[
-        "drains: a drain is refused",
-        "drains: a drain is cancelled",
-        "drains: a drain has ended",
-        "drains: a server is decommissioned",
-        "drains: a server was away under maintenance",
-        "drains: what holds data is not decommissioned",
-        "replica dropped from a draining server",
-    ],
-};
 
 /// The operator and the watcher of a run. Clones share it.
 #[derive(Clone)]

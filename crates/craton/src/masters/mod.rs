@@ -1,49 +1,20 @@
 //! `craton masters`: the masters' membership.
 
-use std::net::SocketAddr;
+pub mod args;
+
 use std::path::Path;
 
 use base::DiskId;
-use clap::Subcommand;
 use client::Client;
 use serde::Serialize;
 use wire::control::{ClusterReply, ClusterRequest, MasterInfo, MemberChange};
 
+use self::args::MastersCommand;
 use crate::args::Connection;
 use crate::cluster::{self, Directory};
 use crate::connect::{self, with_client};
 use crate::exit::{Done, Failure};
 use crate::output::{print_json, print_line, print_table, table};
-
-/// `craton masters`.
-#[derive(Subcommand, Debug)]
-pub enum MastersCommand {
-    /// List them
-    Members {
-        /// Print one JSON object.
-        #[arg(long)]
-        json: bool,
-    },
-    /// Add a master that runs already
-    Add {
-        /// Its number among the masters, never used before.
-        raft_id: u64,
-        /// Its name, e.g. m4.
-        name: String,
-        /// Where it is reached.
-        addr: SocketAddr,
-    },
-    /// Remove a master
-    Remove {
-        /// Its number among the masters.
-        raft_id: u64,
-    },
-    /// Let masters delete what no file refers to on a disk, however much it is
-    Condemn {
-        /// The disk, as 'craton status' names it where its collection has stopped.
-        disk: DiskId,
-    },
-}
 
 /// Runs a command.
 pub fn run(connection: &Connection, command: MastersCommand) -> Done {

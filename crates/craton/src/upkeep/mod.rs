@@ -2,13 +2,15 @@
 //! chunkservers and where chunks are. Masters keep the orders: the commands end at once, and what
 //! follows goes on whichever process is restarted.
 
+pub mod args;
+
 use std::time::Duration;
 
-use clap::Args;
 use client::Client;
 use wire::control::limits::MAINTENANCE_MAX_MS;
 use wire::control::{ClusterRequest, Holdings, ServerOrder};
 
+use self::args::{DecommissionArgs, DrainArgs, MaintenanceArgs, RebalanceArgs};
 use crate::args::Connection;
 use crate::connect::{with_client, with_client_as};
 use crate::exit::{Done, Failure};
@@ -17,84 +19,6 @@ use crate::status::{self, Chunkserver};
 
 /// Time in which an order is given: masters look at all chunks for it, and may have to elect.
 const ORDER_BUDGET: Duration = Duration::from_secs(60);
-
-/// `craton drain`.
-#[derive(Args, Debug)]
-pub struct DrainArgs {
-    /// Which cluster.
-    #[command(flatten)]
-    connection: Connection,
-    /// The chunkserver, e.g. cs4
-    id: String,
-    /// Check whether it could be drained, and say what it holds
-    #[arg(long, conflicts_with = "cancel")]
-    dry_run: bool,
-    /// Use it as any other again; what was made elsewhere so far stays there
-    #[arg(long)]
-    cancel: bool,
-}
-
-/// `craton decommission`.
-#[derive(Args, Debug)]
-pub struct DecommissionArgs {
-    /// Which cluster.
-    #[command(flatten)]
-    connection: Connection,
-    /// The chunkserver, e.g. cs4
-    id: String,
-    /// Check whether it could leave
-    #[arg(long)]
-    dry_run: bool,
-}
-
-/// `craton maintenance`.
-#[derive(Args, Debug)]
-pub struct MaintenanceArgs {
-    /// Which cluster.
-    #[command(flatten)]
-    connection: Connection,
-    /// The chunkserver, e.g. cs4
-    id: String,
-    /// Duration, such as 90s, 30m or 2h; 24h at most
-    #[arg(long = "for", value_name = "TIME", value_parser = parse_time, required_unless_present = "end")]
-    lasts: Option<Duration>,
-    /// End it now
-    #[arg(long, conflicts_with = "lasts")]
-    end: bool,
-}
-
-/// `craton rebalance`.
-#[derive(Args, Debug)]
-pub struct RebalanceArgs {
-    /// Which cluster.
-    #[command(flatten)]
-    connection: Connection,
-    /// Show how even the disks are, and change nothing
-    #[arg(long, conflicts_with = "pause")]
-    dry_run: bool,
-    /// Leave chunks where they are until 'craton rebalance' is run without it; repair and drains
-    /// go on
-    #[arg(long)]
-    pause: bool,
-}
-
-fn parse_time(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("'{text}' is no time: such as 90s, 30m or 2h");
-    let unit_at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
-    let (count, unit) = text.split_at(unit_at);
-    let seconds: u64 = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        _ => return Err(wrong()),
-    };
-    let count: u64 = count.parse().map_err(|_| wrong())?;
-    let time = count.checked_mul(seconds).filter(|&it| it > 0).ok_or_else(wrong)?;
-    match time.checked_mul(1000) {
-        Some(ms) if ms <= MAINTENANCE_MAX_MS => Ok(Duration::from_secs(time)),
-        _ => Err(format!("{text} is too long: 24h at most")),
-    }
-}
 
 /// Gives an order, or has it checked.
 fn order(
@@ -127,8 +51,8 @@ fn described(held: &Holdings) -> String {
 }
 
 /// Runs `craton drain`.
-pub fn drain(args: &DrainArgs) -> Done {
-    let DrainArgs { connection, id, dry_run, cancel } = args;
+pub fn drain(connection: &Connection, args: &DrainArgs) -> Done {
+    let DrainArgs { id, dry_run, cancel } = args;
     if *cancel {
         order(connection, id, ServerOrder::CancelDrain, false)?;
         return print_line(&format!("{id} takes chunks again"));
@@ -145,8 +69,8 @@ pub fn drain(args: &DrainArgs) -> Done {
 }
 
 /// Runs `craton decommission`.
-pub fn decommission(args: &DecommissionArgs) -> Done {
-    let DecommissionArgs { connection, id, dry_run } = args;
+pub fn decommission(connection: &Connection, args: &DecommissionArgs) -> Done {
+    let DecommissionArgs { id, dry_run } = args;
     order(connection, id, ServerOrder::Decommission, *dry_run)?;
     match dry_run {
         true => print_line(&format!("{id} is drained, and can leave; nothing was changed")),
@@ -157,8 +81,8 @@ pub fn decommission(args: &DecommissionArgs) -> Done {
 }
 
 /// Runs `craton maintenance`.
-pub fn maintenance(args: &MaintenanceArgs) -> Done {
-    let MaintenanceArgs { connection, id, lasts, .. } = args;
+pub fn maintenance(connection: &Connection, args: &MaintenanceArgs) -> Done {
+    let MaintenanceArgs { id, lasts, .. } = args;
     let Some(lasts) = lasts else {
         order(connection, id, ServerOrder::EndMaintenance, false)?;
         return print_line(&format!(
@@ -181,8 +105,8 @@ pub fn maintenance(args: &MaintenanceArgs) -> Done {
 }
 
 /// Runs `craton rebalance`.
-pub fn rebalance(args: &RebalanceArgs) -> Done {
-    with_client(&args.connection, async |client| {
+pub fn rebalance(connection: &Connection, args: &RebalanceArgs) -> Done {
+    with_client(connection, async |client| {
         if args.dry_run {
             return show_shares(&client).await;
         }
@@ -235,20 +159,4 @@ async fn show_shares(client: &Client) -> Done {
         "{} at most to move: a disk within a tenth of its share stays as it is{paused}",
         bytes(moves)
     ))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_have_a_unit_and_an_end() {
-        let time = |text| parse_time(text).map(|time| time.as_secs());
-        assert_eq!(time("90s"), Ok(90));
-        assert_eq!(time("30m"), Ok(1800));
-        assert_eq!(time("24h"), Ok(86_400));
-        for wrong in ["", "30", "m", "0m", "25h", "1d", "-1m", "99999999999999999999h", "1 m"] {
-            assert!(time(wrong).is_err(), "{wrong}");
-        }
-    }
 }
