@@ -93,6 +93,8 @@ pub struct ClusterView {
     disks: u32,
     with_room: Places,
     balance_paused: bool,
+    /// Servers that have been decommissioned: none of `servers`.
+    left: BTreeSet<ServerId>,
 }
 
 /// Places for new replicas on servers that are reached, counted at each level.
@@ -124,7 +126,8 @@ pub enum PlaceState {
     Silent,
     /// The server is alive and says that the disk has failed.
     Failed,
-    /// The server is alive and does not have the disk: it may come with the next start, or never.
+    /// The server is alive and does not have the disk: it may come with the next start, or never. Or
+    /// the server has been decommissioned.
     Absent,
 }
 
@@ -185,6 +188,9 @@ impl ClusterView {
 
     /// State of a place.
     pub fn state(&self, place: ReplicaLocation) -> PlaceState {
+        if self.left.contains(&place.server) {
+            return PlaceState::Absent;
+        }
         let Some(server) = self.server(place.server).filter(|server| server.serves()) else {
             return PlaceState::Silent;
         };
@@ -205,9 +211,10 @@ impl ClusterView {
         Some(disk.and_then(|disk| disk.addr).unwrap_or(server.addr))
     }
 
-    /// The same, with what an operator says of moves for balance.
-    pub fn with_balance_paused(self, balance_paused: bool) -> ClusterView {
-        ClusterView { balance_paused, ..self }
+    /// The same, with what operators say of moves for balance, and the servers that have been
+    /// decommissioned.
+    pub fn with_orders(self, balance_paused: bool, left: BTreeSet<ServerId>) -> ClusterView {
+        ClusterView { balance_paused, left, ..self }
     }
 
     /// An operator has chunks stay where they are.

@@ -319,8 +319,9 @@ impl Liveness {
                 maintained: unix_s < standing.maintained_until_s,
             }
         };
-        let paused = registered.orders().balance_paused;
-        ClusterView::new(registered.members().map(view).collect()).with_balance_paused(paused)
+        let orders = registered.orders();
+        let view = ClusterView::new(registered.members().map(view).collect());
+        view.with_orders(orders.balance_paused, orders.left().collect())
     }
 
     /// All servers of the cluster, for operators.

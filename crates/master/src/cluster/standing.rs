@@ -59,6 +59,12 @@ impl Orders {
         drains.map(|(&server, _)| server)
     }
 
+    /// Servers that have been decommissioned.
+    pub fn left(&self) -> impl Iterator<Item = ServerId> {
+        let left = self.standings.iter().filter(|(_, standing)| standing.decommissioned);
+        left.map(|(&server, _)| server)
+    }
+
     /// True when there was never an order: snapshots are as before there were any.
     pub(super) fn is_new(&self) -> bool {
         *self == Orders::default()

@@ -18,13 +18,13 @@ impl Cluster {
         self.0.left.borrow().contains(&index)
     }
 
-    /// The identity of a server, as the newest master has it.
+    /// The identity of a server, as the first master that knows it has it.
     pub(crate) fn server_id(&self, name: &str) -> Option<ServerId> {
         let running = self.0.running_masters.borrow();
-        let found = running.iter().flatten().filter_map(|master| {
+        let mut found = running.iter().flatten().filter_map(|master| {
             master.cluster().host().read(|state| state.server_named(name).map(|(id, _)| id))
         });
-        found.last()
+        found.next()
     }
 
     /// Shows the state of each stream partition, of the master that has applied most, with the entry

@@ -27,6 +27,9 @@ const PAUSE_MS_MAX: u64 = 1_500;
 const LEAVE_MAX: usize = 2;
 /// A server that is drained is decommissioned within this time, when nothing fails.
 const LEFT: Duration = Duration::from_secs(90);
+/// Its dead replicas are forgotten by then: rights live for 25 s, and a disk that is gone is hoped for
+/// as long as a silent server, 10 s.
+const FORGOTTEN: Duration = Duration::from_secs(60);
 
 /// The operator and the watcher of a run. Clones share it.
 #[derive(Clone)]
@@ -329,7 +332,32 @@ impl Drains {
             self.has_left(index);
             sim.mark("drains: a drain has ended");
         }
+        self.until_forgotten().await?;
         self.verdict()
+    }
+
+    /// What was dropped at servers that have left is forgotten once no right to it can be alive.
+    async fn until_forgotten(&self) -> Result<(), String> {
+        let sim = self.0.cluster.sim();
+        let end = sim.elapsed() + FORGOTTEN;
+        loop {
+            let left: BTreeSet<_> =
+                self.0.left.borrow().iter().filter_map(|&index| self.id_of(index)).collect();
+            let mut dead = 0;
+            self.0.cluster.newest_streams(|state, _| {
+                let places = state.places().filter(|(_, place)| left.contains(&place.server));
+                dead += places.map(|(index, _)| state.dead_at(index).count()).sum::<usize>();
+            });
+            if dead == 0 {
+                return Ok(());
+            }
+            if sim.elapsed() > end {
+                return Err(format!(
+                    "{dead} dead replicas are on record of servers that have left"
+                ));
+            }
+            sim.sleep(Duration::from_millis(500)).await;
+        }
     }
 
     /// Gives an order until it is done.
