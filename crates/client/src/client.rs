@@ -12,8 +12,8 @@ use runtime::{Class, Duration, Env, Instant};
 use transport::Endpoint;
 use wire::control::{
     ClusterInfo, ClusterReply, ClusterRequest, ClusterStatus, ControlError, ControlReply,
-    ControlRequest, Group, OpId, ReplicaFault, ReplicaPlace, StreamChange, StreamReply,
-    StreamRequest, TraceReply, TraceRequest, stream_partition,
+    ControlRequest, Group, Holdings, OpId, ReplicaFault, ReplicaPlace, ServerOrder, StreamChange,
+    StreamReply, StreamRequest, TraceReply, TraceRequest, stream_partition,
 };
 use wire::data::DataError;
 
@@ -22,7 +22,7 @@ use crate::config::Config;
 use crate::counters::{Counters, Totals};
 use crate::error::Error;
 use crate::health::{Health, Target};
-use crate::limits::{BAD_REPLICAS_MAX, REPORTS_MAX, UNREACHED_REPORTS_MAX};
+use crate::limits::{BAD_REPLICAS_MAX, ORDER_ATTEMPT, REPORTS_MAX, UNREACHED_REPORTS_MAX};
 use crate::lists::{ListMetrics, ListedDisk, Lists};
 use crate::locate::Locator;
 use crate::network::Network;
@@ -186,6 +186,30 @@ impl Client {
     pub async fn condemn(&self, disk: DiskId) -> Result<(), Error> {
         let request = ClusterRequest::Condemn { disk };
         self.ask_all(request, "have all masters collect a disk").await.map(drop)
+    }
+
+    /// Gives an order about a chunkserver, or has it checked. Answers what the server holds. It may be
+    /// repeated after an unknown outcome.
+    pub async fn order(
+        &self,
+        server: &str,
+        order: ServerOrder,
+        dry_run: bool,
+    ) -> Result<Holdings, Error> {
+        let request = ClusterRequest::Order { server: server.to_owned(), order, dry_run };
+        let question = Question {
+            group: Group::Cluster,
+            request: ControlRequest::Cluster(request),
+            attempt: self.0.config.control_attempt.max(ORDER_ATTEMPT),
+        };
+        let reply = cluster_reply(self.0.session.ask(question, false).await);
+        match reply.map_err(|error| error.about("order", server))? {
+            ClusterReply::Held(held) => Ok(held),
+            other => {
+                let reply = ControlReply::Cluster(other);
+                Err(unexpected_reply(&reply).about("order", server))
+            }
+        }
     }
 
     /// Asks all masters; an error when none answers.

@@ -97,6 +97,8 @@ pub const PING_AFTER: Duration = Duration::from_millis(50);
 pub const PING_TIMEOUT: Duration = Duration::from_millis(100);
 /// A timer that is so late shows that this process stood still.
 pub const OWN_PAUSE: Duration = Duration::from_millis(20);
+/// One attempt at an operator's order: masters look at all chunks for it.
+pub const ORDER_ATTEMPT: Duration = Duration::from_secs(20);
 /// Pause between two looks at a leader whose requests another master relays.
 pub const LEADER_LOOK: Duration = Duration::from_secs(1);
 

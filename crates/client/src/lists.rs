@@ -115,7 +115,9 @@ pub(crate) struct Lists {
     servers: BTreeMap<SocketAddr, ServerId>,
     /// Servers that masters do not reach, and since when that is known.
     pushed: BTreeMap<ServerId, Instant>,
-    /// Those of them that are out here: no more servers than may be listed, with those that are listed
+    /// Servers that operators have emptied.
+    draining: BTreeSet<ServerId>,
+    /// Those of `pushed` that are out here: no more servers than may be listed, with those that are listed
     /// by what this client sees.
     shunned: BTreeSet<ServerId>,
     /// Nothing is listed for its latency until then.
@@ -136,6 +138,7 @@ impl Lists {
             cleared: BTreeMap::new(),
             servers: BTreeMap::new(),
             pushed: BTreeMap::new(),
+            draining: BTreeSet::new(),
             shunned: BTreeSet::new(),
             doubt_until: Instant::default(),
             judged: Instant::default(),
@@ -176,14 +179,22 @@ impl Lists {
         self.changed();
     }
 
-    /// Servers that masters do not reach, and that are out here, for whichever reason.
+    /// Operators have these servers emptied: they are asked as any others, and written to no more.
+    pub(crate) fn set_draining(&mut self, draining: BTreeSet<ServerId>) {
+        self.draining = draining;
+        self.changed();
+    }
+
+    /// Servers to which chunks are to end: those that masters do not reach, and that are out here, for
+    /// whichever reason, and those that operators have emptied.
     pub(crate) fn pushed_servers(&self) -> Vec<ServerId> {
         if self.pushed.is_empty() {
-            return Vec::new();
+            return self.draining.iter().copied().collect();
         }
         let own = self.listed().into_iter().filter_map(|listed| listed.server);
         let own = own.filter(|server| self.pushed.contains_key(server));
-        let all: BTreeSet<_> = own.chain(self.shunned.iter().copied()).collect();
+        let others = self.shunned.iter().chain(&self.draining);
+        let all: BTreeSet<_> = own.chain(others.copied()).collect();
         all.into_iter().collect()
     }
 

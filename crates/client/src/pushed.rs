@@ -1,8 +1,8 @@
 //! Abnormal servers as masters push them (C28, `protocols-tail.md` 10.6): a background task of each
-//! client asks once a second who is unreached. The answer is for the order in which servers are asked,
+//! client asks once a second who is unreached, and who drains. The answer is for the order in which servers are asked,
 //! and for placement: it is no evidence, and ends by itself when masters do not renew it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 
 use base::{Kind, ServerId};
@@ -23,6 +23,8 @@ pub(crate) struct Pushed {
     version: Option<AbnormalVersion>,
     /// Servers that masters do not reach, and since when this client knows.
     unreached: BTreeMap<ServerId, Instant>,
+    /// Servers that operators have emptied: they serve, and writers end their chunks there.
+    draining: BTreeSet<ServerId>,
     /// When masters answered last.
     heard: Instant,
 }
@@ -38,14 +40,23 @@ impl Pushed {
         &self.unreached
     }
 
+    /// Servers that are being emptied.
+    pub(crate) fn draining(&self) -> &BTreeSet<ServerId> {
+        &self.draining
+    }
+
     /// Masters have answered. True when the list is another one now.
     pub(crate) fn take(&mut self, answer: &AbnormalServers, now: Instant) -> bool {
         let before: Vec<_> = self.unreached.keys().copied().collect();
+        let drained_before = self.draining.clone();
         let boot = self.version.map(|version| version.boot);
         self.heard = now;
         if answer.many || !answer.full && boot != Some(answer.version.boot) {
             // Changes of a list that is not here: all of it is asked for next.
             self.unreached.clear();
+        }
+        if answer.full || boot != Some(answer.version.boot) {
+            self.draining.clear();
         }
         self.version = (answer.full || boot == Some(answer.version.boot)).then_some(answer.version);
         if self.version.is_some() && !answer.many {
@@ -65,12 +76,23 @@ impl Pushed {
                 (self.version, self.unreached) = (None, BTreeMap::new());
             }
         }
-        !self.unreached.keys().copied().eq(before)
+        // An operator's doing, and named however many are unreached.
+        for one in answer.servers.iter().filter(|_| self.version.is_some()) {
+            match one.draining {
+                true => self.draining.insert(one.server),
+                false => self.draining.remove(&one.server),
+            };
+        }
+        if self.draining.len() > ABNORMAL_MAX {
+            (self.version, self.draining) = (None, BTreeSet::new());
+        }
+        !self.unreached.keys().copied().eq(before) || self.draining != drained_before
     }
 
     /// Masters have not answered. True when the list ends with that.
     pub(crate) fn miss(&mut self, now: Instant) -> bool {
-        let over = now.since(self.heard) >= PUSHED_LIFE && !self.unreached.is_empty();
+        let named = !self.unreached.is_empty() || !self.draining.is_empty();
+        let over = now.since(self.heard) >= PUSHED_LIFE && named;
         if over {
             *self = Pushed::default();
         }
@@ -128,8 +150,12 @@ async fn poll_once(client: &Rc<ClientInner>, pushed: &mut Pushed) -> Duration {
     if changed {
         env.mark("pushed: masters' list has changed");
         let servers: Vec<_> = pushed.unreached().keys().map(ServerId::to_string).collect();
-        tracing::info!(?servers, "servers that masters do not reach");
-        client.lists.borrow_mut().set_pushed(pushed.unreached().clone());
+        let draining: Vec<_> = pushed.draining().iter().map(ServerId::to_string).collect();
+        tracing::info!(?servers, ?draining, "servers that masters do not reach, or empty");
+        let mut lists = client.lists.borrow_mut();
+        lists.set_draining(pushed.draining().clone());
+        lists.set_pushed(pushed.unreached().clone());
+        drop(lists);
         client.pushed_news.notify_waiters();
     }
     pause
@@ -151,6 +177,7 @@ mod tests {
         let one = |&(server, unreached): &(u32, bool)| AbnormalServer {
             server: ServerId::new(server),
             unreached,
+            draining: false,
         };
         let version = AbnormalVersion { boot, changes };
         AbnormalServers { version, full, many, servers: servers.iter().map(one).collect() }
@@ -182,6 +209,31 @@ mod tests {
         pushed.take(&answer((7, 3), (true, false), &[(2, true)]), now);
         assert!(pushed.take(&answer((8, 9), (false, false), &[(3, true)]), now));
         assert!(has(&pushed).is_empty() && pushed.version().is_none());
+    }
+
+    #[test]
+    fn draining_servers_are_kept_beside_unreached_ones() {
+        let (mut pushed, now) = (Pushed::default(), Instant::from_nanos(1_000_000_000_000));
+        let with = |changes, full, many, servers: &[(u32, bool)]| {
+            let mut answer = answer((7, changes), (full, many), &[]);
+            answer.servers.extend(servers.iter().map(|&(server, draining)| AbnormalServer {
+                server: ServerId::new(server),
+                unreached: false,
+                draining,
+            }));
+            answer
+        };
+        let drains = |pushed: &Pushed| -> Vec<u32> {
+            pushed.draining().iter().map(|server| server.get()).collect()
+        };
+        assert!(pushed.take(&with(1, true, false, &[(2, true), (3, true)]), now));
+        assert_eq!((has(&pushed), drains(&pushed)), (vec![], vec![2, 3]));
+        assert!(pushed.take(&with(2, false, false, &[(2, false)]), now));
+        // Many are unreached, and those that drain are named.
+        assert!(!pushed.take(&with(3, true, true, &[(3, true)]), now));
+        assert!(pushed.take(&with(4, false, true, &[(5, true)]), now));
+        assert_eq!(drains(&pushed), [3, 5]);
+        assert!(pushed.miss(now + PUSHED_LIFE) && drains(&pushed).is_empty());
     }
 
     #[test]

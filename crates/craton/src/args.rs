@@ -3,14 +3,15 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use base::DiskId;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use wire::control::Policy;
 
 use crate::bench::parts::Part;
 use crate::exit::{EXIT_CODES, Failure};
 use crate::fs::policy::PolicyCommand;
+use crate::masters::args::MastersCommand;
 use crate::sizes::{parse_length, parse_size};
+use crate::upkeep::args::{DecommissionArgs, DrainArgs, MaintenanceArgs, RebalanceArgs};
 use crate::volume::VolumeCommand;
 
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (commit ", env!("CRATON_COMMIT"), ")");
@@ -80,6 +81,42 @@ pub enum Command {
     Status(StatusArgs),
     /// Show which processes and disks are slow, not reached or out, and who says so
     Health(HealthArgs),
+    /// Have all that a chunkserver holds made elsewhere
+    Drain {
+        /// Which cluster.
+        #[command(flatten)]
+        connection: Connection,
+        /// How.
+        #[command(flatten)]
+        args: DrainArgs,
+    },
+    /// Let a drained chunkserver leave for ever
+    Decommission {
+        /// Which cluster.
+        #[command(flatten)]
+        connection: Connection,
+        /// How.
+        #[command(flatten)]
+        args: DecommissionArgs,
+    },
+    /// Do not repair what a chunkserver holds while it is away for a time
+    Maintenance {
+        /// Which cluster.
+        #[command(flatten)]
+        connection: Connection,
+        /// How.
+        #[command(flatten)]
+        args: MaintenanceArgs,
+    },
+    /// Show or change whether chunks are moved until the disks are even
+    Rebalance {
+        /// Which cluster.
+        #[command(flatten)]
+        connection: Connection,
+        /// How.
+        #[command(flatten)]
+        args: RebalanceArgs,
+    },
     /// Show what operations did in which process, and what took them the time
     Trace(TraceArgs),
     /// Make a chunk store, or look into one that no process has open
@@ -368,36 +405,6 @@ fn parse_traced(text: &str) -> Result<Traced, String> {
     }
     let trace = text.parse().map_err(|error: base::IdError| error.to_string())?;
     Ok(Traced::One(trace))
-}
-
-/// `craton masters`.
-#[derive(Subcommand, Debug)]
-pub enum MastersCommand {
-    /// List them
-    Members {
-        /// Print one JSON object.
-        #[arg(long)]
-        json: bool,
-    },
-    /// Add a master that runs already
-    Add {
-        /// Its number among the masters, never used before.
-        raft_id: u64,
-        /// Its name, e.g. m4.
-        name: String,
-        /// Where it is reached.
-        addr: SocketAddr,
-    },
-    /// Remove a master
-    Remove {
-        /// Its number among the masters.
-        raft_id: u64,
-    },
-    /// Let masters delete what no file refers to on a disk, however much it is
-    Condemn {
-        /// The disk, as 'craton status' names it where its collection has stopped.
-        disk: DiskId,
-    },
 }
 
 /// `craton fs`. Paths in the cluster start with '/'.

@@ -21,6 +21,7 @@ mod sizes;
 mod status;
 mod store;
 mod trace;
+mod upkeep;
 mod volume;
 
 use std::process::ExitCode;
@@ -75,6 +76,10 @@ fn run(command: Command) -> Done {
         Command::Fs { connection, services, command } => fs::run(&connection, services, command),
         Command::Status(args) => status::run(&args),
         Command::Health(args) => health::run(&args),
+        Command::Drain { connection, args } => upkeep::drain(&connection, &args),
+        Command::Decommission { connection, args } => upkeep::decommission(&connection, &args),
+        Command::Maintenance { connection, args } => upkeep::maintenance(&connection, &args),
+        Command::Rebalance { connection, args } => upkeep::rebalance(&connection, &args),
         Command::Trace(args) => trace::run(&args),
         Command::Store { command } => store::run(command),
         Command::Bench { connection, command } => bench::run(&connection, command),

@@ -42,6 +42,8 @@ pub struct Picture {
     /// Disks whose collection has stopped: they hold more replicas that no file refers to than
     /// are deleted unasked.
     pub stopped: Vec<Stopped>,
+    /// An operator has chunks stay where they are.
+    pub balance_paused: bool,
     /// Names.
     pub names: Names,
     /// Bytes.
@@ -68,7 +70,8 @@ pub struct Chunkserver {
     pub id: String,
     /// Its address.
     pub addr: String,
-    /// `up`, `unreached` while its heartbeats come and masters do not reach it, or `down`.
+    /// `up`, `draining` while it is emptied, `unreached` while its heartbeats come and masters do not
+    /// reach it, or `down`.
     pub state: &'static str,
     /// Its failure domain.
     pub domain: String,
@@ -78,6 +81,25 @@ pub struct Chunkserver {
     pub used_bytes: u64,
     /// Its disks.
     pub disks: Vec<Disk>,
+    /// What it holds yet, while it drains.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub draining: Option<Draining>,
+    /// Seconds for which its maintenance lasts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub maintenance_s: Option<u64>,
+}
+
+/// What a chunkserver that drains holds yet, as of the last looks of stream partitions.
+#[derive(Serialize, Clone, Copy, Debug, Default)]
+pub struct Draining {
+    /// Replicas.
+    pub replicas: u64,
+    /// Of them, of chunks that are written.
+    pub open: u64,
+    /// Bytes of the others.
+    pub bytes: u64,
+    /// All stream partitions have counted: else there may be more.
+    pub counted: bool,
 }
 
 /// A block manager.
@@ -228,10 +250,12 @@ pub async fn gather(client: &Client) -> Result<Picture, Failure> {
             }),
         }
     };
+    let partitions = usize::from(info.stream_partitions);
+    let show = |server| chunkserver(server, &answers, partitions);
     let mut picture = Picture {
         cluster: info.cluster.to_string(),
         masters: masters.iter().map(master).collect(),
-        chunkservers: servers(&answers).into_iter().map(chunkserver).collect(),
+        chunkservers: servers(&answers).into_iter().map(show).collect(),
         block_service: "unknown",
         block_managers: Vec::new(),
         block_servers: Vec::new(),
@@ -239,6 +263,7 @@ pub async fn gather(client: &Client) -> Result<Picture, Failure> {
         chunks: Chunks::default(),
         repair: Repair::default(),
         stopped: stopped(&answers),
+        balance_paused: answers.values().any(|answer| answer.balance_paused),
         names: Names::default(),
         bytes: Bytes::default(),
     };
@@ -343,8 +368,21 @@ fn frontend(peer: &BlockPeer) -> Frontend {
     Frontend { id: peer.name.clone(), addr, state: up_or_down(peer.alive) }
 }
 
-fn chunkserver(server: ServerStatus) -> Chunkserver {
+fn chunkserver(
+    server: ServerStatus,
+    answers: &BTreeMap<u64, ClusterStatus>,
+    partitions: usize,
+) -> Chunkserver {
     let good = |disk: &&DiskReport| !disk.failed;
+    let held = answers.values().flat_map(|answer| &answer.draining);
+    let held = held.filter(|held| held.server == server.server);
+    let counted = held.clone().map(|held| held.partitions.len()).sum::<usize>() == partitions;
+    let draining = held.fold(Draining::default(), |sum, held| Draining {
+        replicas: sum.replicas + held.replicas,
+        open: sum.open + held.open,
+        bytes: sum.bytes + held.bytes,
+        counted,
+    });
     Chunkserver {
         capacity_bytes: server.disks.iter().filter(good).map(|disk| disk.capacity).sum(),
         used_bytes: server.disks.iter().filter(good).map(|disk| disk.used).sum(),
@@ -352,10 +390,13 @@ fn chunkserver(server: ServerStatus) -> Chunkserver {
         addr: server.addr.to_string(),
         state: match server.unreached_ms {
             Some(_) if server.alive => "unreached",
+            _ if server.alive && server.draining => "draining",
             _ => up_or_down(server.alive),
         },
         domain: server.domain,
         disks: server.disks.into_iter().map(disk).collect(),
+        draining: server.draining.then_some(draining),
+        maintenance_s: server.maintenance_ms.map(|ms| ms / 1000),
     }
 }
 
@@ -414,6 +455,7 @@ fn print(picture: &Picture) -> Done {
             print_line(&format!("{}: {} has failed: {}", server.id, disk.path, disk.reason))?;
         }
     }
+    print_orders(picture)?;
     for one in &picture.stopped {
         print_line(&format!(
             "{}: collection of {} has stopped at {}: {} of {} replicas belong to no file. Is it a \
@@ -438,6 +480,35 @@ fn print(picture: &Picture) -> Done {
         bytes(volume.physical),
         bytes(volume.unreferenced),
     ))
+}
+
+/// What operators have ordered.
+fn print_orders(picture: &Picture) -> Done {
+    for Chunkserver { id, draining, maintenance_s, .. } in &picture.chunkservers {
+        match draining {
+            Some(Draining { counted: false, .. }) => {
+                print_line(&format!("{id} drains: not all partitions have counted what it holds"))?;
+            }
+            Some(Draining { replicas: 0, .. }) => {
+                print_line(&format!("{id} is drained: 'craton decommission {id}' lets it leave"))?;
+            }
+            Some(Draining { replicas, open, bytes: held, .. }) => print_line(&format!(
+                "{id} drains: {replicas} replicas with {} are left, {open} of them being written",
+                bytes(*held)
+            ))?,
+            None => {}
+        }
+        if let Some(seconds) = maintenance_s {
+            print_line(&format!(
+                "{id} is under maintenance for {seconds} s: what it holds is not repaired while it is \
+                 silent"
+            ))?;
+        }
+    }
+    match picture.balance_paused {
+        true => print_line("chunks are not moved for balance until 'craton rebalance'"),
+        false => Ok(()),
+    }
 }
 
 /// The block service, when there is one.

@@ -530,7 +530,8 @@ impl<L: Log> Service<L> {
     ) -> Spares {
         let view = self.cluster.view();
         let is_bad = |place: ReplicaLocation| {
-            avoid.contains(&place.server) || !matches!(view.state(place), PlaceState::Good(_))
+            let good = matches!(view.state(place), PlaceState::Good(_));
+            avoid.contains(&place.server) || !good || view.drains(place.server)
         };
         // Made while servers were missing: of no use once there are places for all copies.
         let is_short =

@@ -75,6 +75,8 @@ pub struct MasterTiming {
     pub store: FormatOptions,
     /// A chunkserver that is silent for so long is dead: a dozen of its heartbeats.
     pub dead_after: Duration,
+    /// Replicas that may be left on a chunkserver that is decommissioned: none.
+    pub drained_left: u64,
     /// Namespace partitions.
     pub namespace: NamespaceTiming,
     /// Stream partitions.
@@ -98,6 +100,7 @@ impl Default for MasterTiming {
             log_segment_len: LOG_SEGMENT_LEN,
             store: store_options(),
             dead_after: Duration::from_secs(3),
+            drained_left: 0,
             namespace: NamespaceTiming::default(),
             stream: StreamConfig::default(),
         }

@@ -3,6 +3,7 @@
 
 mod hand_over;
 mod join;
+mod orders;
 mod relay;
 mod server_pings;
 
@@ -19,7 +20,7 @@ use metrics::{Fact, Outcome, Span, Step};
 use runtime::sync::Semaphore;
 use runtime::{Class, Env};
 use transport::{Endpoint, Handler, Incoming, Priority, Request, Response, Service, Token};
-use wire::control::limits::STOPPED_MAX;
+use wire::control::limits::{DRAINING_MAX, STOPPED_MAX};
 use wire::control::{
     ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest, Group as GroupName,
     MasterInfo, NamespaceRequest, OP_RELAY, OpId, StreamChange, StreamReply, StreamRequest,
@@ -109,6 +110,8 @@ struct MasterInner {
     reach: RefCell<Reach>,
     /// Chunkservers are pinged.
     pings_servers: bool,
+    /// Replicas that may be left on a chunkserver that is decommissioned.
+    drained_left: u64,
     store: FlashStore,
     admission: Admission,
     /// Drawn at the start: distinguishes this process from another one with the same number.
@@ -207,6 +210,11 @@ impl Master {
         &self.0.cluster
     }
 
+    /// The stream partition with this number, on this master.
+    pub fn stream(&self, partition: usize) -> &Host<StreamMachine> {
+        &self.0.streams.partitions[partition].host
+    }
+
     /// The namespace partitions on this master.
     pub fn namespaces(&self) -> &[NamespaceService] {
         &self.0.namespaces
@@ -254,6 +262,14 @@ impl Master {
                     partition.service.condemn_all(disk);
                 }
                 Ok(ControlReply::Cluster(ClusterReply::Done))
+            }
+            ControlRequest::Cluster(ClusterRequest::Order { server, order, dry_run }) => {
+                let given = Box::pin(self.give_order(&server, order, dry_run)).await?;
+                Ok(ControlReply::Cluster(given))
+            }
+            ControlRequest::Cluster(ClusterRequest::Held { server, orders }) => {
+                let held = Box::pin(self.held_here(server, orders)).await?;
+                Ok(ControlReply::Cluster(ClusterReply::Held(held)))
             }
             ControlRequest::Cluster(request) => {
                 let heartbeat = matches!(request, ClusterRequest::Heartbeat(_));
@@ -347,8 +363,15 @@ impl Master {
             sum.repair.bytes += one.repair.bytes;
             led.sessions += partition.host.read(StreamMachine::sessions) as u64;
             led.stopped.extend(partition.service.stopped());
+            for held in partition.service.draining() {
+                match led.draining.iter_mut().find(|it| it.server == held.server) {
+                    Some(known) => known.add(&held),
+                    None => led.draining.push(held),
+                }
+            }
         }
         led.stopped.truncate(STOPPED_MAX);
+        led.draining.truncate(DRAINING_MAX);
         led
     }
 
@@ -631,6 +654,7 @@ impl<'a> GroupOpening<'a> {
             relayed: Cell::default(),
             reach: RefCell::new(Reach::new(config.timing.unreached)),
             pings_servers: config.timing.pings_servers,
+            drained_left: config.timing.drained_left,
             store: self.store,
             admission,
             boot,

@@ -1,6 +1,7 @@
 //! A simulated cluster: the real masters, chunkservers and clients on simulated hosts.
 
 pub mod harm;
+mod leaving;
 mod settle;
 
 use std::cell::{Cell, RefCell};
@@ -124,6 +125,7 @@ struct ClusterInner {
     formatting: RefCell<BTreeSet<(usize, usize)>>,
     /// Servers whose disks are empty.
     empty: RefCell<BTreeSet<usize>>,
+    left: RefCell<BTreeSet<usize>>,
 }
 
 /// Time for which a cluster is without a master that is being replaced, at most, in milliseconds.
@@ -177,6 +179,7 @@ impl Cluster {
             harms: Harms::default(),
             absent: (0..shape.servers).map(|_| Absent::default()).collect(),
             empty: RefCell::default(),
+            left: RefCell::default(),
         }));
         cluster.boot_all();
         cluster
@@ -556,10 +559,10 @@ impl Cluster {
         }
     }
 
-    /// Boots a chunkserver, whose new disks are formatted before; nothing when it runs.
+    /// Boots a chunkserver, whose new disks are formatted before; nothing when it runs or has left.
     pub fn boot_server(&self, index: usize) {
         let host = self.0.servers[index];
-        if self.0.sim.env(host).is_some() {
+        if self.0.sim.env(host).is_some() || self.has_left(index) {
             return;
         }
         let env = self.0.sim.boot(host);

@@ -63,7 +63,7 @@ impl FakeState {
         };
         let version = AbnormalVersion { boot: 7, changes: *changes };
         let full = known != Some(version);
-        let one = |&server: &ServerId| AbnormalServer { server, unreached: true };
+        let one = |&server: &ServerId| AbnormalServer { server, unreached: true, draining: false };
         let servers = servers.iter().filter(|_| full).map(one).collect();
         let answer = AbnormalServers { version, full, many: false, servers };
         Ok(ControlReply::Cluster(ClusterReply::Abnormal(answer)))

@@ -227,7 +227,11 @@ fn usual<'a>(
 /// A chunkserver by a master's status: state, cause, and seconds.
 fn judge_server(status: &ServerStatus) -> (State, Option<String>, Option<u64>) {
     let (state, reason, since_ms) = match status.unreached_ms {
+        _ if !status.alive && status.maintenance_ms.is_some() => {
+            (State::Out, "its heartbeats do not come, and it is under maintenance", status.heard_ms)
+        }
         _ if !status.alive => (State::Out, "its heartbeats do not come", status.heard_ms),
+        None if status.draining => (State::Draining, "an operator has it emptied", None),
         None => return (State::Good, None, None),
         lasts => (State::Unreached, "its heartbeats come, and it is not reached", lasts),
     };

@@ -8,6 +8,7 @@ use crate::output::{print_line, print_table, table};
 fn text(state: State) -> &'static str {
     match state {
         State::Good => "good",
+        State::Draining => "draining",
         State::Slow => "slow",
         State::Unreached => "unreached",
         State::Out => "out",

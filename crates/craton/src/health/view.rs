@@ -29,6 +29,8 @@ pub struct Health {
 pub enum State {
     /// It serves.
     Good,
+    /// It serves, and an operator has it emptied.
+    Draining,
     /// It serves, and takes much longer than others.
     Slow,
     /// It says that it lives, and does not answer.
@@ -171,6 +173,9 @@ pub(super) fn action(server: &Server) -> Option<&'static str> {
     };
     Some(match (server.role, server.state) {
         (_, State::Good) => return None,
+        (RoleName::Chunkserver, State::Draining) => {
+            "gets no new chunks; what it has is made elsewhere, then dropped there"
+        }
         (RoleName::Chunkserver, State::Slow) => "clients ask it last",
         (RoleName::Chunkserver, State::Unreached) if masters(State::Good) => {
             "clients that do not reach it use others"

@@ -11,6 +11,7 @@ mod copies;
 mod crash;
 mod diffs;
 mod disks;
+mod drains;
 mod embedded;
 mod formatting;
 mod full;

@@ -42,6 +42,10 @@ pub struct ServerView {
     pub rows: bool,
     /// Its disks, as last reported; empty when it has sent no heartbeat since the masters' start.
     pub disks: Vec<DiskView>,
+    /// An operator has it emptied: it gets no replica, and what it has is made elsewhere.
+    pub draining: bool,
+    /// It is under maintenance: while it is silent, what it has is not made elsewhere.
+    pub maintained: bool,
 }
 
 impl ServerView {
@@ -87,8 +91,12 @@ pub struct ClusterView {
     servers: Vec<ServerView>,
     candidates: Vec<Candidate>,
     domains: u32,
+    servers_that_stay: u32,
     disks: u32,
     with_room: Places,
+    balance_paused: bool,
+    /// Servers that have been decommissioned: none of `servers`.
+    left: BTreeSet<ServerId>,
 }
 
 /// Places for new replicas on servers that are reached, counted at each level.
@@ -103,7 +111,7 @@ struct Places {
 struct Candidate {
     place: ReplicaLocation,
     room: u64,
-    /// Its server answers pings.
+    /// Its server answers pings, and is not under maintenance.
     reached: bool,
     /// Appends under way per disk of the server.
     load: u64,
@@ -120,7 +128,8 @@ pub enum PlaceState {
     Silent,
     /// The server is alive and says that the disk has failed.
     Failed,
-    /// The server is alive and does not have the disk: it may come with the next start, or never.
+    /// The server is alive and does not have the disk: it may come with the next start, or never. Or
+    /// the server has been decommissioned.
     Absent,
 }
 
@@ -133,15 +142,18 @@ impl ClusterView {
 
     /// The same cluster, with other candidates: by what else than room for users' bytes they have.
     fn with_room(servers: Vec<ServerView>, room: &dyn Fn(&DiskView) -> u64) -> ClusterView {
-        let names: BTreeSet<_> = servers.iter().map(|server| server.domain.clone()).collect();
+        // Those that drain leave for good, other than dead ones.
+        let stay = || servers.iter().filter(|server| !server.draining);
+        let names: BTreeSet<_> = stay().map(|server| server.domain.clone()).collect();
         let mut view = ClusterView {
             domains: names.len() as u32,
+            servers_that_stay: stay().count() as u32,
             // A server without a heartbeat yet has one disk at least.
-            disks: servers.iter().map(|server| server.disks.len().max(1) as u32).sum(),
+            disks: stay().map(|server| server.disks.len().max(1) as u32).sum(),
             ..ClusterView::default()
         };
         let (mut room_to_here, mut with_room) = (0u64, BTreeSet::new());
-        for server in servers.iter().filter(|server| server.alive) {
+        for server in stay().filter(|server| server.alive) {
             let load = u64::from(server.load) / server.disks.len().max(1) as u64;
             for disk in server.disks.iter().filter(|disk| !disk.failed) {
                 let room = room(disk);
@@ -150,7 +162,7 @@ impl ClusterView {
                 }
                 room_to_here = room_to_here.saturating_add(room);
                 let place = ReplicaLocation { server: server.server, disk: disk.disk };
-                let reached = server.reached;
+                let reached = server.reached && !server.maintained;
                 view.candidates.push(Candidate { place, room, reached, load, room_to_here });
                 if reached {
                     view.with_room.disks += 1;
@@ -183,6 +195,9 @@ impl ClusterView {
 
     /// State of a place.
     pub fn state(&self, place: ReplicaLocation) -> PlaceState {
+        if self.left.contains(&place.server) {
+            return PlaceState::Absent;
+        }
         let Some(server) = self.server(place.server).filter(|server| server.serves()) else {
             return PlaceState::Silent;
         };
@@ -203,18 +218,34 @@ impl ClusterView {
         Some(disk.and_then(|disk| disk.addr).unwrap_or(server.addr))
     }
 
-    /// Disks registered, of dead servers too.
+    /// The same, with what operators say of moves for balance, and the servers that have been
+    /// decommissioned.
+    pub fn with_orders(self, balance_paused: bool, left: BTreeSet<ServerId>) -> ClusterView {
+        ClusterView { balance_paused, left, ..self }
+    }
+
+    /// An operator has chunks stay where they are.
+    pub fn is_balance_paused(&self) -> bool {
+        self.balance_paused
+    }
+
+    /// True for a server that is to be emptied.
+    pub fn drains(&self, server: ServerId) -> bool {
+        self.server(server).is_some_and(|server| server.draining)
+    }
+
+    /// Disks registered, of dead servers too, without those that drain.
     pub fn disks(&self) -> u32 {
         self.disks
     }
 
     /// The level at which replicas must differ: the coarsest that the whole cluster, dead servers
-    /// included, has enough of. So a cluster of three servers with two disks each that loses one
+    /// included and draining ones not, has enough of. So a cluster of three servers with two disks each that loses one
     /// server makes two copies, and one server with three disks makes three.
     fn spread(&self, copies: u8) -> Spread {
         if self.domains >= u32::from(copies) {
             Spread::Domains
-        } else if self.servers.len() >= usize::from(copies) {
+        } else if self.servers_that_stay >= u32::from(copies) {
             Spread::Servers
         } else {
             Spread::Disks
@@ -232,9 +263,55 @@ impl ClusterView {
         places >= u32::from(copies)
     }
 
+    /// What lacks when `leaving` drains too, for chunks of so many copies: `None` when the places that
+    /// stay and are reached are as many, as far apart as they are now.
+    pub fn lacks_without(&self, leaving: ServerId, copies: u8) -> Option<Lack> {
+        self.lacks(leaving, copies, |server| !server.draining && server.serves())
+    }
+
+    /// The same when `leaving` is to be silent for a while, as are others under maintenance.
+    pub fn lacks_without_maintained(&self, leaving: ServerId, copies: u8) -> Option<Lack> {
+        self.lacks(leaving, copies, |server| !server.maintained && server.serves())
+    }
+
+    fn lacks(
+        &self,
+        leaving: ServerId,
+        copies: u8,
+        counts: impl Fn(&ServerView) -> bool,
+    ) -> Option<Lack> {
+        let spread = self.spread(copies);
+        let others = || self.servers.iter().filter(|server| server.server != leaving);
+        let serving = others().filter(|server| counts(server));
+        let (there, unit) = match spread {
+            Spread::Domains => {
+                let domains: BTreeSet<_> = serving.map(|server| &server.domain).collect();
+                (domains.len(), "failure domains")
+            }
+            Spread::Servers => (serving.count(), "chunkservers"),
+            Spread::Disks => {
+                let disks = serving.flat_map(|server| &server.disks);
+                (disks.filter(|disk| !disk.failed).count(), "disks")
+            }
+        };
+        let out = others().filter(|it| !counts(it)).map(|it| it.server).collect();
+        (there < usize::from(copies)).then_some(Lack { there, unit, out })
+    }
+
     fn domain_of(&self, server: ServerId) -> Option<&str> {
         self.server(server).map(|server| server.domain.as_str())
     }
+}
+
+/// Places that would be too few.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Lack {
+    /// Places that stay.
+    pub there: usize,
+    /// Unit of them.
+    pub unit: &'static str,
+    /// Other servers that do not count: they drain, are silent, or are not reached.
+    pub out: Vec<ServerId>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

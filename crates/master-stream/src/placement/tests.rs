@@ -23,6 +23,8 @@ fn server(id: u32, domain: &str, disks: &[(u128, u64, u64)]) -> ServerView {
         rows: true,
         load: 0,
         disks: disks.collect(),
+        draining: false,
+        maintained: false,
     }
 }
 
@@ -52,6 +54,41 @@ fn servers_of(places: &[ReplicaLocation]) -> Vec<u32> {
     let mut ids: Vec<_> = places.iter().map(|place| place.server.get()).collect();
     ids.sort_unstable();
     ids
+}
+
+#[test]
+fn disks_of_a_server_that_has_left_are_absent_and_those_of_one_that_drains_get_nothing() {
+    let place = |id: u32| ReplicaLocation {
+        server: ServerId::new(id),
+        disk: DiskId::new(u128::from(id) * 10),
+    };
+    let mut servers = plain(5, 1);
+    servers[0].draining = true;
+    servers[1].maintained = true;
+    let view = ClusterView::new(servers).with_orders(false, [ServerId::new(9)].into());
+    assert_eq!(view.state(place(9)), PlaceState::Absent);
+    assert_eq!(view.state(place(8)), PlaceState::Silent, "it may be on its way here");
+    assert!(matches!(view.state(place(1)), PlaceState::Good(_)), "it serves");
+    let mut rng = Rng::new(1);
+    for (copies, floor) in [(3, 1), (4, 1), (4, 4), (5, 5)] {
+        let wanted = Wanted {
+            copies,
+            have: &[],
+            never: &[],
+            avoid: &[],
+            floor,
+            need: 0,
+            purpose: Purpose::Data,
+        };
+        let chosen = choose(&view, &wanted, &mut |bound| rng.below(bound)).unwrap_or_default();
+        let has = |id: u32| chosen.iter().any(|place| place.server == ServerId::new(id));
+        assert!(!has(1), "{chosen:?}");
+        assert_eq!(has(2), floor >= 4, "under maintenance it is for the floor alone: {chosen:?}");
+    }
+    // Five less the one that drains, less another.
+    assert_eq!(view.lacks_without(ServerId::new(2), 3), None);
+    let lack = view.lacks_without(ServerId::new(2), 4).expect("three stay");
+    assert_eq!((lack.there, lack.unit, lack.out), (3, "failure domains", vec![ServerId::new(1)]));
 }
 
 #[test]

@@ -19,7 +19,7 @@ use wire::data::Purpose;
 
 use super::scan::{Judged, is_complete};
 use crate::limits::{SCAN_SLICE, SLOTS_MAX};
-use crate::placement::{ClusterView, ReplicaLocation, Wanted, choose};
+use crate::placement::{ClusterView, ReplicaLocation, ServerView, Wanted, choose};
 use crate::{Action, Chunk, Log, Outcome, Service};
 
 /// Rounds without a move stretch the pause between them up to so many times.
@@ -63,7 +63,9 @@ impl Shares {
     /// Of the disks that serve, with what the partition has on each.
     pub(super) fn new(view: &ClusterView, held: &BTreeMap<ReplicaLocation, u64>) -> Shares {
         let mut shares = Shares::default();
-        for server in view.servers().iter().filter(|server| server.serves()) {
+        let takes =
+            |server: &&ServerView| server.serves() && !server.draining && !server.maintained;
+        for server in view.servers().iter().filter(takes) {
             for disk in server.disks.iter().filter(|disk| !disk.failed && disk.capacity > 0) {
                 let place = ReplicaLocation { server: server.server, disk: disk.disk };
                 let held = held.get(&place).copied().unwrap_or(0);
@@ -129,12 +131,14 @@ impl<L: Log> Service<L> {
         }
     }
 
-    /// Nothing is in danger, and there is a choice of disks.
+    /// Nothing is in danger or to be made elsewhere, there is a choice of disks, and no operator has
+    /// chunks stay where they are.
     fn may_balance(&self) -> bool {
         self.leads()
             && self.config.balance_bytes_per_s > 0
             && self.repairs.under_replicated.borrow().is_empty()
             && self.cluster.view().disks() > 1
+            && !self.cluster.view().is_balance_paused()
     }
 
     /// Moves chunks until the disks are even; true when they are not, and nothing can be moved.
@@ -270,7 +274,7 @@ impl<L: Log> Service<L> {
         }
         self.fill_targets(id).await?;
         let Some((_, copies, replicas)) = self.judged(id) else { return Ok(false) };
-        let others = replicas.iter().filter(|replica| replica.is_source() && replica.place != from);
+        let others = replicas.iter().filter(|replica| replica.stays() && replica.place != from);
         let remaining: Vec<ReplicaLocation> = others.map(|replica| replica.place).collect();
         if !remaining.contains(&to) || remaining.len() < usize::from(copies) {
             return Ok(false); // Repair sees to it.
@@ -288,7 +292,7 @@ mod tests {
     use base::{DiskId, GIB, ServerId};
 
     use super::*;
-    use crate::placement::{DiskView, ServerView};
+    use crate::placement::DiskView;
 
     fn view(capacities: &[u64]) -> ClusterView {
         let server = |(at, &capacity): (usize, &u64)| {
@@ -303,6 +307,8 @@ mod tests {
                 load: 0,
                 rows: true,
                 disks: vec![disk],
+                draining: false,
+                maintained: false,
             }
         };
         ClusterView::new(capacities.iter().enumerate().map(server).collect())

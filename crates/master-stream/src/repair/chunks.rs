@@ -119,6 +119,10 @@ impl<L: Log> Service<L> {
         let mut copied = 0;
         for target in replicas.iter().filter(|replica| replica.slot.target) {
             match target.worth {
+                _ if target.leaves => {
+                    self.drop_replica(id, target.place, Vec::new()).await?;
+                    continue;
+                }
                 Worth::Hoped => continue,
                 Worth::Dead => {
                     self.drop_replica(id, target.place, Vec::new()).await?;
@@ -196,7 +200,8 @@ impl<L: Log> Service<L> {
         let Some((chunk, copies, replicas)) = self.judged(id) else { return Ok(Missing::None) };
         let has_source = replicas.iter().any(|it| it.is_source() || it.is_last_resort());
         let useful = |replica: &&Judged| {
-            replica.counts() || (replica.slot.target && replica.worth == Worth::Good)
+            let made = replica.slot.target && replica.worth == Worth::Good && !replica.leaves;
+            replica.counts() || made
         };
         let have: Vec<_> = replicas.iter().filter(useful).map(|replica| replica.place).collect();
         let missing = usize::from(copies).saturating_sub(have.len());
@@ -308,26 +313,29 @@ impl<L: Log> Service<L> {
                 self.drop_replica(id, replica.place, good.clone()).await?;
             }
         }
-        if good.len() < usize::from(copies) {
+        let enough = usize::from(copies.saturating_sub(self.config.drop_short));
+        if replicas.iter().filter(|it| it.stays()).count() < enough {
             return Ok(());
         }
         let damaged = |it: &Judged| !it.slot.target && it.bad == Some(Defect::Damaged);
         if replicas.iter().any(damaged) {
             // Several leaders read each for itself; a new fault is for the next round.
             let verified = self.verified_sources(id).await;
-            if verified.is_none_or(|whole| whole.len() < usize::from(copies)) {
+            if verified.is_none_or(|whole| whole.len() < enough) {
                 return Ok(());
             }
         }
         let Some((_, copies, replicas)) = self.judged(id) else { return Ok(()) };
-        let mut good: Vec<_> =
-            replicas.iter().filter(|it| it.is_source()).map(|it| it.place).collect();
-        if good.len() < usize::from(copies) {
+        let mut good: Vec<_> = replicas.iter().filter(|it| it.stays()).map(|it| it.place).collect();
+        let enough = usize::from(copies.saturating_sub(self.config.drop_short));
+        if good.len() < enough || good.is_empty() {
             return Ok(());
         }
         for replica in &replicas {
             if replica.slot.target {
                 self.drop_replica(id, replica.place, Vec::new()).await?;
+            } else if replica.leaves {
+                self.drop_leaving(id, replica.place).await?;
             } else if !replica.is_source() && replica.worth != Worth::Hoped {
                 // Damaged, gone, or not sealed: its server came back while it was repaired around.
                 self.drop_replica(id, replica.place, good.clone()).await?;

@@ -10,6 +10,7 @@
 
 mod balance;
 mod chunks;
+mod drain;
 mod garbage;
 mod scan;
 mod seal;
@@ -19,10 +20,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use base::{ChunkId, ClientId, FileId};
+use base::{ChunkId, ClientId, FileId, ServerId};
 use runtime::sync::{Notify, Semaphore};
 use runtime::{Class, Duration, Env, Instant};
-use wire::control::OpId;
+use wire::control::{Holdings, OpId};
 
 use unknown::Unknown;
 
@@ -81,6 +82,8 @@ pub(crate) struct Repairs {
     pub(crate) unknown: Unknown,
     /// Bytes of replicas that no stream refers to, by the last comparison with each disk.
     pub(crate) unreferenced: RefCell<BTreeMap<ReplicaLocation, u64>>,
+    /// What is on the servers that drain, as of the last scan.
+    draining: RefCell<BTreeMap<ServerId, Holdings>>,
     /// When the next copy may start, by the pace.
     next_copy: Cell<Instant>,
     /// The session under which the leader seals abandoned chunks.
@@ -148,6 +151,7 @@ impl Repairs {
             queued_some: Notify::new(),
             unknown: Unknown::default(),
             unreferenced: RefCell::default(),
+            draining: RefCell::default(),
             next_copy: Cell::new(Instant::default()),
             session: ClientId::new(env.random_u64()),
             seq: Cell::new(0),
@@ -173,6 +177,7 @@ impl Repairs {
         self.sealed.borrow_mut().clear();
         self.unknown.reset();
         self.unreferenced.borrow_mut().clear();
+        self.draining.borrow_mut().clear();
     }
 
     fn op(&self) -> OpId {

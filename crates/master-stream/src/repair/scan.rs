@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use base::{ChunkId, Epoch, FileId};
+use base::{ChunkId, Epoch, FileId, ServerId};
 use runtime::{Class, Duration, Instant};
+use wire::control::Holdings;
 
+use super::drain::{begin_tally, tally_draining};
 use super::{Absence, Defect};
 use crate::limits::{ABANDONED_MAX, QUIET_FRESH, SCAN_SLICE};
 use crate::placement::{ClusterView, PlaceState, ReplicaLocation};
@@ -34,13 +36,15 @@ pub(super) struct Judged {
     /// Attempts to seal it have failed for as long as a silent server is hoped for: its server may
     /// send heartbeats and answer no call.
     pub late: bool,
+    /// Its server drains: it serves, and is no redundancy (`protocols-tail.md` 10.15).
+    pub leaves: bool,
 }
 
 impl Judged {
     /// Redundancy that is there now, or is about to be: sealed or being sealed.
     pub fn counts(&self) -> bool {
         let there = matches!(self.worth, Worth::Good | Worth::Hoped);
-        !self.slot.target && self.bad.is_none() && !self.late && there
+        !self.slot.target && self.bad.is_none() && !self.late && there && !self.leaves
     }
 
     pub fn serves(&self) -> bool {
@@ -50,6 +54,11 @@ impl Judged {
     /// It is whole as far as is known: copies are made from it.
     pub fn is_source(&self) -> bool {
         self.serves() && self.slot.sealed
+    }
+
+    /// It is a source, and is to stay: what a drop must leave as many of as the chunk has copies.
+    pub fn stays(&self) -> bool {
+        self.is_source() && !self.leaves
     }
 
     /// It may have bytes that no whole replica has: those of a chunk are the same wherever they
@@ -75,7 +84,12 @@ struct Tally {
     abandoned: BTreeMap<FileId, (Epoch, ChunkId)>,
     /// Open chunks with fewer copies than they should have, while there is room for all.
     degraded: BTreeSet<ChunkId>,
+    /// What is on the servers that drain.
+    draining: BTreeMap<ServerId, Holdings>,
 }
+
+/// Good replicas with which a chunk waits for a server under maintenance, at least.
+const SERVING_WAITS: usize = 2;
 
 impl<L: Log> Service<L> {
     pub(super) async fn scan_chunks(self: Rc<Self>) {
@@ -91,6 +105,7 @@ impl<L: Log> Service<L> {
                 continue;
             }
             self.under_replicated.set((tally.under_replicated, tally.lost));
+            *self.repairs.draining.borrow_mut() = tally.draining;
             let under_replicated: BTreeSet<_> = tally.queue.iter().map(|&(_, id)| id).collect();
             let mut queue = tally.queue;
             {
@@ -163,25 +178,38 @@ impl<L: Log> Service<L> {
     ) -> Vec<Judged> {
         let (bad, unsealed) = (self.repairs.bad.borrow(), self.repairs.unsealed.borrow());
         let (now, grace) = (self.env.now(), self.config.dead_grace);
+        // Of a server under maintenance it is known that it comes back; what has one good replica left
+        // does not wait for that.
+        let serving = chunk.slots().filter(|slot| {
+            let place = state.place(slot.place);
+            let good = matches!(view.state(place), PlaceState::Good(_));
+            good && !slot.target && !bad.contains_key(&(chunk.id, place))
+        });
+        let waits = serving.count() >= SERVING_WAITS;
         let judge = |slot: Slot| {
             let place = state.place(slot.place);
+            let server = view.server(place.server);
+            let maintained = waits && server.is_some_and(|server| server.maintained);
             let worth = match view.state(place) {
                 PlaceState::Good(_) => Worth::Good,
                 PlaceState::Failed => Worth::Dead,
-                _ if self.absent_for(slot.place) < grace => Worth::Hoped,
+                _ if maintained || self.absent_for(slot.place) < grace => Worth::Hoped,
                 PlaceState::Silent | PlaceState::Absent => Worth::Dead,
             };
+            let leaves = server.is_some_and(|server| server.draining);
             let bad = bad.get(&(chunk.id, place)).map(|&(defect, _)| defect);
             let since = unsealed.get(&(chunk.id, slot.place)).filter(|_| !slot.sealed);
             let late = since.is_some_and(|&since| now.since(since) >= grace);
-            Judged { slot, place, worth, bad, late }
+            Judged { slot, place, worth, bad, late, leaves }
         };
         chunk.slots().map(judge).collect()
     }
 
     /// Checks every chunk, a slice at a time.
     async fn scan(&self) -> Tally {
-        let mut tally = Tally::default();
+        let partition = self.log.with_state(StreamMachine::partition);
+        let draining = begin_tally(&self.cluster.view(), partition);
+        let mut tally = Tally { draining, ..Tally::default() };
         let mut after = None;
         loop {
             let view = self.cluster.view();
@@ -211,6 +239,7 @@ impl<L: Log> Service<L> {
         state: &StreamMachine,
         (file, stream, chunk): (FileId, &Stream, &Chunk),
     ) {
+        tally_draining(&mut tally.draining, state, (file, chunk));
         let open = chunk.sealed().is_none();
         if open && stream.tail().map(|tail| tail.id) != Some(chunk.id) {
             return; // A spare is no chunk of the file yet.

@@ -1,5 +1,6 @@
 //! Tests of the stream service: the state machine alone, then the service in the simulator.
 
+mod drain;
 mod ends;
 mod group;
 mod late;

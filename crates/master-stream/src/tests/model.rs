@@ -70,6 +70,8 @@ pub struct Model {
     pub grey: RefCell<BTreeSet<ServerId>>,
     /// Servers that answer no ping of masters.
     unreached: RefCell<BTreeSet<ServerId>>,
+    draining: RefCell<BTreeSet<ServerId>>,
+    maintained: RefCell<BTreeSet<ServerId>>,
     /// Servers that no writer reaches.
     pub cut: RefCell<BTreeSet<ServerId>>,
     /// Servers whose disks take no new replicas, of which the masters know nothing yet.
@@ -105,6 +107,8 @@ impl Model {
             loss_one_in: Cell::new(0),
             grey: RefCell::default(),
             unreached: RefCell::default(),
+            draining: RefCell::default(),
+            maintained: RefCell::default(),
             cut: RefCell::default(),
             full: RefCell::default(),
             met: RefCell::default(),
@@ -169,6 +173,30 @@ impl Model {
     /// A server answers no ping of masters from now on.
     pub fn lose_reach(&self, id: ServerId) {
         self.unreached.borrow_mut().insert(id);
+        self.changed();
+    }
+
+    /// An operator has a server emptied from now on, or not any more.
+    pub fn drain(&self, id: ServerId, drains: bool) {
+        let mut draining = self.draining.borrow_mut();
+        if drains {
+            draining.insert(id)
+        } else {
+            draining.remove(&id)
+        };
+        drop(draining);
+        self.changed();
+    }
+
+    /// A server is under maintenance from now on, or not any more.
+    pub fn maintain(&self, id: ServerId, maintained: bool) {
+        let mut all = self.maintained.borrow_mut();
+        if maintained {
+            all.insert(id)
+        } else {
+            all.remove(&id)
+        };
+        drop(all);
         self.changed();
     }
 
@@ -400,6 +428,8 @@ impl ClusterSource for Model {
                     addr: None,
                 })
                 .collect(),
+            draining: self.draining.borrow().contains(&server.id),
+            maintained: self.maintained.borrow().contains(&server.id),
         });
         let view = Rc::new(ClusterView::new(servers.collect()));
         *self.view.borrow_mut() = Some(view.clone());

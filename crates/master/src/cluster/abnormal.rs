@@ -1,16 +1,23 @@
 //! The list of abnormal chunkservers that clients poll (C28, `protocols-tail.md` 10.6): who is
-//! unreached, in versions. A client is answered with what has changed since its version; with all of
+//! unreached or drains, in versions. A client is answered with what has changed since its version; with all of
 //! them, when that is not known any more or was another master's. When many are abnormal none is named:
 //! that is no matter of single servers, and clients rely on what they see themselves. State without I/O
 //! or clock.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use base::ServerId;
 use wire::control::limits::ABNORMAL_MAX;
 use wire::control::{AbnormalServer, AbnormalServers, AbnormalVersion};
 
 use crate::limits::ABNORMAL_LOG_MAX;
+
+/// Condition of a server that is listed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Condition {
+    unreached: bool,
+    draining: bool,
+}
 
 /// One master's list.
 #[derive(Debug)]
@@ -19,7 +26,7 @@ pub(super) struct Abnormal {
     share: usize,
     version: AbnormalVersion,
     many: bool,
-    unreached: BTreeSet<ServerId>,
+    listed: BTreeMap<ServerId, Condition>,
     /// The latest changes, the oldest first: the server, and the version with it.
     log: VecDeque<(u64, ServerId)>,
     /// Changes from this version on are in the log.
@@ -33,26 +40,41 @@ impl Abnormal {
             share: share.max(1),
             version: AbnormalVersion { boot, changes: 1 },
             many: false,
-            unreached: BTreeSet::new(),
+            listed: BTreeMap::new(),
             log: VecDeque::new(),
             logged_from: 1,
         }
     }
 
-    /// Takes over who is unreached now, of `all` servers.
-    pub(super) fn update(&mut self, mut unreached: BTreeSet<ServerId>, all: usize) {
+    /// Takes over who is unreached now, of `all` servers, and who drains. These are an operator's
+    /// doing, however many they are: what the list has no room for is named when others have drained.
+    pub(super) fn update(
+        &mut self,
+        mut unreached: BTreeSet<ServerId>,
+        draining: &BTreeSet<ServerId>,
+        all: usize,
+    ) {
         let many = unreached.len() > (all / self.share).clamp(1, ABNORMAL_MAX);
         if many {
             unreached.clear();
         }
+        let condition = |&server: &ServerId| {
+            let (unreached, draining) = (unreached.contains(&server), draining.contains(&server));
+            (server, Condition { unreached, draining })
+        };
+        let mut listed: BTreeMap<_, _> = unreached.iter().map(condition).collect();
+        let others = draining.difference(&unreached);
+        listed.extend(others.take(ABNORMAL_MAX - listed.len()).map(condition));
         if self.many != many {
             // A client that has a version before this one is answered with all.
             self.version.changes += 1;
-            (self.many, self.unreached, self.logged_from) = (many, unreached, self.version.changes);
+            (self.many, self.listed, self.logged_from) = (many, listed, self.version.changes);
             self.log.clear();
             return;
         }
-        let changed: Vec<_> = self.unreached.symmetric_difference(&unreached).copied().collect();
+        let known: BTreeSet<_> = self.listed.keys().chain(listed.keys()).copied().collect();
+        let differs = |server: &ServerId| self.listed.get(server) != listed.get(server);
+        let changed: Vec<_> = known.into_iter().filter(differs).collect();
         for server in changed {
             self.version.changes += 1;
             self.log.push_back((self.version.changes, server));
@@ -60,17 +82,21 @@ impl Abnormal {
         while self.log.len() > ABNORMAL_LOG_MAX {
             self.logged_from = self.log.pop_front().map_or(self.logged_from, |(at, _)| at);
         }
-        self.unreached = unreached;
+        self.listed = listed;
     }
 
     /// The answer to a client that has the list at `known`.
     pub(super) fn answer(&self, known: Option<AbnormalVersion>) -> AbnormalServers {
         let (version, many) = (self.version, self.many);
         let one = |&server: &ServerId| {
-            let unreached = self.unreached.contains(&server);
-            AbnormalServer { server, unreached }
+            let condition = self.listed.get(&server);
+            AbnormalServer {
+                server,
+                unreached: condition.is_some_and(|it| it.unreached),
+                draining: condition.is_some_and(|it| it.draining),
+            }
         };
-        let all = || self.unreached.iter().map(one).collect();
+        let all = || self.listed.keys().map(one).collect();
         let from = known.filter(|known| {
             known.boot == version.boot
                 && (self.logged_from..=version.changes).contains(&known.changes)
@@ -105,7 +131,7 @@ mod tests {
     #[test]
     fn clients_get_all_first_and_then_what_has_changed() {
         let mut list = Abnormal::new(7, 3);
-        list.update(servers([2, 5]), 10);
+        list.update(servers([2, 5]), &BTreeSet::new(), 10);
         let first = list.answer(None);
         assert_eq!(
             (first.full, first.many, named(&first)),
@@ -113,18 +139,18 @@ mod tests {
         );
         let same = list.answer(Some(first.version));
         assert_eq!((same.full, same.version, named(&same)), (false, first.version, vec![]));
-        list.update(servers([5, 6]), 10);
+        list.update(servers([5, 6]), &BTreeSet::new(), 10);
         let change = list.answer(Some(first.version));
         assert_eq!((change.full, named(&change)), (false, vec![(2, false), (6, true)]));
         // Back and forth is no change of what the client has.
-        list.update(servers([2, 5]), 10);
+        list.update(servers([2, 5]), &BTreeSet::new(), 10);
         assert_eq!(named(&list.answer(Some(change.version))), [(2, true), (6, false)]);
     }
 
     #[test]
     fn version_of_another_master_or_of_none_gets_all() {
         let mut list = Abnormal::new(7, 3);
-        list.update(servers([2]), 10);
+        list.update(servers([2]), &BTreeSet::new(), 10);
         let AbnormalVersion { boot, changes } = list.answer(None).version;
         for known in [
             AbnormalVersion { boot: boot + 1, changes },
@@ -152,15 +178,36 @@ mod tests {
         ] {
             let mut list = Abnormal::new(7, 3);
             let before = list.answer(None).version;
-            list.update(servers(0..unreached), all);
+            list.update(servers(0..unreached), &BTreeSet::new(), all);
             let answer = list.answer(Some(before));
             assert_eq!(answer.many, many, "{unreached} of {all}");
             assert_eq!(answer.servers.is_empty(), many);
             let had = answer.version;
-            list.update(servers([]), all);
+            list.update(servers([]), &BTreeSet::new(), all);
             let answer = list.answer(Some(had));
             assert!(!answer.many && answer.full == many, "{unreached} of {all}");
         }
+    }
+
+    #[test]
+    fn draining_servers_are_named_however_many_there_are() {
+        let mut list = Abnormal::new(7, 3);
+        list.update(servers([2]), &servers([2, 3]), 10);
+        let first = list.answer(None);
+        let named = |answer: &AbnormalServers| -> Vec<_> {
+            let one = |one: &AbnormalServer| (one.server.get(), one.unreached, one.draining);
+            answer.servers.iter().map(one).collect()
+        };
+        assert_eq!(named(&first), [(2, true, true), (3, false, true)]);
+        list.update(servers([]), &servers([2, 3]), 10);
+        assert_eq!(named(&list.answer(Some(first.version))), [(2, false, true)]);
+        // None is named as unreached, and those that drain are.
+        list.update(servers([4, 5, 6, 7]), &servers([3]), 10);
+        let many = list.answer(Some(first.version));
+        assert_eq!((many.many, many.full, named(&many)), (true, true, vec![(3, false, true)]));
+        list.update(servers([]), &servers(0..200), 300);
+        let full = list.answer(None);
+        assert!(full.full && full.servers.len() == ABNORMAL_MAX);
     }
 
     /// Whatever changes, and whichever version it had: a client has what the master has.
@@ -173,7 +220,11 @@ mod tests {
                 vec![(None, BTreeSet::new()); 3];
             for _ in 0..300 {
                 let count = *rng.pick(&[0, 1, 3, 30, 70]);
-                list.update(servers((0..count).map(|_| rng.below(200) as u32)), 200);
+                list.update(
+                    servers((0..count).map(|_| rng.below(200) as u32)),
+                    &BTreeSet::new(),
+                    200,
+                );
                 let at = rng.below(40) as usize;
                 let Some((version, has)) = clients.get_mut(at) else { continue };
                 let answer = list.answer(*version);
@@ -188,7 +239,7 @@ mod tests {
                     };
                 }
                 *version = Some(answer.version);
-                assert_eq!(*has, list.unreached, "run {run}");
+                assert_eq!(*has, list.listed.keys().copied().collect(), "run {run}");
                 assert!(list.log.len() <= ABNORMAL_LOG_MAX);
             }
         }

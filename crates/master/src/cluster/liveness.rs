@@ -60,6 +60,8 @@ struct LivenessState {
     evidence: Evidence,
     /// What clients are answered that ask about them.
     abnormal: Abnormal,
+    /// Servers that operators have emptied.
+    draining: BTreeSet<ServerId>,
 }
 
 struct LastHeartbeat {
@@ -84,7 +86,7 @@ impl LivenessState {
     fn list_abnormal(&mut self, now: Instant) {
         let servers = self.reach.keys().copied();
         let unreached = servers.filter(|server| self.unreached(*server, now).is_some()).collect();
-        self.abnormal.update(unreached, self.reach.len());
+        self.abnormal.update(unreached, &self.draining, self.reach.len());
     }
 
     /// A disk is served by one process: of two live servers that report the same incarnation one
@@ -146,6 +148,7 @@ impl Liveness {
             rounds: Rounds::default(),
             evidence: Evidence::new(config.report_hosts),
             abnormal: Abnormal::new(config.boot, config.abnormal_share),
+            draining: BTreeSet::new(),
         })))
     }
 
@@ -212,6 +215,7 @@ impl Liveness {
             }
         }
         state.evidence.forget(now);
+        state.draining = registered.orders().draining().collect();
         state.list_abnormal(now);
         if state.reach.len() < 2 {
             return Vec::new(); // Nothing would follow.
@@ -288,11 +292,12 @@ impl Liveness {
         self.0.borrow().servers.get(&server).map(|heartbeat| heartbeat.at)
     }
 
-    /// All registered servers with what their heartbeats say, for placement and repair.
-    pub fn view(&self, registered: &ClusterMachine, now: Instant) -> ClusterView {
+    /// All servers of the cluster with what their heartbeats say, for placement and repair.
+    pub fn view(&self, registered: &ClusterMachine, now: Instant, unix_s: u64) -> ClusterView {
         let state = self.0.borrow();
         let view = |(id, server): (ServerId, &super::Server)| {
             let heartbeat = state.servers.get(&id);
+            let standing = registered.standing(id);
             let opened = |disk: &&DiskReport| disk.disk != DiskId::default();
             let disk = |disk: &DiskReport| DiskView {
                 disk: disk.disk,
@@ -313,16 +318,27 @@ impl Liveness {
                 disks: heartbeat.map_or(Vec::new(), |heartbeat| {
                     heartbeat.disks.iter().filter(opened).map(disk).collect()
                 }),
+                draining: standing.drains.is_some(),
+                maintained: unix_s < standing.maintained_until_s,
             }
         };
-        ClusterView::new(registered.servers().map(view).collect())
+        let orders = registered.orders();
+        let view = ClusterView::new(registered.members().map(view).collect());
+        view.with_orders(orders.balance_paused, orders.left().collect())
     }
 
-    /// All registered servers, for operators.
-    pub fn status(&self, registered: &ClusterMachine, now: Instant) -> Vec<ServerStatus> {
+    /// All servers of the cluster, for operators.
+    pub fn status(
+        &self,
+        registered: &ClusterMachine,
+        now: Instant,
+        unix_s: u64,
+    ) -> Vec<ServerStatus> {
         let state = self.0.borrow();
         let status = |(server, known): (ServerId, &super::Server)| {
             let heartbeat = state.servers.get(&server);
+            let standing = registered.standing(server);
+            let maintenance_s = standing.maintained_until_s.saturating_sub(unix_s);
             ServerStatus {
                 server,
                 name: known.name.clone(),
@@ -333,9 +349,11 @@ impl Liveness {
                 unreached_ms: state.unreached(server, now).map(|since| millis(now.since(since))),
                 heard_ms: heartbeat.map(|heartbeat| millis(now.since(heartbeat.at))),
                 disks: heartbeat.map_or(Vec::new(), |heartbeat| heartbeat.disks.clone()),
+                draining: standing.drains.is_some(),
+                maintenance_ms: (maintenance_s > 0).then_some(maintenance_s * 1000),
             }
         };
-        registered.servers().map(status).collect()
+        registered.members().map(status).collect()
     }
 
     /// Takes up to `limit` reports of damaged replicas of stream partition `partition`.

@@ -62,7 +62,7 @@ impl Bed {
 
     /// Servers that have the disk, and what is said of the others'.
     fn owners(&self) -> (Vec<u32>, Vec<String>) {
-        let status = self.liveness.status(&self.registered, self.now);
+        let status = self.liveness.status(&self.registered, self.now, 0);
         let all = status.iter().flat_map(|it| it.disks.iter().map(|disk| (it.server, disk)));
         let (own, others): (Vec<_>, Vec<_>) = all.partition(|(_, disk)| disk.disk == DISK);
         let own = own.into_iter().map(|(server, _)| server.get()).collect();
@@ -139,9 +139,9 @@ fn report_and_failed_ping_count_only_where_others_are_reached() {
     assert_eq!(bed.liveness.abnormal(Some(known)).version, known);
     bed.now = bed.now + REPORT_PING;
     assert!(pinged(&mut bed, true));
-    let unreached = AbnormalServer { server: first, unreached: true };
+    let unreached = AbnormalServer { server: first, unreached: true, draining: false };
     assert_eq!(bed.liveness.abnormal(Some(known)).servers, [unreached]);
-    let view = bed.liveness.view(&bed.registered, bed.now);
+    let view = bed.liveness.view(&bed.registered, bed.now, 0);
     assert!(view.server(first).is_some_and(|server| server.alive && !server.reached));
     // What clients say of a server without heartbeats, or of none, is nothing.
     let stranger = bed.liveness.report_unreached(ServerId::new(9), None, bed.now);

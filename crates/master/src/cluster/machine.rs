@@ -8,6 +8,7 @@ use wire::control::{LockChange, MasterInfo, OpId, Registration};
 
 use super::outcome::{Answer, Outcome, Refusal, decode_outcome, encode_outcome};
 use super::snapshot::decode_command;
+use super::standing::{Order, Orders, Standing};
 use crate::first::FirstNumbers;
 use crate::limits::{
     LEASE_MS, LOCK_NAME_MAX, LOCK_OWNER_MAX, LOCKS_MAX, MASTERS_MAX, SERVER_NAME_MAX, SERVERS_MAX,
@@ -82,6 +83,8 @@ pub enum Command {
     AddMaster(MasterInfo),
     /// A master leaves.
     RemoveMaster(u64),
+    /// An operator's order.
+    Order(Order),
 }
 
 /// The state of the cluster group.
@@ -98,6 +101,7 @@ pub struct ClusterMachine {
     /// The last fencing token: tokens of all locks grow together.
     pub(super) fencing: u64,
     pub(super) replies: ReplyTable,
+    pub(super) orders: Orders,
 }
 
 impl ClusterMachine {
@@ -129,6 +133,21 @@ impl ClusterMachine {
     /// Registered chunkservers.
     pub fn servers(&self) -> impl Iterator<Item = (ServerId, &Server)> {
         self.servers.iter().map(|(&id, server)| (id, server))
+    }
+
+    /// What operators have ordered.
+    pub fn orders(&self) -> &Orders {
+        &self.orders
+    }
+
+    /// Chunkservers that belong to the cluster: those that were not decommissioned.
+    pub fn members(&self) -> impl Iterator<Item = (ServerId, &Server)> {
+        self.servers().filter(|(id, _)| !self.standing(*id).decommissioned)
+    }
+
+    /// What is ordered of a server.
+    pub fn standing(&self, server: ServerId) -> Standing {
+        self.orders.of(server)
     }
 
     /// A registered chunkserver.
@@ -177,6 +196,10 @@ impl ClusterMachine {
                 self.left.insert(id);
                 Ok(Answer::Done)
             }
+            Command::Order(order) => {
+                let servers = &self.servers;
+                self.orders.take_order(order, |server| servers.contains_key(&server))
+            }
         }
     }
 
@@ -198,6 +221,7 @@ impl ClusterMachine {
             return Err(Refusal::BadName);
         }
         let id = match self.by_name.get(&name) {
+            Some(&id) if self.orders.of(id).decommissioned => return Err(Refusal::Decommissioned),
             Some(&id) => id,
             None if self.servers.len() >= SERVERS_MAX => return Err(Refusal::Full),
             None => {

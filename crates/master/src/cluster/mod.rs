@@ -12,6 +12,7 @@ mod outcome;
 mod reach;
 mod service;
 mod snapshot;
+mod standing;
 
 pub use evidence::Reported;
 pub use liveness::{Liveness, LivenessConfig};
@@ -19,3 +20,4 @@ pub use machine::{ClusterMachine, Command, Formed, Lock, Server};
 pub use outcome::{Answer, Outcome, Refusal, decode_outcome, encode_outcome};
 pub use service::{ClusterService, LedFigures};
 pub use snapshot::{decode_command, encode_command, fuzz_command, fuzz_snapshot};
+pub use standing::{Order, Orders, Standing};

@@ -49,10 +49,16 @@ pub enum Refusal {
     NoMaster = 11,
     /// A master with this ID has left: its number is not used again.
     MasterLeft = 12,
+    /// No chunkserver has this identity.
+    NoServer = 13,
+    /// The chunkserver has left for ever.
+    Decommissioned = 14,
+    /// The chunkserver does not drain, or does by a later order.
+    NotDraining = 15,
 }
 
 impl Refusal {
-    const ALL: [Refusal; 12] = [
+    const ALL: [Refusal; 15] = [
         Refusal::BadName,
         Refusal::BadLease,
         Refusal::Held,
@@ -65,16 +71,19 @@ impl Refusal {
         Refusal::MasterExists,
         Refusal::NoMaster,
         Refusal::MasterLeft,
+        Refusal::NoServer,
+        Refusal::Decommissioned,
+        Refusal::NotDraining,
     ];
 
     /// The caller's reaction.
     pub const fn kind(self) -> Kind {
         match self {
-            Refusal::Held => Kind::Exists,
+            Refusal::Held | Refusal::Decommissioned => Kind::Exists,
             Refusal::Fenced => Kind::Fenced,
             Refusal::Full => Kind::Full,
             Refusal::Busy => Kind::Retry,
-            Refusal::NoMaster => Kind::NotFound,
+            Refusal::NoMaster | Refusal::NoServer => Kind::NotFound,
             _ => Kind::Invalid,
         }
     }
@@ -110,6 +119,14 @@ impl fmt::Display for Refusal {
             Refusal::MasterLeft => {
                 "a master with this number was removed, and numbers are not used again: start it \
                  with an empty directory and a 'raft_id' that no master had, and add it by that"
+            }
+            Refusal::NoServer => "no such chunkserver: 'craton status' lists them",
+            Refusal::Decommissioned => {
+                "the chunkserver was decommissioned, and its name is not used again: stop it, or \
+                 start it with empty disks and another 'id'"
+            }
+            Refusal::NotDraining => {
+                "the chunkserver does not drain: 'craton drain' has it emptied first"
             }
         })
     }
@@ -162,6 +179,6 @@ mod tests {
             assert_eq!(refusal as usize, place + 1);
             assert_eq!(decode_outcome(&encode_outcome(&Err(refusal))), Ok(Err(refusal)));
         }
-        assert!(decode_outcome(&[0xff, 0]).is_err() && decode_outcome(&[0xff, 13]).is_err());
+        assert!(decode_outcome(&[0xff, 0]).is_err() && decode_outcome(&[0xff, 16]).is_err());
     }
 }

@@ -5,15 +5,16 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{FormationId, Kind};
-use runtime::sync::Mutex;
+use runtime::sync::{Mutex, MutexGuard};
 use runtime::{Env, Instant};
 use wire::control::{
     ClusterInfo, ClusterReply, ClusterRequest, ClusterStatus, ControlError, Group as GroupName,
-    Heartbeat, MasterInfo, MemberChange, Registration, StoppedCollection, missing,
+    Heartbeat, Holdings, MasterInfo, MemberChange, Registration, StoppedCollection, missing,
 };
 
 use super::{
-    Answer, ClusterMachine, Command, Formed, Liveness, Refusal, decode_outcome, encode_command,
+    Answer, ClusterMachine, Command, Formed, Liveness, Order, Refusal, decode_outcome,
+    encode_command,
 };
 use crate::limits::MASTERS_MAX;
 use master_consensus::peers::Peers;
@@ -47,6 +48,8 @@ pub struct LedFigures {
     pub sessions: u64,
     /// Their collections that wait for an operator.
     pub stopped: Vec<StoppedCollection>,
+    /// What they have on the chunkservers that drain.
+    pub draining: Vec<Holdings>,
 }
 
 /// The cluster group on this master. Clones share it.
@@ -65,9 +68,12 @@ struct ClusterServiceInner {
     /// Facts of the configuration, until the cluster group has them.
     expected: Formed,
     configured: Vec<MasterInfo>,
-    view: RefCell<Option<(Instant, Rc<ClusterView>)>>,
+    /// With the number of orders that it knows.
+    view: RefCell<Option<(Instant, u64, Rc<ClusterView>)>>,
     /// Held by the change of the masters that is under way.
     changing: Mutex<()>,
+    /// Held by the order that is checked and given.
+    ordering: Mutex<()>,
 }
 
 impl ClusterService {
@@ -93,6 +99,7 @@ impl ClusterService {
             configured,
             view: RefCell::default(),
             changing: Mutex::new(()),
+            ordering: Mutex::new(()),
         }))
     }
 
@@ -176,11 +183,31 @@ impl ClusterService {
             ClusterRequest::Abnormal { known } => {
                 Ok(ClusterReply::Abnormal(self.0.liveness.abnormal(known)))
             }
-            // The master answers: they concern stream partitions.
-            ClusterRequest::Identify { .. } | ClusterRequest::Condemn { .. } => {
-                Err(Refusal::BadCommand.into())
+            ClusterRequest::PauseBalance { paused } => {
+                self.order(Order::PauseBalance(paused)).await?;
+                Ok(ClusterReply::Done)
             }
+            // The master answers: they concern stream partitions.
+            ClusterRequest::Identify { .. }
+            | ClusterRequest::Condemn { .. }
+            | ClusterRequest::Order { .. }
+            | ClusterRequest::Held { .. } => Err(Refusal::BadCommand.into()),
         }
+    }
+
+    /// Commits an order, which the caller has checked.
+    pub(crate) async fn order(&self, order: Order) -> Result<(), ControlError> {
+        self.commit(Command::Order(order)).await.map(drop)
+    }
+
+    /// The turn of an order, unless another one has it.
+    pub(crate) fn try_order_turn(&self) -> Option<MutexGuard<'_, ()>> {
+        self.0.ordering.try_lock().ok()
+    }
+
+    /// Seconds since 1970.
+    fn unix_s(&self) -> u64 {
+        self.0.env.unix_time().as_nanos() / 1_000_000_000
     }
 
     /// A name is one live process: another one under it, at another address, has to wait until the
@@ -245,7 +272,9 @@ impl ClusterService {
 
     fn hear(&self, heartbeat: Heartbeat) -> ClusterReply {
         let known = self.0.host.read(|state| {
-            state.server(heartbeat.server).is_some_and(|server| server.addr == heartbeat.addr)
+            let server = state.server(heartbeat.server);
+            let left = state.standing(heartbeat.server).decommissioned;
+            !left && server.is_some_and(|server| server.addr == heartbeat.addr)
         });
         if known {
             let now = self.0.env.now();
@@ -262,7 +291,7 @@ impl ClusterService {
         ClusterStatus {
             master: self.0.master,
             leads: leads.collect(),
-            servers: self.0.host.read(|state| self.0.liveness.status(state, now)),
+            servers: self.0.host.read(|state| self.0.liveness.status(state, now, self.unix_s())),
             chunks,
             under_replicated,
             lost,
@@ -272,6 +301,8 @@ impl ClusterService {
             repair: led.streams.repair,
             unreferenced_bytes: led.streams.unreferenced_bytes,
             stopped: led.stopped,
+            draining: led.draining,
+            balance_paused: self.0.host.read(|state| state.orders().balance_paused),
         }
     }
 
@@ -396,18 +427,23 @@ impl ClusterSource for ClusterService {
     fn view(&self) -> Rc<ClusterView> {
         let now = self.0.env.now();
         let mut kept = self.0.view.borrow_mut();
-        if let Some((at, view)) = &*kept
+        // What is ordered counts at once.
+        let orders = self.0.host.read(|state| state.orders().count);
+        if let Some((at, known, view)) = &*kept
             && now.since(*at) < VIEW_AGE_MAX
+            && *known == orders
         {
             return view.clone();
         }
-        let view = Rc::new(self.0.host.read(|state| self.0.liveness.view(state, now)));
-        *kept = Some((now, view.clone()));
+        let unix_s = self.unix_s();
+        let view = self.0.host.read(|state| self.0.liveness.view(state, now, unix_s));
+        let view = Rc::new(view);
+        *kept = Some((now, orders, view.clone()));
         view
     }
 
     fn missing(&self) -> Option<String> {
         let now = self.0.env.now();
-        missing(&self.0.host.read(|state| self.0.liveness.status(state, now)))
+        missing(&self.0.host.read(|state| self.0.liveness.status(state, now, self.unix_s())))
     }
 }

@@ -5,6 +5,7 @@ use wire::control::{LockChange, MasterInfo, Registration};
 
 use super::machine::{ClusterMachine, Command, Formed, Lock, Server};
 use super::outcome::{decode_outcome, encode_outcome};
+use super::standing::{Order, Orders};
 use master_consensus::StateMachine;
 use master_consensus::bytes::{
     DecodeError, Reader, Writer, begin_snapshot, end_snapshot, open_snapshot, seal_snapshot,
@@ -12,7 +13,9 @@ use master_consensus::bytes::{
 use master_consensus::replies::ReplyTable;
 
 const MAGIC: [u8; 4] = *b"CRcl";
-const SNAPSHOT_VERSION: u8 = 3;
+const SNAPSHOT_VERSION: u8 = 4;
+/// Before there were orders of operators, and while there is none.
+const SNAPSHOT_VERSION_3: u8 = 3;
 /// Before numbers of masters that have left were kept.
 const SNAPSHOT_VERSION_2: u8 = 2;
 /// Before clusters had formations.
@@ -81,6 +84,7 @@ pub fn encode_command(clock_ms: u64, command: &Command) -> Vec<u8> {
         Command::RemoveMaster(id) => {
             to.u8(5).u64(*id);
         }
+        Command::Order(order) => order.put(to.u8(7)),
     }
     writer.finish()
 }
@@ -117,6 +121,7 @@ pub fn decode_command(bytes: &[u8]) -> Result<(u64, Command), DecodeError> {
         }
         4 => Command::AddMaster(take_master(from)?),
         5 => Command::RemoveMaster(from.u64()?),
+        7 => Command::Order(Order::take(from)?),
         6 => Command::Form { formed: take_new_formed(from)?, masters: from.list(take_master)? },
         _ => return Err(DecodeError),
     };
@@ -147,13 +152,17 @@ impl ClusterMachine {
             to.str(name).str(&lock.owner).u64(lock.fencing).u64(lock.expires_ms);
         }
         self.replies.encode(to.u64(self.fencing));
+        if self.orders.is_new() {
+            return end_snapshot(MAGIC, SNAPSHOT_VERSION_3, writer);
+        }
+        self.orders.put(&mut writer);
         end_snapshot(MAGIC, SNAPSHOT_VERSION, writer)
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Result<ClusterMachine, DecodeError> {
         let (version, body) = open_snapshot(MAGIC, bytes)?;
         let take_formed = match version {
-            SNAPSHOT_VERSION | SNAPSHOT_VERSION_2 => take_new_formed,
+            SNAPSHOT_VERSION | SNAPSHOT_VERSION_3 | SNAPSHOT_VERSION_2 => take_new_formed,
             SNAPSHOT_VERSION_1 => take_formed,
             _ => return Err(DecodeError),
         };
@@ -164,7 +173,7 @@ impl ClusterMachine {
         state.formed = if from.bool()? { Some(take_formed(from)?) } else { None };
         let masters = from.list(take_master)?;
         state.masters = masters.into_iter().map(|master| (master.id, master)).collect();
-        if version >= SNAPSHOT_VERSION {
+        if version >= SNAPSHOT_VERSION_3 {
             state.left = from.list(Reader::u64)?.into_iter().collect();
         }
         let servers = from.list(|from| {
@@ -183,6 +192,9 @@ impl ClusterMachine {
         state.locks = locks.into_iter().collect();
         state.fencing = from.u64()?;
         state.replies = ReplyTable::decode(from)?;
+        if version >= SNAPSHOT_VERSION {
+            state.orders = Orders::take(from)?;
+        }
         reader.end()?;
         Ok(state)
     }
@@ -207,7 +219,9 @@ pub fn fuzz_command(bytes: &[u8]) {
 /// Fuzz target: any bytes are a snapshot or an error, also behind a valid checksum.
 pub fn fuzz_snapshot(bytes: &[u8]) {
     let _ = ClusterMachine::decode(bytes);
-    let _ = ClusterMachine::decode(&seal_snapshot(MAGIC, SNAPSHOT_VERSION, bytes));
+    for version in [SNAPSHOT_VERSION, SNAPSHOT_VERSION_3] {
+        let _ = ClusterMachine::decode(&seal_snapshot(MAGIC, version, bytes));
+    }
 }
 
 #[cfg(test)]
@@ -220,12 +234,12 @@ mod tests {
         state.fencing = 7;
         let bytes = state.encode();
         let (version, body) = open_snapshot(MAGIC, &bytes).expect("a snapshot");
-        assert_eq!(version, SNAPSHOT_VERSION);
+        assert_eq!(version, SNAPSHOT_VERSION_3, "there was no order");
         // Clock, no facts, no masters; then the number of masters that have left.
         let at = 8 + 1 + 4;
         let body = [&body[..at], &body[at + 4..]].concat();
         let old = seal_snapshot(MAGIC, SNAPSHOT_VERSION_2, &body);
         assert_eq!(ClusterMachine::decode(&old), Ok(state));
-        assert!(ClusterMachine::decode(&seal_snapshot(MAGIC, SNAPSHOT_VERSION, &body)).is_err());
+        assert!(ClusterMachine::decode(&seal_snapshot(MAGIC, SNAPSHOT_VERSION_3, &body)).is_err());
     }
 }

@@ -118,17 +118,21 @@ impl Master {
     /// The group whose leader alone answers; none: each master does.
     fn answered_by_leader_of(&self, request: &ControlRequest) -> Option<GroupName> {
         use ClusterRequest::{
-            Abnormal, Condemn, Heartbeat, Identify, Info, Lock, LockHolder, Members, Register,
-            Status,
+            Abnormal, Condemn, Heartbeat, Held, Identify, Info, Lock, LockHolder, Members, Order,
+            PauseBalance, Register, Status,
         };
         match request {
             ControlRequest::Cluster(request) => match request {
                 // A cluster without a leader is found too, and shows how it is.
-                Info | Status | Heartbeat(_) | Identify { .. } | Condemn { .. } => None,
+                Info | Status | Heartbeat(_) | Identify { .. } | Condemn { .. } | Held { .. } => {
+                    None
+                }
                 Register(_)
                 | Lock { .. }
                 | LockHolder { .. }
                 | Members { .. }
+                | Order { .. }
+                | PauseBalance { .. }
                 | Abnormal { .. } => Some(GroupName::Cluster),
             },
             ControlRequest::Namespace(request) => {

@@ -111,6 +111,9 @@ impl Cluster {
     fn missing_disks(&self) -> Option<String> {
         let running = self.0.running.borrow();
         let lacks = |(index, role): (usize, &Option<Role<Store>>)| {
+            if self.has_left(index) {
+                return None;
+            }
             let server = index + 1;
             let Some(role) = role else { return Some(format!("chunkserver {server} is not up")) };
             let served = role.served();
@@ -138,7 +141,8 @@ impl Cluster {
                 it.name == name && it.alive && works == self.0.shape.disks
             })
         };
-        let mut names = (1..=self.0.servers.len()).map(|server| format!("cs{server}"));
+        let stay = (0..self.0.servers.len()).filter(|index| !self.has_left(*index));
+        let mut names = stay.map(|index| format!("cs{}", index + 1));
         let name = names.find(|name| !is_whole(name))?;
         let shown: Vec<_> = servers.filter(|it| it.name == name).collect();
         Some(format!("a master shows {name} as {shown:?}"))

@@ -122,11 +122,15 @@ pub enum Planted {
     OpenGraceUnreached,
     /// Clients open and seal files whichever epoch these have.
     LateOpenFences,
+    /// Masters drop a replica of a draining server, or of no more use, when one copy lacks.
+    DrainDropsFirst,
+    /// Masters take a server for drained whatever is left there.
+    DrainedTooSoon,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 44] = [
+    pub const ALL: [Planted; 46] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -171,6 +175,8 @@ impl Planted {
         Planted::ManyBelieved,
         Planted::OpenGraceUnreached,
         Planted::LateOpenFences,
+        Planted::DrainDropsFirst,
+        Planted::DrainedTooSoon,
     ];
 }
 
@@ -300,6 +306,12 @@ pub(crate) fn times_of(mut timing: MasterTiming) -> MasterTiming {
     }
     if acts(Planted::OpenGraceUnreached) {
         timing.stream.open_grace_unreached = timing.stream.open_grace;
+    }
+    if acts(Planted::DrainDropsFirst) {
+        timing.stream.drop_short = 1;
+    }
+    if acts(Planted::DrainedTooSoon) {
+        timing.drained_left = u64::MAX;
     }
     timing
 }

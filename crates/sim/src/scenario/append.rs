@@ -10,6 +10,7 @@ use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Class, Rng};
 use wire::control::Policy;
 
+use super::drains::Drains;
 use super::readers::{Readers, Shared};
 use crate::audit;
 use crate::cluster::{Cluster, Shape};
@@ -38,6 +39,8 @@ pub struct Plan {
     pub load: Duration,
     /// Time in which the cluster is whole again afterwards.
     pub deadline: Duration,
+    /// An operator drains and decommissions chunkservers.
+    pub drains: bool,
 }
 
 impl Default for Plan {
@@ -52,6 +55,7 @@ impl Default for Plan {
             policies: &[(3, 3), (3, 3), (3, 2)],
             load: Duration::from_secs(12),
             deadline: Duration::from_secs(180),
+            drains: false,
         }
     }
 }
@@ -107,6 +111,7 @@ pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
         faults: plan.faults,
     };
     let readers = Readers::start(&cluster, shared, READERS).await?;
+    let drains = plan.drains.then(|| Drains::start(&cluster));
     let nemesis = Nemesis::start(&cluster, plan.faults);
     let writers = (0..WRITERS).map(|number| {
         let load = Load {
@@ -141,9 +146,13 @@ pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     if let Some(violation) = verdict.take() {
         return Err(violation);
     }
+    drains.as_ref().map_or(Ok(()), Drains::verdict)?;
     // Files are sealed first: an open chunk is its writer's to replace.
     seal_all(&cluster).await?;
-    cluster.settle(plan.deadline).await?;
+    match &drains {
+        Some(drains) => drains.finish(cluster.settle(plan.deadline)).await?,
+        None => cluster.settle(plan.deadline).await?,
+    }
     if let Some(violation) = cluster.violations().first() {
         return Err(violation.clone());
     }

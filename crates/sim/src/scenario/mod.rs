@@ -8,6 +8,8 @@ mod cut_off;
 mod cuts;
 mod deleted;
 mod disks;
+mod drain_storm;
+mod drains;
 mod echo;
 mod entry;
 mod files;
@@ -236,6 +238,7 @@ pub const SCENARIOS: &[Scenario] = &[
         },
         marks: &["dead replicas deleted", "chunkstore: the medium is full", "chunk repaired"],
     },
+    drain_storm::SCENARIO,
     Scenario {
         name: "append-blackout",
         about: "the whole cluster loses power at once and comes back",

@@ -88,6 +88,7 @@ scenarios! {
     grey_server "grey-server",
     hedge "hedge",
     disks "disks",
+    drain_storm "drain-storm",
     disks_cuts "disks-cuts",
     late_open "late-open",
     locks "locks",

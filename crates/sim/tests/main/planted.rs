@@ -3,7 +3,7 @@
 use sim::{Planted, find, run_planted, run_seed};
 
 /// Each bug with scenarios and the seeds that find it first there, and what is said then.
-const FOUND: [(Planted, &str, u64, &str); 47] = [
+const FOUND: [(Planted, &str, u64, &str); 49] = [
     // Oracle: acknowledged bytes are there.
     (Planted::AckEarly, "append-blackout", 13, "were acknowledged"),
     (Planted::AckUnsent, "append-writers", 0, "were there before"),
@@ -62,6 +62,9 @@ const FOUND: [(Planted, &str, u64, &str); 47] = [
     (Planted::OneClientRules, "bad-client", 0, "by words alone"),
     (Planted::ManyBelieved, "many-bad", 0, "masters name servers though many"),
     (Planted::OpenGraceUnreached, "many-bad", 0, "another writer opened this file"),
+    // No drop lowers redundancy, and what leaves is empty.
+    (Planted::DrainDropsFirst, "drain-storm", 0, "copies"),
+    (Planted::DrainedTooSoon, "drain-storm", 0, "which has left"),
     // Leadership leaves a master that hears nothing; what is relayed happens once.
     (Planted::HeardIsReached, "grey-master", 5, "and is grey"),
     (Planted::RelayNewIdentity, "grey-master", 0, "fails"),

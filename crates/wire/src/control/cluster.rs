@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use base::{ChunkId, ClusterId, DiskId, FormationId, ServerId};
+use base::{ChunkId, ClusterId, DiskId, FileId, FormationId, ServerId};
 
 use super::OpId;
 
@@ -107,6 +107,92 @@ pub enum ClusterRequest {
         /// Its incarnation.
         disk: DiskId,
     },
+    /// An operator's order about a chunkserver, to the leader of the cluster group. It may be
+    /// repeated. Answered with what the server holds.
+    Order {
+        /// The chunkserver's name.
+        server: String,
+        /// The order.
+        order: ServerOrder,
+        /// It is checked, and not given.
+        dry_run: bool,
+    },
+    /// What the stream partitions that the master leads have on a chunkserver, by a linearizable
+    /// look. Masters ask each other.
+    Held {
+        /// The chunkserver.
+        server: ServerId,
+        /// Operators' orders that the answering master must have applied.
+        orders: u64,
+    },
+    /// An operator has chunks moved for balance, or has them stay where they are. To the leader of
+    /// the cluster group; it may be repeated.
+    PauseBalance {
+        /// They stay.
+        paused: bool,
+    },
+}
+
+/// An operator's order about a chunkserver (`protocols-tail.md` 10.15).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ServerOrder {
+    /// It gets no new chunks, and those that it has are made elsewhere, then dropped there.
+    Drain,
+    /// It takes chunks as any other again.
+    CancelDrain,
+    /// While it is silent its chunks are not made elsewhere, as long as they can be read.
+    Maintain {
+        /// Duration in milliseconds, 24 hours at most.
+        for_ms: u64,
+    },
+    /// Its chunks are repaired as those of any other.
+    EndMaintenance,
+    /// It leaves the cluster for ever: only once it is drained.
+    Decommission,
+}
+
+/// What stream partitions have on a chunkserver.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Holdings {
+    /// The chunkserver.
+    pub server: ServerId,
+    /// The partitions that were asked.
+    pub partitions: Vec<u16>,
+    /// Copies of the widest policy of any chunk or file of theirs.
+    pub widest: u8,
+    /// Replicas on it, those of spares and those that are being made included.
+    pub replicas: u64,
+    /// Of them, of chunks that are written.
+    pub open: u64,
+    /// Bytes of its replicas of sealed chunks.
+    pub bytes: u64,
+    /// Of its replicas, those of sealed chunks that have no other sealed replica.
+    pub only: u64,
+    /// Some of the files: those with `only` first, up to
+    /// [`HELD_FILES_MAX`](super::limits::HELD_FILES_MAX).
+    pub files: Vec<FileId>,
+}
+
+impl Holdings {
+    /// Nothing, of no partition.
+    pub fn none(server: ServerId) -> Holdings {
+        let (partitions, files) = (Vec::new(), Vec::new());
+        Holdings { server, partitions, widest: 0, replicas: 0, open: 0, bytes: 0, only: 0, files }
+    }
+
+    /// Takes in what other partitions have on the same server.
+    pub fn add(&mut self, other: &Holdings) {
+        self.partitions.extend(&other.partitions);
+        self.widest = self.widest.max(other.widest);
+        self.replicas += other.replicas;
+        self.open += other.open;
+        self.bytes += other.bytes;
+        self.only += other.only;
+        // Each has its most important ones first.
+        let before = if other.only > 0 { 0 } else { self.files.len() };
+        self.files.splice(before..before, other.files.iter().copied());
+        self.files.truncate(super::limits::HELD_FILES_MAX);
+    }
 }
 
 /// A chunkserver as it registers.
@@ -240,6 +326,8 @@ pub struct AbnormalServer {
     /// The leading master does not reach it, though its heartbeats come. False in a change: it is
     /// not abnormal any more.
     pub unreached: bool,
+    /// It is to be emptied: writers end their chunks there.
+    pub draining: bool,
 }
 
 /// Abnormal chunkservers by the leading master's view (C28), or what has changed of them.
@@ -276,6 +364,10 @@ pub struct ServerStatus {
     pub heard_ms: Option<u64>,
     /// Its disks.
     pub disks: Vec<DiskReport>,
+    /// An operator has it emptied.
+    pub draining: bool,
+    /// Time for which its maintenance lasts: milliseconds.
+    pub maintenance_ms: Option<u64>,
 }
 
 /// Names in a text about missing servers and disks, at most, so that it stays a sentence.
@@ -288,7 +380,11 @@ pub fn missing(servers: &[ServerStatus]) -> Option<String> {
     for server in servers {
         let ServerStatus { name, addr, .. } = server;
         if !server.alive {
-            found.push(format!("chunkserver '{name}' at {addr} does not answer"));
+            let known = match server.maintenance_ms {
+                Some(_) => ", which is under maintenance,",
+                None => "",
+            };
+            found.push(format!("chunkserver '{name}' at {addr}{known} does not answer"));
             continue;
         }
         if server.unreached_ms.is_some() {
@@ -348,6 +444,11 @@ pub struct ClusterStatus {
     pub unreferenced_bytes: u64,
     /// Collections that wait for an operator, of the stream partitions it leads.
     pub stopped: Vec<StoppedCollection>,
+    /// What the stream partitions that it leads have on the chunkservers that drain, as of the last
+    /// look of each.
+    pub draining: Vec<Holdings>,
+    /// An operator has chunks stay where they are.
+    pub balance_paused: bool,
 }
 
 /// A partition's collection on a disk that waits for an operator: the disk holds more replicas
@@ -403,6 +504,8 @@ pub enum ClusterReply {
     },
     /// To `Abnormal`.
     Abnormal(AbnormalServers),
+    /// To `Order` and `Held`.
+    Held(Holdings),
     /// Done.
     Done,
 }

@@ -62,6 +62,12 @@ pub const GROUPS_MAX: usize = 1 + 2 * 2048;
 /// Collections that one master reports as stopped: 256 x 50 bytes = 13 KB; more wait for their
 /// turn.
 pub const STOPPED_MAX: usize = 256;
+/// Files that an answer about a chunkserver's replicas names: enough to find the others.
+pub const HELD_FILES_MAX: usize = 16;
+/// Chunkservers that drain at the same time and that one master reports: more wait for their turn.
+pub const DRAINING_MAX: usize = 64;
+/// Maintenance of a chunkserver, milliseconds, at most: a day.
+pub const MAINTENANCE_MAX_MS: u64 = 24 * 3600 * 1000;
 /// Lease of a lock, milliseconds, at least.
 pub const LOCK_TTL_MIN_MS: u64 = 100;
 /// Lease of a lock, milliseconds, at most.

@@ -63,6 +63,9 @@ impl ControlRequest {
                 Cluster::Identify { .. } => "identify disks",
                 Cluster::Condemn { .. } => "condemn",
                 Cluster::Abnormal { .. } => "abnormal servers",
+                Cluster::Order { .. } => "order",
+                Cluster::Held { .. } => "held replicas",
+                Cluster::PauseBalance { .. } => "pause balance",
             },
             ControlRequest::Namespace(request) => match request {
                 NamespaceRequest::Lookup { .. }

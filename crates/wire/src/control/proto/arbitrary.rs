@@ -13,7 +13,7 @@ use testing::messages::{addr, label, name};
 
 use crate::control::limits::{
     ABNORMAL_MAX, CHUNKS_MAX, LIST_MAX, LOCATE_CHUNKS_MAX, LOCK_TTL_MAX_MS, LOCK_TTL_MIN_MS,
-    MODE_MAX, PLACES_MAX, SPARES_MAX, TRACE_SLOW_MAX,
+    MAINTENANCE_MAX_MS, MODE_MAX, PLACES_MAX, SPARES_MAX, TRACE_SLOW_MAX,
 };
 use crate::control::*;
 use crate::data::{Purpose, ReplicaStat, ReplicaState};
@@ -123,7 +123,38 @@ fn cluster_request() -> impl Strategy<Value = ClusterRequest> {
         vec(disk(), 0..4).prop_map(|disks| ClusterRequest::Identify { disks }),
         disk().prop_map(|disk| ClusterRequest::Condemn { disk }),
         option::of(abnormal_version()).prop_map(|known| ClusterRequest::Abnormal { known }),
+        made!((server, label()), (order, server_order()), (dry_run, any::<bool>()) => {
+            ClusterRequest::Order { server, order, dry_run }
+        }),
+        made!((server, server()), (orders, any::<u64>()) => {
+            ClusterRequest::Held { server, orders }
+        }),
+        any::<bool>().prop_map(|paused| ClusterRequest::PauseBalance { paused }),
     ]
+}
+
+fn server_order() -> impl Strategy<Value = ServerOrder> {
+    prop_oneof![
+        Just(ServerOrder::Drain),
+        Just(ServerOrder::CancelDrain),
+        (1..=MAINTENANCE_MAX_MS).prop_map(|for_ms| ServerOrder::Maintain { for_ms }),
+        Just(ServerOrder::EndMaintenance),
+        Just(ServerOrder::Decommission),
+    ]
+}
+
+fn holdings() -> impl Strategy<Value = Holdings> {
+    made!((server, server()), (partitions, vec(any::<u16>(), 0..4)), (widest, any::<u8>()),
+        (n, any::<[u64; 4]>()), (files, vec(file(), 0..4)) => Holdings {
+        server,
+        partitions,
+        widest,
+        replicas: n[0],
+        open: n[1],
+        bytes: n[2],
+        only: n[3],
+        files,
+    })
 }
 
 fn abnormal_version() -> impl Strategy<Value = AbnormalVersion> {
@@ -131,8 +162,8 @@ fn abnormal_version() -> impl Strategy<Value = AbnormalVersion> {
 }
 
 fn abnormal_servers() -> impl Strategy<Value = AbnormalServers> {
-    let one = made!((server, server()), (unreached, any::<bool>()) => {
-        AbnormalServer { server, unreached }
+    let one = made!((server, server()), (unreached, any::<bool>()), (draining, any::<bool>()) => {
+        AbnormalServer { server, unreached, draining }
     });
     made!((version, abnormal_version()), (full, any::<bool>()), (many, any::<bool>()),
         (servers, vec(one, 0..=ABNORMAL_MAX)) => {
@@ -153,8 +184,18 @@ fn cluster_reply() -> impl Strategy<Value = ClusterReply> {
     });
     let server_status = made!((server, server()), (name, label()), (addr, addr()),
         (domain, label()), (alive, any::<bool>()), (unreached_ms, any::<Option<u64>>()),
-        (heard_ms, any::<Option<u64>>()), (disks, vec(disk_report(), 0..3)) => {
-        ServerStatus { server, name, addr, domain, alive, unreached_ms, heard_ms, disks }
+        (heard_ms, any::<Option<u64>>()), (disks, vec(disk_report(), 0..3)),
+        (draining, any::<bool>()), (maintenance_ms, any::<Option<u64>>()) => ServerStatus {
+        server,
+        name,
+        addr,
+        domain,
+        alive,
+        unreached_ms,
+        heard_ms,
+        disks,
+        draining,
+        maintenance_ms,
     });
     let stopped = made!((partition, any::<u16>()), (server, server()), (disk, disk()),
         (unknown, any::<u64>()), (reported, any::<u64>()) => {
@@ -162,7 +203,8 @@ fn cluster_reply() -> impl Strategy<Value = ClusterReply> {
     });
     let status = made!((master, 1..=u64::MAX), (leads, vec(group(), 0..4)),
         (servers, vec(server_status, 0..3)), (n, any::<[u64; 10]>()),
-        (stopped, vec(stopped, 0..3)) => ClusterStatus {
+        (stopped, vec(stopped, 0..3)), (draining, vec(holdings(), 0..2)),
+        (balance_paused, any::<bool>()) => ClusterStatus {
         master,
         leads,
         servers,
@@ -175,6 +217,8 @@ fn cluster_reply() -> impl Strategy<Value = ClusterReply> {
         repair: RepairStatus { pending: n[6], done: n[7], bytes: n[8] },
         unreferenced_bytes: n[9],
         stopped,
+        draining,
+        balance_paused,
     });
     prop_oneof![
         info.prop_map(ClusterReply::Info),
@@ -191,6 +235,7 @@ fn cluster_reply() -> impl Strategy<Value = ClusterReply> {
         any::<u64>().prop_map(|fencing| ClusterReply::Lock { fencing }),
         option::of((label(), any::<u64>())).prop_map(ClusterReply::Holder),
         abnormal_servers().prop_map(ClusterReply::Abnormal),
+        holdings().prop_map(ClusterReply::Held),
         Just(ClusterReply::Done),
     ]
 }

@@ -1,6 +1,6 @@
 //! Cluster messages.
 
-use base::{ChunkId, ClusterId, DiskId, FormationId, ServerId};
+use base::{ChunkId, ClusterId, DiskId, FileId, FormationId, ServerId};
 
 use super::envelope::change;
 use super::{Proto, WireError, all, need, pb};
@@ -9,13 +9,14 @@ use crate::control::check::{
     u128_from,
 };
 use crate::control::limits::{
-    ABNORMAL_MAX, DAMAGED_MAX, DISKS_MAX, GROUPS_MAX, LABEL_MAX, LOCK_TTL_MAX_MS, LOCK_TTL_MIN_MS,
-    MASTERS_MAX, REASON_MAX, SERVERS_MAX, STOPPED_MAX,
+    ABNORMAL_MAX, DAMAGED_MAX, DISKS_MAX, DRAINING_MAX, GROUPS_MAX, HELD_FILES_MAX, LABEL_MAX,
+    LOCK_TTL_MAX_MS, LOCK_TTL_MIN_MS, MAINTENANCE_MAX_MS, MASTERS_MAX, REASON_MAX, SERVERS_MAX,
+    STOPPED_MAX,
 };
 use crate::control::{
     AbnormalServer, AbnormalServers, AbnormalVersion, ClusterInfo, ClusterReply, ClusterRequest,
-    ClusterStatus, DiskReport, Group, Heartbeat, LockChange, MasterInfo, MemberChange,
-    Registration, RepairStatus, ServerStatus, StoppedCollection,
+    ClusterStatus, DiskReport, Group, Heartbeat, Holdings, LockChange, MasterInfo, MemberChange,
+    Registration, RepairStatus, ServerOrder, ServerStatus, StoppedCollection,
 };
 use base::limits::PATH_MAX;
 
@@ -227,11 +228,13 @@ impl Proto for AbnormalServer {
     type Pb = pb::AbnormalServer;
 
     fn to_pb(&self) -> pb::AbnormalServer {
-        pb::AbnormalServer { server: self.server.get(), unreached: self.unreached }
+        let AbnormalServer { server, unreached, draining } = *self;
+        pb::AbnormalServer { server: server.get(), unreached, draining }
     }
 
     fn from_pb(pb: pb::AbnormalServer) -> Result<AbnormalServer, WireError> {
-        Ok(AbnormalServer { server: ServerId::new(pb.server), unreached: pb.unreached })
+        let pb::AbnormalServer { server, unreached, draining } = pb;
+        Ok(AbnormalServer { server: ServerId::new(server), unreached, draining })
     }
 }
 
@@ -258,11 +261,72 @@ impl Proto for AbnormalServers {
     }
 }
 
+impl Proto for ServerOrder {
+    type Pb = pb::ServerOrder;
+
+    fn to_pb(&self) -> pb::ServerOrder {
+        use pb::server_order::Order;
+        let order = match self {
+            ServerOrder::Drain => Order::Drain(pb::Empty {}),
+            ServerOrder::CancelDrain => Order::CancelDrain(pb::Empty {}),
+            ServerOrder::Maintain { for_ms } => Order::MaintainMs(*for_ms),
+            ServerOrder::EndMaintenance => Order::EndMaintenance(pb::Empty {}),
+            ServerOrder::Decommission => Order::Decommission(pb::Empty {}),
+        };
+        pb::ServerOrder { order: Some(order) }
+    }
+
+    fn from_pb(pb: pb::ServerOrder) -> Result<ServerOrder, WireError> {
+        use pb::server_order::Order;
+        Ok(match pb.order.ok_or(WireError::Missing { field: "ServerOrder.order" })? {
+            Order::Drain(_) => ServerOrder::Drain,
+            Order::CancelDrain(_) => ServerOrder::CancelDrain,
+            Order::MaintainMs(for_ms) => {
+                let for_ms = range(for_ms, 1..=MAINTENANCE_MAX_MS, "ServerOrder.maintain_ms")?;
+                ServerOrder::Maintain { for_ms }
+            }
+            Order::EndMaintenance(_) => ServerOrder::EndMaintenance,
+            Order::Decommission(_) => ServerOrder::Decommission,
+        })
+    }
+}
+
+impl Proto for Holdings {
+    type Pb = pb::Holdings;
+
+    fn to_pb(&self) -> pb::Holdings {
+        pb::Holdings {
+            server: self.server.get(),
+            partitions: self.partitions.iter().map(|&partition| partition.into()).collect(),
+            widest: self.widest.into(),
+            replicas: self.replicas,
+            open: self.open,
+            bytes: self.bytes,
+            only: self.only,
+            files: self.files.iter().map(|file| file.get()).collect(),
+        }
+    }
+
+    fn from_pb(pb: pb::Holdings) -> Result<Holdings, WireError> {
+        let (partition, file) = ("Holdings.partitions", "Holdings.files");
+        Ok(Holdings {
+            server: ServerId::new(pb.server),
+            partitions: each(pb.partitions, GROUPS_MAX, partition, |one| u16_from(one, partition))?,
+            widest: range(pb.widest, 0..=u64::from(u8::MAX), "Holdings.widest")? as u8,
+            replicas: pb.replicas,
+            open: pb.open,
+            bytes: pb.bytes,
+            only: pb.only,
+            files: each(pb.files, HELD_FILES_MAX, file, |one| Ok(FileId::new(one)))?,
+        })
+    }
+}
+
 impl Proto for ClusterRequest {
     type Pb = pb::ClusterRequest;
 
     fn to_pb(&self) -> pb::ClusterRequest {
-        use pb::cluster_request::{Abnormal, Ask, Disks, Lock};
+        use pb::cluster_request::{Abnormal, Ask, Disks, Held, Lock, Order};
         let ask = match self {
             ClusterRequest::Info => Ask::Info(pb::Empty {}),
             ClusterRequest::Register(registration) => Ask::Register(registration.to_pb()),
@@ -278,6 +342,14 @@ impl Proto for ClusterRequest {
             ClusterRequest::Abnormal { known } => {
                 Ask::Abnormal(Abnormal { known: known.as_ref().map(Proto::to_pb) })
             }
+            ClusterRequest::Order { server, order, dry_run } => {
+                let (server, order) = (server.clone(), Some(order.to_pb()));
+                Ask::Order(Order { server, order, dry_run: *dry_run })
+            }
+            ClusterRequest::Held { server, orders } => {
+                Ask::Held(Held { server: server.get(), orders: *orders })
+            }
+            ClusterRequest::PauseBalance { paused } => Ask::PauseBalance(*paused),
         };
         pb::ClusterRequest { ask: Some(ask) }
     }
@@ -307,6 +379,15 @@ impl Proto for ClusterRequest {
             Ask::Abnormal(pb) => {
                 ClusterRequest::Abnormal { known: pb.known.map(Proto::from_pb).transpose()? }
             }
+            Ask::Order(pb) => ClusterRequest::Order {
+                server: label(pb.server, "ClusterRequest.Order.server")?,
+                order: need(pb.order, "ClusterRequest.Order.order")?,
+                dry_run: pb.dry_run,
+            },
+            Ask::Held(pb) => {
+                ClusterRequest::Held { server: ServerId::new(pb.server), orders: pb.orders }
+            }
+            Ask::PauseBalance(paused) => ClusterRequest::PauseBalance { paused },
         })
     }
 }
@@ -359,6 +440,8 @@ impl Proto for ServerStatus {
             disks: all(&self.disks),
             unreached_ms: self.unreached_ms,
             heard_ms: self.heard_ms,
+            draining: self.draining,
+            maintenance_ms: self.maintenance_ms,
         }
     }
 
@@ -372,6 +455,8 @@ impl Proto for ServerStatus {
             unreached_ms: pb.unreached_ms,
             heard_ms: pb.heard_ms,
             disks: each(pb.disks, DISKS_MAX, "ServerStatus.disks", Proto::from_pb)?,
+            draining: pb.draining,
+            maintenance_ms: pb.maintenance_ms,
         })
     }
 }
@@ -429,6 +514,8 @@ impl Proto for ClusterStatus {
             repair: Some(self.repair.to_pb()),
             stopped: all(&self.stopped),
             unreferenced_bytes: self.unreferenced_bytes,
+            draining: all(&self.draining),
+            balance_paused: self.balance_paused,
         }
     }
 
@@ -446,6 +533,8 @@ impl Proto for ClusterStatus {
             repair: need(pb.repair, "ClusterStatus.repair")?,
             unreferenced_bytes: pb.unreferenced_bytes,
             stopped: each(pb.stopped, STOPPED_MAX, "ClusterStatus.stopped", Proto::from_pb)?,
+            draining: each(pb.draining, DRAINING_MAX, "ClusterStatus.draining", Proto::from_pb)?,
+            balance_paused: pb.balance_paused,
         })
     }
 }
@@ -477,6 +566,7 @@ impl Proto for ClusterReply {
                 Answer::Holder(Holder { owner: Some(owner.clone()), fencing: *fencing })
             }
             ClusterReply::Abnormal(abnormal) => Answer::Abnormal(abnormal.to_pb()),
+            ClusterReply::Held(held) => Answer::Held(held.to_pb()),
             ClusterReply::Done => Answer::Done(pb::Empty {}),
         };
         pb::ClusterReply { answer: Some(answer) }
@@ -514,6 +604,7 @@ impl Proto for ClusterReply {
                 ClusterReply::Holder(owner.map(|owner| (owner, pb.fencing)))
             }
             Answer::Abnormal(pb) => ClusterReply::Abnormal(Proto::from_pb(pb)?),
+            Answer::Held(pb) => ClusterReply::Held(Proto::from_pb(pb)?),
             Answer::Done(_) => ClusterReply::Done,
         })
     }

@@ -118,7 +118,8 @@ fn bounds_are_checked() {
     let beyond = close(limits::PLACES_MAX + 1).encode();
     refused(StreamChange::decode(&beyond), "StreamChange.Close.left");
 
-    let server = AbnormalServer { server: base::ServerId::new(1), unreached: true };
+    let server = base::ServerId::new(1);
+    let server = AbnormalServer { server, unreached: true, draining: false };
     let abnormal = |count| AbnormalServers {
         version: AbnormalVersion { boot: 1, changes: 1 },
         full: true,
@@ -255,6 +256,8 @@ fn missing_names_silent_servers_and_failed_disks() {
         unreached_ms: None,
         heard_ms: None,
         disks: vec![disk(number, failed), disk(10 + number, false)],
+        draining: false,
+        maintenance_ms: None,
     };
     assert_eq!(missing(&[server(1, true, false)]), None);
     let text = missing(&[server(1, true, false), server(2, false, true), server(3, true, true)]);

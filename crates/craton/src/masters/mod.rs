@@ -1,5 +1,7 @@
 //! `craton masters`: the masters' membership.
 
+pub mod args;
+
 use std::path::Path;
 
 use base::DiskId;
@@ -7,7 +9,8 @@ use client::Client;
 use serde::Serialize;
 use wire::control::{ClusterReply, ClusterRequest, MasterInfo, MemberChange};
 
-use crate::args::{Connection, MastersCommand};
+use self::args::MastersCommand;
+use crate::args::Connection;
 use crate::cluster::{self, Directory};
 use crate::connect::{self, with_client};
 use crate::exit::{Done, Failure};

@@ -1,0 +1,88 @@
+//! The command lines of what an operator orders.
+
+use std::time::Duration;
+
+use clap::Args;
+use wire::control::limits::MAINTENANCE_MAX_MS;
+
+/// `craton drain`.
+#[derive(Args, Debug)]
+pub struct DrainArgs {
+    /// The chunkserver, e.g. cs4
+    pub id: String,
+    /// Check whether it could be drained, and say what it holds
+    #[arg(long, conflicts_with = "cancel")]
+    pub dry_run: bool,
+    /// Use it as any other again; what was made elsewhere so far stays there
+    #[arg(long)]
+    pub cancel: bool,
+}
+
+/// `craton decommission`.
+#[derive(Args, Debug)]
+pub struct DecommissionArgs {
+    /// The chunkserver, e.g. cs4
+    pub id: String,
+    /// Check whether it could leave
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// `craton maintenance`.
+#[derive(Args, Debug)]
+pub struct MaintenanceArgs {
+    /// The chunkserver, e.g. cs4
+    pub id: String,
+    /// Duration, such as 90s, 30m or 2h; 24h at most
+    #[arg(long = "for", value_name = "TIME", value_parser = parse_time, required_unless_present = "end")]
+    pub lasts: Option<Duration>,
+    /// End it now
+    #[arg(long, conflicts_with = "lasts")]
+    pub end: bool,
+}
+
+/// `craton rebalance`.
+#[derive(Args, Debug)]
+pub struct RebalanceArgs {
+    /// Show how even the disks are, and change nothing
+    #[arg(long, conflicts_with = "pause")]
+    pub dry_run: bool,
+    /// Leave chunks where they are until 'craton rebalance' is run without it; repair and drains
+    /// go on
+    #[arg(long)]
+    pub pause: bool,
+}
+
+fn parse_time(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("'{text}' is no time: such as 90s, 30m or 2h");
+    let unit_at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+    let (count, unit) = text.split_at(unit_at);
+    let seconds: u64 = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err(wrong()),
+    };
+    let count: u64 = count.parse().map_err(|_| wrong())?;
+    let time = count.checked_mul(seconds).filter(|&it| it > 0).ok_or_else(wrong)?;
+    match time.checked_mul(1000) {
+        Some(ms) if ms <= MAINTENANCE_MAX_MS => Ok(Duration::from_secs(time)),
+        _ => Err(format!("{text} is too long: 24h at most")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_a_unit_and_an_end() {
+        let time = |text| parse_time(text).map(|time| time.as_secs());
+        assert_eq!(time("90s"), Ok(90));
+        assert_eq!(time("30m"), Ok(1800));
+        assert_eq!(time("24h"), Ok(86_400));
+        for wrong in ["", "30", "m", "0m", "25h", "1d", "-1m", "99999999999999999999h", "1 m"] {
+            assert!(time(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Chunkservers are drained under load and leave; what would lower redundancy is refused by name.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::harness::{
+    Scratch, bad, craton, good, json, kill9, leader, server, text, wait, wait_for_repair,
+};
+use crate::load::{self, Load, Shape};
+
+/// Time in which a server with the data of a few seconds is empty: writers leave within half a minute.
+const DRAINED: Duration = Duration::from_secs(90);
+const REPAIR: Duration = Duration::from_secs(60);
+
+fn order(dir: &Path, words: &[&str]) -> String {
+    good(&[words, &["--cluster", text(dir)]].concat())
+}
+
+fn refused(dir: &Path, words: &[&str], want: &str) -> String {
+    bad(&[words, &["--cluster", text(dir)]].concat(), 1, want)
+}
+
+#[test]
+fn chunkserver_is_drained_under_load_and_leaves() {
+    let mut scratch = Scratch::new("drains");
+    scratch.expect_errors("was decommissioned");
+    let dir = scratch.cluster("c");
+    let flags = ["--masters", "3", "--chunkservers", "5", "--streams", "2"];
+    good(&[&["cluster", "up", "--dir", text(&dir)][..], &flags].concat());
+    let load = Load::start(&dir, Shape { writers: 2, depth: 4, copies: 3, makers: 1 });
+    std::thread::sleep(Duration::from_secs(2));
+    refused(&dir, &["drain", "cs9"], "no chunkserver 'cs9'");
+    refused(&dir, &["decommission", "cs1"], "'craton drain cs1'");
+    let checked = order(&dir, &["drain", "cs1", "--dry-run"]);
+    assert!(checked.contains("nothing was changed"), "{checked}");
+    assert_eq!(server(&dir, "cs1")["state"], "up");
+    let began = Instant::now();
+    order(&dir, &["drain", "cs1"]);
+    order(&dir, &["drain", "cs2"]);
+    // Three are left: none of them can go.
+    let why = refused(&dir, &["drain", "cs3"], "3 copies");
+    assert!(why.contains("'cs1' drains, 'cs2' drains"), "{why}");
+    order(&dir, &["drain", "cs2", "--cancel"]);
+    assert_eq!(server(&dir, "cs1")["state"], "draining");
+    let health = json(&["health", "--json", "--cluster", text(&dir)]);
+    let shown = health["servers"].as_array().expect("a list").iter().find(|it| it["id"] == "cs1");
+    assert_eq!(shown.expect("it is known")["state"], "draining", "{health}");
+    // What is ordered outlives the master that took the order.
+    let first = leader(&dir, "cluster");
+    kill9(&dir, &[&first]);
+    std::thread::sleep(Duration::from_secs(2));
+    good(&["cluster", "restart", "--dir", text(&dir), "master", &first]);
+    wait("cs1 is drained", DRAINED, || {
+        let draining = &server(&dir, "cs1")["draining"];
+        draining["counted"] == true && draining["replicas"] == 0
+    });
+    println!("drained under load in {:.1?}", began.elapsed());
+    let shown = order(&dir, &["status"]);
+    assert!(shown.contains("'craton decommission cs1' lets it leave"), "{shown}");
+    order(&dir, &["decommission", "cs1", "--dry-run"]);
+    let left = order(&dir, &["decommission", "cs1"]);
+    assert!(left.contains("stop its process"), "{left}");
+    kill9(&dir, &["cs1"]);
+    let writers = load.stop();
+    wait_for_repair(&dir, REPAIR);
+    let status = json(&["status", "--json", "--cluster", text(&dir)]);
+    let servers = status["chunkservers"].as_array().expect("a list");
+    assert!(servers.len() == 4 && servers.iter().all(|it| it["id"] != "cs1"), "{status}");
+    refused(&dir, &["drain", "cs1"], "was decommissioned");
+    let client = load::connect(&dir);
+    writers.iter().for_each(|writer| {
+        assert_eq!(writer.error, None, "{}", writer.path);
+        writer.verify_all(&client);
+    });
+    // It is not taken back under its name.
+    let _ = craton(&["cluster", "restart", "--dir", text(&dir), "chunkserver", "cs1"]);
+    std::thread::sleep(Duration::from_secs(3));
+    let status = json(&["status", "--json", "--cluster", text(&dir)]);
+    assert_eq!(status["chunkservers"].as_array().expect("a list").len(), 4, "{status}");
+}
+
+#[test]
+fn silent_chunkserver_under_maintenance_is_not_repaired_around() {
+    let mut scratch = Scratch::new("maintenance");
+    let dir = scratch.cluster("c");
+    good(&["cluster", "up", "--dir", text(&dir), "--masters", "1", "--chunkservers", "4"]);
+    let load = Load::start(&dir, Shape { writers: 1, depth: 4, copies: 3, makers: 1 });
+    std::thread::sleep(Duration::from_secs(2));
+    let writers = load.stop();
+    wait_for_repair(&dir, REPAIR);
+    bad(&["maintenance", "cs1", "--for", "2d", "--cluster", text(&dir)], 2, "such as 90s");
+    order(&dir, &["maintenance", "cs1", "--for", "1h"]);
+    let done =
+        |dir: &Path| json(&["status", "--json", "--cluster", text(dir)])["repair"]["done"].clone();
+    let before = done(&dir);
+    kill9(&dir, &["cs1"]);
+    // A silent server is repaired around after 10 s.
+    std::thread::sleep(Duration::from_secs(16));
+    assert_eq!(done(&dir), before, "nothing is made elsewhere");
+    let shown = order(&dir, &["status"]);
+    assert!(shown.contains("cs1 is under maintenance for"), "{shown}");
+    order(&dir, &["maintenance", "cs1", "--end"]);
+    wait("what cs1 had is made elsewhere", REPAIR, || done(&dir) != before);
+    good(&["cluster", "restart", "--dir", text(&dir), "chunkserver", "cs1"]);
+    wait_for_repair(&dir, REPAIR);
+    let client = load::connect(&dir);
+    writers.iter().for_each(|writer| writer.verify_all(&client));
+    // Moves are paused, and shown to be.
+    order(&dir, &["rebalance", "--pause"]);
+    let shown = order(&dir, &["rebalance", "--dry-run"]);
+    assert!(shown.contains("moves are paused"), "{shown}");
+    order(&dir, &["rebalance"]);
+    let shown = order(&dir, &["rebalance", "--dry-run"]);
+    assert!(!shown.contains("moves are paused"), "{shown}");
+}

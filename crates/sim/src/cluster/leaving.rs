@@ -1,0 +1,42 @@
+//! Servers that leave the cluster, and what is on record.
+
+use base::ServerId;
+use master_stream::StreamMachine;
+use runtime::sim::CrashMode;
+
+use super::Cluster;
+
+impl Cluster {
+    /// A server has been decommissioned: it is switched off, and does not come back.
+    pub(crate) fn server_leaves(&self, index: usize) {
+        self.0.left.borrow_mut().insert(index);
+        self.crash_server(index, CrashMode::Process);
+    }
+
+    /// Whether a server has left.
+    pub(crate) fn has_left(&self, index: usize) -> bool {
+        self.0.left.borrow().contains(&index)
+    }
+
+    /// The identity of a server, as the first master that knows it has it.
+    pub(crate) fn server_id(&self, name: &str) -> Option<ServerId> {
+        let running = self.0.running_masters.borrow();
+        let mut found = running.iter().flatten().filter_map(|master| {
+            master.cluster().host().read(|state| state.server_named(name).map(|(id, _)| id))
+        });
+        found.next()
+    }
+
+    /// Shows the state of each stream partition, of the master that has applied most, with the entry
+    /// that it applied last.
+    pub(crate) fn newest_streams(&self, mut show: impl FnMut(&StreamMachine, u64)) {
+        let running = self.0.running_masters.borrow();
+        for partition in 0..usize::from(self.0.shape.stream_partitions) {
+            let hosts = running.iter().flatten().map(|master| master.stream(partition));
+            let newest = hosts.max_by_key(|host| host.group().applied_index());
+            let Some(host) = newest else { continue };
+            let applied = host.group().applied_index().unwrap_or(0);
+            host.read(|state| show(state, applied));
+        }
+    }
+}

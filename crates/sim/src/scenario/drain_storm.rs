@@ -1,0 +1,30 @@
+//! Appends and reads while an operator empties servers ([`drains`](super::drains)), processes crash and
+//! disks are full.
+
+use std::time::Duration;
+
+use super::append::{self, Plan};
+use super::entry::Scenario;
+use crate::cluster::Shape;
+use crate::nemesis::{Faults, NONE};
+
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "drain-storm",
+    about: "an operator drains and decommissions servers while processes crash and disks are full",
+    run: |sim| {
+        let faults = Faults { server_crashes: true, master_crashes: true, bad_disks: true, ..NONE };
+        let shape = Shape { servers: 7, ..Shape::default() }.partitioned(&sim);
+        let (load, deadline) = (Duration::from_secs(30), Duration::from_secs(240));
+        let plan = Plan { shape, faults, load, deadline, drains: true, ..Plan::default() };
+        Box::pin(append::run(sim, plan))
+    },
+    marks: &[
+        "drains: a drain is refused",
+        "drains: a drain is cancelled",
+        "drains: a drain has ended",
+        "drains: a server is decommissioned",
+        "drains: a server was away under maintenance",
+        "drains: what holds data is not decommissioned",
+        "replica dropped from a draining server",
+    ],
+};
