@@ -5,7 +5,9 @@
 
 use std::cell::Cell;
 
-pub use tokio::sync::{Mutex, MutexGuard, Notify, OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+pub use tokio::sync::{
+    Mutex, MutexGuard, Notify, OwnedSemaphorePermit, Semaphore, SemaphorePermit,
+};
 pub use tokio::sync::{oneshot, watch};
 
 /// Bounded queues with many producers and one consumer.

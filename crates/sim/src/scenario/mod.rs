@@ -50,25 +50,8 @@ use runtime::Duration;
 use crate::cluster::Shape;
 use crate::nemesis::{Faults, NONE};
 use append::Plan;
+use entry::{PARTITIONED, STORM, TWO_DISKS};
 pub use entry::{Run, Scenario};
-
-/// Two disks a server.
-const TWO_DISKS: fn() -> Shape = || Shape { disks: 2, ..Shape::default() };
-
-/// Four partitions of each kind.
-const PARTITIONED: fn() -> Shape =
-    || Shape { namespace_partitions: 4, stream_partitions: 4, ..Shape::default() };
-
-/// Faults of all processes and of the network, cuts of clients among them; none of media.
-const STORM: Faults = Faults {
-    client_cuts: true,
-    server_crashes: true,
-    master_crashes: true,
-    bad_network: true,
-    partitions: true,
-    slowness: true,
-    ..NONE
-};
 
 /// All scenarios.
 pub const SCENARIOS: &[Scenario] = &[
