@@ -68,25 +68,10 @@ esac
 uri=$(field "book['endpoints']['nbd']")
 pid=$(field "[one['pid'] for one in book['processes'] if one['id'] == '$process'][0]")
 addr=$(field "[one['addr'] for one in book['processes'] if one['id'] == '$process'][0]")
-write_for() {
-    fio --name=writes --ioengine=nbd --uri="$1/v" --rw=randwrite --bs=4k --size=1G --time_based \
-        --runtime=20 --output-format=json --output="$scratch/$2.json" --iodepth="$3" >/dev/null 2>&1
-}
-if [ -n "$shared" ]; then
-    second=$(field "[one['addr'] for one in book['processes'] if one['id'] == 'f2'][0]")
-    write_for "nbd://$second" other 1 &
-    other=$!
-fi
-write_for "$uri" fio 8 &
-load=$!
-sleep 6
-if [ "$what" = move ]; then
-    (sleep 0.5 && kill -9 "$bs1") &
-fi
 bs1=$(field "[one['pid'] for one in book['processes'] if one['id'] == 'bs1'][0]")
 if [ "$what" = attach ]; then
-    "$craton" volume create w --size 64MiB --policy "$policy" --cluster "$scratch/cluster" >/dev/null
-    python3 - "$uri" 22 >"$scratch/attach" <<'END' &
+    "$craton" volume create w --size 1GiB --policy "$policy" --cluster "$scratch/cluster" >/dev/null
+    python3 - "$uri" 20 >"$scratch/attach" <<'END' &
 import socket, struct, sys, time
 host, _, port = sys.argv[1].removeprefix("nbd://").rpartition(":")
 end = time.monotonic() + float(sys.argv[2])
@@ -125,6 +110,21 @@ while time.monotonic() < end:
 print(longest * 1000, count)
 END
     attached=$!
+fi
+write_for() {
+    fio --name=writes --ioengine=nbd --uri="$1/v" --rw=randwrite --bs=4k --size=1G --time_based \
+        --runtime=20 --output-format=json --output="$scratch/$2.json" --iodepth="$3" >/dev/null 2>&1
+}
+if [ -n "$shared" ]; then
+    second=$(field "[one['addr'] for one in book['processes'] if one['id'] == 'f2'][0]")
+    write_for "nbd://$second" other 1 &
+    other=$!
+fi
+write_for "$uri" fio 8 &
+load=$!
+sleep 6
+if [ "$what" = move ]; then
+    (sleep 0.5 && kill -9 "$bs1") &
 fi
 drop() {
     ip rule "$1" pref 10 ipproto tcp dport "${addr##*:}" blackhole
