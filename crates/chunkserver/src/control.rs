@@ -333,6 +333,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                     len: 1,
                     uncommitted: true,
                     cell_sector: Some(before),
+                    blocks: false,
                 });
                 let (env, endpoint) = (&self.0.env, &self.0.endpoint);
                 let sector = call_read(env, endpoint, place, read, copy.token).await;
@@ -390,6 +391,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             len: (copy.len - offset).min(want),
             uncommitted: true,
             cell_sector: None,
+            blocks: false,
         });
         let sectors = call_read(&self.0.env, &self.0.endpoint, place, read, copy.token).await?;
         // Short appends make many sectors: one append takes a part of them.

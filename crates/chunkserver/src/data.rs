@@ -271,7 +271,10 @@ impl<S: ChunkStore> Chunkserver<S> {
         let _held = self.0.read_bytes.take(bytes).ok_or(DataError::Busy)?;
         self.0.env.note(Step::Admitted, Fact::Chunk(chunk));
         let waits = || origin.waits(self.0.env.now());
-        let read = disk.store.read_while(chunk, request.offset, len, waits).await;
+        let read = match request.blocks {
+            true => disk.store.read_blocks(chunk, request.offset, len, waits).await,
+            false => disk.store.read_while(chunk, request.offset, len, waits).await,
+        };
         if let Err(StoreError::Unwanted { device_asked }) = read {
             self.give_up(device_asked);
         } else if !waits() {

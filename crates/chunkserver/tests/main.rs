@@ -266,6 +266,7 @@ impl Bed {
             len: 100_000,
             uncommitted,
             cell_sector: None,
+            blocks: false,
         };
         match self.data(server, DataRequest::Read(request), None).await? {
             (DataReply::Read { readable, .. }, sectors) => Ok((readable, sectors.len())),

@@ -196,6 +196,18 @@ pub trait ChunkStore: Clone + 'static {
         is_wanted: impl Fn() -> bool,
     ) -> impl Future<Output = Result<Read, StoreError>>;
 
+    /// As [`ChunkStore::read_while`]; where one row holds the whole range, the first sector of its cell
+    /// and those of the blocks with the range may be all that comes ([`wire::pieces::CellPieces`]).
+    fn read_blocks(
+        &self,
+        chunk: ChunkId,
+        offset: u32,
+        len: u32,
+        is_wanted: impl Fn() -> bool,
+    ) -> impl Future<Output = Result<Read, StoreError>> {
+        self.read_while(chunk, offset, len, is_wanted)
+    }
+
     /// One sector of the cell of the row that holds the byte at `offset`, by its index: verified by
     /// itself, whatever the cell's others are. [`StoreError::Invalid`] when there is no such sector.
     fn read_cell_sector(

@@ -139,3 +139,7 @@ const _: () = assert!(CHUNK_LEN_MAX < u32::MAX as u64);
 const _: () = assert!(READ_BYTES_MAX <= runtime::limits::BUF_MAX);
 const _: () =
     assert!((UNIT_MIN as usize).is_multiple_of(SECTOR) && UNIT_MAX.is_multiple_of(UNIT_MIN));
+
+/// Sectors of a cell up to which it is read whole: one operation of the device in place of two, for
+/// 24 KiB at most.
+pub const PIECES_ABOVE: u32 = 6;

@@ -30,6 +30,7 @@ pub(crate) async fn collect_row(
                 len: 1,
                 uncommitted: chunk.sealed.is_some(),
                 cell_sector: Some(before),
+                blocks: false,
             });
             let attempt = client.config().read_attempt;
             let answer = client.0.peers.data(replica.addr, read, chunk.token, None, attempt).await;

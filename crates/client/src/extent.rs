@@ -3,7 +3,8 @@
 use base::limits::SECTOR;
 use runtime::Buf;
 use wire::control::ChunkPlace;
-use wire::row::{Layout, verify_cell};
+use wire::pieces::CellPieces;
+use wire::row::{Layout, Row, row_at, verify_cell};
 use wire::sector::{AppendAt, SectorKind, parse_footer, verify_sector};
 
 use crate::rows::Rows;
@@ -88,6 +89,10 @@ impl Extent {
         sectors: &[u8],
         rows: &mut Rows,
     ) -> Result<Extent, Damaged> {
+        let is_part = |row: Row| row.sectors() as usize * SECTOR > sectors.len();
+        if row_at(sectors).is_ok_and(is_part) {
+            return Extent::verify_pieces(chunk, offset, want, sectors, rows);
+        }
         let first = parse_footer(&sectors[..SECTOR]).map_err(|_| Damaged)?.offset;
         let skip = offset.checked_sub(first).ok_or(Damaged)? as usize;
         let stop = skip + want as usize;
@@ -108,6 +113,25 @@ impl Extent {
         }
         let len = (bytes.len() - skip).min(want as usize);
         Ok(Extent { content: Content::Rows(bytes), skip, len })
+    }
+
+    /// Some blocks of one row.
+    fn verify_pieces(
+        chunk: &ChunkPlace,
+        offset: u32,
+        want: u32,
+        sectors: &[u8],
+        rows: &mut Rows,
+    ) -> Result<Extent, Damaged> {
+        let (epoch, base) = (chunk.epoch, chunk.base);
+        let at = AppendAt { chunk: chunk.chunk, epoch, base, offset };
+        let pieces = CellPieces::verify(at, sectors).map_err(|_| Damaged)?;
+        let start = (offset - pieces.row.offset) as usize;
+        let bytes = start..start + want as usize;
+        let (first, bytes) = rows.decode_blocks(&pieces, bytes).map_err(|_| Damaged)?;
+        let skip = start - first;
+        let len = (bytes.len() - skip).min(want as usize);
+        Ok(Extent { content: Content::Rows(bytes.to_vec()), skip, len })
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -491,8 +491,10 @@ impl Reader {
         let at = ChunkRef { chunk: chunk.chunk, disk: replica.disk };
         // The committed seal bounds what may be read; a replica may not have it yet.
         let uncommitted = chunk.sealed.is_some();
-        let request =
-            DataRequest::Read(ReadRequest { at, offset, len, uncommitted, cell_sector: None });
+        // Asked for only where rows may be: other chunkservers know no such flag.
+        let blocks = chunk.compression.or(client.config().compression).is_some();
+        let read = ReadRequest { at, offset, len, uncommitted, cell_sector: None, blocks };
+        let request = DataRequest::Read(read);
         let attempt = client.config().read_attempt;
         let timed = TimedCall::begin(client, Target::of(replica), CallClass::read(len as usize));
         let answer = client.0.peers.data(replica.addr, request, chunk.token, None, attempt).await;

@@ -1,10 +1,13 @@
 //! Rows of copies on their way into sectors and back (C19, C26): the codecs' memory, which all writers
 //! and readers of a client share.
 
+use std::ops::Range;
+
 use base::limits::SECTOR;
 use codec::block::BlockSize;
-use codec::row::{Cell, RowDecoder, RowEncoder, Scheme};
+use codec::row::{Cell, CellFront, RowDecoder, RowEncoder, Scheme};
 use wire::control::Compression;
+use wire::pieces::CellPieces;
 use wire::row::{COPY_ROW_MAX, Fragment, Row, cell_to};
 
 /// The codecs of one client. Memory comes with the first row: 0.5 MiB and a compressor's for writers,
@@ -69,6 +72,36 @@ impl Rows {
         let decoder = self.decoder.get_or_insert_default();
         decoder.read(&cells, &mut self.row).map_err(|_| BadCell)?;
         Ok(&self.row)
+    }
+}
+
+impl Rows {
+    /// The logical bytes of the blocks with some bytes of a row, and the offset in the row of the first,
+    /// from a part of its cell.
+    pub(crate) fn decode_blocks(
+        &mut self,
+        pieces: &CellPieces<'_>,
+        bytes: Range<usize>,
+    ) -> Result<(usize, &[u8]), BadCell> {
+        let row = &pieces.row;
+        if row.fragment != Fragment::COPY {
+            return Err(BadCell);
+        }
+        self.cell.resize(self.cell.len().max(row.cell_len as usize), 0);
+        let cell = &mut self.cell[..row.cell_len as usize];
+        pieces.place(cell);
+        let front = CellFront::of(0, cell).map_err(|_| BadCell)?;
+        let blocks = front.blocks(bytes);
+        let contents = front.contents(blocks.clone()).map_err(|_| BadCell)?;
+        if !pieces.has(&contents) {
+            return Err(BadCell);
+        }
+        let logical = front.logical(blocks.clone());
+        self.row.resize(logical.len(), 0);
+        let decoder = self.decoder.get_or_insert_default();
+        let read = decoder.read_blocks(&front, blocks, &cell[contents], &mut self.row);
+        read.map_err(|_| BadCell)?;
+        Ok((logical.start, &self.row))
     }
 }
 

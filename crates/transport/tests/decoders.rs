@@ -62,6 +62,7 @@ fn the_corpus_is_written_on_request() {
             len: 2,
             uncommitted: true,
             cell_sector: None,
+            blocks: false,
         }),
         DataRequest::Fence(FenceRequest { at, epoch }),
         DataRequest::Seal(SealRequest { at, len: 9 }),
@@ -173,9 +174,10 @@ fn any_request() -> impl Strategy<Value = DataRequest> {
         (any_ref(), epoch(), any::<u32>()).prop_map(|(at, epoch, committed)| {
             DataRequest::Commit(CommitRequest { at, epoch, committed })
         }),
-        (any_ref(), place(), any::<bool>(), prop::option::of(0u16..65)).prop_map(
-            |(at, (offset, len), uncommitted, cell_sector)| {
-                DataRequest::Read(ReadRequest { at, offset, len, uncommitted, cell_sector })
+        (any_ref(), place(), any::<[bool; 2]>(), prop::option::of(0u16..65)).prop_map(
+            |(at, (offset, len), [uncommitted, blocks], cell_sector)| {
+                let blocks = blocks && cell_sector.is_none();
+                DataRequest::Read(ReadRequest { at, offset, len, uncommitted, cell_sector, blocks })
             }
         ),
         (any_ref(), epoch())

@@ -107,6 +107,9 @@ pub struct ReadRequest {
     /// Of the row that holds the first byte this sector of its cell alone, whatever others are
     /// damaged: a row whose replicas are damaged at different places is collected so.
     pub cell_sector: Option<u16>,
+    /// Of a row that holds the whole range, the first sector of its cell and those of the blocks with
+    /// the range are enough: [`crate::pieces::CellPieces`]. All others may come too.
+    pub blocks: bool,
 }
 
 /// See [`DataRequest::Fence`].

@@ -117,6 +117,9 @@ const OP_READ: u16 = 3;
 const OP_FENCE: u16 = 4;
 const OP_SEAL: u16 = 5;
 const OP_STAT: u16 = 6;
+/// In place of a sector of a cell: those of the blocks with the range are enough.
+const READ_BLOCKS: u32 = 1 << 16;
+const _: () = assert!(CELL_SECTORS_MAX < READ_BLOCKS as usize);
 
 /// Bytes of the longest request body.
 const BODY_LEN_MAX: usize = 64;
@@ -175,7 +178,11 @@ impl DataRequest {
             }
             DataRequest::Read(request) => {
                 let uncommitted = u32::from(request.uncommitted);
-                let cell_sector = request.cell_sector.map_or(0, |index| u32::from(index) + 1);
+                let cell_sector = match request.cell_sector {
+                    Some(index) => u32::from(index) + 1,
+                    None if request.blocks => READ_BLOCKS,
+                    None => 0,
+                };
                 put_u32s(&mut out, &[request.offset, request.len, uncommitted, cell_sector]);
             }
             DataRequest::Fence(request) => out.extend(request.epoch.get().to_le_bytes()),
@@ -203,8 +210,9 @@ impl DataRequest {
             OP_READ => {
                 let (offset, len) = (fields.u32()?, fields.u32()?);
                 let uncommitted = fields.flag("uncommitted")?;
-                let cell_sector = match fields.u32()? {
-                    0 => None,
+                let of_cell = fields.u32()?;
+                let cell_sector = match of_cell {
+                    0 | READ_BLOCKS => None,
                     place if place <= CELL_SECTORS_MAX as u32 => Some(place as u16 - 1),
                     _ => return Err(DecodeError::Field("cell sector")),
                 };
@@ -212,7 +220,14 @@ impl DataRequest {
                     return Err(DecodeError::Field("len"));
                 }
                 check_range(offset, len)?;
-                let read = ReadRequest { at, offset, len, uncommitted, cell_sector };
+                let read = ReadRequest {
+                    at,
+                    offset,
+                    len,
+                    uncommitted,
+                    cell_sector,
+                    blocks: of_cell == READ_BLOCKS,
+                };
                 Ok(DataRequest::Read(read))
             }
             OP_FENCE => Ok(DataRequest::Fence(FenceRequest { at, epoch: fields.epoch()? })),

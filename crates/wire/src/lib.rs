@@ -10,6 +10,7 @@ pub mod frame;
 pub mod handshake;
 #[cfg(test)]
 mod page_tests;
+pub mod pieces;
 mod protobuf;
 pub mod row;
 pub mod sector;

@@ -218,6 +218,7 @@ fn damage_report_that_one_master_refuses_reaches_it_later() {
             len: 100,
             uncommitted: true,
             cell_sector: None,
+            blocks: false,
         });
         let answer = ask(sim, shards[0].addr(), read).await;
         assert!(matches!(answer, Err(DataError::Corrupt { .. })), "{answer:?}");
@@ -432,8 +433,14 @@ fn damage_report_is_repeated_until_the_replica_is_gone_or_whole() {
             fill(&env, &stores[1]).await;
             stores[1].spoil(10);
             let at = ChunkRef { chunk: CHUNK, disk: DiskId::new(101) };
-            let read =
-                ReadRequest { at, offset: 0, len: 100, uncommitted: true, cell_sector: None };
+            let read = ReadRequest {
+                at,
+                offset: 0,
+                len: 100,
+                uncommitted: true,
+                cell_sector: None,
+                blocks: false,
+            };
             let answer = ask(sim, shards[1].addr(), DataRequest::Read(read)).await;
             assert!(matches!(answer, Err(DataError::Corrupt { .. })), "{answer:?}");
             let count = || master.answered(|beat| beat.damaged.contains(&(at.disk, CHUNK)));

@@ -82,6 +82,7 @@ impl Bed {
             len: 1,
             uncommitted: true,
             cell_sector: None,
+            blocks: false,
         });
         let expiry = self.env.unix_time().as_nanos() / 1_000_000_000 + 60;
         let request = Request {

@@ -566,7 +566,17 @@ impl ChunkStore for FlashStore {
         len: u32,
         is_wanted: impl Fn() -> bool,
     ) -> Result<Read, StoreError> {
-        self.inner().read((chunk, offset, len), &is_wanted).await
+        self.inner().read((chunk, offset, len), false, &is_wanted).await
+    }
+
+    async fn read_blocks(
+        &self,
+        chunk: ChunkId,
+        offset: u32,
+        len: u32,
+        is_wanted: impl Fn() -> bool,
+    ) -> Result<Read, StoreError> {
+        self.inner().read((chunk, offset, len), true, &is_wanted).await
     }
 
     async fn read_cell_sector(

@@ -1,6 +1,7 @@
 //! Reads: find the sectors, read them, verify every one.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::rc::Rc;
 
 use base::ChunkId;
@@ -8,6 +9,7 @@ use base::limits::{SECTOR, SECTOR_DATA_MAX};
 use futures_util::stream::{self, StreamExt};
 use metrics::{Fact, Step};
 use runtime::{Buf, BufMut, Instant};
+use wire::pieces::CellPieces;
 use wire::row::{Layout, row_at, verify_cell};
 use wire::sector::{AppendAt, SectorKind, server_part, verify_sector};
 
@@ -17,8 +19,8 @@ use super::scan::Scan;
 use super::store::FlashStoreInner;
 use super::table::{Entry, place};
 use crate::contract::{Read, StoreError};
-use crate::limits::{BUF_RETRY, READ_BYTES_MAX, READ_PARTS_MAX};
-use crate::map::{RUN_BYTES, Run, is_sound, locate};
+use crate::limits::{BUF_RETRY, PIECES_ABOVE, READ_BYTES_MAX, READ_PARTS_MAX};
+use crate::map::{ChunkPosition, RUN_BYTES, Run, is_sound, locate};
 
 /// Runs that one index sector holds.
 pub(crate) const INDEX_RUNS: usize = SECTOR_DATA_MAX / RUN_BYTES;
@@ -34,13 +36,13 @@ struct View {
 
 enum MapRef {
     /// The sectors of the range asked for: the map is resident.
-    Places(Option<(crate::map::ChunkPosition, u32)>),
+    Places(Option<(ChunkPosition, u32)>),
     Runs(Rc<[Run]>),
     Stored(MapPlace),
 }
 
 /// First place and last sector of the range, in `runs`.
-fn range(runs: &[Run], offset: u32, end: u32) -> Option<(crate::map::ChunkPosition, u32)> {
+fn range(runs: &[Run], offset: u32, end: u32) -> Option<(ChunkPosition, u32)> {
     let first = locate(runs, offset)?;
     let last = locate(runs, end - 1)?;
     Some((first, last.sector + last.sectors - 1))
@@ -76,13 +78,14 @@ impl FlashStoreInner {
     pub(crate) async fn read(
         self: &Rc<Self>,
         (chunk, offset, len): (ChunkId, u32, u32),
+        blocks: bool,
         is_wanted: &dyn Fn() -> bool,
     ) -> Result<Read, StoreError> {
         // In the order in which they came.
         let _place = self.read_places.acquire().await.expect("never closed");
         let wanted = Wanted::by(is_wanted);
         wanted.check()?;
-        let read = self.read_placed((chunk, offset, len), &wanted).await;
+        let read = self.read_placed((chunk, offset, len), blocks, &wanted).await;
         if let Some(asked) = wanted.asked.get() {
             self.latencies.read.record((self.env.now() - asked).as_nanos() as u64);
         }
@@ -92,6 +95,7 @@ impl FlashStoreInner {
     async fn read_placed(
         self: &Rc<Self>,
         (chunk, offset, len): (ChunkId, u32, u32),
+        blocks: bool,
         wanted: &Wanted<'_>,
     ) -> Result<Read, StoreError> {
         let view = self.view(chunk, offset, len)?;
@@ -109,6 +113,13 @@ impl FlashStoreInner {
             },
         };
         let Some((first, last)) = places else { return Err(StoreError::Corrupt { offset }) };
+        let one_row = last - first.sector < first.sectors && first.sectors > PIECES_ABOVE;
+        if blocks && one_row {
+            let pieces = self.read_pieces(&view, first, offset..end, wanted).await;
+            if let Some(sectors) = pieces.map_err(|error| self.judge(&view.id, error))? {
+                return Ok(Read { sectors, len: view.len, sealed: view.sealed });
+            }
+        }
         let count = (last - first.sector + 1).min((READ_BYTES_MAX / SECTOR) as u32);
         self.env.note(Step::Submitted, Fact::Bytes(u64::from(count) * SECTOR as u64));
         let read = self.read_sectors(&view.extents, first.sector, count, wanted).await;
@@ -120,6 +131,42 @@ impl FlashStoreInner {
         self.env.note(Step::Verified, Fact::None);
         let sectors = result.map_err(|error| self.judge(&view.id, error))?;
         Ok(Read { sectors, len: view.len, sealed: view.sealed })
+    }
+
+    /// The first sector of the cell at `first`, and those of the blocks with a range of its row: two
+    /// operations of the device, for few bytes. None when all sectors are needed, or the cell does not
+    /// say which.
+    async fn read_pieces(
+        &self,
+        view: &View,
+        first: ChunkPosition,
+        range: Range<u32>,
+        wanted: &Wanted<'_>,
+    ) -> Result<Option<Buf>, StoreError> {
+        let id = &view.id;
+        let at = AppendAt { chunk: id.chunk, epoch: id.epoch, base: id.base, offset: first.offset };
+        let front = self.read_sectors(&view.extents, first.sector, 1, wanted).await?;
+        let of_row = |byte: u32| (byte - first.offset) as usize;
+        let needed = pieces_of(id, at, &front)?.needed(of_row(range.start)..of_row(range.end));
+        let Some(needed) = needed else { return Ok(None) };
+        let count = needed.end - needed.start;
+        if 1 + count >= first.sectors {
+            return Ok(None);
+        }
+        let bytes = (1 + count as usize) * SECTOR;
+        self.env.note(Step::Submitted, Fact::Bytes(bytes as u64));
+        let mut sectors = self.env.pool().alloc(bytes).map_err(|_| StoreError::Busy)?;
+        sectors[..SECTOR].copy_from_slice(&front);
+        if count > 0 {
+            let start = first.sector + needed.start;
+            let rest = self.read_sectors(&view.extents, start, count, wanted).await?;
+            sectors[SECTOR..].copy_from_slice(&rest);
+        }
+        self.env.note(Step::DeviceDone, Fact::Disk(self.disk()));
+        pieces_of(id, at, &sectors)?;
+        self.env.note(Step::Verified, Fact::None);
+        self.env.mark("chunkstore: blocks of a row read alone");
+        Ok(Some(sectors.freeze()))
     }
 
     /// See [`crate::ChunkStore::read_cell_sector`].
@@ -397,6 +444,21 @@ impl FlashStoreInner {
 }
 
 /// As [`FlashStoreInner::verify`], of rows.
+/// Verified sectors of the cell of the row at a place.
+fn pieces_of<'a>(
+    id: &Identity,
+    at: AppendAt,
+    sectors: &'a [u8],
+) -> Result<CellPieces<'a>, StoreError> {
+    let pieces = CellPieces::verify(at, sectors).ok().filter(|pieces| {
+        let mut tags = sectors.chunks(SECTOR).map(|sector| server_part(sector).tag);
+        Layout::Rows(pieces.row.fragment) == id.layout
+            && pieces.row.offset == at.offset
+            && tags.all(|tag| tag == id.tag)
+    });
+    pieces.ok_or(StoreError::Corrupt { offset: at.offset })
+}
+
 fn verify_rows(id: &Identity, offset: u32, sectors: Buf) -> Result<Buf, StoreError> {
     let mut at = AppendAt { chunk: id.chunk, epoch: id.epoch, base: id.base, offset };
     let mut done = 0;

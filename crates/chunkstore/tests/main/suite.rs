@@ -6,14 +6,15 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use base::{ChunkId, DiskId, Epoch};
-use chunkstore::{Append, Appended, ChunkStore, StoreError};
+use chunkstore::{Append, Appended, ChunkStore, Read, StoreError};
 use codec::block::Codec;
 use runtime::sim::{CrashMode, Sim};
 use runtime::{Duration, Rng};
 use testing::chunks::{ModelDisk, ModelStore};
 use wire::data::{ReplicaStat, ReplicaState};
+use wire::pieces::CellPieces;
 use wire::row::{Fragment, Layout, logical_end};
-use wire::sector::{client_crc, parse_footer, verify_sector};
+use wire::sector::{AppendAt, Footer, client_crc, parse_footer, verify_sector};
 
 use crate::engine::{Engine, append_of, buf_of, data_of, row_append_of};
 
@@ -62,7 +63,7 @@ pub async fn perform<S: ChunkStore>(store: &S, op: Op) -> Answer {
                 Answer::Appended
             })
         }
-        Op::Read { chunk, offset, len } => store.read(chunk, offset, len).await.map(|read| {
+        Op::Read { chunk, offset, len } => read(store, (chunk, offset, len)).await.map(|read| {
             let sector = |sector: &[u8]| {
                 (parse_footer(sector).expect("reads are verified").offset, client_crc(sector))
             };
@@ -76,6 +77,29 @@ pub async fn perform<S: ChunkStore>(store: &S, op: Op) -> Answer {
         Op::Checkpoint => store.checkpoint().await.map(|()| Answer::Done),
     };
     result.unwrap_or_else(Answer::Error)
+}
+
+/// Reads a range, and then the blocks with it: what comes of rows is enough of what came before.
+async fn read<S: ChunkStore>(
+    store: &S,
+    (chunk, offset, len): (ChunkId, u32, u32),
+) -> Result<Read, StoreError> {
+    let all = store.read(chunk, offset, len).await?;
+    let Ok(blocks) = store.read_blocks(chunk, offset, len, || true).await else { return Ok(all) };
+    if blocks.len != all.len || blocks.sectors[..] == all.sectors[..] {
+        return Ok(all); // Another operation came between.
+    }
+    let mut sectors = blocks.sectors.chunks(4096);
+    assert!(sectors.all(|sector| all.sectors.chunks(4096).any(|other| other == sector)));
+    let first = parse_footer(&all.sectors[..4096]).expect("reads are verified");
+    let Footer { epoch, base, .. } = first;
+    let at = AppendAt { chunk, epoch, base, offset };
+    let pieces = CellPieces::verify(at, &blocks.sectors).expect("of one cell");
+    let start = (offset - pieces.row.offset) as usize;
+    let end = (offset.saturating_add(len).min(all.len) - pieces.row.offset) as usize;
+    let needed = pieces.needed(start..end).expect("it was known which");
+    assert_eq!(blocks.sectors.len() / 4096, 1 + needed.len());
+    Ok(all)
 }
 
 /// All sectors of a replica, read in steps: (offset, client CRC).

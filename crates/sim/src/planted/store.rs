@@ -117,6 +117,19 @@ impl ChunkStore for Store {
         Ok(if acts(Planted::WrongBytes) { self.falsify(read) } else { read })
     }
 
+    async fn read_blocks(
+        &self,
+        chunk: ChunkId,
+        offset: u32,
+        len: u32,
+        is_wanted: impl Fn() -> bool,
+    ) -> Result<Read, StoreError> {
+        if acts(Planted::CancelIgnored) || acts(Planted::WrongBytes) {
+            return self.read_while(chunk, offset, len, is_wanted).await;
+        }
+        self.inner.read_blocks(chunk, offset, len, is_wanted).await
+    }
+
     async fn read_cell_sector(
         &self,
         chunk: ChunkId,
