@@ -99,7 +99,8 @@ mod tests {
     #[test]
     fn pieces_that_are_needed_give_the_bytes_wanted() {
         let scheme = Scheme::new(1, 0, BlockSize::PAPERS).unwrap();
-        let row: Vec<u8> = (0..200_000u32).map(|at| (u64::from(at).pow(2) >> 7) as u8 & 0x3f).collect();
+        let row: Vec<u8> =
+            (0..200_000u32).map(|at| (u64::from(at).pow(2) >> 7) as u8 & 0x3f).collect();
         for codec in Codec::ALL {
             let mut cell = vec![0; scheme.cell_max(row.len())];
             let head = RowEncoder::new(scheme, codec).encode(&row, &mut [&mut cell]);

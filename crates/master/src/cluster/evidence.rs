@@ -121,6 +121,11 @@ impl Evidence {
         reports.unreached.map(|(since, _)| since)
     }
 
+    /// Forgets what was said of a server: its process was started again.
+    pub(super) fn forget_server(&mut self, server: ServerId) {
+        self.servers.remove(&server);
+    }
+
     /// Forgets what is over.
     pub(super) fn forget(&mut self, now: Instant) {
         self.servers.retain(|_, reports| {

@@ -67,6 +67,8 @@ struct LivenessState {
 struct LastHeartbeat {
     /// When the last heartbeat came.
     at: Instant,
+    /// When the first one of this boot came.
+    since: Instant,
     boot: u64,
     seq: u64,
     load: u32,
@@ -180,13 +182,18 @@ impl Liveness {
         let mut disks = heartbeat.disks;
         disks.truncate(DISKS_MAX);
         let Heartbeat { server, boot, seq, load, layout, .. } = heartbeat;
-        if known.is_none_or(|known| known.boot != boot) {
-            state.reach.remove(&server); // Another process, which may be reached.
+        let since = known.filter(|known| known.boot == boot).map_or(now, |known| known.since);
+        if since == now {
+            // Another process, which may be reached.
+            state.reach.remove(&server);
+            state.evidence.forget_server(server);
         }
         let gap = state.dead_after / 4;
         state.reach.entry(server).or_insert(ServerReach::new(now)).note_heartbeat(now, gap);
         state.refuse_copies(server, &mut disks, now, registered);
-        state.servers.insert(server, LastHeartbeat { at: now, boot, seq, load, layout, disks });
+        state
+            .servers
+            .insert(server, LastHeartbeat { at: now, since, boot, seq, load, layout, disks });
     }
 
     /// Judges the answers to pings so far, and returns the servers that are to be pinged now: those
@@ -255,6 +262,9 @@ impl Liveness {
         now: Instant,
     ) -> bool {
         let state = &mut *self.0.borrow_mut();
+        if state.servers.get(&server).is_some_and(|heartbeat| sent < heartbeat.since) {
+            return false; // It was a ping of a process that is gone.
+        }
         let since =
             Instant::from_nanos(sent.as_nanos().saturating_sub(2 * SERVER_PING.as_nanos() as u64));
         let failed = !answered && reaches_half(&state.reach, server, since);

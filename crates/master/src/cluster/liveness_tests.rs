@@ -20,6 +20,7 @@ struct Bed {
     registered: ClusterMachine,
     now: Instant,
     seq: u64,
+    boot: u64,
 }
 
 impl Bed {
@@ -32,7 +33,7 @@ impl Bed {
             registered.apply(index as u64, &command).expect("it decodes");
         }
         let liveness = Liveness::new(LivenessConfig::new(DEAD_AFTER, 1));
-        Bed { liveness, registered, now: Instant::default(), seq: 0 }
+        Bed { liveness, registered, now: Instant::default(), seq: 0, boot: 1 }
     }
 
     fn heartbeat(&mut self, server: u32, disk: DiskId) {
@@ -49,7 +50,7 @@ impl Bed {
         let heartbeat = Heartbeat {
             server: ServerId::new(server),
             addr,
-            boot: 1,
+            boot: self.boot,
             seq: self.seq,
             disks: vec![report],
             damaged,
@@ -146,4 +147,43 @@ fn report_and_failed_ping_count_only_where_others_are_reached() {
     // What clients say of a server without heartbeats, or of none, is nothing.
     let stranger = bed.liveness.report_unreached(ServerId::new(9), None, bed.now);
     assert_eq!(stranger, Reported::default());
+}
+
+/// What clients have said of a process, and a ping of it, say nothing of the one that was started since.
+#[test]
+fn evidence_ends_with_the_process_that_it_is_about() {
+    let mut bed = Bed::new();
+    let (first, second) = (ServerId::new(1), ServerId::new(2));
+    let from = Some([10, 0, 0, 9].into());
+    let is_reached = |bed: &Bed| {
+        let view = bed.liveness.view(&bed.registered, bed.now, 0);
+        view.server(first).is_some_and(|server| server.alive && server.reached)
+    };
+    let beat = |bed: &mut Bed| {
+        bed.heartbeat(1, DISK);
+        bed.heartbeat(2, DiskId::new(8));
+    };
+    beat(&mut bed);
+    let fail = |bed: &mut Bed, sent: Instant| {
+        bed.liveness.answered(second, sent);
+        bed.liveness.report_pinged(first, false, sent, bed.now)
+    };
+    let sent = bed.now;
+    assert!(bed.liveness.report_unreached(first, from, sent).ping);
+    bed.now = bed.now + REPORT_PING;
+    assert!(fail(&mut bed, sent) && !is_reached(&bed));
+    beat(&mut bed);
+    assert!(!is_reached(&bed), "the same process");
+    bed.boot += 1;
+    beat(&mut bed);
+    assert!(is_reached(&bed), "it was started since");
+
+    // A ping that was sent before ends after the start, with another report in between.
+    bed.now = bed.now + DEAD_AFTER / 2;
+    let sent = bed.now;
+    assert!(bed.liveness.report_unreached(first, from, sent).ping);
+    bed.boot += 1;
+    beat(&mut bed);
+    let again = bed.liveness.report_unreached(first, from, bed.now).ping;
+    assert!(!fail(&mut bed, sent) && is_reached(&bed) && again);
 }
