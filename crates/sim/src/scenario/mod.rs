@@ -540,7 +540,11 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "policies",
         about: "policies of directories and files are set, inherited and moved, linearizable",
         run: |sim| Box::pin(policies::run(sim, PARTITIONED())),
-        marks: &["net: connection reset", "policies: a directory moves"],
+        marks: &[
+            "net: connection reset",
+            "policies: a directory moves",
+            "chunkstore: blocks of a row read alone",
+        ],
     },
     Scenario {
         name: "locks",

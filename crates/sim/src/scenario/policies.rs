@@ -286,7 +286,9 @@ async fn under_a_writer(cluster: &Cluster, client: &Client, servers: u8) -> Resu
     let mut written = 0;
     let piece = |number: u64| {
         let mut bytes = vec![0; PIECE];
-        Rng::new(number).fill(&mut bytes);
+        // Half of it can be compressed.
+        bytes.chunks_mut(128).for_each(|part| Rng::new(number).fill(&mut part[..64]));
+        Rng::new(number).fill(&mut bytes[..PIECE / 4]);
         bytes
     };
     let block = BlockSize::new(codec::limits::BLOCK_LOG2_MAX);
@@ -339,6 +341,13 @@ async fn under_a_writer(cluster: &Cluster, client: &Client, servers: u8) -> Resu
         let found = reader.read_at(number * PIECE as u64, PIECE).await.map_err(failed)?;
         if found != piece(number) {
             return Err(format!("piece {number} was acknowledged, and reads otherwise"));
+        }
+        let (start, len) = sim.with_rng(|rng| (rng.below(PIECE as u64), rng.between(1, 8000)));
+        let part = reader.read_at(number * PIECE as u64 + start, len as usize).await;
+        let part = part.map_err(failed)?;
+        let end = (len as usize).min(PIECE - start as usize);
+        if part.len() < end || part[..end] != piece(number)[start as usize..][..end] {
+            return Err(format!("{len} bytes from {start} of piece {number} read otherwise"));
         }
     }
     Ok(())
