@@ -39,6 +39,8 @@ pub enum Refusal {
     Limits,
     /// A policy with compression: volumes have none yet.
     Compression,
+    /// A policy with an erasure code: volumes have none yet.
+    Coded,
     /// No volume, or no snapshot, can have this name.
     Name {
         /// The name.
@@ -167,6 +169,7 @@ impl Refusal {
             | Refusal::Segments { .. }
             | Refusal::Limits
             | Refusal::Compression
+            | Refusal::Coded
             | Refusal::NotDeleted { .. }
             | Refusal::DeletedSnapshot { .. }
             | Refusal::BroughtBack { .. }
@@ -254,6 +257,7 @@ impl fmt::Display for Refusal {
             Refusal::Compression => {
                 f.write_str("volumes are not compressed; choose a policy without compression")
             }
+            Refusal::Coded => f.write_str("volumes are stored in copies; choose rep1 to rep5"),
             Refusal::AttachedClient { name, holder } => {
                 write!(f, "{name}: {holder} has it open; close it there first")
             }

@@ -368,7 +368,10 @@ fn check_limits(limits: VolumeLimits) -> Result<(), Refusal> {
     }
 }
 
-/// Rows have no form for a compression, and collection writes none yet.
+/// Rows have no form for a compression or a code, and collection writes neither yet.
 fn check_policy(policy: Policy) -> Result<(), Refusal> {
+    if policy.is_coded() {
+        return Err(Refusal::Coded);
+    }
     policy.compression.map_or(Ok(()), |_| Err(Refusal::Compression))
 }

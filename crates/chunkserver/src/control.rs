@@ -17,7 +17,7 @@ use wire::data::{
     ChunkRef, DataError, DataReply, DataRequest, Purpose, ReadRequest, ReplicaStat, ReplicaState,
 };
 use wire::data_codec::decode_answer;
-use wire::row::{CellParts, usable_len, verify_append};
+use wire::row::{CellParts, Fragment, usable_len, verify_append};
 use wire::sector::{AppendAt, parse_footer};
 
 use crate::limits::{BUSY_PAUSE, BUSY_WAIT_MAX, COPY_READ_TIMEOUT, READ_LEN_MAX, REPLICATIONS_MAX};
@@ -36,6 +36,7 @@ struct CopySource {
     sources: Vec<ReplicaPlace>,
     token: [u8; 16],
     seal: bool,
+    fragment: Option<Fragment>,
 }
 
 impl<S: ChunkStore> Chunkserver<S> {
@@ -102,9 +103,11 @@ impl<S: ChunkStore> Chunkserver<S> {
                 sources,
                 token,
                 seal,
+                fragment,
             } => {
-                self.replicate(CopySource { chunk, disk, epoch, base, len, sources, token, seal })
-                    .await
+                let source =
+                    CopySource { chunk, disk, epoch, base, len, sources, token, seal, fragment };
+                self.replicate(source).await
             }
             ChunkserverRequest::Delete { disk, chunks, not_after_s } => {
                 for chunk in chunks {

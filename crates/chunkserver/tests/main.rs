@@ -235,7 +235,7 @@ impl Bed {
     fn replicate(&self, to: usize, from: &[usize], len: u32) -> ChunkserverRequest {
         let source = |&server: &usize| {
             let (addr, disk, _) = self.servers[server];
-            ReplicaPlace { server: ServerId::new(server as u32 + 1), disk, addr }
+            ReplicaPlace { server: ServerId::new(server as u32 + 1), disk, addr, fragment: 0 }
         };
         ChunkserverRequest::Replicate {
             chunk: CHUNK,
@@ -246,6 +246,7 @@ impl Bed {
             sources: from.iter().map(source).collect(),
             token: self.token().0,
             seal: true,
+            fragment: None,
         }
     }
 
@@ -424,11 +425,17 @@ fn a_copy_is_equal_and_sealed() {
             len,
             sources: vec![
                 // The first source has no such disk: the copy goes on from the next.
-                ReplicaPlace { server: ServerId::new(1), disk: DiskId::new(999), addr },
-                ReplicaPlace { server: ServerId::new(1), disk, addr },
+                ReplicaPlace {
+                    server: ServerId::new(1),
+                    disk: DiskId::new(999),
+                    addr,
+                    fragment: 0,
+                },
+                ReplicaPlace { server: ServerId::new(1), disk, addr, fragment: 0 },
             ],
             token: bed.token().0,
             seal: true,
+            fragment: None,
         };
         let reply = bed.control(1, replicate.clone()).await.unwrap();
         let ChunkserverReply::Replicated { stat, .. } = reply else { panic!("{reply:?}") };
@@ -459,9 +466,10 @@ fn a_short_fenced_replica_is_completed_in_place() {
             epoch: EPOCH,
             base: BASE,
             len: 8000,
-            sources: vec![ReplicaPlace { server: ServerId::new(1), disk, addr }],
+            sources: vec![ReplicaPlace { server: ServerId::new(1), disk, addr, fragment: 0 }],
             token: token.0,
             seal,
+            fragment: None,
         };
         let reply = bed.control(1, replicate(false)).await.unwrap();
         let ChunkserverReply::Replicated { stat, bytes } = reply else { panic!("{reply:?}") };
@@ -509,6 +517,7 @@ fn tombstone_of_a_fence_is_filled_and_stays_fenced() {
                 sources,
                 token,
                 seal,
+                fragment: None,
             };
             let reply = bed.control(1, order).await.unwrap();
             let ChunkserverReply::Replicated { stat, bytes } = reply else { panic!("{reply:?}") };

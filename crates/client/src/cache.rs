@@ -118,6 +118,7 @@ mod tests {
             acks: 1,
             token: [0; 16],
             copies: 0,
+            data: 1,
             compression: None,
         };
         StreamView {

@@ -31,6 +31,9 @@ pub struct Inherited {
 
 /// Refuses what is no policy.
 pub(crate) fn check_policy(path: &str, policy: Policy) -> Result<(), Error> {
+    if policy.is_coded() {
+        return Err(Error::invalid(path, "erasure codes are not offered yet: choose copies"));
+    }
     if policy.is_valid() {
         return Ok(());
     }

@@ -231,6 +231,7 @@ impl World {
             acks: if self.planted == Some(Planted::AckBelowM) { 1 } else { ACKS as u8 },
             token: [1; 16],
             copies: chunk.servers.len() as u8,
+            data: 1,
             compression: None,
         };
         let tail = self.peers.tail();
@@ -832,6 +833,7 @@ fn replica_place(server: usize) -> ReplicaPlace {
         server: ServerId::new(server as u32),
         disk: DiskId::new(server as u128),
         addr: ([10, 0, 0, server as u8], 1).into(),
+        fragment: 0,
     }
 }
 

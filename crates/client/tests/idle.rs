@@ -17,6 +17,7 @@ pub fn chunk(id: u64, servers: [u32; 3]) -> ChunkPlace {
         server: ServerId::new(server),
         disk: DiskId::new(u128::from(server)),
         addr: ([10, 0, 0, server as u8], 1).into(),
+        fragment: 0,
     };
     ChunkPlace {
         chunk: ChunkId::new(id),
@@ -27,6 +28,7 @@ pub fn chunk(id: u64, servers: [u32; 3]) -> ChunkPlace {
         acks: 3,
         token: [1; 16],
         copies: 0,
+        data: 1,
         compression: None,
     }
 }

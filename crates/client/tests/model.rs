@@ -165,6 +165,7 @@ impl Model {
             server: ServerId::new(server as u32),
             disk: DiskId::new(server as u128),
             addr: ([10, 0, 0, server as u8], 1).into(),
+            fragment: 0,
         };
         ChunkPlace {
             chunk: chunk.id,
@@ -175,6 +176,7 @@ impl Model {
             acks: self.acks as u8,
             token: [1; 16],
             copies: 0,
+            data: 1,
             compression: None,
         }
     }
@@ -602,10 +604,12 @@ fn dummy(now: Instant) -> Writer {
             server: ServerId::new(0),
             disk: DiskId::new(0),
             addr: ([10, 0, 0, 0], 1).into(),
+            fragment: 0,
         }],
         acks: 1,
         token: [0; 16],
         copies: 1,
+        data: 1,
         compression: None,
     };
     let grant = WriterGrant { epoch: EPOCH, len: 0, current: Some(place), spares: vec![] };

@@ -26,13 +26,14 @@ pub const BLOCK_HEAD: usize = 8;
 /// Bytes of a cell's head.
 pub const CELL_HEAD: usize = 16;
 
-/// Logical bytes of a share of a row, at most.
-pub const SHARE_MAX: usize = 256 * KIB as usize;
+/// Logical bytes of a share of a row, at most: half of the longest row, so that a code with two data
+/// fragments takes it.
+pub const SHARE_MAX: usize = 512 * KIB as usize;
 /// Logical bytes of a row, at most.
 pub const ROW_MAX: usize = MIB as usize;
 
-/// Bytes of a share with its blocks' heads, at most: 64 blocks of 4 KiB.
+/// Bytes of a share with its blocks' heads, at most: 128 blocks of 4 KiB.
 pub const SHARE_STORED_MAX: usize = SHARE_MAX + BLOCK_HEAD * (SHARE_MAX >> BLOCK_LOG2_MIN);
-/// Bytes of a cell, at most: 65 sectors.
+/// Bytes of a cell, at most: 130 sectors.
 pub const CELL_MAX: usize = CELL_HEAD + SHARE_STORED_MAX;
-const _: () = assert!(CELL_MAX.div_ceil(4048) == 65);
+const _: () = assert!(CELL_MAX.div_ceil(4048) == 130);

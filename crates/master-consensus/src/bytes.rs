@@ -112,17 +112,16 @@ impl Writer {
         self.u64(op.client.get()).u64(op.seq).u64(op.acked_below)
     }
 
-    /// A policy. The form without compression is that of versions which had none; one with it begins
-    /// with a byte that is no number of copies. A master of such a version cannot decode what has
-    /// that, and stops (decision 49).
+    /// A policy. The form of plain copies is that of versions which had nothing else; one with a
+    /// compression or a code begins with a byte that is no number of copies. A master of such a version
+    /// cannot decode what has that, and stops (decision 49).
     pub fn policy(&mut self, policy: Policy) -> &mut Writer {
-        let Policy { copies, acks, compression } = policy;
+        let Policy { copies, acks, data, compression } = policy;
+        let byte = Compression::to_byte(compression);
         match compression {
+            _ if data != 1 => self.u8(CODED_POLICY).u8(data).u8(copies).u8(acks).u8(byte),
             None => self.u8(copies).u8(acks),
-            Some(_) => {
-                let byte = Compression::to_byte(compression);
-                self.u8(COMPRESSED_POLICY).u8(copies).u8(acks).u8(byte)
-            }
+            Some(_) => self.u8(COMPRESSED_POLICY).u8(copies).u8(acks).u8(byte),
         }
     }
 
@@ -134,6 +133,8 @@ impl Writer {
 
 /// First byte of the form of a policy with compression.
 const COMPRESSED_POLICY: u8 = 0xC0;
+/// First byte of the form of a policy with a code.
+const CODED_POLICY: u8 = 0xC1;
 
 /// The key of a row: big-endian, so that keys are in the order of their IDs.
 pub fn row_key<const N: usize>(table: u8, id: [u8; N], name: &str) -> Vec<u8> {
@@ -260,14 +261,17 @@ impl<'a> Reader<'a> {
     /// A policy, which may be an invalid one.
     pub fn policy(&mut self) -> Result<Policy, DecodeError> {
         let first = self.u8()?;
-        if first != COMPRESSED_POLICY {
+        if !matches!(first, COMPRESSED_POLICY | CODED_POLICY) {
             return Ok(Policy::plain(first, self.u8()?));
         }
-        let policy = Policy::plain(self.u8()?, self.u8()?);
-        // One form: what is not compressed is written without.
-        match Compression::from_byte(self.u8()?) {
-            Ok(Some(compression)) => Ok(policy.compressed(Some(compression))),
-            Ok(None) | Err(_) => Err(DecodeError),
+        let data = if first == CODED_POLICY { self.u8()? } else { 1 };
+        let policy = Policy { data, ..Policy::plain(self.u8()?, self.u8()?) };
+        let compression = Compression::from_byte(self.u8()?).map_err(|_| DecodeError)?;
+        // One form: what is neither coded nor compressed is written without.
+        match (data, compression) {
+            (1, _) if first == CODED_POLICY => Err(DecodeError),
+            (1, None) => Err(DecodeError),
+            _ => Ok(policy.compressed(compression)),
         }
     }
 

@@ -120,7 +120,7 @@ impl Chunk {
         slots[..places.len()].copy_from_slice(places);
         let count = places.len() as u8;
         let (base, len, sealed_slots, target) = (0, 0, 0, 0);
-        let Policy { copies, acks, compression } = policy;
+        let Policy { copies, acks, compression, .. } = policy;
         Chunk {
             id,
             epoch,

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use base::{ChunkId, DiskId, Epoch, Kind, ServerId};
 use wire::control::{ControlError, ReplicaPlace};
 use wire::data::{DataError, ReplicaStat};
+use wire::row::Fragment;
 use wire::token::Token;
 
 use super::state::StreamMachine;
@@ -105,6 +106,8 @@ pub struct CopyOrder {
     pub token: Token,
     /// Seal the copy at `len`.
     pub seal: bool,
+    /// The fragment to make; none where replicas are copies.
+    pub fragment: Option<Fragment>,
 }
 
 /// Replicas on a disk, in order, and whether more follow.
@@ -187,5 +190,5 @@ pub trait ClusterSource {
 pub(crate) fn replica_place(view: &ClusterView, server: ServerId, disk: DiskId) -> ReplicaPlace {
     let addr =
         view.addr(ReplicaLocation { server, disk }).unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
-    ReplicaPlace { server, disk, addr }
+    ReplicaPlace { server, disk, addr, fragment: 0 }
 }

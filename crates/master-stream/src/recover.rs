@@ -481,6 +481,7 @@ impl<L: Log> Service<L> {
             sources: sources.iter().map(|&source| self.address(source)).collect(),
             token: self.chunk_token(tail.id, Rights::READ, Epoch::NONE),
             seal: false,
+            fragment: None,
         };
         let mut pause = RETRY.0;
         for attempt in 1.. {

@@ -651,6 +651,7 @@ impl<L: Log> Service<L> {
             acks: chunk.acks,
             token: self.chunk_token(chunk.id, rights, chunk.epoch).0,
             copies: chunk.copies,
+            data: 1,
             // A writer is asked for rows only where every chunkserver takes them.
             compression: chunk.compression.filter(|_| view.takes_rows()),
         }

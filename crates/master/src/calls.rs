@@ -141,10 +141,19 @@ impl ChunkserverCalls for TransportCalls {
         to: ReplicaPlace,
         order: CopyOrder,
     ) -> LocalFuture<'_, Result<(ReplicaStat, u64), CallError>> {
-        let CopyOrder { chunk, epoch, base, len, sources, token, seal } = order;
+        let CopyOrder { chunk, epoch, base, len, sources, token, seal, fragment } = order;
         let (disk, token) = (to.disk, token.0);
-        let order =
-            ChunkserverRequest::Replicate { chunk, disk, epoch, base, len, sources, token, seal };
+        let order = ChunkserverRequest::Replicate {
+            chunk,
+            disk,
+            epoch,
+            base,
+            len,
+            sources,
+            token,
+            seal,
+            fragment,
+        };
         Box::pin(async move {
             match self.control(to, order).await? {
                 ChunkserverReply::Replicated { stat, bytes } => Ok((stat, bytes)),

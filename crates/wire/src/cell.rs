@@ -5,7 +5,7 @@ use codec::block::Codec;
 
 /// Sectors of a cell, at most.
 pub const CELL_SECTORS_MAX: usize = codec::limits::CELL_MAX.div_ceil(SECTOR_DATA_MAX);
-const _: () = assert!(CELL_SECTORS_MAX == 65);
+const _: () = assert!(CELL_SECTORS_MAX == 130);
 const _: () = assert!(CELL_SECTORS_MAX <= base::limits::APPEND_SECTORS_MAX);
 
 /// The part of a row that a sector holds.

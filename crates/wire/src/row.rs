@@ -14,8 +14,13 @@ use crate::sector::{
     parse_footer, sectors_for, verify_plain, verify_sector,
 };
 
-/// Logical bytes of a row of copies, at most.
-pub const COPY_ROW_MAX: usize = codec::limits::SHARE_MAX;
+/// Logical bytes of a row of copies, at most: what a replica that is damaged has to be read again for.
+pub const COPY_ROW_MAX: usize = 256 << 10;
+const _: () = assert!(COPY_ROW_MAX <= codec::limits::SHARE_MAX);
+/// Logical bytes of a row of a coded chunk, at most: an append of the largest size, whatever the code.
+pub const CODED_ROW_MAX: usize = base::limits::APPEND_DATA_MAX;
+const _: () = assert!(CODED_ROW_MAX <= codec::limits::ROW_MAX);
+const _: () = assert!(CODED_ROW_MAX <= 2 * codec::limits::SHARE_MAX);
 
 /// The fragment of a coded chunk that a replica holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

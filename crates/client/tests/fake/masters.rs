@@ -123,6 +123,7 @@ impl FakeState {
             acks: chunk.acks,
             token: self.right(),
             copies: chunk.copies,
+            data: 1,
             compression: chunk.compression,
         }
     }

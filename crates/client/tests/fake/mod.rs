@@ -212,6 +212,7 @@ impl FakeState {
             server: ServerId::new(server as u32),
             disk: DiskId::new(server as u128 + 100),
             addr: self.addrs[server],
+            fragment: 0,
         }
     }
 }

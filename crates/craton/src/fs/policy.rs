@@ -214,7 +214,7 @@ struct Shown<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
     policy: String,
-    copies: u8,
+    copies: Option<u8>,
     acks: u8,
     /// `lz4` or `zstd`.
     compression: Option<&'static str>,
@@ -235,7 +235,8 @@ async fn show(client: &Client, path: &str, json: bool) -> Done {
         },
     };
     if json {
-        let Policy { copies, acks, compression } = policy;
+        let Policy { copies, acks, compression, .. } = policy;
+        let copies = (!policy.is_coded()).then_some(copies);
         return print_json(&Shown {
             path,
             kind,

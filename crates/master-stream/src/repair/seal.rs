@@ -264,6 +264,7 @@ impl<L: Log> Service<L> {
             sources: sources.iter().map(|&source| self.address(source)).collect(),
             token: self.chunk_token(chunk.id, Rights::READ, base::Epoch::NONE),
             seal: true,
+            fragment: None,
         };
         let call = self.calls.replicate(self.address(place), order);
         let answer = self.env.timeout(self.config.copy_timeout, call).await;

@@ -4,6 +4,7 @@ use base::{ChunkId, DiskId, Epoch};
 
 use super::stream::ReplicaPlace;
 use crate::data::ReplicaStat;
+use crate::row::Fragment;
 
 /// A request to a chunkserver.
 #[derive(Clone, PartialEq, Debug)]
@@ -21,12 +22,15 @@ pub enum ChunkserverRequest {
         base: u64,
         /// Bytes to copy.
         len: u32,
-        /// Replicas to copy from, the best first.
+        /// Replicas to copy from, the best first. Of a coded chunk each says its fragment: any k
+        /// different ones give the one that is wanted.
         sources: Vec<ReplicaPlace>,
         /// The right to read them.
         token: [u8; 16],
         /// Seal the copy at `len`.
         seal: bool,
+        /// The fragment to make; none where replicas are copies.
+        fragment: Option<Fragment>,
     },
     /// Remove replicas: a committed decision of the partition that owns them.
     Delete {

@@ -29,7 +29,7 @@ pub const SPARES_MAX: u8 = 4;
 /// Servers that a writer may ask to avoid.
 pub const AVOID_MAX: usize = 256;
 /// Replicas of one chunk in an answer: a policy's, and those that take the place of others.
-pub const PLACES_MAX: usize = 8;
+pub const PLACES_MAX: usize = codec::limits::FRAGMENTS_MAX + 4;
 const _: () = assert!(PLACES_MAX > REPLICAS_MAX);
 
 /// A group keeps the answers of a client session at least this long after its last change, by the

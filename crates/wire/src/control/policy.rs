@@ -6,13 +6,18 @@ use std::str::FromStr;
 use codec::block::{BlockSize, Codec};
 
 /// Replication policy of a file: each chunk on `copies` replicas, an append acknowledged when
-/// `acks` of them have it durable (MaxCopy and MinCopy; `2 * acks > copies`).
+/// `acks` of them have it durable (MaxCopy and MinCopy).
+///
+/// A replica is a copy, or where `data` is above 1 a fragment of the chunk's erasure code (C18): any
+/// `data` of the fragments give the bytes back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Policy {
-    /// MaxCopy, 1 to 5.
+    /// Replicas: MaxCopy, 1 to 5 copies, or n = k + p fragments, 3 to 16.
     pub copies: u8,
-    /// MinCopy.
+    /// MinCopy; of fragments k + 1 at least.
     pub acks: u8,
+    /// Data fragments k, 2 to 12; 1 where replicas are copies.
+    pub data: u8,
     /// Compression of what is appended; none: sectors hold the bytes as they are (layout 1).
     pub compression: Option<Compression>,
 }
@@ -87,17 +92,31 @@ impl fmt::Display for Compression {
 impl Policy {
     /// `repN`: N copies, of which more than half acknowledge; the writer chases the others (C14).
     pub const fn rep(copies: u8) -> Policy {
-        Policy { copies, acks: copies / 2 + 1, compression: None }
+        Policy::plain(copies, copies / 2 + 1)
     }
 
     /// `repN-strict`: N copies, all of which acknowledge.
     pub const fn strict(copies: u8) -> Policy {
-        Policy { copies, acks: copies, compression: None }
+        Policy::plain(copies, copies)
     }
 
     /// `copies`, acknowledged by `acks`, as they are.
     pub const fn plain(copies: u8, acks: u8) -> Policy {
-        Policy { copies, acks, compression: None }
+        Policy { copies, acks, data: 1, compression: None }
+    }
+
+    /// `ecK+M`: `data` and `parity` fragments, of which all but one acknowledge, but always one more than
+    /// are needed to read.
+    pub const fn ec(data: u8, parity: u8) -> Policy {
+        let copies = data.saturating_add(parity);
+        let acks = if parity > 1 { copies - 1 } else { copies };
+        Policy { copies, acks, data, compression: None }
+    }
+
+    /// `ecK+M-strict`: all fragments acknowledge.
+    pub const fn ec_strict(data: u8, parity: u8) -> Policy {
+        let copies = data.saturating_add(parity);
+        Policy { acks: copies, ..Policy::ec(data, parity) }
     }
 
     /// The same, compressed so.
@@ -110,32 +129,84 @@ impl Policy {
         self.compressed(None)
     }
 
-    /// True when `1 <= acks <= copies <= 5` and `2 * acks > copies`, and a compression compresses.
+    /// True when replicas are fragments of a code.
+    pub const fn is_coded(self) -> bool {
+        self.data > 1
+    }
+
+    /// Parity fragments; 0 where replicas are copies.
+    pub const fn parity(self) -> u8 {
+        if self.is_coded() { self.copies - self.data } else { 0 }
+    }
+
+    /// Replicas that may be lost, at most, with all bytes left.
+    pub const fn losses(self) -> u8 {
+        self.copies - self.data
+    }
+
+    /// True when `1 <= acks <= copies <= 5` and `2 * acks > copies`, or there is such a code and
+    /// `data + 1 <= acks <= copies`; and a compression compresses.
     pub const fn is_valid(self) -> bool {
-        self.acks >= 1
-            && self.acks <= self.copies
-            && self.copies <= 5
-            && 2 * self.acks > self.copies
+        use codec::limits::{DATA_MAX, PARITY_MAX};
+        let fits = if self.data > 1 {
+            self.data as usize <= DATA_MAX
+                && self.copies > self.data
+                && (self.copies - self.data) as usize <= PARITY_MAX
+                && self.acks > self.data
+        } else {
+            let most = self.copies <= 5 && 2 * (self.acks as u16) > self.copies as u16;
+            self.data == 1 && self.acks >= 1 && most
+        };
+        fits && self.acks <= self.copies
             && !matches!(self.compression, Some(Compression { codec: Codec::Plain, .. }))
     }
 
-    /// Fenced replicas whose answers recovery needs: F = n - m + 1 (`protocols.md`).
+    /// Fenced replicas whose answers recovery needs: F = n - m + k (`protocols.md` 2.2,
+    /// `protocols-tail.md` 9.7).
     pub const fn recovery_votes(self) -> u8 {
-        self.copies - self.acks + 1
+        self.copies - self.acks + self.data
+    }
+
+    /// The policy of a chunk for which there are `places`: fewer copies, and in place of a code whose
+    /// fragments do not all have one, copies that survive as many losses (`protocols-tail.md` 9.8).
+    pub fn for_places(self, places: usize) -> Policy {
+        if self.is_coded() && places < usize::from(self.copies) {
+            return self.in_copies().for_places(places);
+        }
+        let places = u8::try_from(places).unwrap_or(u8::MAX);
+        Policy { acks: self.acks.min(places), ..self }
+    }
+
+    /// Copies that survive as many losses as the code; the same policy when it has none.
+    pub const fn in_copies(self) -> Policy {
+        let Policy { acks, compression, .. } = self;
+        if !self.is_coded() {
+            return self;
+        }
+        let copies = self.losses() + 1;
+        let policy = if acks == self.copies { Policy::strict(copies) } else { Policy::rep(copies) };
+        policy.compressed(compression)
     }
 }
 
 impl fmt::Display for Policy {
     /// The word that commands take, with the acknowledgements where no word says them, and the
-    /// compression behind it: `rep3 lz4`.
+    /// compression behind it: `rep3 lz4`, `ec4+2`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Policy { copies, acks, compression } = *self;
-        if self.uncompressed() == Policy::rep(copies) {
-            write!(f, "rep{copies}")?;
-        } else if self.uncompressed() == Policy::strict(copies) {
-            write!(f, "rep{copies}-strict")?;
+        let Policy { copies, acks, data, compression } = *self;
+        let parity = self.parity();
+        let (usual, strict) = if self.is_coded() {
+            write!(f, "ec{data}+{parity}")?;
+            (Policy::ec(data, parity), Policy::ec_strict(data, parity))
         } else {
-            write!(f, "rep{copies} ({acks} acknowledge)")?;
+            write!(f, "rep{copies}")?;
+            (Policy::rep(copies), Policy::strict(copies))
+        };
+        if self.uncompressed() != usual {
+            match self.uncompressed() == strict {
+                true => write!(f, "-strict")?,
+                false => write!(f, " ({acks} acknowledge)")?,
+            }
         }
         compression.map_or(Ok(()), |compression| write!(f, " {compression}"))
     }
@@ -145,11 +216,22 @@ impl FromStr for Policy {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Policy, String> {
-        let policy = match text.strip_suffix("-strict") {
-            Some(word) => copies(word).map(Policy::strict),
-            None => copies(text).map(Policy::rep),
+        let (word, is_strict) = match text.strip_suffix("-strict") {
+            Some(word) => (word, true),
+            None => (text, false),
         };
-        policy.ok_or_else(|| "a policy is rep1 to rep5, or rep3-strict and the like".to_owned())
+        let policy = match (copies(word), fragments(word)) {
+            (Some(copies), _) if is_strict => Some(Policy::strict(copies)),
+            (Some(copies), _) => Some(Policy::rep(copies)),
+            (_, Some((data, parity))) if is_strict => Some(Policy::ec_strict(data, parity)),
+            (_, Some((data, parity))) => Some(Policy::ec(data, parity)),
+            (None, None) => None,
+        };
+        policy.filter(|policy| policy.is_valid()).ok_or_else(|| {
+            "a policy is rep1 to rep5, or ecK+M with 2 to 12 data and 1 to 4 parity fragments, \
+             as ec4+2; with -strict behind it all replicas acknowledge"
+                .to_owned()
+        })
     }
 }
 
@@ -157,6 +239,14 @@ impl FromStr for Policy {
 fn copies(word: &str) -> Option<u8> {
     let &[digit] = word.strip_prefix("rep")?.as_bytes() else { return None };
     (b'1'..=b'5').contains(&digit).then(|| digit - b'0')
+}
+
+/// The numbers in `ecK+M`, in the one form that they have.
+fn fragments(word: &str) -> Option<(u8, u8)> {
+    let (data, parity) = word.strip_prefix("ec")?.split_once('+')?;
+    let (data, parity) = (data.parse().ok()?, parity.parse().ok()?);
+    let coded = data >= 2 && parity >= 1 && format!("ec{data}+{parity}") == word;
+    coded.then_some((data, parity))
 }
 
 #[cfg(test)]
@@ -176,6 +266,25 @@ mod tests {
         let acks = |text: &str| text.parse::<Policy>().map(|policy| policy.acks);
         assert_eq!(["rep1", "rep2", "rep3", "rep4", "rep5"].map(acks), [1, 2, 2, 3, 3].map(Ok));
         assert_eq!(["rep2-strict", "rep3-strict", "rep5-strict"].map(acks), [2, 3, 5].map(Ok));
+        for word in ["ec1+1", "ec2+0", "ec13+2", "ec4+5", "ec04+2", "ec4+2+1", "ec+2", "ec256+1"] {
+            assert!(acks(word).is_err(), "{word}");
+        }
+        for (data, parity) in (2..=12).flat_map(|data| (1..=4).map(move |parity| (data, parity))) {
+            let n = data + parity;
+            for copies_acks in data + 1..=n {
+                let policy = Policy { acks: copies_acks, ..Policy::ec(data, parity) };
+                assert!(policy.is_valid() && policy.in_copies().is_valid(), "{policy}");
+                let named = [Policy::ec(data, parity), Policy::ec_strict(data, parity)];
+                assert_eq!(policy.to_string().parse() == Ok(policy), named.contains(&policy));
+                // Losses that are survived at success, and answers that recovery needs then.
+                assert_eq!(policy.recovery_votes(), n - (copies_acks - data));
+            }
+        }
+        assert_eq!(["ec2+1", "ec4+2", "ec8+3", "ec4+2-strict"].map(acks), [3, 5, 10, 6].map(Ok));
+        assert_eq!(Policy::ec(4, 2).for_places(6), Policy::ec(4, 2));
+        assert_eq!(Policy::ec(4, 2).for_places(5), Policy::rep(3));
+        assert_eq!(Policy::ec(4, 2).for_places(2), Policy::plain(2, 2));
+        assert_eq!(Policy::ec_strict(2, 1).for_places(2), Policy::strict(2));
         for word in ["rep0", "rep6", "rep03", "rep+3", "3", "rep", "rep3-", "rep3-strict-strict"] {
             assert!(acks(word).is_err(), "{word}");
         }

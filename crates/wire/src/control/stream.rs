@@ -7,6 +7,7 @@ use base::{ChunkId, DiskId, Epoch, FileId, ServerId};
 use super::OpId;
 use super::policy::{Compression, Policy};
 use crate::data::Purpose;
+use crate::row::Fragment;
 
 /// Location of one replica of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,6 +18,8 @@ pub struct ReplicaPlace {
     pub disk: DiskId,
     /// Present address of the chunkserver.
     pub addr: SocketAddr,
+    /// Number of the fragment that it has of a coded chunk; 0 where replicas are copies.
+    pub fragment: u8,
 }
 
 /// A chunk of a stream.
@@ -36,11 +39,27 @@ pub struct ChunkPlace {
     pub acks: u8,
     /// The right to use it on the data path (D11).
     pub token: [u8; 16],
-    /// MaxCopy for this chunk; 0: unknown (masters before 0.2 leave it out).
+    /// MaxCopy for this chunk; 0: unknown (masters before 0.2 leave it out). Fragments of a coded one.
     pub copies: u8,
+    /// Data fragments; 1 where replicas are copies.
+    pub data: u8,
     /// Compression that its writer is asked for. What sectors hold says itself what it is: rows that
     /// the writer laid out before it knew go into the chunk as they are.
     pub compression: Option<Compression>,
+}
+
+impl ChunkPlace {
+    /// True when replicas are fragments of a code (C18).
+    pub fn is_coded(&self) -> bool {
+        self.data > 1
+    }
+
+    /// Layout of its replica at a place, or what a writer has to lay out for it; none where replicas are
+    /// copies, of either layout.
+    pub fn fragment(&self, replica: &ReplicaPlace) -> Option<Fragment> {
+        let (k, p) = (self.data, self.copies.saturating_sub(self.data));
+        self.is_coded().then_some(Fragment { k, p, number: replica.fragment })
+    }
 }
 
 /// A request to a stream partition. The partition is [`super::stream_partition`] of the file.

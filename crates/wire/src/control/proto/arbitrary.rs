@@ -17,6 +17,7 @@ use crate::control::limits::{
 };
 use crate::control::*;
 use crate::data::{Purpose, ReplicaStat, ReplicaState};
+use crate::row::Fragment;
 
 fn file() -> impl Strategy<Value = FileId> {
     any::<u64>().prop_map(FileId::new)
@@ -244,7 +245,23 @@ fn policy() -> impl Strategy<Value = Policy> {
     let copies = (1..=5u8).prop_flat_map(|copies| {
         (copies / 2 + 1..=copies).prop_map(move |acks| Policy::plain(copies, acks))
     });
-    (copies, compression()).prop_map(|(policy, compression)| policy.compressed(compression))
+    let policies = prop_oneof![copies, code()];
+    (policies, compression()).prop_map(|(policy, compression)| policy.compressed(compression))
+}
+
+/// The policy of a code.
+fn code() -> impl Strategy<Value = Policy> {
+    (2..=12u8, 1..=4u8).prop_flat_map(|(data, parity)| {
+        let policy = Policy::ec(data, parity);
+        (data + 1..=data + parity).prop_map(move |acks| Policy { acks, ..policy })
+    })
+}
+
+fn fragment() -> impl Strategy<Value = Fragment> {
+    code().prop_flat_map(|policy| {
+        let (k, p) = (policy.data, policy.parity());
+        (0..k + p).prop_map(move |number| Fragment { k, p, number })
+    })
 }
 
 fn compression() -> impl Strategy<Value = Option<Compression>> {
@@ -333,16 +350,20 @@ fn namespace_reply() -> impl Strategy<Value = NamespaceReply> {
 }
 
 fn replica() -> impl Strategy<Value = ReplicaPlace> {
-    made!((server, server()), (disk, disk()), (addr, addr()) => {
-        ReplicaPlace { server, disk, addr }
+    made!((server, server()), (disk, disk()), (addr, addr()), (fragment, 0..16u8) => {
+        ReplicaPlace { server, disk, addr, fragment }
     })
 }
 
 fn chunk_place() -> impl Strategy<Value = ChunkPlace> {
+    let copies = (0..=5u8, 1..=5u8).prop_map(|(copies, acks)| (copies, acks, 1));
+    let coded = code().prop_map(|policy| (policy.copies, policy.acks, policy.data));
     made!((chunk, chunk()), (epoch, epoch()), (base, any::<u64>()),
-        (sealed, option::of(chunk_len())), (replicas, vec(replica(), 0..6)), (acks, 1..=5u8),
-        (token, any::<[u8; 16]>()), (copies, 0..=5u8), (compression, compression()) => {
-        ChunkPlace { chunk, epoch, base, sealed, replicas, acks, token, copies, compression }
+        (sealed, option::of(chunk_len())), (replicas, vec(replica(), 0..21)),
+        (scheme, prop_oneof![copies, coded]), (token, any::<[u8; 16]>()),
+        (compression, compression()) => {
+        let (copies, acks, data) = scheme;
+        ChunkPlace { chunk, epoch, base, sealed, replicas, acks, token, copies, data, compression }
     })
 }
 
@@ -437,8 +458,10 @@ fn chunkserver_request() -> impl Strategy<Value = ChunkserverRequest> {
     prop_oneof![
         made!((chunk, chunk()), (disk, disk()), (epoch, epoch()), (base, any::<u64>()),
             (len, chunk_len()), (sources, vec(replica(), 0..4)), (token, any::<[u8; 16]>()),
-            (seal, any::<bool>()) => ChunkserverRequest::Replicate {
-            chunk, disk, epoch, base, len, sources, token, seal,
+            (seal, any::<bool>()), (fragment, option::of(fragment())) => {
+            ChunkserverRequest::Replicate {
+                chunk, disk, epoch, base, len, sources, token, seal, fragment,
+            }
         }),
         made!((disk, disk()), (chunks, vec(chunk(), 0..5)), (not_after_s, any::<u64>()) => {
             ChunkserverRequest::Delete { disk, chunks, not_after_s }

@@ -1,13 +1,15 @@
 //! Requests of masters to chunkservers.
 
 use base::{ChunkId, DiskId, Epoch};
+use codec::limits::{DATA_MAX, PARITY_MAX};
 
 use super::stream::chunk_len;
 use super::{Proto, WireError, all, need, pb};
-use crate::control::check::{each, range_u32, secret, u128_bytes, u128_from};
+use crate::control::check::{each, range_u8, range_u32, secret, u128_bytes, u128_from};
 use crate::control::limits::{CHUNKS_MAX, PLACES_MAX};
 use crate::control::{ChunkserverReply, ChunkserverRequest};
 use crate::data::{ReplicaStat, ReplicaState};
+use crate::row::Fragment;
 
 impl Proto for ReplicaStat {
     type Pb = pb::ReplicaStat;
@@ -74,6 +76,22 @@ fn from_disk_chunks(pb: pb::DiskChunks) -> Result<(DiskId, Vec<ChunkId>, u64), W
     Ok((disk(&pb.disk, "DiskChunks.disk")?, chunks, pb.not_after_s))
 }
 
+impl Proto for Fragment {
+    type Pb = pb::Fragment;
+
+    fn to_pb(&self) -> pb::Fragment {
+        let Fragment { k, p, number } = *self;
+        pb::Fragment { data: k.into(), parity: p.into(), number: number.into() }
+    }
+
+    fn from_pb(pb: pb::Fragment) -> Result<Fragment, WireError> {
+        let field = "Fragment";
+        let k = range_u8(pb.data, 2..=DATA_MAX as u8, field)?;
+        let p = range_u8(pb.parity, 1..=PARITY_MAX as u8, field)?;
+        Ok(Fragment { k, p, number: range_u8(pb.number, 0..=k + p - 1, field)? })
+    }
+}
+
 impl Proto for ChunkserverRequest {
     type Pb = pb::ChunkserverRequest;
 
@@ -89,6 +107,7 @@ impl Proto for ChunkserverRequest {
                 sources,
                 token,
                 seal,
+                fragment,
             } => Ask::Replicate(Replicate {
                 chunk: chunk.get(),
                 disk: u128_bytes(disk.get()),
@@ -98,6 +117,7 @@ impl Proto for ChunkserverRequest {
                 sources: all(sources),
                 token: token.to_vec(),
                 seal: *seal,
+                fragment: fragment.as_ref().map(Proto::to_pb),
             }),
             ChunkserverRequest::Delete { disk, chunks, not_after_s } => {
                 Ask::Delete(disk_chunks(*disk, chunks, *not_after_s))
@@ -138,6 +158,7 @@ impl Proto for ChunkserverRequest {
                 )?,
                 token: secret(&pb.token, "ChunkserverRequest.Replicate.token")?,
                 seal: pb.seal,
+                fragment: pb.fragment.map(Proto::from_pb).transpose()?,
             },
             Ask::Delete(pb) => {
                 let (disk, chunks, not_after_s) = from_disk_chunks(pb)?;

@@ -2,6 +2,7 @@
 
 use base::limits::NAME_MAX;
 use base::{DirId, FileId};
+use codec::limits::{DATA_MAX, PARITY_MAX};
 
 use super::envelope::change;
 use super::{Proto, WireError, all, need, pb};
@@ -29,25 +30,49 @@ impl Proto for Policy {
     type Pb = pb::Policy;
 
     fn to_pb(&self) -> pb::Policy {
-        pb::Policy {
-            copies: self.copies.into(),
-            acks: self.acks.into(),
-            compression: Compression::to_byte(self.compression).into(),
-        }
+        let compression = Compression::to_byte(self.compression).into();
+        let coded = coded_pb(self.data, self.copies, self.acks);
+        let plain = |number: u8| if coded.is_some() { 0 } else { number.into() };
+        let (copies, acks) = (plain(self.copies), plain(self.acks));
+        pb::Policy { copies, acks, compression, coded }
     }
 
     fn from_pb(pb: pb::Policy) -> Result<Policy, WireError> {
-        let policy = Policy {
-            copies: range_u8(pb.copies, 0..=u8::MAX, "Policy.copies")?,
-            acks: range_u8(pb.acks, 0..=u8::MAX, "Policy.acks")?,
-            compression: compression(pb.compression, "Policy.compression")?,
+        let compression = compression(pb.compression, "Policy.compression")?;
+        let policy = match pb.coded {
+            Some(coded) if (pb.copies, pb.acks) == (0, 0) => coded_policy(&coded, "Policy.coded")?,
+            Some(_) => return Err(both_policies("Policy.coded", pb.copies, pb.acks)),
+            None => {
+                let copies = range_u8(pb.copies, 0..=u8::MAX, "Policy.copies")?;
+                Policy::plain(copies, range_u8(pb.acks, 0..=u8::MAX, "Policy.acks")?)
+            }
         };
-        // The range comes first, so that no arithmetic of the check can overflow.
-        if policy.copies > 5 || policy.acks > 5 || !policy.is_valid() {
+        let policy = policy.compressed(compression);
+        if !policy.is_valid() {
             return Err(WireError::BadPolicy { field: "Policy", copies: pb.copies, acks: pb.acks });
         }
         Ok(policy)
     }
+}
+
+/// The form of a code, of which `copies` is the number of fragments; none where replicas are copies.
+pub(super) fn coded_pb(data: u8, copies: u8, acks: u8) -> Option<pb::Coded> {
+    let parity = copies.saturating_sub(data);
+    let coded = pb::Coded { data: data.into(), parity: parity.into(), acks: acks.into() };
+    (data > 1).then_some(coded)
+}
+
+/// The error for copies beside a code.
+pub(super) fn both_policies(field: &'static str, copies: u32, acks: u32) -> WireError {
+    WireError::BadPolicy { field, copies, acks }
+}
+
+/// The policy of a code, which is a valid one.
+pub(super) fn coded_policy(pb: &pb::Coded, field: &'static str) -> Result<Policy, WireError> {
+    let data = range_u8(pb.data, 2..=DATA_MAX as u8, field)?;
+    let parity = range_u8(pb.parity, 1..=PARITY_MAX as u8, field)?;
+    let acks = range_u8(pb.acks, data + 1..=data + parity, field)?;
+    Ok(Policy { acks, ..Policy::ec(data, parity) })
 }
 
 pub(super) fn compression(

@@ -4,7 +4,7 @@ use base::limits::{CHUNK_LEN_MAX, REPLICAS_MAX};
 use base::{ChunkId, DiskId, Epoch, FileId, ServerId};
 
 use super::envelope::change;
-use super::namespace::compression;
+use super::namespace::{both_policies, coded_pb, coded_policy, compression};
 use super::{Proto, WireError, all, need, pb};
 use crate::control::check::{
     addr_bytes, addr_from, each, range_u8, range_u32, secret, u128_bytes, u128_from,
@@ -18,6 +18,9 @@ use crate::control::{
 };
 use crate::data::Purpose;
 
+/// Number of a fragment, at most.
+const FRAGMENT_LAST: u8 = codec::limits::FRAGMENTS_MAX as u8 - 1;
+
 pub(super) fn chunk_len(len: u32, field: &'static str) -> Result<u32, WireError> {
     range_u32(len, 0..=CHUNK_LEN_MAX as u32, field)
 }
@@ -30,6 +33,7 @@ impl Proto for ReplicaPlace {
             server: self.server.get(),
             disk: u128_bytes(self.disk.get()),
             addr: addr_bytes(self.addr),
+            fragment: self.fragment.into(),
         }
     }
 
@@ -38,6 +42,7 @@ impl Proto for ReplicaPlace {
             server: ServerId::new(pb.server),
             disk: DiskId::new(u128_from(&pb.disk, "ReplicaPlace.disk")?),
             addr: addr_from(&pb.addr, "ReplicaPlace.addr")?,
+            fragment: range_u8(pb.fragment, 0..=FRAGMENT_LAST, "ReplicaPlace.fragment")?,
         })
     }
 }
@@ -46,30 +51,46 @@ impl Proto for ChunkPlace {
     type Pb = pb::ChunkPlace;
 
     fn to_pb(&self) -> pb::ChunkPlace {
+        let coded = coded_pb(self.data, self.copies, self.acks);
+        let plain = |number: u8| if coded.is_some() { 0 } else { number.into() };
         pb::ChunkPlace {
             chunk: self.chunk.get(),
             epoch: self.epoch.get(),
             base: self.base,
             sealed: self.sealed,
             replicas: all(&self.replicas),
-            acks: self.acks.into(),
+            acks: plain(self.acks),
             token: self.token.to_vec(),
-            copies: self.copies.into(),
+            copies: plain(self.copies),
             compression: Compression::to_byte(self.compression).into(),
+            coded,
         }
     }
 
     fn from_pb(pb: pb::ChunkPlace) -> Result<ChunkPlace, WireError> {
         let sealed = |len| chunk_len(len, "ChunkPlace.sealed");
+        let (copies, acks, data) = match &pb.coded {
+            None => {
+                let acks = range_u8(pb.acks, 1..=REPLICAS_MAX as u8, "ChunkPlace.acks")?;
+                let copies = range_u8(pb.copies, 0..=REPLICAS_MAX as u8, "ChunkPlace.copies")?;
+                (copies, acks, 1)
+            }
+            Some(coded) if (pb.copies, pb.acks) == (0, 0) => {
+                let policy = coded_policy(coded, "ChunkPlace.coded")?;
+                (policy.copies, policy.acks, policy.data)
+            }
+            Some(_) => return Err(both_policies("ChunkPlace.coded", pb.copies, pb.acks)),
+        };
         Ok(ChunkPlace {
             chunk: ChunkId::new(pb.chunk),
             epoch: Epoch::new(pb.epoch),
             base: pb.base,
             sealed: pb.sealed.map(sealed).transpose()?,
             replicas: each(pb.replicas, PLACES_MAX, "ChunkPlace.replicas", Proto::from_pb)?,
-            acks: range_u8(pb.acks, 1..=REPLICAS_MAX as u8, "ChunkPlace.acks")?,
+            acks,
             token: secret(&pb.token, "ChunkPlace.token")?,
-            copies: range_u8(pb.copies, 0..=REPLICAS_MAX as u8, "ChunkPlace.copies")?,
+            copies,
+            data,
             compression: compression(pb.compression, "ChunkPlace.compression")?,
         })
     }

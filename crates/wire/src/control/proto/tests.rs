@@ -83,9 +83,20 @@ fn policies_are_checked() {
             assert_eq!(Policy::decode(&policy.encode()).is_ok(), valid, "{policy:?}");
         }
     }
-    let huge = pb::Policy { copies: 300, acks: 300, compression: 0 }.encode_to_vec();
+    let huge = pb::Policy { copies: 300, acks: 300, ..pb::Policy::default() }.encode_to_vec();
     refused(Policy::decode(&huge), "Policy.copies");
     refused(Policy::decode(&Policy::plain(255, 200).encode()), "Policy");
+    let coded = |data, parity, acks| pb::Policy {
+        coded: Some(pb::Coded { data, parity, acks }),
+        ..pb::Policy::default()
+    };
+    assert_eq!(Policy::decode(&coded(4, 2, 5).encode_to_vec()), Ok(Policy::ec(4, 2)));
+    for (data, parity, acks) in [(1, 1, 2), (4, 0, 4), (13, 2, 14), (4, 5, 8), (4, 2, 4), (4, 2, 7)]
+    {
+        refused(Policy::decode(&coded(data, parity, acks).encode_to_vec()), "Policy.coded");
+    }
+    let both = pb::Policy { copies: 3, acks: 2, ..coded(4, 2, 5) };
+    refused(Policy::decode(&both.encode_to_vec()), "Policy.coded");
 }
 
 #[test]
