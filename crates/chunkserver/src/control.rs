@@ -3,41 +3,23 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-use base::limits::{APPEND_SECTORS_MAX, SECTOR, SECTOR_DATA_MAX};
 use base::{ChunkId, DiskId, Kind};
 use chunkstore::{Append, ChunkStore, StoreError};
 use metrics::{Outcome, Span};
-use runtime::{Buf, Env};
-use transport::{Endpoint, Priority, Request, Response, Service, Token};
+use transport::{Request, Response};
 use wire::control::{
     ChunkserverReply, ChunkserverRequest, ControlError, ControlReply, ControlRequest, ReplicaPlace,
     TraceReply, WireError,
 };
-use wire::data::{
-    ChunkRef, DataError, DataReply, DataRequest, Purpose, ReadRequest, ReplicaStat, ReplicaState,
-};
-use wire::data_codec::decode_answer;
-use wire::row::{CellParts, Fragment, usable_len, verify_append};
-use wire::sector::{AppendAt, parse_footer};
+use wire::data::{ChunkRef, DataError, Purpose, ReplicaStat, ReplicaState};
 
-use crate::limits::{BUSY_PAUSE, BUSY_WAIT_MAX, COPY_READ_TIMEOUT, READ_LEN_MAX, REPLICATIONS_MAX};
+use crate::copy::CopySource;
+use crate::limits::{BUSY_PAUSE, BUSY_WAIT_MAX, READ_LEN_MAX, REPLICATIONS_MAX};
 use crate::probe::ProbeError;
+use crate::rebuild::Rebuild;
 use crate::scrub::read_through;
 use crate::server::Chunkserver;
 use crate::shard::Origin;
-
-/// Sources and length of a copy; see [`ChunkserverRequest::Replicate`].
-struct CopySource {
-    chunk: ChunkId,
-    disk: DiskId,
-    epoch: base::Epoch,
-    base: u64,
-    len: u32,
-    sources: Vec<ReplicaPlace>,
-    token: [u8; 16],
-    seal: bool,
-    fragment: Option<Fragment>,
-}
 
 impl<S: ChunkStore> Chunkserver<S> {
     pub(crate) async fn answer_control(
@@ -262,9 +244,15 @@ impl<S: ChunkStore> Chunkserver<S> {
             Err(error) => return Err(self.refuse(at, error)),
         };
         let mut sources: Vec<&ReplicaPlace> = copy.sources.iter().collect();
+        let mut rebuild = copy.fragment.map(Rebuild::of);
         let (mut want, mut bytes, mut busy_since) = (READ_LEN_MAX, 0, None);
         while offset < copy.len {
-            let sectors = self.next_sectors(copy, &mut sources, offset, &mut want).await?;
+            let sectors = match &mut rebuild {
+                None => self.next_sectors(copy, &mut sources, offset, &mut want).await?,
+                Some(rebuild) => {
+                    self.next_cells(copy, rebuild, &mut sources, offset, &mut want).await?
+                }
+            };
             want = (want * 2).min(READ_LEN_MAX);
             bytes += sectors.len() as u64;
             let append = Append {
@@ -292,143 +280,9 @@ impl<S: ChunkStore> Chunkserver<S> {
         Ok(bytes)
     }
 
-    /// The next sectors of a copy. Each source may be damaged within the range, and at another place:
-    /// less of it at a time, then one sector; of a row, which counts whole, its cell's sectors one by
-    /// one.
-    async fn next_sectors(
-        &self,
-        copy: &CopySource,
-        sources: &mut Vec<&ReplicaPlace>,
-        offset: u32,
-        want: &mut u32,
-    ) -> Result<Buf, ControlError> {
-        loop {
-            if let Some(sectors) = self.fetch_from(copy, sources, offset, *want).await {
-                return Ok(sectors);
-            }
-            if *want > 1 && !sources.is_empty() {
-                *want = if *want as usize > SECTOR_DATA_MAX { *want / 2 } else { 1 };
-                continue;
-            }
-            let cell = self.collect_cell(copy, sources, offset).await;
-            return cell.ok_or_else(|| {
-                let text = format!("no source serves {} from byte {offset}", copy.chunk);
-                ControlError::new(Kind::Reroute, text)
-            });
-        }
-    }
-
-    /// The cell of the row at `offset`, each sector from a source that has it.
-    async fn collect_cell(
-        &self,
-        copy: &CopySource,
-        sources: &[&ReplicaPlace],
-        offset: u32,
-    ) -> Option<Buf> {
-        let at = AppendAt { chunk: copy.chunk, epoch: copy.epoch, base: copy.base, offset };
-        let mut parts = CellParts::new(at);
-        while parts.whole().is_none() {
-            let before = parts.next_index();
-            for place in sources {
-                let read = DataRequest::Read(ReadRequest {
-                    at: ChunkRef { chunk: copy.chunk, disk: place.disk },
-                    offset,
-                    len: 1,
-                    uncommitted: true,
-                    cell_sector: Some(before),
-                    blocks: false,
-                });
-                let (env, endpoint) = (&self.0.env, &self.0.endpoint);
-                let sector = call_read(env, endpoint, place, read, copy.token).await;
-                if sector.is_ok_and(|sector| parts.push(&sector).is_ok()) {
-                    break;
-                }
-            }
-            if parts.next_index() == before {
-                return None;
-            }
-        }
-        self.0.env.mark("copy collects a cell from several sources");
-        self.0.env.pool().copy_of(parts.whole()?).ok()
-    }
-
-    /// The next sectors of a copy from the first source that has them. Sources that are of no more
-    /// use to the copy are taken off; one that is damaged here may serve again behind the damage.
-    async fn fetch_from(
-        &self,
-        copy: &CopySource,
-        sources: &mut Vec<&ReplicaPlace>,
-        offset: u32,
-        want: u32,
-    ) -> Option<Buf> {
-        let mut at = 0;
-        while let Some(&place) = sources.get(at) {
-            let why = match self.fetch(copy, place, offset, want).await {
-                Ok(sectors) => return Some(sectors),
-                Err(NoSectors::Damaged(why)) => {
-                    at += 1;
-                    why
-                }
-                Err(NoSectors::Lost(why)) => {
-                    sources.remove(at);
-                    why
-                }
-            };
-            tracing::debug!(chunk = %copy.chunk, source = %place.addr, offset, why, "no sectors");
-            self.0.env.mark("copy goes on from another source");
-        }
-        None
-    }
-
-    /// Reads and verifies the next sectors of a copy, cut at its length.
-    async fn fetch(
-        &self,
-        copy: &CopySource,
-        place: &ReplicaPlace,
-        offset: u32,
-        want: u32,
-    ) -> Result<Buf, NoSectors> {
-        let read = DataRequest::Read(ReadRequest {
-            at: ChunkRef { chunk: copy.chunk, disk: place.disk },
-            offset,
-            len: (copy.len - offset).min(want),
-            uncommitted: true,
-            cell_sector: None,
-            blocks: false,
-        });
-        let sectors = call_read(&self.0.env, &self.0.endpoint, place, read, copy.token).await?;
-        // Short appends make many sectors: one append takes a part of them.
-        let mut end = usable_len(&sectors, APPEND_SECTORS_MAX * SECTOR);
-        while end >= SECTOR {
-            let last = parse_footer(&sectors[end - SECTOR..end])
-                .map_err(|error| NoSectors::Damaged(error.to_string()))?;
-            if last.offset < copy.len {
-                break;
-            }
-            end -= SECTOR;
-        }
-        let sectors = sectors.slice(0..end);
-        let expected = AppendAt { chunk: copy.chunk, epoch: copy.epoch, base: copy.base, offset };
-        let len = verify_append(expected, &sectors)
-            .map_err(|(index, error)| NoSectors::Damaged(format!("sector {index}: {error}")))?;
-        if offset + len > copy.len {
-            let text = format!("byte {} lies within a sector", copy.len);
-            return Err(NoSectors::Damaged(text));
-        }
-        Ok(sectors)
-    }
-
     fn refuse(&self, at: ChunkRef, error: StoreError) -> ControlError {
         refused(self.data_error(at, error))
     }
-}
-
-/// Cause of a source's failure.
-enum NoSectors {
-    /// Not these; it may have others.
-    Damaged(String),
-    /// It has no more for this copy, or does not answer.
-    Lost(String),
 }
 
 /// One copy under way: bounds how many there are, and keeps a second one off the same chunk.
@@ -449,45 +303,6 @@ impl<'a> Slot<'a> {
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
         self.under_way.borrow_mut().remove(&self.chunk);
-    }
-}
-
-/// One read from a source. One that is busy is waited for.
-async fn call_read(
-    env: &Env,
-    endpoint: &Endpoint,
-    place: &ReplicaPlace,
-    read: DataRequest,
-    token: [u8; 16],
-) -> Result<Buf, NoSectors> {
-    let lost = |why: &dyn std::fmt::Display| NoSectors::Lost(why.to_string());
-    let give_up = env.now() + BUSY_WAIT_MAX;
-    loop {
-        let request = Request {
-            service: Service::DATA,
-            op: read.op(),
-            priority: Priority::Background,
-            flow: 0,
-            trace: env.trace(),
-            token: Token(token),
-            body: read.encode(),
-            payload: None,
-        };
-        let answer = endpoint.call(place.addr, request, COPY_READ_TIMEOUT).await;
-        let answer = answer.map_err(|error| lost(&error))?;
-        match decode_answer(answer.status, &answer.body).map_err(|error| lost(&error))? {
-            Ok(DataReply::Read { .. }) => {
-                return answer.payload.ok_or(lost(&"the source has no more"));
-            }
-            Ok(other) => {
-                return Err(NoSectors::Lost(format!("not an answer to a read: {other:?}")));
-            }
-            Err(DataError::Corrupt { offset }) => {
-                return Err(NoSectors::Damaged(format!("damaged at byte {offset}")));
-            }
-            Err(DataError::Busy) if env.now() < give_up => env.sleep(BUSY_PAUSE).await,
-            Err(error) => return Err(lost(&error)),
-        }
     }
 }
 

@@ -11,12 +11,14 @@
 
 mod config;
 mod control;
+mod copy;
 mod data;
 mod heartbeat;
 pub mod limits;
 mod owner;
 mod probe;
 mod quiet;
+mod rebuild;
 mod scrub;
 mod scrub_rate;
 mod server;

@@ -4,6 +4,7 @@ mod beats;
 mod cancelled;
 mod latent;
 mod probes;
+mod rebuild;
 
 use std::cell::Cell;
 use std::net::SocketAddr;

@@ -7,9 +7,10 @@ use std::time::Duration;
 use base::ChunkId;
 use chunkstore::ChunkStore;
 use client::Client;
+use codec::row::{Cell, RowDecoder};
 use wire::control::{ChunkPlace, Node, ReplicaPlace};
 use wire::data::ReplicaState;
-use wire::row::logical_end;
+use wire::row::{cell_to, logical_end, rows};
 use wire::sector::{client_crc, parse_footer};
 
 use crate::cluster::Cluster;
@@ -99,6 +100,7 @@ async fn chunks(oracle: &Oracle, client: &Client) -> Result<Vec<Whole>, String> 
 async fn compare(cluster: &Cluster, whole: &Whole) -> Result<(), String> {
     let (chunk, len) = (whole.chunk.chunk, whole.len);
     let mut first: Option<Vec<(u32, u32)>> = None;
+    let mut fragments = Vec::new();
     for replica in &whole.chunk.replicas {
         let about = |what: &str| format!("{chunk} at {}: {what}", replica.addr);
         let store = store_of(cluster, replica).ok_or_else(|| about("its disk is not there"))?;
@@ -107,13 +109,63 @@ async fn compare(cluster: &Cluster, whole: &Whole) -> Result<(), String> {
             return Err(about(&format!("{stat:?}, to be sealed at {len}")));
         }
         let sectors = sectors(&store, chunk, len).await.map_err(|why| about(&why))?;
+        if whole.chunk.is_coded() {
+            fragments.push((replica.fragment, sectors));
+            continue;
+        }
+        let facts = facts(&sectors).map_err(|why| about(&why))?;
         match &first {
-            None => first = Some(sectors),
-            Some(first) if *first == sectors => {}
+            None => first = Some(facts),
+            Some(first) if *first == facts => {}
             Some(_) => return Err(about("other bytes than the first replica")),
         }
     }
+    if whole.chunk.is_coded() {
+        fragments.sort();
+        let cells = check_code(whole, &fragments);
+        cells.map_err(|why| format!("{chunk}, a coded chunk: {why}"))?;
+        cluster.sim().mark("audit: a coded chunk is whole");
+    }
     Ok(())
+}
+
+/// Each fragment is there once, and the cells of each row are those of one row: k of them give the
+/// others bit for bit.
+fn check_code(whole: &Whole, fragments: &[(u8, Vec<u8>)]) -> Result<(), String> {
+    let numbers: Vec<_> = fragments.iter().map(|fragment| fragment.0).collect();
+    if numbers != (0..whole.chunk.copies).collect::<Vec<_>>() {
+        return Err(format!("its replicas are fragments {numbers:?}"));
+    }
+    let k = usize::from(whole.chunk.data);
+    let mut all: Vec<_> = fragments.iter().map(|(_, sectors)| rows(sectors)).collect();
+    let mut decoder = RowDecoder::new();
+    let mut end = 0;
+    loop {
+        let row: Option<Vec<_>> = all.iter_mut().map(Iterator::next).collect();
+        let Some(row) = row else { break };
+        let mut cells = Vec::new();
+        for (number, (row, sectors)) in row.iter().enumerate() {
+            if usize::from(row.fragment.number) != number || row.offset != end {
+                return Err(format!("fragment {number} has {row:?}, to be at {end}"));
+            }
+            let mut cell = vec![0; row.cell_len as usize];
+            cell_to(sectors, &mut cell);
+            cells.push(cell);
+        }
+        end = row[0].0.offset + row[0].0.len;
+        let (data, parity) = cells.split_at(k);
+        let at_hand: Vec<_> =
+            (0..).zip(data).map(|(fragment, bytes)| Cell { fragment, bytes }).collect();
+        let wanted: Vec<u8> = (k as u8..whole.chunk.copies).collect();
+        let mut made: Vec<_> = parity.iter().map(|cell| vec![0; cell.len()]).collect();
+        let mut views: Vec<&mut [u8]> = made.iter_mut().map(Vec::as_mut_slice).collect();
+        let decoded = decoder.rebuild(&at_hand, &wanted, &mut views);
+        decoded.map_err(|error| format!("the row that ends at {end}: {error}"))?;
+        if made != parity {
+            return Err(format!("the row that ends at {end} has other parity than its data"));
+        }
+    }
+    if end == whole.len { Ok(()) } else { Err(format!("its rows end at {end} of {}", whole.len)) }
 }
 
 fn store_of(cluster: &Cluster, replica: &ReplicaPlace) -> Option<Store> {
@@ -121,8 +173,17 @@ fn store_of(cluster: &Cluster, replica: &ReplicaPlace) -> Option<Store> {
     stores.into_iter().find(|(disk, _)| *disk == replica.disk).map(|(_, store)| store)
 }
 
-/// Offset and checksum of each sector of a replica.
-async fn sectors(store: &Store, chunk: ChunkId, len: u32) -> Result<Vec<(u32, u32)>, String> {
+/// Offset and checksum of each sector of a replica of copies.
+fn facts(sectors: &[u8]) -> Result<Vec<(u32, u32)>, String> {
+    let fact = |sector: &[u8]| {
+        let footer = parse_footer(sector).map_err(|error| error.to_string())?;
+        Ok((footer.offset, client_crc(sector)))
+    };
+    sectors.chunks(base::limits::SECTOR).map(fact).collect()
+}
+
+/// The sectors of a replica.
+async fn sectors(store: &Store, chunk: ChunkId, len: u32) -> Result<Vec<u8>, String> {
     let (mut sectors, mut offset) = (Vec::new(), 0);
     while offset < len {
         let read = store.read(chunk, offset, STEP.min(len - offset)).await;
@@ -130,10 +191,7 @@ async fn sectors(store: &Store, chunk: ChunkId, len: u32) -> Result<Vec<(u32, u3
         if read.sectors.is_empty() {
             return Err(format!("ends at {offset} of {len}"));
         }
-        for sector in read.sectors.chunks(base::limits::SECTOR) {
-            let footer = parse_footer(sector).map_err(|error| error.to_string())?;
-            sectors.push((footer.offset, client_crc(sector)));
-        }
+        sectors.extend_from_slice(&read.sectors);
         offset = logical_end(&read.sectors).ok_or("sectors that do not verify")?;
     }
     Ok(sectors)

@@ -208,7 +208,7 @@ pub struct AppendAt {
 
 impl AppendAt {
     /// The place that a footer names.
-    pub(crate) fn of(footer: &Footer) -> AppendAt {
+    pub fn of(footer: &Footer) -> AppendAt {
         let &Footer { chunk, epoch, base, offset, .. } = footer;
         AppendAt { chunk, epoch, base, offset }
     }

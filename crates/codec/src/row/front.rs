@@ -43,12 +43,16 @@ impl<'a> CellFront<'a> {
         self.head.scheme.share(self.head.row_len as usize, usize::from(self.fragment))
     }
 
-    /// Numbers of the blocks that hold these bytes of the row, as far as the share has them.
+    /// Numbers of the blocks that hold these bytes of the row, as far as the share has them: none, where it
+    /// has none of the bytes.
     pub fn blocks(&self, bytes: Range<usize>) -> Range<usize> {
         let share = self.share();
         let block = self.head.scheme.block();
         let start = bytes.start.clamp(share.start, share.end) - share.start;
         let end = bytes.end.clamp(share.start, share.end) - share.start;
+        if start >= end {
+            return 0..0;
+        }
         start / block.bytes()..block.count(end)
     }
 

@@ -11,6 +11,9 @@ use crate::exit::{Done, Failure};
 use crate::output::{print_json, print_line};
 use crate::sizes::parse_size;
 
+/// Bytes that are compressed together, unless asked for otherwise.
+const BLOCK_DEFAULT: usize = 16 << 10;
+
 /// Copies of a file, unless another policy is asked for.
 const COPIES_DEFAULT: usize = 3;
 
@@ -31,22 +34,41 @@ pub enum PolicyCommand {
     Set {
         /// The directory or file.
         path: String,
-        /// rep1 to rep5: copies, of which more than half are waited for; rep3-strict and the like: all
+        /// rep1 to rep5: copies, of which more than half are waited for. ec4+2 and the like: an erasure
+        /// code of 4 data and 2 parity fragments, of which all but one are waited for. With -strict
+        /// behind it: all
         policy: Policy,
+        /// What the fragments of a code must be on, each on another: failure domains, unless less is
+        /// asked for here
+        #[arg(long, value_enum, default_value = "domain")]
+        spread: SpreadArg,
         /// Compress what is appended, before it leaves its client; what one append of a program gets
         /// compressed together has 256 KiB at most
         #[arg(long, value_enum, default_value = "none")]
         compression: CompressionArg,
-        /// What is compressed together, and read together: a power of two from 4KiB to 64KiB. Large
-        /// blocks save more; small reads take less of small ones
-        #[arg(long, value_name = "BYTES", value_parser = parse_block, default_value = "16KiB")]
-        block: usize,
+        #[arg(long, value_name = "BYTES", value_parser = parse_block)]
+        #[arg(help = BLOCK_HELP, long_help = BLOCK_HELP)]
+        block: Option<usize>,
     },
     /// Let a directory or file have the policy of the directory above again
     Clear {
         /// The directory or file.
         path: String,
     },
+}
+
+const BLOCK_HELP: &str = "With --compression: what is compressed together, and read together: a power \
+    of two from 4KiB to 64KiB. Large blocks save more; small reads take less of small ones [default: 16KiB]";
+
+/// What each fragment of a code is on another of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum SpreadArg {
+    /// Failure domains
+    Domain,
+    /// Chunkservers, which may share a failure domain
+    Server,
+    /// Disks, which may share a chunkserver
+    Disk,
 }
 
 /// How what is appended is compressed.
@@ -61,13 +83,19 @@ pub enum CompressionArg {
 }
 
 impl CompressionArg {
-    fn with(self, block_bytes: usize) -> Option<Compression> {
+    fn with(self, block_bytes: Option<usize>) -> Result<Option<Compression>, Failure> {
         let name = match self {
-            CompressionArg::None => return None,
+            CompressionArg::None if block_bytes.is_some() => {
+                let text =
+                    "--block is what is compressed together: say --compression lz4 or zstd too";
+                return Err(Failure::usage(text));
+            }
+            CompressionArg::None => return Ok(None),
             CompressionArg::Lz4 => "lz4",
             CompressionArg::Zstd => "zstd",
         };
-        Some(Compression::named(name, block_bytes).expect("both are offered"))
+        let block_bytes = block_bytes.unwrap_or(BLOCK_DEFAULT);
+        Ok(Some(Compression::named(name, block_bytes).expect("both are offered")))
     }
 }
 
@@ -129,17 +157,60 @@ pub async fn default(client: &Client) -> Result<Policy, Failure> {
     Ok(Policy::rep(domains.len().clamp(1, COPIES_DEFAULT) as u8))
 }
 
-/// Disks that can take copies, by the master that knows most; a server that is down counts.
-fn disks(picture: &ClusterStatus) -> usize {
-    let disks = picture.servers.iter().flat_map(|server| &server.disks);
-    disks.filter(|disk| !disk.failed).count()
+/// Places of a cluster that can take replicas, counted at each level; what is down counts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+struct Places {
+    disks: usize,
+    servers: usize,
+    domains: usize,
 }
 
-/// Refuses a policy that no chunk could ever have: each copy takes a disk of its own.
-pub async fn check_places(client: &Client, policy: Policy) -> Done {
+impl Places {
+    /// By one master.
+    fn of(picture: &ClusterStatus) -> Places {
+        let servers = &picture.servers;
+        let disks = servers.iter().flat_map(|server| &server.disks);
+        let domains: BTreeSet<&str> = servers.iter().map(|server| server.domain.as_str()).collect();
+        Places {
+            disks: disks.filter(|disk| !disk.failed).count(),
+            servers: servers.len(),
+            domains: domains.len(),
+        }
+    }
+}
+
+/// Refuses a policy that no chunk could ever have: each copy takes a disk of its own, and each fragment
+/// of a code what `spread` says.
+pub async fn check_places(client: &Client, policy: Policy, spread: SpreadArg) -> Done {
     let pictures = client.status().await?;
-    let known = pictures.iter().map(|(_, picture)| disks(picture)).max().unwrap_or(0);
-    if known >= usize::from(policy.copies) {
+    let known = pictures.iter().map(|(_, picture)| Places::of(picture)).max().unwrap_or_default();
+    check(policy, spread, known)
+}
+
+fn check(policy: Policy, spread: SpreadArg, places: Places) -> Done {
+    let wanted = usize::from(policy.copies);
+    let Places { disks: known, servers, domains } = places;
+    if policy.is_coded() {
+        let policy = policy.uncompressed();
+        let (there, unit, less) = match spread {
+            SpreadArg::Domain if servers >= wanted => {
+                (domains, "failure domains", " --spread server,")
+            }
+            SpreadArg::Domain if known >= wanted => (domains, "failure domains", " --spread disk,"),
+            SpreadArg::Domain => (domains, "failure domains", ""),
+            SpreadArg::Server if known >= wanted => (servers, "chunkservers", " --spread disk,"),
+            SpreadArg::Server => (servers, "chunkservers", ""),
+            SpreadArg::Disk => (known, "disks", ""),
+        };
+        if there >= wanted {
+            return Ok(());
+        }
+        return Err(Failure::failed(format!(
+            "{policy} needs {wanted} {unit}, one for each fragment, and the cluster has {there}: choose\
+             {less} a smaller code or copies, or add some first"
+        )));
+    }
+    if known >= wanted {
         return Ok(());
     }
     let largest = Policy::rep(known.clamp(1, 5) as u8);
@@ -155,11 +226,11 @@ pub async fn check_places(client: &Client, policy: Policy) -> Done {
 pub async fn run(client: &Client, command: PolicyCommand) -> Done {
     match command {
         PolicyCommand::Show { path, json } => show(client, &path, json).await,
-        PolicyCommand::Set { path, policy, compression, block } => {
-            let policy = policy.compressed(compression.with(block));
+        PolicyCommand::Set { path, policy, spread, compression, block } => {
+            let policy = policy.compressed(compression.with(block)?);
             // A path that is not there is the first thing to say.
             let target = Target::of(client, &path).await?;
-            check_places(client, policy).await?;
+            check_places(client, policy, spread).await?;
             target.set(client, &path, Some(policy)).await
         }
         PolicyCommand::Clear { path } => {
@@ -214,6 +285,7 @@ struct Shown<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
     policy: String,
+    /// Null where an erasure code takes their place.
     copies: Option<u8>,
     acks: u8,
     /// `lz4` or `zstd`.
@@ -267,6 +339,32 @@ mod tests {
         assert_eq!(sizes, [4 << 10, 16 << 10, 64 << 10].map(Ok));
         for text in ["0", "2KiB", "5KiB", "128KiB", "16Q"] {
             assert!(parse_block(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn codes_need_a_place_for_each_fragment() {
+        let policy = Policy::ec(4, 2);
+        let places = |disks, servers, domains| Places { disks, servers, domains };
+        let says = |spread, places| match check(policy, spread, places) {
+            Ok(()) => "fits".to_owned(),
+            Err(failure) => failure.message,
+        };
+        assert_eq!(says(SpreadArg::Domain, places(6, 6, 6)), "fits");
+        assert_eq!(says(SpreadArg::Server, places(6, 6, 2)), "fits");
+        assert_eq!(says(SpreadArg::Disk, places(6, 3, 2)), "fits");
+        for (spread, places, want) in [
+            (
+                SpreadArg::Domain,
+                places(12, 6, 3),
+                "6 failure domains, one for each fragment, and the",
+            ),
+            (SpreadArg::Domain, places(12, 6, 3), "has 3: choose --spread server, a smaller code"),
+            (SpreadArg::Domain, places(12, 3, 3), "has 3: choose --spread disk, a smaller code"),
+            (SpreadArg::Server, places(12, 3, 3), "6 chunkservers"),
+            (SpreadArg::Disk, places(5, 5, 5), "has 5: choose a smaller code"),
+        ] {
+            assert!(says(spread, places).contains(want), "{}", says(spread, places));
         }
     }
 

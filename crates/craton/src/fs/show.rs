@@ -66,11 +66,17 @@ impl Facts {
 
     fn with_policy(self, policy: Policy) -> Facts {
         Facts {
-            copies: Some(policy.copies),
+            copies: (!policy.is_coded()).then_some(policy.copies),
             policy: Some(policy.uncompressed().to_string()),
             compression: policy.compression.map(|compression| compression.to_string()),
             ..self
         }
+    }
+
+    /// The number of copies, or the code.
+    fn redundancy(&self) -> String {
+        let copies = self.copies.map(|copies| copies.to_string());
+        copies.or_else(|| self.policy.clone()).unwrap_or_else(|| "-".to_owned())
     }
 
     /// As `ls -l` has it: `drwxr-xr-x`.
@@ -125,7 +131,7 @@ pub async fn ls(client: &Client, path: &str, long: bool, json: bool) -> Done {
         out.add_row([
             entry.mode_text(),
             number(entry.links.map(u64::from)),
-            number(entry.copies.map(u64::from)),
+            entry.redundancy(),
             number(entry.len),
             time(entry.mtime_ns),
             name,
@@ -137,6 +143,9 @@ pub async fn ls(client: &Client, path: &str, long: bool, json: bool) -> Done {
 #[derive(Serialize)]
 struct Replica {
     server: String,
+    /// Number of the fragment that it has of a coded chunk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fragment: Option<u8>,
     disk: String,
     addr: String,
 }
@@ -153,7 +162,8 @@ struct Chunk {
     /// What its writer was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     compression: Option<String>,
-    copies: u8,
+    /// Null where replicas are fragments of a code.
+    copies: Option<u8>,
     acks: u8,
     replicas: Vec<Replica>,
 }
@@ -195,9 +205,10 @@ pub async fn stat(client: &Client, path: &str, json: bool) -> Done {
             // An older master does not say how many copies there are to be.
             let replicas_now = place.replicas.len() as u8;
             let copies = if place.copies == 0 { replicas_now } else { place.copies };
-            let scheme = Policy::plain(copies, place.acks);
+            let scheme = Policy { data: place.data, ..Policy::plain(copies, place.acks) };
             let replica = |replica: &wire::control::ReplicaPlace| Replica {
                 server: name(replica.server),
+                fragment: place.fragment(replica).map(|fragment| fragment.number),
                 disk: replica.disk.to_string(),
                 addr: replica.addr.to_string(),
             };
@@ -209,7 +220,7 @@ pub async fn stat(client: &Client, path: &str, json: bool) -> Done {
                 epoch: place.epoch.get(),
                 scheme: scheme.to_string(),
                 compression: place.compression.map(|compression| compression.to_string()),
-                copies,
+                copies: (!place.is_coded()).then_some(copies),
                 acks: place.acks,
                 replicas: place.replicas.iter().map(replica).collect(),
             });

@@ -15,7 +15,7 @@ use super::args::{CreateArgs, LimitArgs};
 use super::open::{self, Site};
 use super::{deleted, show, unexpected_reply};
 use crate::exit::{Code, Done, Failure};
-use crate::fs::policy;
+use crate::fs::policy::{self, SpreadArg};
 use crate::output::{bytes, print_json, print_line};
 
 /// Interval of checks of a new volume's segments.
@@ -177,7 +177,7 @@ pub async fn set(
     }
     let known = managers.volume(name).await?;
     if let Some(policy) = policy {
-        policy::check_places(managers.client(), policy).await?;
+        policy::check_places(managers.client(), policy, SpreadArg::Domain).await?;
     }
     let request = BlockRequest::Set {
         volume: known.volume,

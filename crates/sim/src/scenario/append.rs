@@ -31,8 +31,8 @@ pub struct Plan {
     pub abandon: bool,
     /// Files are removed while others are written, and the disks are small.
     pub remove: bool,
-    /// Copies and acknowledgements of files.
-    pub policies: &'static [(u8, u8)],
+    /// Policies of files.
+    pub policies: &'static [Policy],
     /// Longest pause of a writer between two bursts of appends.
     pub think: Duration,
     /// Duration of faults and load.
@@ -52,13 +52,19 @@ impl Default for Plan {
             abandon: true,
             remove: false,
             think: Duration::from_millis(100),
-            policies: &[(3, 3), (3, 3), (3, 2)],
+            policies: USUAL,
             load: Duration::from_secs(12),
             deadline: Duration::from_secs(180),
             drains: false,
         }
     }
 }
+
+/// Three copies, all or two of which acknowledge.
+const USUAL: &[Policy] = &[Policy::strict(3), Policy::strict(3), Policy::rep(3)];
+/// As many copies and acknowledgements as there are.
+pub(super) const ALL_COPIES: &[Policy] =
+    &[Policy::rep(2), Policy::rep(3), Policy::rep(4), Policy::rep(5), Policy::strict(5)];
 
 const WRITERS: usize = 3;
 const READERS: usize = 2;
@@ -280,8 +286,7 @@ async fn write_files(load: Rc<Load>, client: Client, number: usize, round: u64, 
 
 async fn write_file(load: &Load, client: &Client, path: &str, rng: &mut Rng) -> Result<(), String> {
     let env = client.env();
-    let (copies, acks) = *rng.pick(load.plan.policies);
-    let policy = Policy::plain(copies, acks);
+    let policy = *rng.pick(load.plan.policies);
     let made = load.judge(("a creation", path), client.create(path, policy, 0o644, false).await)?;
     let Some(file) = made else {
         env.sleep(Duration::from_millis(100)).await;

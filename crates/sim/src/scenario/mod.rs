@@ -4,6 +4,7 @@ mod append;
 mod bad_client;
 mod block_managers;
 mod chase;
+mod coded;
 mod cut_off;
 mod cuts;
 mod deleted;
@@ -105,7 +106,7 @@ pub const SCENARIOS: &[Scenario] = &[
         run: |sim| {
             let faults = Faults { server_crashes: true, ..NONE };
             let shape = Shape { servers: 6, ..Shape::default() };
-            let policies = &[(2, 2), (3, 2), (4, 3), (5, 3), (5, 5)];
+            let policies = append::ALL_COPIES;
             let plan = Plan { shape, faults, policies, client_crashes: true, ..Plan::default() };
             Box::pin(append::run(sim, plan))
         },
@@ -222,6 +223,9 @@ pub const SCENARIOS: &[Scenario] = &[
         marks: &["dead replicas deleted", "chunkstore: the medium is full", "chunk repaired"],
     },
     drain_storm::SCENARIO,
+    coded::APPEND,
+    coded::STORM,
+    coded::ROT,
     Scenario {
         name: "append-blackout",
         about: "the whole cluster loses power at once and comes back",

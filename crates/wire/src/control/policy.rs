@@ -167,8 +167,9 @@ impl Policy {
         self.copies - self.acks + self.data
     }
 
-    /// The policy of a chunk for which there are `places`: fewer copies, and in place of a code whose
-    /// fragments do not all have one, copies that survive as many losses (`protocols-tail.md` 9.8).
+    /// The policy of a chunk for which there are `places`: acknowledged by as many at most, and in place of a
+    /// code whose fragments do not all have one, copies that survive as many losses
+    /// (`protocols-tail.md` 9.8).
     pub fn for_places(self, places: usize) -> Policy {
         if self.is_coded() && places < usize::from(self.copies) {
             return self.in_copies().for_places(places);
@@ -283,7 +284,7 @@ mod tests {
         assert_eq!(["ec2+1", "ec4+2", "ec8+3", "ec4+2-strict"].map(acks), [3, 5, 10, 6].map(Ok));
         assert_eq!(Policy::ec(4, 2).for_places(6), Policy::ec(4, 2));
         assert_eq!(Policy::ec(4, 2).for_places(5), Policy::rep(3));
-        assert_eq!(Policy::ec(4, 2).for_places(2), Policy::plain(2, 2));
+        assert_eq!(Policy::ec(4, 2).for_places(1), Policy::plain(3, 1));
         assert_eq!(Policy::ec_strict(2, 1).for_places(2), Policy::strict(2));
         for word in ["rep0", "rep6", "rep03", "rep+3", "3", "rep", "rep3-", "rep3-strict-strict"] {
             assert!(acks(word).is_err(), "{word}");

@@ -1,0 +1,77 @@
+//! Erasure codes: appends and reads of coded chunks under the faults that copies meet
+//! (`protocols-tail.md` 9).
+
+use std::time::Duration;
+
+use runtime::sim::Sim;
+use wire::control::{Compression, Policy};
+
+use super::append::{self, Plan};
+use super::entry::{self, Run, Scenario};
+use crate::cluster::Shape;
+use crate::nemesis::{Faults, NONE};
+
+const LZ4: Option<Compression> = Some(Compression::LZ4);
+
+/// Codes that six servers have places for, and copies beside them: a file is opened again with the policy
+/// that it was made with.
+const SMALL: &[Policy] = &[
+    Policy::ec(2, 1),
+    Policy::ec(4, 2),
+    Policy::ec_strict(4, 2),
+    Policy::ec(3, 2).compressed(LZ4),
+    Policy::ec(2, 2).compressed(Some(Compression::ZSTD)),
+    Policy::rep(3),
+];
+/// The papers' code for what is cold, and the widest row of parity.
+const WIDE: &[Policy] = &[Policy::ec(8, 3), Policy::ec(8, 3).compressed(LZ4), Policy::ec(7, 4)];
+
+fn run(sim: Sim, faults: Faults) -> Run {
+    let wide = sim.with_rng(|rng| rng.one_in(4));
+    let (servers, policies) = if wide { (13, WIDE) } else { (8, SMALL) };
+    let shape = Shape { servers, ..Shape::default() };
+    let (load, deadline) = (Duration::from_secs(12), Duration::from_secs(240));
+    let client_crashes = faults != NONE;
+    let plan = Plan { shape, faults, policies, load, deadline, client_crashes, ..Plan::default() };
+    Box::pin(append::run(sim, plan))
+}
+
+pub(super) const APPEND: Scenario = Scenario {
+    name: "ec-append",
+    about: "files with erasure codes and with copies, while chunkservers crash and writers lose power",
+    run: |sim| run(sim, Faults { server_crashes: true, ..NONE }),
+    marks: &[
+        "writer: replica failed",
+        "stream recovered",
+        "recovery without all votes",
+        "short replica completed",
+        "chunk repaired",
+        "reader: degraded read",
+        "audit: a coded chunk is whole",
+    ],
+};
+
+pub(super) const STORM: Scenario = Scenario {
+    name: "ec-storm",
+    about: "the same while processes crash, the network is bad and clients are cut off",
+    run: |sim| run(sim, entry::STORM),
+    marks: &[
+        "recovery copies before the seal",
+        "chunk repaired",
+        "reader: degraded read",
+        "audit: a coded chunk is whole",
+    ],
+};
+
+pub(super) const ROT: Scenario = Scenario {
+    name: "ec-rot",
+    about: "a disk with fragments rots, has unreadable sectors, loses writes and misplaces them",
+    run: |sim| run(sim, Faults { rotten_disk: true, ..NONE }),
+    marks: &[
+        "disk: lost write",
+        "bad replica found",
+        "chunk repaired",
+        "reader: degraded read",
+        "audit: a coded chunk is whole",
+    ],
+};
