@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use wire::token::TokenKey;
 
+use crate::share::BackgroundShare;
+
 /// Configuration of one chunkserver.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -26,6 +28,8 @@ pub struct Config {
     /// Executors that serve its disks, with one [`ShardDirectory`](crate::ShardDirectory); bounds
     /// and the scrub rate are shared out.
     pub shards: u32,
+    /// Share of each disk that copies and scrub may take (C20).
+    pub background: BackgroundShare,
     /// Pause between two passes of scrub over all disks.
     pub scrub_pause: Duration,
     /// A writer that has sent nothing for so long is reported as gone: several times the pause
@@ -50,6 +54,7 @@ impl Config {
             token_key: None,
             scrub_rate: 8 << 20,
             shards: 1,
+            background: BackgroundShare::default(),
             scrub_pause: Duration::from_secs(60),
             writer_quiet: Duration::from_secs(30),
             left_out: Vec::new(),

@@ -17,9 +17,10 @@ use crate::copy::CopySource;
 use crate::limits::{BUSY_PAUSE, BUSY_WAIT_MAX, READ_LEN_MAX, REPLICATIONS_MAX};
 use crate::probe::ProbeError;
 use crate::rebuild::Rebuild;
-use crate::scrub::read_through;
-use crate::server::Chunkserver;
+use crate::scrub::ReadThrough;
+use crate::server::{Chunkserver, Disk};
 use crate::shard::Origin;
+use crate::share::Urgency;
 
 impl<S: ChunkStore> Chunkserver<S> {
     pub(crate) async fn answer_control(
@@ -86,9 +87,20 @@ impl<S: ChunkStore> Chunkserver<S> {
                 token,
                 seal,
                 fragment,
+                urgent,
             } => {
-                let source =
-                    CopySource { chunk, disk, epoch, base, len, sources, token, seal, fragment };
+                let source = CopySource {
+                    chunk,
+                    disk,
+                    epoch,
+                    base,
+                    len,
+                    sources,
+                    token,
+                    seal,
+                    fragment,
+                    urgent,
+                };
                 self.replicate(source).await
             }
             ChunkserverRequest::Delete { disk, chunks, not_after_s } => {
@@ -178,7 +190,8 @@ impl<S: ChunkStore> Chunkserver<S> {
     /// Makes a replica from others (invariant 9: the sources stay as they are), and verifies it.
     async fn replicate(&self, copy: CopySource) -> Result<ChunkserverReply, ControlError> {
         let at = ChunkRef { chunk: copy.chunk, disk: copy.disk };
-        let store = self.disk(at).map_err(refused)?.store.clone();
+        let disk = self.disk(at).map_err(refused)?;
+        let store = &disk.store;
         if copy.len == 0 || copy.sources.is_empty() {
             return Err(ControlError::new(Kind::Invalid, "a copy needs a length and a source"));
         }
@@ -188,7 +201,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                 format!("{REPLICATIONS_MAX} copies, or one of this chunk, are under way: retry"),
             ));
         };
-        let bytes = self.copy_chunk(&store, at, &copy).await?;
+        let bytes = self.copy_chunk(&disk, at, &copy).await?;
         let stat = if copy.seal {
             let stat = store.seal(copy.chunk, copy.len).await;
             let stat = stat.map_err(|error| self.refuse(at, error))?;
@@ -201,7 +214,9 @@ impl<S: ChunkStore> Chunkserver<S> {
         if copy.seal {
             // The copy is verified from the medium, of a replica that was here before too: masters
             // drop others on the strength of this answer.
-            let verified = read_through(&self.0.env, &store, copy.chunk, copy.len, async |_| ());
+            let urgency = copy.urgency().unwrap_or(Urgency::Copy);
+            let verified = ReadThrough { env: &self.0.env, disk: &disk, urgency };
+            let verified = verified.run(copy.chunk, copy.len, async |_| ());
             verified.await.map_err(|error| self.refuse(at, error))?;
         }
         self.count(|stats| {
@@ -213,10 +228,11 @@ impl<S: ChunkStore> Chunkserver<S> {
 
     async fn copy_chunk(
         &self,
-        store: &S,
+        disk: &Disk<S>,
         at: ChunkRef,
         copy: &CopySource,
     ) -> Result<u64, ControlError> {
+        let store = &disk.store;
         // A copy that was interrupted goes on where it stopped; a sealed one is done.
         let mut offset = match store.stat(copy.chunk) {
             Ok(ReplicaStat { state: ReplicaState::Sealed, durable_bound, .. })
@@ -254,7 +270,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                 }
             };
             want = (want * 2).min(READ_LEN_MAX);
-            bytes += sectors.len() as u64;
+            let stored = sectors.len();
             let append = Append {
                 chunk: copy.chunk,
                 epoch: copy.epoch,
@@ -265,8 +281,20 @@ impl<S: ChunkStore> Chunkserver<S> {
                 repair: true,
                 purpose: Purpose::Data,
             };
-            match store.append(append).await {
-                Ok(appended) => (offset, busy_since) = (appended.len, None),
+            let taken = store.append(append);
+            let taken = match copy.urgency() {
+                None => disk.share.foreground(&self.0.env, taken).await,
+                Some(urgency) => {
+                    let work = (urgency, stored as u64);
+                    let shared = disk.share.background(&self.0.env, work, taken).await;
+                    shared.unwrap_or(Err(StoreError::Busy))
+                }
+            };
+            match taken {
+                Ok(appended) => {
+                    bytes += stored as u64;
+                    (offset, busy_since) = (appended.len, None);
+                }
                 Err(StoreError::Busy) => {
                     let since = *busy_since.get_or_insert(self.0.env.now());
                     if self.0.env.now().since(since) >= BUSY_WAIT_MAX {

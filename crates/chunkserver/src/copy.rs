@@ -13,6 +13,7 @@ use wire::sector::{AppendAt, parse_footer};
 
 use crate::limits::{BUSY_PAUSE, BUSY_WAIT_MAX, COPY_READ_TIMEOUT};
 use crate::server::Chunkserver;
+use crate::share::Urgency;
 
 /// Sources and length of a copy; see [`ChunkserverRequest::Replicate`].
 pub(crate) struct CopySource {
@@ -25,6 +26,24 @@ pub(crate) struct CopySource {
     pub(crate) token: [u8; 16],
     pub(crate) seal: bool,
     pub(crate) fragment: Option<Fragment>,
+    pub(crate) urgent: bool,
+}
+
+impl CopySource {
+    /// Urgency of its reads and appends; none of a copy that recovery, and so an opening, waits for.
+    pub(crate) fn urgency(&self) -> Option<Urgency> {
+        let urgency = if self.urgent { Urgency::NoMargin } else { Urgency::Copy };
+        self.seal.then_some(urgency)
+    }
+
+    /// Priority of its reads from sources.
+    pub(crate) fn priority(&self) -> Priority {
+        match self.urgency() {
+            // At the target it has its share; here it may not wait.
+            None | Some(Urgency::NoMargin) => Priority::Foreground,
+            Some(_) => Priority::Background,
+        }
+    }
 }
 
 impl<S: ChunkStore> Chunkserver<S> {
@@ -75,7 +94,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                     blocks: false,
                 });
                 let (env, endpoint) = (&self.0.env, &self.0.endpoint);
-                let sector = call_read(env, endpoint, place, read, copy.token).await;
+                let sector = call_read(env, endpoint, place, read, copy).await;
                 if sector.is_ok_and(|sector| parts.push(&sector).is_ok()) {
                     break;
                 }
@@ -132,7 +151,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             cell_sector: None,
             blocks: false,
         });
-        let sectors = call_read(&self.0.env, &self.0.endpoint, place, read, copy.token).await?;
+        let sectors = call_read(&self.0.env, &self.0.endpoint, place, read, copy).await?;
         // Short appends make many sectors: one append takes a part of them.
         let mut end = usable_len(&sectors, APPEND_SECTORS_MAX * SECTOR);
         while end >= SECTOR {
@@ -169,7 +188,7 @@ pub(crate) async fn call_read(
     endpoint: &Endpoint,
     place: &ReplicaPlace,
     read: DataRequest,
-    token: [u8; 16],
+    copy: &CopySource,
 ) -> Result<Buf, NoSectors> {
     let lost = |why: &dyn std::fmt::Display| NoSectors::Lost(why.to_string());
     let give_up = env.now() + BUSY_WAIT_MAX;
@@ -177,10 +196,10 @@ pub(crate) async fn call_read(
         let request = Request {
             service: Service::DATA,
             op: read.op(),
-            priority: Priority::Background,
+            priority: copy.priority(),
             flow: 0,
             trace: env.trace(),
-            token: Token(token),
+            token: Token(copy.token),
             body: read.encode(),
             payload: None,
         };

@@ -5,7 +5,7 @@ use base::{ChunkId, Epoch};
 use chunkstore::{Append, ChunkStore, StoreError};
 use metrics::{Fact, Outcome, Span, Step};
 use runtime::Buf;
-use transport::{Request, Response};
+use transport::{Priority, Request, Response};
 use wire::data::{
     AppendRequest, ChunkRef, CommitRequest, DataError, DataReply, DataRequest, ReadRequest,
     ReplicaStat, ReplicaState,
@@ -15,8 +15,9 @@ use wire::sector::parse_footer;
 use wire::token::Token;
 
 use crate::limits::READ_LEN_MAX;
-use crate::server::Chunkserver;
+use crate::server::{Chunkserver, Disk};
 use crate::shard::Origin;
+use crate::share::{TooManyWait, Urgency};
 
 impl<S: ChunkStore> Chunkserver<S> {
     pub(crate) async fn answer_data(
@@ -48,6 +49,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                 Some(Err(_)) => Err(DataError::Busy),
                 None => {
                     let payload = request.payload.take();
+                    let asked = (asked, request.priority);
                     self.serve(asked, request.token, payload, origin).await
                 }
             },
@@ -72,7 +74,7 @@ impl<S: ChunkStore> Chunkserver<S> {
 
     async fn serve(
         &self,
-        request: DataRequest,
+        (request, priority): (DataRequest, Priority),
         token: Token,
         payload: Option<Buf>,
         origin: Origin<'_>,
@@ -95,7 +97,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                 self.note_committed(commit);
                 Ok((DataReply::Done, None))
             }
-            DataRequest::Read(read) => self.read(read, origin).await,
+            DataRequest::Read(read) => self.read(read, priority, origin).await,
             DataRequest::Fence(fence) => {
                 let disk = self.disk(fence.at)?;
                 let stat = disk.store.fence(fence.at.chunk, fence.epoch).await;
@@ -160,7 +162,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             repair: false,
             purpose: request.purpose,
         };
-        let appended = disk.store.append(append).await;
+        let appended = disk.share.foreground(&self.0.env, disk.store.append(append)).await;
         let appended = appended.map_err(|error| self.data_error(request.at, error))?;
         if !known && is_open() {
             self.note_committed(commit);
@@ -234,6 +236,7 @@ impl<S: ChunkStore> Chunkserver<S> {
     async fn read(
         &self,
         request: ReadRequest,
+        priority: Priority,
         origin: Origin<'_>,
     ) -> Result<(DataReply, Option<Buf>), DataError> {
         if request.len == 0 || request.len > READ_LEN_MAX {
@@ -261,7 +264,8 @@ impl<S: ChunkStore> Chunkserver<S> {
         }
         if let Some(index) = request.cell_sector {
             let _held = self.0.read_bytes.take(SECTOR).ok_or(DataError::Busy)?;
-            let read = disk.store.read_cell_sector(chunk, request.offset, index).await;
+            let read = disk.store.read_cell_sector(chunk, request.offset, index);
+            let read = self.share_read(&disk, priority, SECTOR, read).await?;
             let read = read.map_err(|error| self.data_error(request.at, error))?;
             return Ok((reply, Some(read.sectors)));
         }
@@ -271,10 +275,13 @@ impl<S: ChunkStore> Chunkserver<S> {
         let _held = self.0.read_bytes.take(bytes).ok_or(DataError::Busy)?;
         self.0.env.note(Step::Admitted, Fact::Chunk(chunk));
         let waits = || origin.waits(self.0.env.now());
-        let read = match request.blocks {
-            true => disk.store.read_blocks(chunk, request.offset, len, waits).await,
-            false => disk.store.read_while(chunk, request.offset, len, waits).await,
+        let read = async {
+            match request.blocks {
+                true => disk.store.read_blocks(chunk, request.offset, len, waits).await,
+                false => disk.store.read_while(chunk, request.offset, len, waits).await,
+            }
         };
+        let read = self.share_read(&disk, priority, bytes, read).await?;
         if let Err(StoreError::Unwanted { device_asked }) = read {
             self.give_up(device_asked);
         } else if !waits() {
@@ -291,6 +298,26 @@ impl<S: ChunkStore> Chunkserver<S> {
             stats.read_bytes += sectors.len() as u64;
         });
         Ok((reply, Some(sectors)))
+    }
+}
+
+impl<S: ChunkStore> Chunkserver<S> {
+    /// Reads as what it is: a user waits for it, or it is part of a copy, and gets that share of the disk.
+    async fn share_read(
+        &self,
+        disk: &Disk<S>,
+        priority: Priority,
+        bytes: usize,
+        read: impl Future<Output = Result<chunkstore::Read, StoreError>>,
+    ) -> Result<Result<chunkstore::Read, StoreError>, DataError> {
+        let env = &self.0.env;
+        match priority {
+            Priority::Background => {
+                let share = disk.share.background(env, (Urgency::Copy, bytes as u64), read).await;
+                share.map_err(|TooManyWait| DataError::Busy)
+            }
+            Priority::Control | Priority::Foreground => Ok(disk.share.foreground(env, read).await),
+        }
     }
 }
 

@@ -23,7 +23,9 @@ mod scrub;
 mod scrub_rate;
 mod server;
 mod shard;
+mod share;
 
 pub use config::Config;
 pub use server::{Chunkserver, Stats};
 pub use shard::ShardDirectory;
+pub use share::BackgroundShare;

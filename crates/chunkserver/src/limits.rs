@@ -69,3 +69,20 @@ pub const COPY_READ_TIMEOUT: Duration = Duration::from_secs(5);
 pub const BUSY_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Pause between two attempts at a busy source.
 pub const BUSY_PAUSE: Duration = Duration::from_millis(20);
+
+/// Background operations that wait for one disk, at most; more are answered busy. Each takes half a second
+/// at the least rate, so that the last one is served before its caller gives it up.
+pub const SHARE_WAITING_MAX: usize = 8;
+const _: () = assert!(SHARE_WAITING_MAX as u64 * 500 < COPY_READ_TIMEOUT.as_millis() as u64);
+/// A foreground operation in this time makes the disk a busy one; a background operation in this time
+/// may have made a foreground one slower.
+pub const SHARE_RECENT: Duration = Duration::from_millis(100);
+/// Pause between two judgements whether the foreground suffers from background work.
+pub const SHARE_JUDGED: Duration = Duration::from_secs(1);
+/// It does when the 99th percentile beside background work is above so many thousandths of that without.
+pub const SHARE_SUFFERS_PER_MILLE: u64 = 1200;
+/// Latencies from which on they say something: the 99th percentile has two above it.
+pub const SHARE_SAMPLES_MIN: u64 = 200;
+/// Time after which latencies without background work are old: they are kept for as long again, and
+/// for longer where none have come since.
+pub const SHARE_WINDOW: Duration = Duration::from_secs(10);

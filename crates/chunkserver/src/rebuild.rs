@@ -265,7 +265,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                     blocks: false,
                 });
                 let (env, endpoint) = (&self.0.env, &self.0.endpoint);
-                let Ok(sector) = call_read(env, endpoint, place, read, copy.token).await else {
+                let Ok(sector) = call_read(env, endpoint, place, read, copy).await else {
                     continue;
                 };
                 let own = Fragment { number: place.fragment, ..rebuild.fragment };

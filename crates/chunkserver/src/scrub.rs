@@ -5,13 +5,14 @@
 use std::rc::Rc;
 
 use base::ChunkId;
-use chunkstore::{ChunkStore, StoreError};
+use chunkstore::{ChunkStore, Read, StoreError};
 use runtime::{Class, Env};
 use wire::data::{ReplicaStat, ReplicaState};
 use wire::row::logical_end;
 
 use crate::limits::{BUSY_PAUSE, BUSY_WAIT_MAX, READ_LEN_MAX};
 use crate::server::{Chunkserver, Disk};
+use crate::share::Urgency;
 
 /// Replicas listed at a time.
 const PAGE: usize = 64;
@@ -80,7 +81,8 @@ impl<S: ChunkStore> Chunkserver<S> {
             self.0.scrub_rate.pace(&self.0.env, bytes).await;
         };
         // Other errors: the replica was deleted, memory was short for long, or the disk has failed.
-        let read = read_through(&self.0.env, &disk.store, chunk, stat.len, pace).await;
+        let read = ReadThrough { env: &self.0.env, disk, urgency: Urgency::Scrub };
+        let read = read.run(chunk, stat.len, pace).await;
         if matches!(read, Err(StoreError::Corrupt { .. })) {
             self.note_damaged(disk.id, chunk);
         }
@@ -92,36 +94,55 @@ fn is_scrubbed(state: ReplicaState) -> bool {
     matches!(state, ReplicaState::Open | ReplicaState::Fenced(_) | ReplicaState::Sealed)
 }
 
-/// Reads the first `len` bytes of a replica, each sector of which the store verifies; less where it
-/// is sealed at less by then. `pace` gets the bytes of each read.
-pub(crate) async fn read_through<S: ChunkStore>(
-    env: &Env,
-    store: &S,
-    chunk: ChunkId,
-    len: u32,
-    pace: impl AsyncFn(u64),
-) -> Result<(), StoreError> {
-    let (mut offset, mut busy_since) = (0, None);
-    while offset < len {
-        match store.read(chunk, offset, READ_LEN_MAX.min(len - offset)).await {
-            Ok(read) => {
-                // Sectors hold 1 to 4048 bytes: a read may bring less than it asked for.
-                let Some(end) = logical_end(&read.sectors).filter(|&end| end > offset) else {
-                    let sealed_here = store.stat(chunk)?.durable_bound <= offset;
-                    return if sealed_here { Ok(()) } else { Err(StoreError::Corrupt { offset }) };
-                };
-                (offset, busy_since) = (end, None);
-                pace(read.sectors.len() as u64).await;
-            }
-            Err(StoreError::Busy) => {
-                let since = *busy_since.get_or_insert(env.now());
-                if env.now().since(since) >= BUSY_WAIT_MAX {
-                    return Err(StoreError::Busy);
-                }
-                env.sleep(BUSY_PAUSE).await;
-            }
-            Err(error) => return Err(error),
-        }
+/// A read of a whole replica, as background work of its disk.
+pub(crate) struct ReadThrough<'a, S> {
+    pub(crate) env: &'a Env,
+    pub(crate) disk: &'a Disk<S>,
+    pub(crate) urgency: Urgency,
+}
+
+impl<S: ChunkStore> ReadThrough<'_, S> {
+    async fn read(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<Read, StoreError> {
+        let read = self.disk.store.read(chunk, offset, len);
+        let shared = self.disk.share.background(self.env, (self.urgency, len.into()), read).await;
+        shared.unwrap_or(Err(StoreError::Busy))
     }
-    Ok(())
+
+    /// Reads the first `len` bytes of a replica, each sector of which the store verifies; less where it is
+    /// sealed at less by then. `pace` gets the bytes of each read.
+    pub(crate) async fn run(
+        &self,
+        chunk: ChunkId,
+        len: u32,
+        pace: impl AsyncFn(u64),
+    ) -> Result<(), StoreError> {
+        let (env, store) = (self.env, &self.disk.store);
+        let (mut offset, mut busy_since) = (0, None);
+        while offset < len {
+            match self.read(chunk, offset, READ_LEN_MAX.min(len - offset)).await {
+                Ok(read) => {
+                    // Sectors hold 1 to 4048 bytes: a read may bring less than it asked for.
+                    let Some(end) = logical_end(&read.sectors).filter(|&end| end > offset) else {
+                        let sealed_here = store.stat(chunk)?.durable_bound <= offset;
+                        return if sealed_here {
+                            Ok(())
+                        } else {
+                            Err(StoreError::Corrupt { offset })
+                        };
+                    };
+                    (offset, busy_since) = (end, None);
+                    pace(read.sectors.len() as u64).await;
+                }
+                Err(StoreError::Busy) => {
+                    let since = *busy_since.get_or_insert(env.now());
+                    if env.now().since(since) >= BUSY_WAIT_MAX {
+                        return Err(StoreError::Busy);
+                    }
+                    env.sleep(BUSY_PAUSE).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
 }

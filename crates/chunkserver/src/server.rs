@@ -23,6 +23,7 @@ use crate::owner::{DiskOwner, Home};
 use crate::probe::Probes;
 use crate::scrub_rate::ScrubRate;
 use crate::shard::{Forwarded, Origin, ShardDirectory, ShardReport};
+use crate::share::DiskShare;
 
 /// Counters since the start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -90,12 +91,14 @@ pub(crate) struct Disk<S> {
     /// What is known of the cluster it belongs to.
     pub(crate) owner: RefCell<DiskOwner>,
     pub(crate) probes: Probes,
+    pub(crate) share: DiskShare,
 }
 
 impl<S> Disk<S> {
-    fn new(id: DiskId, path: String, store: S, owner: DiskOwner) -> Disk<S> {
+    fn new(id: DiskId, (path, store): (String, S), owner: DiskOwner, config: &Config) -> Disk<S> {
         let (failed, owner, probes) = (Cell::new(false), RefCell::new(owner), Probes::default());
-        Disk { id, path, store, failed, owner, probes }
+        let share = DiskShare::new(config.background);
+        Disk { id, path, store, failed, owner, probes, share }
     }
 }
 
@@ -166,10 +169,11 @@ impl<S: ChunkStore> Chunkserver<S> {
         directory: &ShardDirectory,
     ) -> Result<Chunkserver<S>, TransportError> {
         let listen = config.listen;
-        let disks = disks.into_iter().map(|(path, store)| {
-            let id = store.info().disk;
-            (id, Rc::new(Disk::new(id, path, store, DiskOwner::Unjudged)))
+        let disks = disks.into_iter().map(|named| {
+            let id = named.1.info().disk;
+            (id, Rc::new(Disk::new(id, named, DiskOwner::Unjudged, &config)))
         });
+        let disks = disks.collect();
         let key = config.token_key.clone().unwrap_or_else(|| TokenKey::of_cluster(None));
         let shards = config.shards.max(1) as usize;
         let scrub_rate = ScrubRate::new(env, config.scrub_rate, config.shards);
@@ -179,7 +183,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             left_out: RefCell::new(config.left_out.iter().cloned().collect()),
             stopped: Cell::new(false),
             config,
-            disks: RefCell::new(disks.collect()),
+            disks: RefCell::new(disks),
             committed: RefCell::default(),
             writer_seen: RefCell::default(),
             unsound: RefCell::default(),
@@ -331,6 +335,12 @@ impl<S: ChunkStore> Chunkserver<S> {
         others.iter().fold(self.0.stats.get(), |sum, shard| sum.plus(&shard.stats))
     }
 
+    /// For each disk of this shard, the share of its time that copies and scrub have beside foreground work
+    /// now, in thousandths (C20).
+    pub fn background_shares(&self) -> Vec<(DiskId, u32)> {
+        self.disks().iter().map(|disk| (disk.id, disk.share.per_mille())).collect()
+    }
+
     /// This shard's disks, as heartbeats report them.
     pub fn disk_reports(&self) -> Vec<DiskReport> {
         let report = |disk: &Rc<Disk<S>>| {
@@ -380,7 +390,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             Some(_) => DiskOwner::Added,
             None => DiskOwner::Unjudged,
         };
-        let disk = Rc::new(Disk::new(id, path, store, owner));
+        let disk = Rc::new(Disk::new(id, (path, store), owner, &self.0.config));
         self.0.disks.borrow_mut().insert(id, disk.clone());
         self.scrub(disk);
         self.0.env.mark("chunkserver: absent disk is back");

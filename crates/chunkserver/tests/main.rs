@@ -248,6 +248,7 @@ impl Bed {
             token: self.token().0,
             seal: true,
             fragment: None,
+            urgent: false,
         }
     }
 
@@ -437,6 +438,7 @@ fn a_copy_is_equal_and_sealed() {
             token: bed.token().0,
             seal: true,
             fragment: None,
+            urgent: false,
         };
         let reply = bed.control(1, replicate.clone()).await.unwrap();
         let ChunkserverReply::Replicated { stat, .. } = reply else { panic!("{reply:?}") };
@@ -471,6 +473,7 @@ fn a_short_fenced_replica_is_completed_in_place() {
             token: token.0,
             seal,
             fragment: None,
+            urgent: false,
         };
         let reply = bed.control(1, replicate(false)).await.unwrap();
         let ChunkserverReply::Replicated { stat, bytes } = reply else { panic!("{reply:?}") };
@@ -519,6 +522,7 @@ fn tombstone_of_a_fence_is_filled_and_stays_fenced() {
                 token,
                 seal,
                 fragment: None,
+                urgent: false,
             };
             let reply = bed.control(1, order).await.unwrap();
             let ChunkserverReply::Replicated { stat, bytes } = reply else { panic!("{reply:?}") };

@@ -108,6 +108,8 @@ pub struct CopyOrder {
     pub seal: bool,
     /// The fragment to make; none where replicas are copies.
     pub fragment: Option<Fragment>,
+    /// The chunk survives no further loss.
+    pub urgent: bool,
 }
 
 /// Replicas on a disk, in order, and whether more follow.

@@ -482,6 +482,7 @@ impl<L: Log> Service<L> {
             token: self.chunk_token(tail.id, Rights::READ, Epoch::NONE),
             seal: false,
             fragment: None,
+            urgent: true,
         };
         let mut pause = RETRY.0;
         for attempt in 1.. {

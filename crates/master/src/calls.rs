@@ -141,7 +141,7 @@ impl ChunkserverCalls for TransportCalls {
         to: ReplicaPlace,
         order: CopyOrder,
     ) -> LocalFuture<'_, Result<(ReplicaStat, u64), CallError>> {
-        let CopyOrder { chunk, epoch, base, len, sources, token, seal, fragment } = order;
+        let CopyOrder { chunk, epoch, base, len, sources, token, seal, fragment, urgent } = order;
         let (disk, token) = (to.disk, token.0);
         let order = ChunkserverRequest::Replicate {
             chunk,
@@ -153,6 +153,7 @@ impl ChunkserverCalls for TransportCalls {
             token,
             seal,
             fragment,
+            urgent,
         };
         Box::pin(async move {
             match self.control(to, order).await? {

@@ -162,6 +162,11 @@ pub fn chunkserver(text: &mut Exposition, server: &Chunkserver<FlashStore>) {
     ] {
         text.counters(name, help).sample(&[], value as f64);
     }
+    let help = "Share of a disk's time that copies and scrub have beside foreground work.";
+    let mut shares = text.gauges("craton_background_share", help);
+    for (disk, per_mille) in server.background_shares() {
+        shares.sample(&[("disk", &disk.to_string())], f64::from(per_mille) / 1000.0);
+    }
 }
 
 /// Disks: `disk` is the incarnation, `path` its path.

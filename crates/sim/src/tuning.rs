@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base::MIB;
 use base::limits::SECTOR;
+use chunkserver::BackgroundShare;
 use chunkstore::limits::READS_AT_DEVICE_MAX;
 use client::limits::{APPENDS_INFLIGHT_DEFAULT, CHASE_BYTES_ALL_DEFAULT, CHASE_BYTES_DEFAULT};
 use client::limits::{BACKUP_BURST, BACKUP_DELAY_UNKNOWN, HEALTH_RECORDS_MAX, READ_FAILED_MAX};
@@ -31,6 +32,8 @@ pub struct Tuning {
     pub scrub_pause: Duration,
     /// Silence of a writer after which chunkservers report it.
     pub writer_quiet: Duration,
+    /// Share of a disk for copies and scrub.
+    pub background: BackgroundShare,
     /// Bytes by which the file of a store grows.
     pub grow_step: u64,
     /// Reads that a store asks its device for at once.
@@ -47,6 +50,7 @@ impl Default for Tuning {
             heartbeat: Duration::from_millis(250),
             scrub_pause: Duration::from_secs(60),
             writer_quiet: Duration::from_secs(30),
+            background: BackgroundShare::default(),
             grow_step: 16 * MIB,
             reads_at_device: READS_AT_DEVICE_MAX,
             first: None,
@@ -137,6 +141,12 @@ impl Tuning {
             // Half of the runs have plain sectors.
             let codecs = [Codec::Lz4, Codec::Lz4, Codec::Zstd, Codec::Plain];
             client.compression = (own.below(2) == 0).then(|| Compression::of(*own.pick(&codecs)));
+            let share = BackgroundShare::default();
+            tuning.background = BackgroundShare {
+                busy: *own.pick(&[20, share.busy, 1000]),
+                idle: *own.pick(&[100, share.idle, 1000]),
+                ..share
+            };
             tuning.reads_at_device = *rng.pick(&[1, READS_AT_DEVICE_MAX]);
             tuning
         })

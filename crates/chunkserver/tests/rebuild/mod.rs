@@ -74,6 +74,7 @@ impl Bed {
             token,
             seal,
             fragment,
+            urgent: false,
         }
     }
 

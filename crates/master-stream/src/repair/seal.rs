@@ -265,6 +265,7 @@ impl<L: Log> Service<L> {
             token: self.chunk_token(chunk.id, Rights::READ, base::Epoch::NONE),
             seal: true,
             fragment: None,
+            urgent: false,
         };
         let call = self.calls.replicate(self.address(place), order);
         let answer = self.env.timeout(self.config.copy_timeout, call).await;

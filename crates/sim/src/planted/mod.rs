@@ -28,6 +28,7 @@ use base::ChunkId;
 use block_proto::Sequence;
 use block_volume::ids::SegmentId;
 use block_volume::limits::BLOCK;
+use chunkserver::BackgroundShare;
 use master::MasterTiming;
 use runtime::{Duration, Rng};
 
@@ -126,11 +127,13 @@ pub enum Planted {
     DrainDropsFirst,
     /// Masters take a server for drained whatever is left there.
     DrainedTooSoon,
+    /// Chunkservers give copies next to nothing of their disks, and no least rate.
+    NoFloor,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 46] = [
+    pub const ALL: [Planted; 47] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -177,6 +180,7 @@ impl Planted {
         Planted::LateOpenFences,
         Planted::DrainDropsFirst,
         Planted::DrainedTooSoon,
+        Planted::NoFloor,
     ];
 }
 
@@ -314,6 +318,14 @@ pub(crate) fn times_of(mut timing: MasterTiming) -> MasterTiming {
         timing.drained_left = u64::MAX;
     }
     timing
+}
+
+/// The share of a disk for copies, which may have a bug.
+pub(crate) fn share_of(share: BackgroundShare) -> BackgroundShare {
+    match acts(Planted::NoFloor) {
+        true => BackgroundShare { busy: 1, idle: 1, urgent: 1, floor_bytes_per_s: 0 },
+        false => share,
+    }
 }
 
 /// Whether a bug that is planted on this thread acts seldom.

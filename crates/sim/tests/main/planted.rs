@@ -3,7 +3,7 @@
 use sim::{Planted, find, run_planted, run_seed};
 
 /// Each bug with scenarios and the seeds that find it first there, and what is said then.
-const FOUND: [(Planted, &str, u64, &str); 49] = [
+const FOUND: [(Planted, &str, u64, &str); 50] = [
     // Oracle: acknowledged bytes are there.
     (Planted::AckEarly, "append-blackout", 13, "were acknowledged"),
     (Planted::AckUnsent, "append-writers", 0, "were there before"),
@@ -22,6 +22,7 @@ const FOUND: [(Planted, &str, u64, &str); 49] = [
     // Liveness: the cluster is whole again.
     (Planted::NoSeal, "append", 0, "not whole"),
     (Planted::NoRepair, "append-wipe", 0, "not whole"),
+    (Planted::NoFloor, "append-wipe", 0, "not whole"),
     // Liveness: two servers of three are enough.
     (Planted::FillRepairing, "chase-three", 0, "is not opened on two of three servers"),
     // Audit: all replicas are there, and nothing else.

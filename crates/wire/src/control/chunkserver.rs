@@ -31,6 +31,9 @@ pub enum ChunkserverRequest {
         seal: bool,
         /// The fragment to make; none where replicas are copies.
         fragment: Option<Fragment>,
+        /// The chunk survives no further loss: the copy has a larger share of the disks
+        /// (`protocols-tail.md` 10.14).
+        urgent: bool,
     },
     /// Remove replicas: a committed decision of the partition that owns them.
     Delete {

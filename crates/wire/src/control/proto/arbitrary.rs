@@ -458,9 +458,9 @@ fn chunkserver_request() -> impl Strategy<Value = ChunkserverRequest> {
     prop_oneof![
         made!((chunk, chunk()), (disk, disk()), (epoch, epoch()), (base, any::<u64>()),
             (len, chunk_len()), (sources, vec(replica(), 0..4)), (token, any::<[u8; 16]>()),
-            (seal, any::<bool>()), (fragment, option::of(fragment())) => {
+            (seal, any::<bool>()), (fragment, option::of(fragment())), (urgent, any::<bool>()) => {
             ChunkserverRequest::Replicate {
-                chunk, disk, epoch, base, len, sources, token, seal, fragment,
+                chunk, disk, epoch, base, len, sources, token, seal, fragment, urgent,
             }
         }),
         made!((disk, disk()), (chunks, vec(chunk(), 0..5)), (not_after_s, any::<u64>()) => {

@@ -108,6 +108,7 @@ impl Proto for ChunkserverRequest {
                 token,
                 seal,
                 fragment,
+                urgent,
             } => Ask::Replicate(Replicate {
                 chunk: chunk.get(),
                 disk: u128_bytes(disk.get()),
@@ -118,6 +119,7 @@ impl Proto for ChunkserverRequest {
                 token: token.to_vec(),
                 seal: *seal,
                 fragment: fragment.as_ref().map(Proto::to_pb),
+                urgent: *urgent,
             }),
             ChunkserverRequest::Delete { disk, chunks, not_after_s } => {
                 Ask::Delete(disk_chunks(*disk, chunks, *not_after_s))
@@ -159,6 +161,7 @@ impl Proto for ChunkserverRequest {
                 token: secret(&pb.token, "ChunkserverRequest.Replicate.token")?,
                 seal: pb.seal,
                 fragment: pb.fragment.map(Proto::from_pb).transpose()?,
+                urgent: pb.urgent,
             },
             Ask::Delete(pb) => {
                 let (disk, chunks, not_after_s) = from_disk_chunks(pb)?;
