@@ -19,7 +19,8 @@ use crate::limits::{
     SHARE_WINDOW,
 };
 
-/// Shares of a disk's time for background work, in thousandths, and the least that it gets.
+/// Shares of a disk's time for background work, in thousandths, and the least that it gets. Without a
+/// share it gets the least alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BackgroundShare {
     /// While there is foreground work.
@@ -182,9 +183,11 @@ impl DiskShare {
             Urgency::NoMargin => urgent.max(share),
             _ => share * self.allowance.get() / 1000,
         };
-        let share = u64::from(share.clamp(1, 1000));
+        let share = u64::from(share.min(1000));
         let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        let pause = Duration::from_nanos(took_ns.saturating_mul(1000 - share) / share);
+        // Without a share there is the floor alone.
+        let pause_ns = took_ns.saturating_mul(1000 - share).checked_div(share).unwrap_or(u64::MAX);
+        let pause = Duration::from_nanos(pause_ns);
         if floor_bytes_per_s == 0 {
             return pause;
         }

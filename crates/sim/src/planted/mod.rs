@@ -323,7 +323,7 @@ pub(crate) fn times_of(mut timing: MasterTiming) -> MasterTiming {
 /// The share of a disk for copies, which may have a bug.
 pub(crate) fn share_of(share: BackgroundShare) -> BackgroundShare {
     match acts(Planted::NoFloor) {
-        true => BackgroundShare { busy: 1, idle: 1, urgent: 1, floor_bytes_per_s: 0 },
+        true => BackgroundShare { busy: 0, idle: 0, urgent: 0, floor_bytes_per_s: 0 },
         false => share,
     }
 }
