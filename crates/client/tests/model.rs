@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use base::{ChunkId, DiskId, Epoch, ServerId};
 use client::writer::{
-    Action, ChaseBudget, Event, OpDone, OpError, SendError, SendId, StreamOp, Writer, WriterConfig,
-    WriterError,
+    Action, ChaseBudget, Event, Laid, OpDone, OpError, SendError, SendId, StreamOp, Writer,
+    WriterConfig, WriterError,
 };
 use runtime::{Duration, Instant};
 use wire::control::{ChunkPlace, ReplicaPlace, WriterGrant};
@@ -74,9 +74,10 @@ struct Model {
     failed: Option<WriterError>,
     placed: BTreeMap<u64, AppendAt>,
     lens: Vec<u32>,
-    /// Whether each is laid out as a row, and so what chunks hold.
-    rows: Vec<bool>,
-    layouts: BTreeMap<ChunkId, bool>,
+    /// What the sectors of each are, and so what chunks hold.
+    laid: Vec<Laid>,
+    layouts: BTreeMap<ChunkId, Laid>,
+    last_laid: Laid,
     acked: u64,
     /// Appends whose bytes the writer has let go.
     released: BTreeSet<u64>,
@@ -122,8 +123,9 @@ impl Model {
             failed: None,
             placed: BTreeMap::new(),
             lens: vec![],
-            rows: vec![],
+            laid: vec![],
             layouts: BTreeMap::new(),
+            last_laid: Laid::Plain,
             acked: 0,
             released: BTreeSet::new(),
             left: BTreeSet::new(),
@@ -202,12 +204,15 @@ impl Model {
     fn act(&mut self, action: Action) {
         assert!(self.closed.is_none() && self.failed.is_none(), "acts after its end: {action:?}");
         match action {
-            Action::Place { seq, at } => {
+            Action::Place { seq, at, laid, .. } => {
                 assert!(seq >= self.acked, "an acknowledged append is moved");
                 self.placed.insert(seq, at);
-                let rows = self.rows[seq as usize];
-                let layout = *self.layouts.entry(at.chunk).or_insert(rows);
-                assert_eq!(layout, rows, "{} has rows and plain sectors", at.chunk);
+                let was = std::mem::replace(&mut self.laid[seq as usize], laid);
+                let layout = *self.layouts.entry(at.chunk).or_insert(laid);
+                assert_eq!(layout, laid, "{} has rows and plain sectors", at.chunk);
+                // Only for a chunk of another kind, or from one, an append is laid out anew.
+                let coded = |laid| matches!(laid, Laid::Coded(_));
+                assert!(was == laid || coded(was) || coded(laid));
             }
             Action::Send { id, request, to, .. } => {
                 let at = self.placed[&id.seq];
@@ -464,9 +469,13 @@ impl Model {
                 let len = self.rng.between(1, 700) as u32;
                 self.lens.push(len);
                 // What the caller lays out follows the policy, which is set now and then.
-                let rows = self.rows.last().copied().unwrap_or(false) ^ self.rng.one_in(10);
-                self.rows.push(rows);
-                self.give(Event::Append { len, bytes: 4096, rows });
+                let mut laid = self.last_laid;
+                if self.rng.one_in(10) {
+                    laid = if laid == Laid::Plain { Laid::Row } else { Laid::Plain };
+                }
+                self.last_laid = laid;
+                self.laid.push(laid);
+                self.give(Event::Append { len, bytes: 4096, laid });
             }
             20..=21 => {
                 let server = self.rng.below(6) as usize;

@@ -16,6 +16,7 @@ mod chase;
 mod chunk;
 mod core;
 mod event;
+mod layout;
 mod ops;
 mod timers;
 
@@ -24,3 +25,5 @@ pub use self::core::Writer;
 pub use event::{
     Action, Event, OpDone, OpError, SendError, SendId, StreamOp, WriterConfig, WriterError,
 };
+pub(crate) use layout::bytes_max;
+pub use layout::{Fragments, Laid, Layout};
