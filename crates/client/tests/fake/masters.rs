@@ -190,12 +190,13 @@ impl FakeState {
 
     fn top_up(&mut self, file: FileId, wanted: u8, avoid: &[ServerId]) {
         let (policy, epoch) = (self.streams[&file].policy, self.streams[&file].epoch);
+        let places = self.health.len() - self.no_place.len();
+        let Policy { copies, data, .. } = policy.for_places(places);
+        let shape = (copies, data);
         let has_avoided = |chunk: &Chunk| {
             chunk.servers.iter().any(|&server| avoid.contains(&ServerId::new(server as u32)))
         };
-        let useful = |chunk: &Chunk| {
-            !has_avoided(chunk) && (chunk.copies, chunk.data) == (policy.copies, policy.data)
-        };
+        let useful = |chunk: &Chunk| !has_avoided(chunk) && (chunk.copies, chunk.data) == shape;
         self.streams.get_mut(&file).unwrap().spares.retain(useful);
         while self.streams[&file].spares.len() < usize::from(wanted) {
             let Some(chunk) = self.allocate(policy, epoch, avoid) else { return };
