@@ -490,7 +490,7 @@ impl Shared {
                     let rows = &mut *client.0.rows.borrow_mut();
                     let compression = compression.or(client.config().compression);
                     if staged.laid() != *laid {
-                        self.env.mark("writer: laid out anew");
+                        self.env.mark("writer: laid out again");
                     }
                     let place = (*at, *laid, compression);
                     let placed = staged.place(self.env.pool(), rows, place).is_ok();

@@ -135,6 +135,11 @@ impl Gathered {
         Joined::Bytes(Extent::of_rows(bytes, skip, want), odd)
     }
 
+    /// The row that holds a byte, as the first of the answers has it.
+    pub(crate) fn row(&self, offset: u32) -> Option<RowSeen> {
+        self.cells.iter().find_map(|cells| cells.row(offset)).map(|(row, _)| RowSeen::of(row))
+    }
+
     /// Cells with equal heads of the row that holds a byte: the most that there are of one row.
     fn row_group(&self, offset: u32) -> Option<Vec<(&Row, CellSectors<'_>)>> {
         let cells: Vec<_> =
@@ -176,8 +181,6 @@ pub(crate) struct RowSeen {
     pub(crate) offset: u32,
     /// Its bytes.
     pub(crate) len: u32,
-    /// Whether it was seen, and not computed from another.
-    pub(crate) is_sure: bool,
 }
 
 /// A part of a range that one data fragment holds.
@@ -190,7 +193,7 @@ pub(crate) struct SharePart {
 
 impl RowSeen {
     pub(crate) fn of(row: &Row) -> RowSeen {
-        RowSeen { offset: row.offset, len: row.len, is_sure: true }
+        RowSeen { offset: row.offset, len: row.len }
     }
 
     /// The row that holds a byte of a chunk, if all rows have this length but for the last.
@@ -203,24 +206,36 @@ impl RowSeen {
         let end = chunk.sealed.map_or(start + len, |sealed| (start + len).min(sealed.into()));
         let offset = u32::try_from(start).ok()?;
         let len = u32::try_from(end - start).ok().filter(|len| *len > 0)?;
-        Some(RowSeen { offset, len, is_sure: false })
+        Some(RowSeen { offset, len })
     }
 
-    /// The parts of a range from a byte of this row on, as far as the row has it.
-    pub(crate) fn parts(self, chunk: &ChunkPlace, (offset, len): (u32, u32)) -> Vec<SharePart> {
-        let code = Fragments::of(chunk).and_then(|code| code.scheme(BlockSize::PAPERS));
+    /// The parts of a range whose first byte is in this row, in this row and those behind it if they are
+    /// regular, by the fragments that hold them. `None` when they are more than a row has shares: whole
+    /// cells are fewer requests.
+    pub(crate) fn parts(
+        self,
+        chunk: &ChunkPlace,
+        (offset, len): (u32, u32),
+    ) -> Option<Vec<SharePart>> {
         // The width of shares is the same whatever the blocks are.
-        let Some(scheme) = code else { return Vec::new() };
-        let width = scheme.share_width(self.len as usize) as u32;
-        let end = (u64::from(offset) + u64::from(len)).min(u64::from(self.offset + self.len));
-        let (mut at, mut parts) = (offset, Vec::new());
-        while u64::from(at) < end {
-            let share = (at - self.offset) / width;
-            let share_end = u64::from(self.offset) + (u64::from(share) + 1) * u64::from(width);
-            let len = (end.min(share_end) - u64::from(at)) as u32;
+        let scheme = Fragments::of(chunk)?.scheme(BlockSize::PAPERS)?;
+        let stop = chunk.sealed.map_or(u64::MAX, u64::from).min(u64::from(offset) + u64::from(len));
+        let (mut row, mut at, mut parts) = (self, offset, Vec::new());
+        while u64::from(at) < stop {
+            if parts.len() == scheme.k() {
+                return None;
+            }
+            if at - row.offset >= row.len {
+                row = row.regular(chunk, at)?;
+            }
+            let width = scheme.share_width(row.len as usize) as u32;
+            let share = (at - row.offset) / width;
+            let row_end = u64::from(row.offset) + u64::from(row.len);
+            let share_end = u64::from(row.offset) + (u64::from(share) + 1) * u64::from(width);
+            let len = (stop.min(row_end).min(share_end) - u64::from(at)) as u32;
             parts.push(SharePart { fragment: share as u8, offset: at, len });
             at += len;
         }
-        parts
+        Some(parts)
     }
 }

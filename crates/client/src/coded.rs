@@ -2,8 +2,8 @@
 //!
 //! A long read asks as many fragments as give a row, those with the bytes themselves first, for whole
 //! cells. A short one asks the fragments that hold it, for the blocks of the range. The first sector of
-//! any cell says which these are: one answer of another fragment more where rows are irregular. When
-//! they do not serve, or take long, cells of others are decoded. Bytes that were decoded are never
+//! any cell says which these are: one answer of another fragment more where rows are irregular. A range
+//! of many short rows is read as a long one. When fragments do not serve, or take long, cells of others are decoded. Bytes that were decoded are never
 //! served without the checksums of their blocks.
 
 use std::cell::Cell;
@@ -33,8 +33,8 @@ struct Whole<'a> {
     gathered: Gathered,
     /// Length that a replica shows as committed, or this reader has shown.
     shown: u32,
-    /// Replicas that show less than others, or nothing.
-    lagging: Vec<ReplicaPlace>,
+    /// Replicas that were asked for what they show, and the length that they do.
+    shows: Vec<(ReplicaPlace, u32)>,
     /// Lagging replicas were asked for what they do not show themselves.
     pressed: bool,
     best: Option<Extent>,
@@ -111,7 +111,7 @@ impl Reader {
         for _ in 0..SHARE_TRIES {
             let seen = self.row_seen(chunk.chunk).and_then(|row| row.regular(chunk, offset));
             let parts = match seen {
-                Some(row) => row.parts(chunk, (offset, len)),
+                Some(row) => row.parts(chunk, (offset, len))?,
                 // Any data fragment says which row it is.
                 None => {
                     let mut replicas = order(self.client(), chunk).into_iter();
@@ -129,7 +129,11 @@ impl Reader {
             let answers = join_all(calls).await;
             let mut bytes = Vec::new();
             for (answer, part) in answers.into_iter().zip(&parts) {
-                let (row, extent) = answer?;
+                let (row, extent) = match answer {
+                    None if bytes.is_empty() => return None,
+                    None => break,
+                    Some(answer) => answer,
+                };
                 self.note_row(chunk.chunk, row);
                 let Some(extent) = extent else { break };
                 extent.copy_to(&mut bytes);
@@ -309,7 +313,7 @@ impl Reader {
             }
             Err(Answer::End { sealed: false }) => {
                 whole.ended = true;
-                whole.lagging.push(*replica);
+                whole.shows.push((*replica, 0));
                 return Step::On(None);
             }
             Err(Answer::Denied) if !sure => {
@@ -341,7 +345,7 @@ impl Reader {
         whole.gathered.add(cells);
         if !whole.pressed {
             whole.shown = whole.shown.max(sent.readable);
-            whole.lagging.push(*replica);
+            whole.shows.push((*replica, sent.readable));
         }
         self.join(whole)
     }
@@ -351,7 +355,14 @@ impl Reader {
         let (client, chunk, (offset, len)) = (self.client(), whole.chunk, whole.range);
         let joined = whole.gathered.extent(whole.range, &mut client.0.rows.borrow_mut());
         let (mut extent, odd) = match joined {
-            Joined::Bytes(extent, odd) => (extent, odd),
+            Joined::Bytes(extent, odd) => {
+                whole
+                    .gathered
+                    .row(offset)
+                    .into_iter()
+                    .for_each(|it| self.note_row(chunk.chunk, it));
+                (extent, odd)
+            }
             Joined::Few => return Step::On(None),
             Joined::Bad => {
                 client.env().mark("reader: cells that give no row");
@@ -389,7 +400,7 @@ impl<'a> Whole<'a> {
             range,
             gathered: Gathered::new(chunk),
             shown,
-            lagging: Vec::new(),
+            shows: Vec::new(),
             pressed: false,
             best: None,
             ended: false,
@@ -406,7 +417,8 @@ impl<'a> Whole<'a> {
         if std::mem::replace(&mut self.pressed, true) || !is_short {
             return Vec::new();
         }
-        std::mem::take(&mut self.lagging)
+        let lags = |(replica, shows): (ReplicaPlace, u32)| (shows < self.shown).then_some(replica);
+        std::mem::take(&mut self.shows).into_iter().filter_map(lags).collect()
     }
 
     /// All have answered, and none of what came suffices.

@@ -1,6 +1,6 @@
 //! Appends on their way into sectors (D6, N4): the data is copied once, to where it is sent from. A
 //! row is compressed there, once, for all places in chunks of its kind that it may be laid out at
-//! (`protocols-tail.md` 9.5). For a chunk of another kind it is laid out anew, from the bytes in its
+//! (`protocols-tail.md` 9.5). For a chunk of another kind it is laid out again, from the bytes in its
 //! sectors.
 
 use std::iter::once;
@@ -138,7 +138,7 @@ impl Staged {
         ((1 + self.others.len()) * sectors_for(self.stored) * SECTOR) as u32
     }
 
-    /// Writes footers and checksums for a place, whose sectors are `laid`: laid out anew if these are
+    /// Writes footers and checksums for a place, whose sectors are `laid`: laid out again if these are
     /// not. On an error it stays as it was, and is placed later.
     pub(crate) fn place(
         &mut self,
@@ -152,7 +152,7 @@ impl Staged {
                 Laid::Plain | Laid::Row => None,
             };
             let compression = compression.filter(|_| laid != Laid::Plain);
-            *self = self.laid_anew(pool, rows, Layout { code, compression })?;
+            *self = self.laid_out_as(pool, rows, Layout { code, compression })?;
         }
         let (len, stored, codec, is_plain) =
             (self.len, self.stored, self.codec, laid == Laid::Plain);
@@ -169,7 +169,7 @@ impl Staged {
     }
 
     /// The same bytes in another layout.
-    fn laid_anew(
+    fn laid_out_as(
         &self,
         pool: &BufPool,
         rows: &mut Rows,

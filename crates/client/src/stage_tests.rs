@@ -63,7 +63,7 @@ fn a_row_keeps_its_bytes_wherever_it_is_placed() {
 
 /// Whatever an append was laid out as, in a chunk of another kind it has the same bytes.
 #[test]
-fn an_append_is_laid_out_anew_from_its_sectors() {
+fn an_append_is_laid_out_again_from_its_sectors() {
     let (pool, mut rows) = (BufPool::new(16 << 20), Rows::default());
     let small = Laid::Coded(Fragments { k: 2, p: 1 });
     for len in [1, 5, 4_048, 100_000] {

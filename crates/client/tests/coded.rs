@@ -1,10 +1,13 @@
 //! Files of erasure codes (C18), against a cluster in memory.
 
-use base::{ChunkId, Kind};
+use std::rc::Rc;
+
+use base::{ChunkId, DiskId, Epoch, Kind, ServerId};
+use client::writer::{ChaseBudget, Writer, WriterConfig};
 use client::{Client, Config, Error, FlatLogFile};
 use futures_util::future::join_all;
-use runtime::{Duration, Rng};
-use wire::control::{ChunkPlace, Compression, Policy, ReplicaFault};
+use runtime::{Duration, Instant, Rng};
+use wire::control::{ChunkPlace, Compression, Policy, ReplicaFault, ReplicaPlace, WriterGrant};
 use wire::row::Layout;
 use wire::sector::{format_sector, parse_footer};
 
@@ -157,6 +160,80 @@ fn a_server_that_goes_holds_no_append_up() {
     });
 }
 
+/// A range of many short rows comes as whole cells, of k fragments together.
+#[test]
+fn many_short_rows_are_read_together() {
+    let fake = Fake::new(1, 6);
+    run(17, &fake.clone(), Config::default(), |client| async move {
+        let (file, data) = written(&client, EC42, &[5_000; 60]).await;
+        let reader = file.reader();
+        let reads = || fake.with(|state| state.reads.iter().sum::<u64>());
+        assert!(reader.read_at(0, 100).await.unwrap() == data[..100]);
+        for at in [0, 100_000, 77] {
+            let before = reads();
+            assert!(reader.read_at(at, 200_000).await.unwrap() == data[at as usize..][..200_000]);
+            assert_eq!(reads() - before, 4);
+        }
+        // Three shares of two rows.
+        let before = reads();
+        assert!(reader.read_at(3_000, 3_000).await.unwrap() == data[3_000..6_000]);
+        assert_eq!(reads() - before, 3);
+    });
+}
+
+/// A place that a coded chunk cannot be written at ends the writer, by name.
+#[test]
+fn a_place_that_lacks_a_fragment_is_refused() {
+    let place = |policy: Policy, fragments: &[u8]| {
+        let replica = |(at, &fragment): (usize, &u8)| ReplicaPlace {
+            server: ServerId::new(at as u32),
+            disk: DiskId::new(at as u128),
+            addr: ([10, 0, 0, at as u8], 1).into(),
+            fragment,
+        };
+        ChunkPlace {
+            chunk: ChunkId::new(1),
+            epoch: Epoch::new(1),
+            base: 0,
+            sealed: None,
+            replicas: fragments.iter().enumerate().map(replica).collect(),
+            acks: policy.acks,
+            token: [0; 16],
+            copies: policy.copies,
+            data: policy.data,
+            compression: None,
+        }
+    };
+    let opens = |place: ChunkPlace| {
+        let grant =
+            WriterGrant { epoch: place.epoch, len: 0, current: Some(place), spares: vec![] };
+        let chase = Rc::new(ChaseBudget::new(1 << 20));
+        let opened = Writer::new(WriterConfig::default(), chase, grant, Instant::from_nanos(1));
+        opened.map(drop).map_err(|error| format!("{error:?}"))
+    };
+    let all = |policy: Policy| (0..policy.copies).collect::<Vec<_>>();
+    for policy in [EC21, EC42, Policy::ec_strict(4, 2), Policy::ec(12, 4), Policy::ec(2, 4)] {
+        assert_eq!(opens(place(policy, &all(policy))), Ok(()), "{policy}");
+        let bad = |policy: Policy, fragments: &[u8]| {
+            let refused = opens(place(policy, fragments)).unwrap_err();
+            assert!(refused.contains("chk_"), "{refused}");
+        };
+        let mut twice = all(policy);
+        twice[0] = 1;
+        bad(policy, &twice);
+        bad(policy, &all(policy)[1..]);
+        twice[0] = policy.copies;
+        bad(policy, &twice);
+        twice[0] = 255;
+        bad(policy, &twice);
+        bad(Policy { acks: policy.data, ..policy }, &all(policy));
+        bad(Policy { copies: policy.copies + 1, ..policy }, &all(policy));
+    }
+    assert_eq!(opens(place(Policy::rep(3), &[0, 0, 0])), Ok(()));
+    assert!(opens(place(Policy::rep(3), &[0, 1, 2])).is_err());
+    assert!(opens(place(Policy::plain(6, 4), &[0; 6])).is_err());
+}
+
 /// Short reads ask the fragment that holds the bytes, once it is known how long rows are.
 #[test]
 fn short_reads_ask_one_fragment() {
@@ -210,7 +287,7 @@ fn short_reads_of_irregular_rows_ask_two_fragments_at_most() {
 }
 
 /// A policy that changes under appends in flight: what was laid out for one kind of chunk is laid out
-/// anew for the other.
+/// again for the other.
 #[test]
 fn a_busy_writer_takes_a_code_over_and_leaves_it() {
     let fake = Fake::new(1, 5);
@@ -391,16 +468,18 @@ fn what_one_fragment_shows_all_give() {
         let writer = file.append_handle().await.unwrap();
         let piece = bytes(4, 50_000);
         writer.append(&piece).await.unwrap();
+        writer.append(&piece).await.unwrap();
         let chunk = file.chunks().await.unwrap().chunks[0].clone();
         for at in [2, 0] {
             let server = chunk.replicas[at].server.get() as usize;
             fake.with(|state| {
                 state.replicas.values_mut().for_each(|replica| replica.committed = 0);
-                let replica = state.replicas.get_mut(&(chunk.chunk, server)).unwrap();
-                replica.committed = replica.len;
+                state.replicas.get_mut(&(chunk.chunk, server)).unwrap().committed = 50_000;
             });
+            // All hold the second one, and none shows it.
             let reader = client.open("/file").await.unwrap().reader();
-            assert!(reader.read_at(0, 50_001).await.unwrap() == piece);
+            assert!(reader.read_shown(0, 100_000).await.unwrap() == piece);
+            assert!(reader.read_shown(0, 400_000).await.unwrap() == piece);
         }
     });
 }

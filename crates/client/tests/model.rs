@@ -226,7 +226,7 @@ impl Model {
                 let was = std::mem::replace(&mut self.laid[seq as usize], laid);
                 let layout = *self.layouts.entry(at.chunk).or_insert(laid);
                 assert_eq!(layout, laid, "{} has rows and plain sectors", at.chunk);
-                // Only for a chunk of another kind, or from one, an append is laid out anew.
+                // Only for a chunk of another kind, or from one, an append is laid out again.
                 let coded = |laid| matches!(laid, Laid::Coded(_));
                 assert!(was == laid || coded(was) || coded(laid));
                 assert_eq!(coded(laid), self.policies[&at.chunk].is_coded());
@@ -718,9 +718,9 @@ fn other_policies() {
 /// Codes, with chunks in copies among theirs.
 #[test]
 fn codes() {
-    run_all(0..200, Policy::ec(2, 1));
-    run_all(0..200, Policy::ec(4, 2));
-    run_all(0..100, Policy::ec_strict(4, 2));
+    run_all(0..150, Policy::ec(2, 1));
+    run_all(0..150, Policy::ec(4, 2));
+    run_all(0..50, Policy::ec_strict(4, 2));
     // One acknowledgement more than gives the bytes back.
-    run_all(0..200, Policy { acks: 3, ..Policy::ec(2, 3) });
+    run_all(0..150, Policy { acks: 3, ..Policy::ec(2, 3) });
 }

@@ -46,6 +46,8 @@ pub(super) struct AllProgress {
     rest: Option<Box<[Progress; FRAGMENTS_MAX - REPLICAS_MAX]>>,
 }
 
+const _: () = assert!(size_of::<AllProgress>() == size_of::<[Progress; REPLICAS_MAX]>() + 8);
+
 impl AllProgress {
     const NONE: AllProgress = AllProgress { first: [Progress::NONE; _], rest: None };
 

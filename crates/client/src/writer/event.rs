@@ -191,7 +191,7 @@ pub enum Action {
         seq: u64,
         /// Its place.
         at: AppendAt,
-        /// What its sectors are there: if they are not, its bytes are laid out anew.
+        /// What its sectors are there: if they are not, its bytes are laid out again.
         laid: Laid,
         /// Compression for that, where the chunk asks for one.
         compression: Option<Compression>,

@@ -1,18 +1,14 @@
-//! How appends are laid out, and their places in chunks (`protocols-tail.md` 9.2, 9.5).
+//! How appends are laid out (`protocols-tail.md` 9.2, 9.5).
 //!
 //! An append is laid out when it is submitted, as the youngest chunk that was granted asks for. A chunk
 //! of a code takes rows of this code only, and no chunk of copies does: an append that is placed where
-//! it does not fit is laid out anew there. In a chunk it never changes.
+//! it does not fit is laid out again there. In a chunk it never changes.
 
 use base::limits::SECTOR;
 use codec::block::BlockSize;
 use codec::row::Scheme;
-use runtime::Instant;
 use wire::control::{ChunkPlace, Compression};
-use wire::sector::{AppendAt, sectors_for};
-
-use super::core::Writer;
-use super::event::Action;
+use wire::sector::sectors_for;
 
 /// Fragments of an erasure code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,42 +84,4 @@ pub(crate) fn bytes_max(laid: Laid, block: BlockSize, len: usize) -> usize {
         }
     };
     replicas * sectors_for(stored) * SECTOR
-}
-
-impl Writer {
-    /// How appends are laid out from now on: as the youngest chunk asks that was granted.
-    pub fn layout(&self) -> Layout {
-        self.layout
-    }
-
-    /// Gives appends their places in the current chunk.
-    pub(super) fn place(&mut self, now: Instant, out: &mut Vec<Action>) {
-        let Some(current) = &mut self.current else { return };
-        let end = self.first + self.slots.len() as u64;
-        while self.placed < end && !current.full {
-            let slot = &mut self.slots[(self.placed - self.first) as usize];
-            let laid = current.laid_for(slot);
-            if !current.takes(slot, self.config.chunk_len_max) {
-                current.full = true;
-                break;
-            }
-            slot.lay_out(laid, current.replicas.len());
-            (slot.offset, slot.placed_at, current.laid) = (current.end, now, laid);
-            current.end += slot.len;
-            for replica in &mut current.replicas {
-                if replica.next == self.placed {
-                    replica.progress_at = now;
-                }
-            }
-            let at = AppendAt {
-                chunk: current.id(),
-                epoch: self.epoch,
-                base: current.base,
-                offset: slot.offset,
-            };
-            let compression = current.place.compression;
-            out.push(Action::Place { seq: self.placed, at, laid, compression });
-            self.placed += 1;
-        }
-    }
 }

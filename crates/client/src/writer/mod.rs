@@ -18,6 +18,7 @@ mod core;
 mod event;
 mod layout;
 mod ops;
+mod place;
 mod timers;
 
 pub use self::budget::ChaseBudget;
