@@ -10,16 +10,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use base::limits::{APPEND_DATA_MAX, SECTOR};
+use base::limits::APPEND_DATA_MAX;
 use base::{ChunkId, Epoch};
 use futures_util::future::{Either, select};
 use metrics::{Fact, Outcome, Span, Step};
 use runtime::sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use runtime::{Class, Duration, Env, Instant};
-use wire::control::{Attributes, Compression, StreamChange, StreamReply, WriterGrant};
+use wire::control::{Attributes, StreamChange, StreamReply, WriterGrant};
 use wire::data::{AppendRequest, CommitRequest, DataRequest, Purpose};
-use wire::row::COPY_ROW_MAX;
-use wire::sector::sectors_for;
+use wire::row::{CODED_ROW_MAX, COPY_ROW_MAX};
 use wire::token::Token;
 
 use crate::answers::{describe, op_result, send_error, sent_result};
@@ -29,10 +28,12 @@ use crate::error::Error;
 use crate::file::FlatLogFile;
 use crate::health::{CallClass, CallEnd, Target};
 use crate::peers::PeerError;
-use crate::rows::cell_len_max;
+use crate::rows::rows_of;
 use crate::session::Refusal;
 use crate::stage::Staged;
-use crate::writer::{Action, Event, SendId, StreamOp, Writer, WriterConfig};
+use crate::writer::{
+    Action, Event, Laid, Layout, SendId, StreamOp, Writer, WriterConfig, bytes_max,
+};
 
 /// Pause while the buffer pool is empty.
 const MEMORY_PAUSE: Duration = Duration::from_millis(1);
@@ -135,7 +136,9 @@ impl Appender {
         let (env, config) = (client.env().clone(), client.config());
         note_servers(client, &grant);
         let (end, life) = (grant.len, rights_life(&env, &grant));
-        let writer = WriterConfig { copies: file.policy().copies, ..config.writer.clone() };
+        // Chunks of a code always say how many fragments they have.
+        let copies = file.policy().in_copies().copies;
+        let writer = WriterConfig { copies, ..config.writer.clone() };
         let mut core = Writer::new(writer, client.0.chase.clone(), grant, env.now())
             .map_err(|error| describe(file.path(), error, &config.writer.stall_budget))?;
         core.set_purpose(purpose);
@@ -194,7 +197,7 @@ impl Appender {
     }
 
     /// Appends records, in order and without gaps, as one append: packed into shared sectors, on
-    /// disk and acknowledged together (up to 1 MB, compressed 256 KiB; longer ones are several).
+    /// disk and acknowledged together (up to 1 MB, compressed copies 256 KiB; longer ones are several).
     pub async fn append_many(&self, records: &[&[u8]]) -> Result<u64, Error> {
         self.submit_many(records).await?.await
     }
@@ -213,15 +216,19 @@ impl Appender {
         let mut parts = Vec::new();
         let mut filled = 0;
         // One for all of them, though it may change while they wait for room.
-        let compression = shared.compression();
-        let append_max = if compression.is_some() { COPY_ROW_MAX } else { APPEND_DATA_MAX };
+        let layout = shared.layout();
+        let append_max = match layout.laid() {
+            Laid::Plain => APPEND_DATA_MAX,
+            Laid::Row => COPY_ROW_MAX,
+            Laid::Coded(_) => CODED_ROW_MAX,
+        };
         for mut record in records.iter().copied() {
             while filled + record.len() > append_max {
                 // A record that fits into one append is not cut.
                 let room = append_max - filled;
                 let cut = if filled > 0 && record.len() <= append_max { 0 } else { room };
                 parts.push(&record[..cut]);
-                shared.push(&parts, compression).await?;
+                shared.push(&parts, layout).await?;
                 parts.clear();
                 filled = 0;
                 record = &record[cut..];
@@ -230,7 +237,7 @@ impl Appender {
             parts.push(record);
         }
         if filled > 0 {
-            shared.push(&parts, compression).await?;
+            shared.push(&parts, layout).await?;
         } else if shared.queue.borrow().end == offset {
             return Ok(Append { offset, done: None });
         }
@@ -292,23 +299,22 @@ impl Shared {
         }
     }
 
-    /// Compression of the rows that appends are laid out as; none where sectors are plain.
-    fn compression(&self) -> Option<Compression> {
-        self.core.borrow().compression().or(self.file.0.client.config().compression)
+    /// How appends are laid out.
+    fn layout(&self) -> Layout {
+        let layout = self.core.borrow().layout();
+        let compression = layout.compression.or(self.file.0.client.config().compression);
+        Layout { compression, ..layout }
     }
 
     /// Submits one append of the protocol, laid out so.
-    async fn push(
-        self: &Rc<Self>,
-        parts: &[&[u8]],
-        compression: Option<Compression>,
-    ) -> Result<(), Error> {
+    async fn push(self: &Rc<Self>, parts: &[&[u8]], layout: Layout) -> Result<(), Error> {
         let len: usize = parts.iter().map(|part| part.len()).sum();
         if len == 0 {
             return Ok(());
         }
-        let stored_max = compression.map_or(len, |it| cell_len_max(len, it.block));
-        let size = (sectors_for(stored_max) * SECTOR) as u32;
+        // The longest row of some codes takes more than a small window has: it goes alone.
+        let size = bytes_max(layout.laid(), rows_of(layout).0.block(), len) as u32;
+        let size = size.min(self.file.0.client.config().window_bytes);
         let span = self.env.begin(self.env.trace(), "append", None);
         let count = self.count.clone().acquire_owned().await;
         let bytes = self.bytes.clone().acquire_many_owned(size).await;
@@ -317,9 +323,9 @@ impl Shared {
         let (Ok(count), Ok(bytes)) = (count, bytes) else {
             return Err(Error::invalid(self.file.path(), "the writer was dropped"));
         };
-        let staged = self.stage(parts, compression).await?;
+        let staged = self.stage(parts, layout).await?;
         self.check_open()?;
-        let (bytes_of_sectors, rows) = (staged.bytes(), staged.is_row());
+        let (bytes_of_sectors, laid) = (staged.bytes(), staged.laid());
         {
             let queue = &mut *self.queue.borrow_mut();
             queue.end += len as u64;
@@ -327,23 +333,16 @@ impl Shared {
             let (staged, room) = (Some(staged), Some([count, bytes]));
             queue.appends.push_back(Pending { staged, len, span, room });
         }
-        self.process(Event::Append { len: len as u32, bytes: bytes_of_sectors, rows });
+        self.process(Event::Append { len: len as u32, bytes: bytes_of_sectors, laid });
         Ok(())
     }
 
-    async fn stage(
-        &self,
-        parts: &[&[u8]],
-        compression: Option<Compression>,
-    ) -> Result<Staged, Error> {
+    async fn stage(&self, parts: &[&[u8]], layout: Layout) -> Result<Staged, Error> {
         let start = self.env.now();
         loop {
-            let staged = match compression {
-                None => Staged::copy_of(self.env.pool(), parts),
-                Some(compression) => {
-                    let rows = &mut *self.file.0.client.0.rows.borrow_mut();
-                    Staged::row_of(self.env.pool(), rows, compression, parts)
-                }
+            let staged = {
+                let rows = &mut *self.file.0.client.0.rows.borrow_mut();
+                Staged::lay_out(self.env.pool(), rows, layout, parts)
             };
             let error = match staged {
                 Ok(staged) => return Ok(staged),
@@ -483,21 +482,28 @@ impl Shared {
         let queue = &mut *self.queue.borrow_mut();
         let index = |seq: u64| seq.checked_sub(queue.first).map(|index| index as usize);
         match action {
-            Action::Place { seq, at } => {
+            Action::Place { seq, at, laid, compression } => {
                 let append = index(*seq).and_then(|index| queue.appends.get_mut(index));
                 append.is_none_or(|append| {
                     let Some(staged) = &mut append.staged else { return true };
-                    let placed = staged.place(self.env.pool(), *at).is_ok();
+                    let client = &self.file.0.client;
+                    let rows = &mut *client.0.rows.borrow_mut();
+                    let compression = compression.or(client.config().compression);
+                    if staged.laid() != *laid {
+                        self.env.mark("writer: laid out again");
+                    }
+                    let place = (*at, *laid, compression);
+                    let placed = staged.place(self.env.pool(), rows, place).is_ok();
                     let now = self.env.now().as_nanos();
                     append.span.note(Step::Formatted, now, Fact::Chunk(at.chunk));
                     placed
                 })
             }
-            Action::Send { id, to, token, request } => {
+            Action::Send { id, to, token, fragment, request } => {
                 // Nothing when it was released, or its replica was left, while this waited.
                 let append = index(id.seq).and_then(|index| queue.appends.get(index));
                 let staged = append.and_then(|append| append.staged.as_ref());
-                let sectors = staged.and_then(Staged::sectors);
+                let sectors = staged.and_then(|staged| staged.sectors(*fragment));
                 if let (Some(append), Some(sectors)) = (append, sectors) {
                     self.send(*id, *to, *token, (*request, sectors), &append.span);
                 }

@@ -4,7 +4,7 @@ use base::limits::SECTOR;
 use runtime::Buf;
 use wire::control::ChunkPlace;
 use wire::pieces::CellPieces;
-use wire::row::{Layout, Row, row_at, verify_cell};
+use wire::row::{Fragment, Layout, Row, row_at, verify_cell};
 use wire::sector::{AppendAt, SectorKind, parse_footer, verify_sector};
 
 use crate::rows::Rows;
@@ -111,8 +111,45 @@ impl Extent {
             }
             rest = behind;
         }
+        Ok(Extent::of_rows(bytes, skip, want))
+    }
+
+    /// These logical bytes of rows, from the one at `skip` on; `want` at most.
+    pub(crate) fn of_rows(bytes: Vec<u8>, skip: usize, want: u32) -> Extent {
         let len = (bytes.len() - skip).min(want as usize);
-        Ok(Extent { content: Content::Rows(bytes), skip, len })
+        Extent { content: Content::Rows(bytes), skip, len }
+    }
+
+    /// Verifies the first cell in an answer of a data fragment of a coded chunk, whole or some blocks of
+    /// it, and takes the bytes from `offset` on that its share has: `want` at most. The row comes with
+    /// them; none of its bytes when another fragment holds the first one.
+    pub(crate) fn verify_share(
+        chunk: &ChunkPlace,
+        fragment: u8,
+        (offset, want): (u32, u32),
+        sectors: &[u8],
+        rows: &mut Rows,
+    ) -> Result<(Row, Option<Extent>), Damaged> {
+        let row = row_at(sectors).map_err(|_| Damaged)?;
+        let cell = &sectors[..sectors.len().min(row.sectors() as usize * SECTOR)];
+        let (epoch, base) = (chunk.epoch, chunk.base);
+        let at = AppendAt { chunk: chunk.chunk, epoch, base, offset };
+        let pieces = CellPieces::verify(at, cell).map_err(|_| Damaged)?;
+        let kind = (row.fragment.k, row.fragment.p, row.fragment.number);
+        if kind != (chunk.data, chunk.copies - chunk.data, fragment) {
+            return Err(Damaged);
+        }
+        let start = (offset - row.offset) as usize;
+        let width = (row.len as usize).div_ceil(chunk.data.into());
+        let share = usize::from(fragment) * width..(usize::from(fragment) + 1) * width;
+        if !share.contains(&start) {
+            return Ok((row, None));
+        }
+        let stop = share.end.min(start.saturating_add(want as usize));
+        let (first, bytes) = rows.decode_blocks(&pieces, start..stop).map_err(|_| Damaged)?;
+        let skip = start - first;
+        let want = (stop - start) as u32;
+        Ok((row, Some(Extent::of_rows(bytes.to_vec(), skip, want))))
     }
 
     /// Some blocks of one row.
@@ -126,12 +163,13 @@ impl Extent {
         let (epoch, base) = (chunk.epoch, chunk.base);
         let at = AppendAt { chunk: chunk.chunk, epoch, base, offset };
         let pieces = CellPieces::verify(at, sectors).map_err(|_| Damaged)?;
+        if pieces.row.fragment != Fragment::COPY {
+            return Err(Damaged);
+        }
         let start = (offset - pieces.row.offset) as usize;
         let bytes = start..start + want as usize;
         let (first, bytes) = rows.decode_blocks(&pieces, bytes).map_err(|_| Damaged)?;
-        let skip = start - first;
-        let len = (bytes.len() - skip).min(want as usize);
-        Ok(Extent { content: Content::Rows(bytes.to_vec()), skip, len })
+        Ok(Extent::of_rows(bytes.to_vec(), start - first, want))
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -68,6 +68,11 @@ pub const LOCATE_BATCH_MAX: usize = 64;
 pub const READ_PIECE: u32 = APPEND_DATA_MAX as u32;
 /// Read requests of one `read_at` in flight at most: 8 MiB of buffers.
 pub const READ_DEPTH: usize = 8;
+/// Bytes of a read of a coded chunk up to which the fragments that hold them are asked, for their blocks
+/// alone; a longer one brings whole cells of as many fragments as give a row.
+pub const READ_SHARES_MAX: u32 = 256 << 10;
+/// Coded chunks of which a reader remembers a row: 24 bytes each.
+pub const ROWS_SEEN_MAX: usize = 8;
 /// Bytes of one `read_at` at most.
 pub const READ_MAX: usize = 256 << 20;
 

@@ -31,15 +31,14 @@ pub struct Inherited {
 
 /// Refuses what is no policy.
 pub(crate) fn check_policy(path: &str, policy: Policy) -> Result<(), Error> {
-    if policy.is_coded() {
-        return Err(Error::invalid(path, "erasure codes are not offered yet: choose copies"));
-    }
     if policy.is_valid() {
         return Ok(());
     }
+    let Policy { copies, acks, data, .. } = policy;
     let message = format!(
-        "{} of {} copies is no policy; 1 to 5 copies, acknowledged by more than half",
-        policy.acks, policy.copies
+        "{acks} acknowledgements of {copies} replicas with {data} data fragments are no policy; choose 1 \
+         to 5 copies (1 data fragment) and more than half of them as acknowledgements, or 2 to 12 data \
+         and 1 to 4 parity fragments and more acknowledgements than data fragments"
     );
     Err(Error::invalid(path, message))
 }

@@ -1,18 +1,20 @@
 //! [`Reader`]: verified reads of any range, from any replica that serves.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 
-use base::Kind;
 use base::limits::{CHUNK_LEN_MAX, SECTOR_DATA_MAX};
+use base::{ChunkId, Kind};
 use futures_util::stream::{FuturesOrdered, FuturesUnordered, StreamExt};
 use metrics::{Fact, Step};
-use runtime::{Duration, Instant};
+use runtime::{Buf, Duration, Instant};
 use wire::control::{ChunkPlace, ReplicaFault, ReplicaPlace, StreamView};
 use wire::data::{ChunkRef, DataError, DataReply, DataRequest, ReadRequest};
 
 use crate::ask::{Asking, Pace, TimedCall, UnderWay, likeliest, order};
 use crate::cache::holds;
+use crate::cells::RowSeen;
 use crate::client::Client;
 use crate::collect::collect_row;
 use crate::counters::add;
@@ -20,7 +22,7 @@ use crate::error::Error;
 use crate::extent::Extent;
 use crate::file::FlatLogFile;
 use crate::health::{CallClass, CallEnd, Target};
-use crate::limits::{READ_DEPTH, READ_MAX, READ_PIECE};
+use crate::limits::{READ_DEPTH, READ_MAX, READ_PIECE, ROWS_SEEN_MAX};
 use crate::peers::PeerError;
 use crate::tail::{Bound, Tail};
 
@@ -44,18 +46,20 @@ pub struct Reader {
     seen: Cell<u64>,
     /// When a busy replica was last given up.
     busy: Cell<Option<Instant>>,
+    /// Rows of the coded chunks that were read last.
+    rows_seen: RefCell<VecDeque<(ChunkId, RowSeen)>>,
 }
 
 /// Bytes of one chunk, or where it ends.
 #[derive(Debug)]
-enum ReadPart {
+pub(crate) enum ReadPart {
     Bytes(Extent),
     /// No replica shows the byte.
     End(ChunkEnd),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum ChunkEnd {
+pub(crate) enum ChunkEnd {
     /// It is sealed below the offset: the stream has gone on behind it.
     Sealed,
     /// It is open and shows no more yet.
@@ -80,7 +84,7 @@ enum FileEnd {
 }
 
 /// Answer of one replica.
-enum Answer {
+pub(crate) enum Answer {
     Bytes(Extent),
     End {
         sealed: bool,
@@ -96,7 +100,8 @@ enum Answer {
 
 impl Reader {
     pub(crate) fn new(file: &FlatLogFile) -> Reader {
-        Reader { file: file.clone(), seen: Cell::new(0), busy: Cell::new(None) }
+        let (seen, busy, rows_seen) = (Cell::new(0), Cell::new(None), RefCell::default());
+        Reader { file: file.clone(), seen, busy, rows_seen }
     }
 
     /// The file.
@@ -104,8 +109,25 @@ impl Reader {
         &self.file
     }
 
-    fn client(&self) -> &Client {
+    pub(crate) fn client(&self) -> &Client {
         &self.file.0.client
+    }
+
+    /// Offset behind the bytes that were shown before.
+    pub(crate) fn seen(&self) -> u64 {
+        self.seen.get()
+    }
+
+    /// A row that was seen in a chunk.
+    pub(crate) fn row_seen(&self, chunk: ChunkId) -> Option<RowSeen> {
+        self.rows_seen.borrow().iter().find(|(of, _)| *of == chunk).map(|(_, row)| *row)
+    }
+
+    pub(crate) fn note_row(&self, chunk: ChunkId, row: RowSeen) {
+        let seen = &mut *self.rows_seen.borrow_mut();
+        seen.retain(|(of, _)| *of != chunk);
+        seen.truncate(ROWS_SEEN_MAX - 1);
+        seen.push_front((chunk, row));
     }
 
     /// Up to `len` bytes from `offset` on: fewer only at the file's end.
@@ -305,7 +327,10 @@ impl Reader {
         let mut want = len;
         loop {
             let view = fresh.as_deref().unwrap_or(chunk);
-            let round = self.ask_replicas(view, offset, want, fresh.is_some()).await;
+            let round = match view.is_coded() {
+                true => self.ask_coded(view, (offset, want), fresh.is_some()).await,
+                false => self.ask_replicas(view, offset, want, fresh.is_some()).await,
+            };
             let (any_damaged, all_damaged, any_busy) = match round {
                 Round::ReadPart(piece) => return Ok(piece),
                 Round::None { any_damaged, all_damaged, any_busy } => {
@@ -321,7 +346,7 @@ impl Reader {
                 want = if want as usize > SECTOR_DATA_MAX { want / 2 } else { 1 };
                 continue;
             }
-            if any_damaged && !patient && fresh.is_some() {
+            if any_damaged && !patient && fresh.is_some() && !view.is_coded() {
                 // Of a row, which counts whole, the sectors of its cell one by one.
                 let extent = collect_row(self.client(), view, offset, len).await;
                 if let Some(extent) = extent {
@@ -445,8 +470,7 @@ impl Reader {
                 }
             };
             if let Some(fault) = fault {
-                client.note_fault(chunk.chunk, &replica, fault);
-                client.report(self.file.id(), chunk.chunk, replica.server, fault);
+                self.blame(chunk, &replica, fault);
             }
         }
         match (best, ended) {
@@ -463,7 +487,13 @@ impl Reader {
 
     /// Whether the first bytes of a range answer it. Of an open chunk a replica may show less than
     /// another one: what is below a length that this reader was shown is a miss.
-    fn suffices(&self, chunk: &ChunkPlace, offset: u32, len: u32, extent: &Extent) -> bool {
+    pub(crate) fn suffices(
+        &self,
+        chunk: &ChunkPlace,
+        offset: u32,
+        len: u32,
+        extent: &Extent,
+    ) -> bool {
         let start = chunk.base + u64::from(offset);
         let shown = self.seen.get().min(start + u64::from(len));
         chunk.sealed.is_some() || start + extent.len() as u64 >= shown
@@ -494,7 +524,40 @@ impl Reader {
         // Asked for only where rows may be: other chunkservers know no such flag.
         let blocks = chunk.compression.or(client.config().compression).is_some();
         let read = ReadRequest { at, offset, len, uncommitted, cell_sector: None, blocks };
-        let request = DataRequest::Read(read);
+        let sent = match self.ask_for_sectors(chunk, replica, read, len).await {
+            Ok(sent) => sent,
+            Err(answer) => return answer,
+        };
+        let rows = &mut *client.0.rows.borrow_mut();
+        match Extent::verify(chunk, offset, len, sent.sectors, rows) {
+            Ok(mut extent) => {
+                // The last sector may go past what is committed or sealed.
+                extent.truncate(sent.readable.saturating_sub(offset) as usize);
+                if extent.len() == 0 {
+                    return Answer::End { sealed: sent.sealed };
+                }
+                Answer::Bytes(extent)
+            }
+            Err(_) => self.damaged(),
+        }
+    }
+
+    /// The answer of a replica whose sectors do not verify.
+    pub(crate) fn damaged(&self) -> Answer {
+        self.client().env().mark("reader: damaged sectors");
+        Answer::Bad(ReplicaFault::Corrupt)
+    }
+
+    /// Asks a replica for some of the `len` bytes of a read; what it says when it sends none is the error.
+    pub(crate) async fn ask_for_sectors(
+        &self,
+        chunk: &ChunkPlace,
+        replica: &ReplicaPlace,
+        read: ReadRequest,
+        len: u32,
+    ) -> Result<Sent, Answer> {
+        let client = self.client();
+        let (offset, request) = (read.offset, DataRequest::Read(read));
         let attempt = client.config().read_attempt;
         let timed = TimedCall::begin(client, Target::of(replica), CallClass::read(len as usize));
         let answer = client.0.peers.data(replica.addr, request, chunk.token, None, attempt).await;
@@ -506,35 +569,16 @@ impl Reader {
         let error = match answer {
             Ok((DataReply::Read { readable, sealed }, sectors)) => {
                 let Some(sectors) = sectors.filter(|sectors| !sectors.is_empty()) else {
-                    return Answer::End { sealed: sealed && readable <= offset };
+                    return Err(Answer::End { sealed: sealed && readable <= offset });
                 };
                 add(&client.0.counters.received_bytes, sectors.len() as u64);
-                return match Extent::verify(
-                    chunk,
-                    offset,
-                    len,
-                    sectors,
-                    &mut client.0.rows.borrow_mut(),
-                ) {
-                    Ok(mut extent) => {
-                        // The last sector may go past what is committed or sealed.
-                        let readable = chunk.sealed.map_or(readable, |len| readable.min(len));
-                        extent.truncate(readable.saturating_sub(offset) as usize);
-                        if extent.len() == 0 {
-                            return Answer::End { sealed };
-                        }
-                        Answer::Bytes(extent)
-                    }
-                    Err(_) => {
-                        client.env().mark("reader: damaged sectors");
-                        Answer::Bad(ReplicaFault::Corrupt)
-                    }
-                };
+                let readable = chunk.sealed.map_or(readable, |len| readable.min(len));
+                return Ok(Sent { readable, sealed, sectors });
             }
-            Ok(_) => return Answer::Bad(ReplicaFault::Corrupt),
+            Ok(_) => return Err(Answer::Bad(ReplicaFault::Corrupt)),
             Err(error) => error,
         };
-        match error {
+        Err(match error {
             PeerError::Unreachable(_) | PeerError::Silent(_) | PeerError::Foreign(_) => {
                 Answer::Bad(ReplicaFault::Unreachable)
             }
@@ -548,11 +592,27 @@ impl Reader {
                 DataError::Corrupt { .. } => Answer::Bad(ReplicaFault::Corrupt),
                 _ => Answer::Later,
             },
-        }
+        })
+    }
+
+    /// A replica failed a read: others are asked first, and masters are notified.
+    pub(crate) fn blame(&self, chunk: &ChunkPlace, replica: &ReplicaPlace, fault: ReplicaFault) {
+        let client = self.client();
+        client.note_fault(chunk.chunk, replica, fault);
+        client.report(self.file.id(), chunk.chunk, replica.server, fault);
     }
 }
 
-enum Round {
+/// Sectors that a replica has sent.
+pub(crate) struct Sent {
+    /// Length of the chunk that it shows, of what is sealed.
+    pub(crate) readable: u32,
+    pub(crate) sealed: bool,
+    pub(crate) sectors: Buf,
+}
+
+/// What came of asking replicas once.
+pub(crate) enum Round {
     ReadPart(ReadPart),
     /// No replica served.
     None {

@@ -1,25 +1,36 @@
 //! Appends on their way into sectors (D6, N4): the data is copied once, to where it is sent from. A
-//! row is compressed there, once, for all places that it may be laid out at (`protocols-tail.md` 9.5).
+//! row is compressed there, once, for all places in chunks of its kind that it may be laid out at
+//! (`protocols-tail.md` 9.5). For a chunk of another kind it is laid out again, from the bytes in its
+//! sectors.
+
+use std::iter::once;
 
 use base::limits::{SECTOR, SECTOR_DATA_MAX};
 use codec::block::Codec;
 use runtime::{Buf, BufMut, BufPool, OutOfMemory};
 use wire::control::Compression;
-use wire::row::{CellPart, Fragment, place_cell, stamp_cell};
+use wire::row::{CellPart, place_cell, stamp_cell};
 use wire::sector::{
     AppendAt, FLAG_FIRST, FLAG_LAST, Footer, SectorKind, format_sector, sectors_for,
 };
 
-use crate::rows::Rows;
+use crate::rows::{CellSectors, Rows, rows_of};
+use crate::writer::{Laid, Layout};
 
 /// The sectors of one append. Footers are there once it is placed.
 #[derive(Debug)]
 pub(crate) struct Staged {
-    /// Bytes in them: the caller's, or those of a cell.
+    /// The caller's bytes.
     len: usize,
-    /// Codec of the row that they hold; none when they are plain.
-    codec: Option<Codec>,
-    sectors: Sectors,
+    /// Bytes in the sectors of each replica: the caller's, or those of a cell.
+    stored: usize,
+    laid: Laid,
+    /// Codec of the row that they hold.
+    codec: Codec,
+    /// Those for all copies, or for the first fragment.
+    first: Sectors,
+    /// Those for the other fragments, in order.
+    others: Vec<Sectors>,
 }
 
 #[derive(Debug)]
@@ -30,9 +41,51 @@ enum Sectors {
     Moving,
 }
 
+impl Sectors {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Sectors::Own(sectors) => sectors,
+            Sectors::Shared(sectors) => sectors,
+            Sectors::Moving => unreachable!("put back before every return"),
+        }
+    }
+
+    /// Lets `stamp` write to them, in a copy where they were sent before: a sending may still be under
+    /// way. On an error they stay as they were.
+    fn stamp(&mut self, pool: &BufPool, stamp: impl FnOnce(&mut [u8])) -> Result<(), OutOfMemory> {
+        let mut sectors = match std::mem::replace(self, Sectors::Moving) {
+            Sectors::Own(sectors) => sectors,
+            Sectors::Shared(sectors) => match writable(pool, sectors) {
+                Ok(sectors) => sectors,
+                Err((sectors, error)) => {
+                    *self = Sectors::Shared(sectors);
+                    return Err(error);
+                }
+            },
+            Sectors::Moving => unreachable!("put back before every return"),
+        };
+        stamp(&mut sectors);
+        *self = Sectors::Shared(sectors.freeze());
+        Ok(())
+    }
+}
+
 impl Staged {
-    /// Copies `parts`, in order and without gaps, to their places in the sectors.
-    pub(crate) fn copy_of(pool: &BufPool, parts: &[&[u8]]) -> Result<Staged, OutOfMemory> {
+    /// Lays `parts`, in order and without gaps, out.
+    pub(crate) fn lay_out(
+        pool: &BufPool,
+        rows: &mut Rows,
+        layout: Layout,
+        parts: &[&[u8]],
+    ) -> Result<Staged, OutOfMemory> {
+        match layout.laid() {
+            Laid::Plain => Staged::copy_of(pool, parts),
+            Laid::Row | Laid::Coded(_) => Staged::row_of(pool, rows, layout, parts),
+        }
+    }
+
+    /// Copies `parts` to their places in the sectors.
+    fn copy_of(pool: &BufPool, parts: &[&[u8]]) -> Result<Staged, OutOfMemory> {
         let len = parts.iter().map(|part| part.len()).sum();
         let mut sectors = pool.alloc(sectors_for(len) * SECTOR)?;
         let mut at = 0;
@@ -47,61 +100,112 @@ impl Staged {
                 at += count;
             }
         }
-        Ok(Staged { len, codec: None, sectors: Sectors::Own(sectors) })
+        let (laid, codec) = (Laid::Plain, Codec::Plain);
+        let (first, others) = (Sectors::Own(sectors), Vec::new());
+        Ok(Staged { len, stored: len, laid, codec, first, others })
     }
 
-    /// Lays `parts`, in order and without gaps, out as one row.
-    pub(crate) fn row_of(
+    /// Lays `parts` out as one row.
+    fn row_of(
         pool: &BufPool,
         rows: &mut Rows,
-        compression: Compression,
+        layout: Layout,
         parts: &[&[u8]],
     ) -> Result<Staged, OutOfMemory> {
-        let codec = compression.codec;
-        let cell = rows.encode(compression, parts);
-        let mut sectors = pool.alloc(sectors_for(cell.len()) * SECTOR)?;
-        place_cell(cell, &mut sectors);
-        Ok(Staged { len: cell.len(), codec: Some(codec), sectors: Sectors::Own(sectors) })
-    }
-
-    /// True when they hold a row.
-    pub(crate) fn is_row(&self) -> bool {
-        self.codec.is_some()
-    }
-
-    /// Bytes of its sectors.
-    pub(crate) fn bytes(&self) -> u32 {
-        (sectors_for(self.len) * SECTOR) as u32
-    }
-
-    /// Writes footers and checksums for a place. Sectors that were sent before are copied, for
-    /// a sending may still be under way. On an error it stays as it was.
-    pub(crate) fn place(&mut self, pool: &BufPool, at: AppendAt) -> Result<(), OutOfMemory> {
-        let mut sectors = match std::mem::replace(&mut self.sectors, Sectors::Moving) {
-            Sectors::Own(sectors) => sectors,
-            Sectors::Shared(sectors) => match writable(pool, sectors) {
-                Ok(sectors) => sectors,
-                Err((sectors, error)) => {
-                    self.sectors = Sectors::Shared(sectors);
-                    return Err(error);
-                }
-            },
-            Sectors::Moving => unreachable!("put back before every return"),
-        };
-        match self.codec {
-            None => stamp(at, self.len, &mut sectors),
-            Some(codec) => {
-                let part = CellPart { fragment: Fragment::COPY.number, codec, index: 0 };
-                stamp_cell(at, part, self.len, &mut sectors);
+        let (_, codec) = rows_of(layout);
+        let (mut first, mut others) = (None, Vec::new());
+        let stored = rows.encode(layout, parts, |cell| {
+            let mut sectors = pool.alloc(sectors_for(cell.len()) * SECTOR)?;
+            place_cell(cell, &mut sectors);
+            match first {
+                None => first = Some(Sectors::Own(sectors)),
+                Some(_) => others.push(Sectors::Own(sectors)),
             }
+            Ok(())
+        })?;
+        let len = parts.iter().map(|part| part.len()).sum();
+        let (laid, first) = (layout.laid(), first.expect("a row has a cell"));
+        Ok(Staged { len, stored, laid, codec, first, others })
+    }
+
+    /// What the sectors are.
+    pub(crate) fn laid(&self) -> Laid {
+        self.laid
+    }
+
+    /// Bytes of its sectors, those of all fragments together.
+    pub(crate) fn bytes(&self) -> u32 {
+        ((1 + self.others.len()) * sectors_for(self.stored) * SECTOR) as u32
+    }
+
+    /// Writes footers and checksums for a place, whose sectors are `laid`: laid out again if these are
+    /// not. On an error it stays as it was, and is placed later.
+    pub(crate) fn place(
+        &mut self,
+        pool: &BufPool,
+        rows: &mut Rows,
+        (at, laid, compression): (AppendAt, Laid, Option<Compression>),
+    ) -> Result<(), OutOfMemory> {
+        if self.laid != laid {
+            let code = match laid {
+                Laid::Coded(code) => Some(code),
+                Laid::Plain | Laid::Row => None,
+            };
+            let compression = compression.filter(|_| laid != Laid::Plain);
+            *self = self.laid_out_as(pool, rows, Layout { code, compression })?;
         }
-        self.sectors = Sectors::Shared(sectors.freeze());
+        let (len, stored, codec, is_plain) =
+            (self.len, self.stored, self.codec, laid == Laid::Plain);
+        for (number, sectors) in once(&mut self.first).chain(&mut self.others).enumerate() {
+            sectors.stamp(pool, |sectors| {
+                if is_plain {
+                    return stamp(at, len, sectors);
+                }
+                let part = CellPart { fragment: number as u8, codec, index: 0 };
+                stamp_cell(at, part, stored, sectors);
+            })?;
+        }
         Ok(())
     }
 
-    /// The formatted sectors, once placed.
-    pub(crate) fn sectors(&self) -> Option<Buf> {
-        match &self.sectors {
+    /// The same bytes in another layout.
+    fn laid_out_as(
+        &self,
+        pool: &BufPool,
+        rows: &mut Rows,
+        layout: Layout,
+    ) -> Result<Staged, OutOfMemory> {
+        let mut bytes;
+        if self.laid == Laid::Plain {
+            bytes = rows.take_row();
+            for sector in self.first.bytes().chunks(SECTOR) {
+                let count = (self.len - bytes.len()).min(SECTOR_DATA_MAX);
+                bytes.extend_from_slice(&sector[..count]);
+            }
+        } else {
+            let k = match self.laid {
+                Laid::Coded(code) => usize::from(code.k),
+                Laid::Plain | Laid::Row => 1,
+            };
+            let all = once(&self.first).chain(&self.others).enumerate();
+            let cells: Vec<CellSectors<'_>> =
+                all.take(k).map(|(number, it)| (number as u8, it.bytes())).collect();
+            let lens = (self.len as u32, self.stored as u32);
+            rows.decode_cells(lens, &cells).expect("laid out here, in memory");
+            bytes = std::mem::take(rows.row_mut());
+        }
+        let staged = Staged::lay_out(pool, rows, layout, &[&bytes]);
+        rows.give_row(bytes);
+        staged
+    }
+
+    /// The formatted sectors for a fragment's replica, once placed; of copies the number is 0.
+    pub(crate) fn sectors(&self, fragment: u8) -> Option<Buf> {
+        let sectors = match usize::from(fragment).checked_sub(1) {
+            None => &self.first,
+            Some(other) => self.others.get(other)?,
+        };
+        match sectors {
             Sectors::Shared(sectors) => Some(sectors.clone()),
             Sectors::Own(_) | Sectors::Moving => None,
         }
@@ -143,64 +247,5 @@ fn stamp(at: AppendAt, len: usize, sectors: &mut [u8]) {
 }
 
 #[cfg(test)]
-mod tests {
-    use base::{ChunkId, Epoch};
-    use wire::row::{cell_to, verify_cell};
-    use wire::sector::format_append;
-
-    use super::*;
-
-    /// The sectors of a row at one place and then at another have the same cell.
-    #[test]
-    fn a_row_keeps_its_bytes_wherever_it_is_placed() {
-        let (pool, mut rows) = (BufPool::new(8 << 20), Rows::default());
-        let data: Vec<u8> = (0..200_000u32).map(|i| (i % 7) as u8).collect();
-        for codec in Codec::ALL {
-            let parts = [&data[..100], &data[100..]];
-            let mut staged =
-                Staged::row_of(&pool, &mut rows, Compression::of(codec), &parts).unwrap();
-            let mut cells = Vec::new();
-            for offset in [0, 1 << 30] {
-                let (chunk, epoch) = (ChunkId::new(3), Epoch::new(2));
-                let at = AppendAt { chunk, epoch, base: 77, offset };
-                staged.place(&pool, at).unwrap();
-                let sectors = staged.sectors().unwrap();
-                assert_eq!(sectors.len() as u32, staged.bytes());
-                let row = verify_cell(at, &sectors).unwrap();
-                assert_eq!((row.len, row.codec, row.fragment), (200_000, codec, Fragment::COPY));
-                assert!(rows.decode(&row, &sectors).unwrap() == data);
-                let mut cell = vec![0; row.cell_len as usize];
-                cell_to(&sectors, &mut cell);
-                cells.push(cell);
-            }
-            assert!(cells[0] == cells[1]);
-        }
-    }
-
-    #[test]
-    fn sectors_are_those_of_the_format() {
-        let pool = BufPool::new(8 << 20);
-        let data: Vec<u8> = (0..20_000u32).map(|i| (i * 7) as u8).collect();
-        for len in [1, 4047, 4048, 4049, 8096, 20_000] {
-            for cut in [0, 1, len / 2, len] {
-                let parts = [&data[..cut], &data[cut..len]];
-                let mut staged = Staged::copy_of(&pool, &parts).unwrap();
-                assert!(staged.sectors().is_none());
-                for chunk in [3, 4] {
-                    let at = AppendAt {
-                        chunk: ChunkId::new(chunk),
-                        epoch: Epoch::new(2),
-                        base: 77,
-                        offset: 5,
-                    };
-                    let held = staged.sectors();
-                    staged.place(&pool, at).unwrap();
-                    let mut expected = vec![0; sectors_for(len) * SECTOR];
-                    format_append(at, &data[..len], &mut expected);
-                    assert_eq!(&*staged.sectors().unwrap(), &expected[..]);
-                    drop(held); // A sending under way keeps the old bytes.
-                }
-            }
-        }
-    }
-}
+#[path = "stage_tests.rs"]
+mod tests;

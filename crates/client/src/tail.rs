@@ -4,7 +4,8 @@
 //! answers the length that it holds, reported or not. An acknowledged byte is on `acks` of the `n`
 //! replicas. So of any `n - acks + 1` of them one holds it, and the longest of them is an upper
 //! bound of the bytes acknowledged before they were asked (`protocols.md` 1.6, decision 30). When
-//! the two meet, the end is known. Bytes that are held and not reported are never shown: a writer
+//! the two meet, the end is known. Replicas of a coded chunk count alike: each fragment of an
+//! acknowledged row is on `acks` of them too. Bytes that are held and not reported are never shown: a writer
 //! that ends its chunk may cut them off.
 
 use base::ChunkId;
@@ -144,6 +145,20 @@ mod tests {
         assert_eq!(said(&[(10, 10), (0, 30)], 2), Tail { shown: 10, acked_at_most: Some(30) });
         let all = said(&[(10, 10), (0, 30), (5, 20)], 2);
         assert_eq!(all, Tail { shown: 10, acked_at_most: Some(20) });
+    }
+
+    /// EC(4,2), five of which acknowledge: one of any two has each acknowledged row. The fourth longest
+    /// of any five, which recovery takes, bounds it no better.
+    #[test]
+    fn two_fragments_bound_what_five_of_six_must_have() {
+        let judged = |held: &[u32]| {
+            let words: Vec<_> =
+                held.iter().map(|&held| Word { shown: 9, held: Some(held) }).collect();
+            judge(&words, 6, 5).acked_at_most
+        };
+        assert_eq!(judged(&[30]), None);
+        assert_eq!(judged(&[30, 10]), Some(30));
+        assert_eq!(judged(&[30, 20, 30, 30, 10, 30]), Some(20));
     }
 
     #[test]

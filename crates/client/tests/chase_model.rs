@@ -592,7 +592,7 @@ impl World {
     ) -> Result<(), String> {
         let peers = &mut self.peers;
         match action {
-            Action::Place { seq, at } => {
+            Action::Place { seq, at, .. } => {
                 if seq < peers.acked {
                     return Err(format!("acknowledged append {seq} is moved"));
                 }

@@ -8,7 +8,7 @@ use client::{Client, Config, Error, FlatLogFile};
 use futures_util::future::join;
 use runtime::sim::Sim;
 use runtime::{Class, Duration, Env, Rng};
-use wire::control::{Attributes, Node, Policy, ReplicaFault};
+use wire::control::{Attributes, Compression, Node, Policy, ReplicaFault};
 
 use crate::fake::{Fake, Health};
 
@@ -526,7 +526,8 @@ fn lookups_are_cached_and_batched() {
 /// Everything at once: lost messages, servers and leaders that come and go, a reader of the
 /// tail beside the writer.
 fn storm(seed: u64, policy: Policy) {
-    let fake = Fake::new(3, 5);
+    let servers = if policy.is_coded() { u64::from(policy.copies) + 2 } else { 5 };
+    let fake = Fake::new(3, servers as usize);
     let mut config = Config { window_bytes: 1 << 20, ..Config::default() };
     config.writer.chunk_len_max = 1 << 20;
     run(seed, &fake.clone(), config, |client| async move {
@@ -541,7 +542,7 @@ fn storm(seed: u64, policy: Policy) {
             async move {
                 while !stop.get() {
                     env.sleep(Duration::from_millis(env.random_below(600))).await;
-                    let (server, leader) = (env.random_below(5), env.random_below(4));
+                    let (server, leader) = (env.random_below(servers), env.random_below(4));
                     let health = [Health::Dead, Health::Silent][env.random_below(2) as usize];
                     fake.with(|state| {
                         // One server at a time: what 3/2 and 3/3 survive without a gap.
@@ -589,5 +590,14 @@ fn faults_lose_no_acknowledged_append() {
     for seed in 0..40 {
         storm(seed, Policy::strict(3));
         storm(1000 + seed, Policy::plain(3, 2));
+    }
+}
+
+#[test]
+fn faults_lose_no_acknowledged_row_of_a_code() {
+    for seed in 0..10 {
+        storm(2000 + seed, Policy::ec(2, 1));
+        storm(3000 + seed, Policy::ec(4, 2).compressed(Some(Compression::LZ4)));
+        storm(4000 + seed, Policy::ec_strict(4, 2));
     }
 }

@@ -29,6 +29,7 @@ async fn file_of(fake: &Fake, client: &Client, path: &str, count: u64) -> FlatLo
             servers: vec![0, 1, 2],
             acks: 3,
             copies: 3,
+            data: 1,
             compression: None,
         });
         let stream = Stream {

@@ -5,6 +5,7 @@ mod backup;
 mod chase;
 mod chase_model;
 mod cluster;
+mod coded;
 mod fake;
 mod idle;
 mod large;

@@ -6,11 +6,11 @@ use std::rc::Rc;
 
 use base::{ChunkId, DiskId, Epoch, ServerId};
 use client::writer::{
-    Action, ChaseBudget, Event, OpDone, OpError, SendError, SendId, StreamOp, Writer, WriterConfig,
-    WriterError,
+    Action, ChaseBudget, Event, Laid, OpDone, OpError, SendError, SendId, StreamOp, Writer,
+    WriterConfig, WriterError,
 };
 use runtime::{Duration, Instant};
-use wire::control::{ChunkPlace, ReplicaPlace, WriterGrant};
+use wire::control::{ChunkPlace, Policy, ReplicaPlace, WriterGrant};
 use wire::data::{AppendRequest, DataError};
 use wire::sector::AppendAt;
 
@@ -45,6 +45,13 @@ struct Chunk {
     base: u64,
     sealed: Option<u32>,
     servers: Vec<usize>,
+    policy: Policy,
+}
+
+impl Chunk {
+    fn acks(&self) -> usize {
+        self.policy.acks.into()
+    }
 }
 
 enum Message {
@@ -58,8 +65,7 @@ enum Message {
 
 struct Model {
     rng: Rng,
-    copies: usize,
-    acks: usize,
+    policy: Policy,
     now: Instant,
     writer: Writer,
     messages: Vec<Message>,
@@ -74,15 +80,17 @@ struct Model {
     failed: Option<WriterError>,
     placed: BTreeMap<u64, AppendAt>,
     lens: Vec<u32>,
-    /// Whether each is laid out as a row, and so what chunks hold.
-    rows: Vec<bool>,
-    layouts: BTreeMap<ChunkId, bool>,
+    /// What the sectors of each are, and so what chunks hold.
+    laid: Vec<Laid>,
+    layouts: BTreeMap<ChunkId, Laid>,
+    last_laid: Laid,
     acked: u64,
     /// Appends whose bytes the writer has let go.
     released: BTreeSet<u64>,
     /// Replicas that get nothing more.
     left: BTreeSet<(ChunkId, u8)>,
     servers: BTreeMap<ChunkId, Vec<usize>>,
+    policies: BTreeMap<ChunkId, Policy>,
     /// Replicas that were sent something.
     followed: BTreeSet<(ChunkId, u8)>,
     /// Rare events that happened.
@@ -100,19 +108,18 @@ fn config() -> WriterConfig {
 }
 
 impl Model {
-    fn new(seed: u64, copies: usize, acks: usize) -> Model {
+    fn new(seed: u64, policy: Policy) -> Model {
         let rng = Rng::new(seed);
         let now = Instant::from_nanos(1_000_000_000);
         let empty = WriterGrant { epoch: EPOCH, len: 0, current: None, spares: vec![] };
         assert!(Writer::new(config(), chase(), empty, now).is_err());
         let mut model = Model {
             rng,
-            copies,
-            acks,
+            policy,
             now,
             writer: dummy(now),
             messages: vec![],
-            alive: vec![true; 6],
+            alive: vec![true; if policy.is_coded() { 8 } else { 6 }],
             replicas: BTreeMap::new(),
             next_chunk: 1,
             stream: vec![],
@@ -122,12 +129,14 @@ impl Model {
             failed: None,
             placed: BTreeMap::new(),
             lens: vec![],
-            rows: vec![],
+            laid: vec![],
             layouts: BTreeMap::new(),
+            last_laid: Laid::Plain,
             acked: 0,
             released: BTreeSet::new(),
             left: BTreeSet::new(),
             servers: BTreeMap::new(),
+            policies: BTreeMap::new(),
             followed: BTreeSet::new(),
             switches: 0,
             drops: 0,
@@ -145,12 +154,19 @@ impl Model {
         let id = ChunkId::new(self.next_chunk);
         self.next_chunk += 1;
         let mut servers: Vec<usize> = (0..self.alive.len()).collect();
-        servers.rotate_left(self.rng.below(6) as usize);
-        servers.swap(0, self.rng.below(6) as usize);
+        let count = servers.len() as u64;
+        servers.rotate_left(self.rng.below(count) as usize);
+        servers.swap(0, self.rng.below(count) as usize);
         servers.sort_by_key(|&server| avoid.contains(&ServerId::new(server as u32)));
-        servers.truncate(self.copies);
+        let mut policy = self.policy;
+        // Where places are short a chunk of a code is in copies.
+        if policy.is_coded() && self.rng.one_in(4) {
+            policy = policy.in_copies();
+        }
+        servers.truncate(policy.copies.into());
         self.servers.insert(id, servers.clone());
-        Chunk { id, base: 0, sealed: None, servers }
+        self.policies.insert(id, policy);
+        Chunk { id, base: 0, sealed: None, servers, policy }
     }
 
     fn top_up(&mut self, wanted: usize, avoid: &[ServerId]) {
@@ -161,22 +177,24 @@ impl Model {
     }
 
     fn place(&self, chunk: &Chunk) -> ChunkPlace {
-        let replica = |&server: &usize| ReplicaPlace {
+        let Policy { copies, acks, data, .. } = chunk.policy;
+        let coded = chunk.policy.is_coded();
+        let replica = |(index, &server): (usize, &usize)| ReplicaPlace {
             server: ServerId::new(server as u32),
             disk: DiskId::new(server as u128),
             addr: ([10, 0, 0, server as u8], 1).into(),
-            fragment: 0,
+            fragment: if coded { index as u8 } else { 0 },
         };
         ChunkPlace {
             chunk: chunk.id,
             epoch: EPOCH,
             base: chunk.base,
             sealed: None,
-            replicas: chunk.servers.iter().map(replica).collect(),
-            acks: self.acks as u8,
+            replicas: chunk.servers.iter().enumerate().map(replica).collect(),
+            acks,
             token: [1; 16],
-            copies: 0,
-            data: 1,
+            copies: if coded { copies } else { 0 },
+            data,
             compression: None,
         }
     }
@@ -202,14 +220,20 @@ impl Model {
     fn act(&mut self, action: Action) {
         assert!(self.closed.is_none() && self.failed.is_none(), "acts after its end: {action:?}");
         match action {
-            Action::Place { seq, at } => {
+            Action::Place { seq, at, laid, .. } => {
                 assert!(seq >= self.acked, "an acknowledged append is moved");
                 self.placed.insert(seq, at);
-                let rows = self.rows[seq as usize];
-                let layout = *self.layouts.entry(at.chunk).or_insert(rows);
-                assert_eq!(layout, rows, "{} has rows and plain sectors", at.chunk);
+                let was = std::mem::replace(&mut self.laid[seq as usize], laid);
+                let layout = *self.layouts.entry(at.chunk).or_insert(laid);
+                assert_eq!(layout, laid, "{} has rows and plain sectors", at.chunk);
+                // Only for a chunk of another kind, or from one, an append is laid out again.
+                let coded = |laid| matches!(laid, Laid::Coded(_));
+                assert!(was == laid || coded(was) || coded(laid));
+                assert_eq!(coded(laid), self.policies[&at.chunk].is_coded());
             }
-            Action::Send { id, request, to, .. } => {
+            Action::Send { id, request, to, fragment, .. } => {
+                let is_coded = self.policies[&id.chunk].is_coded();
+                assert_eq!(fragment, if is_coded { id.replica } else { 0 });
                 let at = self.placed[&id.seq];
                 assert_eq!(
                     (at.chunk, at.offset, at.base),
@@ -279,7 +303,7 @@ impl Model {
                 replica.is_some_and(|replica| replica.records.iter().any(|r| r.seq == seq))
             };
             let count = tail.servers.iter().filter(holds).count();
-            assert!(count >= self.acks, "append {seq} acknowledged with {count} replicas");
+            assert!(count >= tail.acks(), "append {seq} acknowledged with {count} replicas");
         }
         self.acked = below;
         let sum: u64 = self.lens[..below as usize].iter().map(|&len| u64::from(len)).sum();
@@ -293,7 +317,7 @@ impl Model {
         let len_at = |s: &usize| self.replicas.get(&(tail.id, *s)).map_or(0, Replica::len);
         let mut lens: Vec<_> = tail.servers.iter().map(len_at).collect();
         lens.sort_unstable_by(|a, b| b.cmp(a));
-        self.check_content(lens[self.acks - 1])
+        self.check_content(lens[tail.acks() - 1])
     }
 
     fn serve_append(
@@ -464,12 +488,16 @@ impl Model {
                 let len = self.rng.between(1, 700) as u32;
                 self.lens.push(len);
                 // What the caller lays out follows the policy, which is set now and then.
-                let rows = self.rows.last().copied().unwrap_or(false) ^ self.rng.one_in(10);
-                self.rows.push(rows);
-                self.give(Event::Append { len, bytes: 4096, rows });
+                let mut laid = self.last_laid;
+                if self.rng.one_in(10) {
+                    laid = if laid == Laid::Plain { Laid::Row } else { Laid::Plain };
+                }
+                self.last_laid = laid;
+                self.laid.push(laid);
+                self.give(Event::Append { len, bytes: 4096, laid });
             }
             20..=21 => {
-                let server = self.rng.below(6) as usize;
+                let server = self.rng.below(self.alive.len() as u64) as usize;
                 let dead = self.alive.iter().filter(|alive| !**alive).count();
                 self.alive[server] = !self.alive[server] || dead > 1;
             }
@@ -560,7 +588,7 @@ impl Model {
                 .iter()
                 .filter_map(|&server| self.content(chunk, server, len))
                 .collect();
-            let quorum = if last { 1 } else { self.acks };
+            let quorum = if last { chunk.policy.data.into() } else { chunk.acks() };
             assert!(len == 0 || holders.len() >= quorum, "{chunk:?} at {len} on too few replicas");
             for seqs in &holders {
                 assert_eq!(seqs, &holders[0], "replicas differ");
@@ -576,13 +604,16 @@ impl Model {
     /// The writer has died: recovery fences as many replicas as it needs, and seals.
     fn recover(&mut self) {
         let tail = self.stream.last().unwrap().clone();
-        let votes = self.copies - self.acks + 1;
+        let votes = usize::from(tail.policy.recovery_votes());
         let mut servers = tail.servers.clone();
         let first = self.rng.below(servers.len() as u64) as usize;
         servers.rotate_left(first);
         let len_at = |s: &usize| self.replicas.get(&(tail.id, *s)).map_or(0, Replica::len);
-        // Of the fewest possible votes, the longest counts (`protocols.md` 2.3).
-        let len = servers[..votes].iter().map(len_at).max().unwrap();
+        // Of the fewest possible votes, the longest that can be decoded counts (`protocols.md` 2.3,
+        // `protocols-tail.md` 9.7).
+        let mut lens: Vec<_> = servers[..votes].iter().map(len_at).collect();
+        lens.sort_unstable_by(|a, b| b.cmp(a));
+        let len = lens[usize::from(tail.policy.data) - 1];
         let count = self.check_content(len);
         assert!(count >= self.acked, "{} acknowledged, {count} found", self.acked);
         assert!(count <= self.lens.len() as u64);
@@ -621,8 +652,8 @@ fn server_of(addr: std::net::SocketAddr) -> usize {
     usize::from(ip.octets()[3])
 }
 
-fn run(seed: u64, copies: usize, acks: usize) -> [u32; 3] {
-    let mut model = Model::new(seed, copies, acks);
+fn run(seed: u64, policy: Policy) -> [u32; 3] {
+    let mut model = Model::new(seed, policy);
     let steps = model.rng.between(50, 900);
     for _ in 0..steps {
         model.step();
@@ -655,33 +686,41 @@ fn run(seed: u64, copies: usize, acks: usize) -> [u32; 3] {
     [model.switches, model.drops, model.stale]
 }
 
-fn run_all(seeds: std::ops::Range<u64>, copies: usize, acks: usize) {
+fn run_all(seeds: std::ops::Range<u64>, policy: Policy) {
     let mut sums = [0; 3];
     for seed in seeds {
-        let outcome = std::panic::catch_unwind(|| run(seed, copies, acks));
-        let Ok(found) = outcome else { panic!("seed {seed} of {acks} of {copies}") };
+        let outcome = std::panic::catch_unwind(|| run(seed, policy));
+        let Ok(found) = outcome else { panic!("seed {seed} of {policy}") };
         sums.iter_mut().zip(found).for_each(|(sum, count)| *sum += count);
     }
     let [switches, drops, stale] = sums;
-    println!(
-        "{acks} of {copies}: {switches} switches, {drops} written spares dropped, {stale} stale"
-    );
+    println!("{policy}: {switches} switches, {drops} written spares dropped, {stale} stale");
     assert!(switches > 100 && drops > 2 && stale > 5, "rare paths are reached: {sums:?}");
 }
 
 #[test]
 fn three_of_three() {
-    run_all(0..400, 3, 3);
+    run_all(0..400, Policy::strict(3));
 }
 
 #[test]
 fn two_of_three() {
-    run_all(0..400, 3, 2);
+    run_all(0..400, Policy::rep(3));
 }
 
 #[test]
 fn other_policies() {
-    run_all(0..150, 1, 1);
-    run_all(0..150, 5, 3);
-    run_all(0..150, 2, 2);
+    run_all(0..150, Policy::rep(1));
+    run_all(0..150, Policy::rep(5));
+    run_all(0..150, Policy::strict(2));
+}
+
+/// Codes, with chunks in copies among theirs.
+#[test]
+fn codes() {
+    run_all(0..150, Policy::ec(2, 1));
+    run_all(0..150, Policy::ec(4, 2));
+    run_all(0..50, Policy::ec_strict(4, 2));
+    // One acknowledgement more than gives the bytes back.
+    run_all(0..150, Policy { acks: 3, ..Policy::ec(2, 3) });
 }

@@ -68,9 +68,11 @@ fn a_file_inherits_from_the_nearest_directory_with_a_policy() {
         assert_eq!(asked.policy(), Policy::rep(2));
         let there = client.create_inherited("/a/f", DEFAULT, 0o644, false).await.unwrap();
         assert_eq!(there.policy(), Policy::rep(2));
-        let bad = Policy::plain(6, 4);
-        let refused = client.set_dir_policy("/a", Some(bad)).await.unwrap_err();
-        assert!(refused.to_string().contains("no policy"), "{refused}");
+        for bad in [Policy::plain(6, 4), Policy { acks: 4, ..Policy::ec(4, 2) }, Policy::ec(13, 1)]
+        {
+            let refused = client.set_dir_policy("/a", Some(bad)).await.unwrap_err();
+            assert!(refused.to_string().contains("no policy"), "{refused}");
+        }
         for path in ["/none", "/none/f"] {
             let missing = client.set_dir_policy(path, None).await.unwrap_err();
             assert_eq!(missing.kind(), Kind::NotFound, "{path}");

@@ -10,6 +10,7 @@
 
 use base::{ChunkId, ServerId};
 use runtime::Instant;
+use wire::control::ChunkPlace;
 
 use super::chunk::{Debt, OpenChunk, Thin};
 use super::core::{Life, Writer};
@@ -276,13 +277,14 @@ impl Writer {
 
     fn fit_spare(&self, now: Instant) -> Option<usize> {
         let current = self.current.as_ref().filter(|_| self.ends_for_masters());
-        // A whole chunk is left for another one only that masters reach.
-        let copies = current.map_or(0, |current| current.replicas.len());
+        // A whole chunk is left for another one only that masters reach, and that survives as much.
+        let losses = |place: &ChunkPlace| place.replicas.len().saturating_sub(place.data.into());
+        let least = current.map_or(0, |current| losses(&current.place));
         let avoids =
             |server| self.avoids(server, now) || current.is_some() && self.pushed.contains(&server);
-        self.spares.iter().position(|it| {
-            it.replicas.len() >= copies && it.replicas.iter().all(|it| !avoids(it.server))
-        })
+        self.spares
+            .iter()
+            .position(|it| losses(it) >= least && it.replicas.iter().all(|it| !avoids(it.server)))
     }
 
     /// Ends a thin chunk whose time has come. Appends under way are acknowledged first.

@@ -1,12 +1,17 @@
 //! The chunk being written: its replicas, and the appends placed in it.
 
+use std::ops::{Index, IndexMut};
+
 use base::limits::REPLICAS_MAX;
 use base::{ChunkId, Epoch, ServerId};
+use codec::block::BlockSize;
+use codec::limits::FRAGMENTS_MAX;
 use runtime::{Duration, Instant};
 use wire::control::{ChunkPlace, ReplicaPlace};
 use wire::data::{ChunkRef, Purpose};
 
 use super::event::WriterError;
+use super::layout::{Fragments, Laid, bytes_max};
 
 /// State of one append at one replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,14 +34,64 @@ pub(super) struct Progress {
     pub(super) attempt: u16,
 }
 
+impl Progress {
+    pub(super) const NONE: Progress = Progress { state: SendState::Unsent, attempt: 0 };
+}
+
+/// State of one append at each replica. Chunks of copies have it inline; memory for more replicas comes
+/// when the append is placed in a chunk with more.
+#[derive(Clone, Debug)]
+pub(super) struct AllProgress {
+    first: [Progress; REPLICAS_MAX],
+    rest: Option<Box<[Progress; FRAGMENTS_MAX - REPLICAS_MAX]>>,
+}
+
+const _: () = assert!(size_of::<AllProgress>() == size_of::<[Progress; REPLICAS_MAX]>() + 8);
+
+impl AllProgress {
+    const NONE: AllProgress = AllProgress { first: [Progress::NONE; _], rest: None };
+
+    /// Makes room for so many replicas.
+    fn reserve(&mut self, replicas: usize) {
+        if replicas > REPLICAS_MAX && self.rest.is_none() {
+            self.rest = Some(Box::new([Progress::NONE; _]));
+        }
+    }
+
+    /// Nothing was sent to any replica.
+    pub(super) fn reset(&mut self) {
+        *self = AllProgress::NONE;
+    }
+}
+
+impl Index<usize> for AllProgress {
+    type Output = Progress;
+
+    fn index(&self, replica: usize) -> &Progress {
+        match replica.checked_sub(REPLICAS_MAX) {
+            None => &self.first[replica],
+            Some(at) => &self.rest.as_ref().expect("placed where so many replicas are")[at],
+        }
+    }
+}
+
+impl IndexMut<usize> for AllProgress {
+    fn index_mut(&mut self, replica: usize) -> &mut Progress {
+        match replica.checked_sub(REPLICAS_MAX) {
+            None => &mut self.first[replica],
+            Some(at) => &mut self.rest.as_mut().expect("placed where so many replicas are")[at],
+        }
+    }
+}
+
 /// An append that some replica may still need.
 #[derive(Clone, Debug)]
 pub(super) struct Slot {
     pub(super) len: u32,
     /// Bytes of its sectors: what it takes of the chase budget.
     bytes: u32,
-    /// Laid out as a row; else in plain sectors.
-    pub(super) rows: bool,
+    /// What its sectors are.
+    laid: Laid,
     pub(super) purpose: Purpose,
     /// Offset in its chunk, once placed.
     pub(super) offset: u32,
@@ -44,19 +99,28 @@ pub(super) struct Slot {
     pub(super) placed_at: Instant,
     /// No replica needs it any more; it is in the window until those before it are released too.
     pub(super) released: bool,
-    pub(super) copies: [Progress; REPLICAS_MAX],
+    pub(super) copies: AllProgress,
 }
 
 impl Slot {
-    /// An append of `len` bytes in sectors of `bytes`, rows or plain ones.
+    /// An append of `len` bytes in sectors of `bytes`.
     pub(super) fn new(
-        (len, bytes, rows): (u32, u32, bool),
+        (len, bytes, laid): (u32, u32, Laid),
         purpose: Purpose,
         now: Instant,
     ) -> Slot {
-        let progress = Progress { state: SendState::Unsent, attempt: 0 };
-        let copies = [progress; REPLICAS_MAX];
-        Slot { len, bytes, rows, purpose, offset: 0, placed_at: now, released: false, copies }
+        let copies = AllProgress::NONE;
+        Slot { len, bytes, laid, purpose, offset: 0, placed_at: now, released: false, copies }
+    }
+
+    /// Notes what its sectors are from now on, in a chunk with so many replicas.
+    pub(super) fn lay_out(&mut self, laid: Laid, replicas: usize) {
+        self.copies.reserve(replicas);
+        if self.laid != laid {
+            self.laid = laid;
+            // What a compression saves is not known here.
+            self.bytes = bytes_max(laid, BlockSize::PAPERS, self.len as usize) as u32;
+        }
     }
 
     pub(super) fn is_blocked_at(&self, index: usize) -> bool {
@@ -125,8 +189,8 @@ pub(super) struct OpenChunk {
     pub(super) acked: u32,
     /// Bytes placed.
     pub(super) end: u32,
-    /// Its layout, once an append is placed: rows or plain sectors.
-    pub(super) rows: bool,
+    /// What its sectors are, once an append is placed.
+    pub(super) laid: Laid,
     /// Takes no more appends; ends once all are acknowledged.
     pub(super) full: bool,
     /// The first append placed in it.
@@ -160,9 +224,19 @@ pub(super) struct Debt {
 }
 
 impl OpenChunk {
+    /// What the sectors of an append are in this chunk: rows of its code, or what they are already.
+    pub(super) fn laid_for(&self, append: &Slot) -> Laid {
+        match (Fragments::of(&self.place), append.laid) {
+            (Some(code), _) => Laid::Coded(code),
+            (None, Laid::Coded(_)) => Laid::Plain,
+            (None, laid) => laid,
+        }
+    }
+
     /// Whether the append goes into the chunk. A row and plain sectors never share one.
     pub(super) fn takes(&self, append: &Slot, len_max: u32) -> bool {
-        self.end == 0 || (self.rows == append.rows && self.end + append.len <= len_max)
+        let fits = self.laid == self.laid_for(append) && self.end + append.len <= len_max;
+        self.end == 0 || fits
     }
 
     /// The chunk, empty, with the next append `seq`.
@@ -184,8 +258,8 @@ impl OpenChunk {
             mute_since: None,
         };
         let replicas = place.replicas.iter().map(replica).collect();
-        let (acked, end, rows, full, thin) = (0, 0, false, false, None);
-        OpenChunk { place, base, acked, end, rows, full, from: seq, released: seq, thin, replicas }
+        let (acked, end, laid, full, thin) = (0, 0, Laid::Plain, false, None);
+        OpenChunk { place, base, acked, end, laid, full, from: seq, released: seq, thin, replicas }
     }
 
     pub(super) fn id(&self) -> ChunkId {
@@ -223,9 +297,14 @@ impl OpenChunk {
         ChunkRef { chunk: self.place.chunk, disk: self.replicas[index].place.disk }
     }
 
+    /// Number of the fragment that a replica gets; 0 where they are copies.
+    pub(super) fn fragment(&self, index: usize) -> u8 {
+        self.replicas[index].place.fragment
+    }
+
     /// Length that `acks` replicas have durable.
     pub(super) fn agreed(&self) -> u32 {
-        let mut lengths = [0u32; REPLICAS_MAX];
+        let mut lengths = [0u32; FRAGMENTS_MAX];
         let mut count = 0;
         for replica in self.followed() {
             lengths[count] = replica.durable;
@@ -267,8 +346,36 @@ pub(super) fn check_place(place: &ChunkPlace, epoch: Epoch) -> Result<(), Writer
         );
         return Err(WriterError::Protocol(text));
     }
-    if replicas > REPLICAS_MAX || place.sealed.is_some() {
+    let fits = match Fragments::of(place) {
+        Some(code) => fits_code(place, code),
+        None => {
+            replicas <= REPLICAS_MAX && place.replicas.iter().all(|replica| replica.fragment == 0)
+        }
+    };
+    if !fits {
+        let text = format!(
+            "{} granted with {replicas} replicas, {acks} acknowledgements, {} data fragments of {}: \
+             no copies, and not each fragment of a code once",
+            place.chunk, place.data, place.copies
+        );
+        return Err(WriterError::Protocol(text));
+    }
+    if place.sealed.is_some() {
         return Err(WriterError::Protocol(format!("{} can not be written", place.chunk)));
     }
     Ok(())
+}
+
+/// Whether each fragment has its replica, and an acknowledged append survives a loss.
+fn fits_code(place: &ChunkPlace, code: Fragments) -> bool {
+    let mut seen = 0u32;
+    for replica in &place.replicas {
+        seen |= 1u32.checked_shl(replica.fragment.into()).unwrap_or(0);
+    }
+    let n = code.n();
+    code.scheme(BlockSize::PAPERS).is_some()
+        && n == usize::from(place.copies)
+        && place.replicas.len() == n
+        && seen == (1 << n) - 1
+        && place.acks > place.data
 }

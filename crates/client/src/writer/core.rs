@@ -6,13 +6,13 @@ use std::rc::Rc;
 use base::limits::APPEND_DATA_MAX;
 use base::{ChunkId, Epoch, ServerId};
 use runtime::{Duration, Instant};
-use wire::control::{ChunkPlace, Compression, ReplicaFault, WriterGrant};
+use wire::control::{ChunkPlace, ReplicaFault, WriterGrant};
 use wire::data::{AppendRequest, DataError, Purpose};
-use wire::sector::AppendAt;
 
 use super::budget::ChaseBudget;
-use super::chunk::{Debt, EndedChunk, OpenChunk, Progress, Replica, SendState, Slot, check_place};
+use super::chunk::{Debt, EndedChunk, OpenChunk, Replica, SendState, Slot, check_place};
 use super::event::{Action, Event, SendError, SendId, WriterConfig, WriterError};
+use super::layout::{Laid, Layout};
 use super::ops::OpState;
 use crate::limits::AVOID_MAX;
 
@@ -62,8 +62,8 @@ pub struct Writer {
     pub(super) closing_since: Option<Instant>,
     /// Chunks recorded to follow, in order.
     pub(super) spares: VecDeque<ChunkPlace>,
-    /// Compression that the youngest chunk granted asks for.
-    pub(super) compression: Option<Compression>,
+    /// What the youngest chunk granted asks for.
+    pub(super) layout: Layout,
     /// The youngest chunk that was ever written; spares up to it have been passed over.
     pub(super) youngest: ChunkId,
     /// The spares' tokens have expired.
@@ -132,7 +132,7 @@ impl Writer {
             epoch: grant.epoch,
             life: Life::Open,
             ended: None,
-            compression: current.compression,
+            layout: Layout::of(&current),
             youngest: current.chunk,
             current: Some(OpenChunk::new(current, base, 0, now)),
             debts: VecDeque::new(),
@@ -217,7 +217,7 @@ impl Writer {
             return;
         }
         match event {
-            Event::Append { len, bytes, rows } => self.on_append(now, (len, bytes, rows)),
+            Event::Append { len, bytes, laid } => self.on_append(now, (len, bytes, laid)),
             Event::Sent { id, result } => self.on_sent(now, id, result, out),
             Event::CommittedNotified { chunk, replica, committed, result } => {
                 self.on_committed_notified(now, chunk, replica, committed, result, out);
@@ -234,13 +234,13 @@ impl Writer {
         self.check();
     }
 
-    fn on_append(&mut self, now: Instant, (len, bytes, rows): (u32, u32, bool)) {
+    fn on_append(&mut self, now: Instant, (len, bytes, laid): (u32, u32, Laid)) {
         assert!(self.life == Life::Open, "append to a closing writer");
         assert!((1..=APPEND_DATA_MAX as u32).contains(&len), "append of {len} bytes");
         if self.acked == self.next_seq() {
             self.progress_at = now;
         }
-        self.slots.push_back(Slot::new((len, bytes, rows), self.purpose, now));
+        self.slots.push_back(Slot::new((len, bytes, laid), self.purpose, now));
     }
 
     /// Does all that has become possible.
@@ -298,34 +298,6 @@ impl Writer {
     /// True when a spare is there that may be opened.
     pub(super) fn may_open(&self) -> bool {
         !self.spares.is_empty() && !self.tokens_stale
-    }
-
-    /// Gives appends their places in the current chunk.
-    fn place(&mut self, now: Instant, out: &mut Vec<Action>) {
-        let Some(current) = &mut self.current else { return };
-        let end = self.first + self.slots.len() as u64;
-        while self.placed < end && !current.full {
-            let slot = &mut self.slots[(self.placed - self.first) as usize];
-            if !current.takes(slot, self.config.chunk_len_max) {
-                current.full = true;
-                break;
-            }
-            (slot.offset, slot.placed_at, current.rows) = (current.end, now, slot.rows);
-            current.end += slot.len;
-            for replica in &mut current.replicas {
-                if replica.next == self.placed {
-                    replica.progress_at = now;
-                }
-            }
-            let at = AppendAt {
-                chunk: current.id(),
-                epoch: self.epoch,
-                base: current.base,
-                offset: slot.offset,
-            };
-            out.push(Action::Place { seq: self.placed, at });
-            self.placed += 1;
-        }
     }
 
     /// The chunk that is written, or one that has ended and is owed bytes.
@@ -438,8 +410,8 @@ impl Writer {
             create: slot.offset == 0,
             purpose: slot.purpose,
         };
-        let to = current.replicas[index].place.addr;
-        out.push(Action::Send { id, to, token: current.place.token, request });
+        let (to, fragment) = (current.replicas[index].place.addr, current.fragment(index));
+        out.push(Action::Send { id, to, token: current.place.token, fragment, request });
     }
 
     fn on_sent(
@@ -686,7 +658,7 @@ impl Writer {
         self.resend_at = self.resend_at.filter(|_| !self.debts.is_empty());
         for slot in self.slots.iter_mut().skip((self.acked - self.first) as usize) {
             slot.offset = 0;
-            slot.copies.fill(Progress { state: SendState::Unsent, attempt: 0 });
+            slot.copies.reset();
         }
         self.owe(now, current, out);
     }

@@ -4,9 +4,11 @@ use std::net::SocketAddr;
 
 use base::{ChunkId, ServerId};
 use runtime::Duration;
-use wire::control::{ReplicaFault, WriterGrant};
+use wire::control::{Compression, ReplicaFault, WriterGrant};
 use wire::data::{AppendRequest, CommitRequest, DataError, Purpose};
 use wire::sector::AppendAt;
+
+use super::layout::Laid;
 
 /// Parameters of the protocol.
 ///
@@ -111,10 +113,10 @@ pub enum Event {
     Append {
         /// Data bytes.
         len: u32,
-        /// Bytes of the sectors that hold them.
+        /// Bytes of the sectors that hold them, all replicas of a code together.
         bytes: u32,
-        /// The sectors are those of a row; else plain. A chunk has one of the two.
-        rows: bool,
+        /// What the sectors are.
+        laid: Laid,
     },
     /// A sending has ended; with the durable length of the replica when it succeeded.
     Sent {
@@ -149,7 +151,7 @@ impl Event {
     /// The caller appends `len` bytes, in plain sectors.
     pub fn plain_append(len: u32) -> Event {
         let bytes = wire::sector::sectors_for(len as usize) * base::limits::SECTOR;
-        Event::Append { len, bytes: bytes as u32, rows: false }
+        Event::Append { len, bytes: bytes as u32, laid: Laid::Plain }
     }
 }
 
@@ -189,6 +191,10 @@ pub enum Action {
         seq: u64,
         /// Its place.
         at: AppendAt,
+        /// What its sectors are there: if they are not, its bytes are laid out again.
+        laid: Laid,
+        /// Compression for that, where the chunk asks for one.
+        compression: Option<Compression>,
     },
     /// Send the append as it is laid out.
     Send {
@@ -198,6 +204,8 @@ pub enum Action {
         to: SocketAddr,
         /// The right to append.
         token: [u8; 16],
+        /// Number of the replica's fragment: the cell that is sent. 0 where replicas are copies.
+        fragment: u8,
         /// The request.
         request: AppendRequest,
     },

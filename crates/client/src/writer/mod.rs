@@ -16,7 +16,9 @@ mod chase;
 mod chunk;
 mod core;
 mod event;
+mod layout;
 mod ops;
+mod place;
 mod timers;
 
 pub use self::budget::ChaseBudget;
@@ -24,3 +26,5 @@ pub use self::core::Writer;
 pub use event::{
     Action, Event, OpDone, OpError, SendError, SendId, StreamOp, WriterConfig, WriterError,
 };
+pub(crate) use layout::bytes_max;
+pub use layout::{Fragments, Laid, Layout};

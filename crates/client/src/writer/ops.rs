@@ -2,13 +2,14 @@
 
 use base::{ChunkId, ServerId};
 use runtime::Instant;
-use wire::control::{ChunkPlace, Compression, WriterGrant};
+use wire::control::{ChunkPlace, WriterGrant};
 
 use crate::limits::AVOID_MAX;
 
 use super::chunk::{EndedChunk, OpenChunk, check_place};
 use super::core::{Life, Writer};
 use super::event::{Action, OpDone, OpError, StreamOp, WriterError};
+use super::layout::Layout;
 
 /// The operation under way.
 #[derive(Clone, Debug)]
@@ -192,12 +193,6 @@ impl Writer {
         out.push(Action::Op(StreamOp::Close { sealed, finish, left }));
     }
 
-    /// Compression that appends are laid out with from now on: what the youngest chunk that was granted
-    /// asks for. Those that wait are placed as they are.
-    pub fn compression(&self) -> Option<Compression> {
-        self.compression
-    }
-
     /// True while the stream service closes the writer.
     pub(super) fn is_closing_now(&self) -> bool {
         self.op.as_ref().is_some_and(|op| op.kind == OpKind::Close)
@@ -339,7 +334,7 @@ impl Writer {
             self.abandon_current(now, out);
         }
         if let Some(youngest) = granted.last() {
-            self.compression = youngest.compression;
+            self.layout = Layout::of(youngest);
         }
         let known: Vec<_> = self.spares.iter().map(|place| place.chunk).collect();
         self.spares.clear();

@@ -4,7 +4,8 @@ use base::{ChunkId, ClusterId, Epoch, FileId, Kind, ServerId};
 use wire::control::{
     AbnormalServer, AbnormalServers, AbnormalVersion, ChunkPlace, ClusterInfo, ClusterReply,
     ClusterRequest, ControlError, ControlReply, ControlRequest, Group, MasterInfo,
-    NamespaceRequest, Policy, StreamChange, StreamReply, StreamRequest, StreamView, WriterGrant,
+    NamespaceRequest, Policy, ReplicaPlace, StreamChange, StreamReply, StreamRequest, StreamView,
+    WriterGrant,
 };
 
 use super::{Chunk, FakeState, Health, Replica, Stream};
@@ -119,13 +120,22 @@ impl FakeState {
             epoch: chunk.epoch,
             base: chunk.base,
             sealed: chunk.sealed,
-            replicas: chunk.servers.iter().map(|&server| self.replica_place(server)).collect(),
+            replicas: self.replica_places(chunk),
             acks: chunk.acks,
             token: self.right(),
             copies: chunk.copies,
-            data: 1,
+            data: chunk.data,
             compression: chunk.compression,
         }
+    }
+
+    /// In a coded chunk each server has another fragment, in the order of the servers.
+    fn replica_places(&self, chunk: &Chunk) -> Vec<ReplicaPlace> {
+        let place = |(index, &server): (usize, &usize)| {
+            let fragment = if chunk.data > 1 { index as u8 } else { 0 };
+            ReplicaPlace { fragment, ..self.replica_place(server) }
+        };
+        chunk.servers.iter().enumerate().map(place).collect()
     }
 
     fn view(&self, file: FileId, offset: u64, limit: u32) -> Option<StreamView> {
@@ -152,15 +162,19 @@ impl FakeState {
         let count = self.health.len();
         let first = self.next_chunk as usize % count;
         let mut servers: Vec<usize> = (0..count).map(|index| (first + index) % count).collect();
+        servers.retain(|server| !self.no_place.contains(server));
+        let all = servers.clone();
         let good = servers.iter().copied().filter(wanted).collect::<Vec<_>>();
         if good.len() >= usize::from(policy.copies).min(2) {
             servers = good;
         }
-        servers.truncate(policy.copies.into());
+        if policy.is_coded() && servers.len() < usize::from(policy.copies) {
+            servers = all;
+        }
+        let Policy { copies, acks, data, compression } = policy.for_places(servers.len());
+        servers.truncate(copies.into());
         self.next_chunk += 1;
-        let acks = policy.acks.min(servers.len() as u8);
-        let Policy { copies, compression, .. } = policy;
-        Some(Chunk { id, epoch, base: 0, sealed: None, servers, acks, copies, compression })
+        Some(Chunk { id, epoch, base: 0, sealed: None, servers, acks, copies, data, compression })
     }
 
     fn grant(&mut self, file: FileId) -> StreamReply {
@@ -176,10 +190,13 @@ impl FakeState {
 
     fn top_up(&mut self, file: FileId, wanted: u8, avoid: &[ServerId]) {
         let (policy, epoch) = (self.streams[&file].policy, self.streams[&file].epoch);
+        let places = self.health.len() - self.no_place.len();
+        let Policy { copies, data, .. } = policy.for_places(places);
+        let shape = (copies, data);
         let has_avoided = |chunk: &Chunk| {
             chunk.servers.iter().any(|&server| avoid.contains(&ServerId::new(server as u32)))
         };
-        let useful = |chunk: &Chunk| !has_avoided(chunk) && chunk.copies == policy.copies;
+        let useful = |chunk: &Chunk| !has_avoided(chunk) && (chunk.copies, chunk.data) == shape;
         self.streams.get_mut(&file).unwrap().spares.retain(useful);
         while self.streams[&file].spares.len() < usize::from(wanted) {
             let Some(chunk) = self.allocate(policy, epoch, avoid) else { return };
@@ -293,7 +310,9 @@ impl FakeState {
             let mut lens: Vec<u32> = chunk.servers.iter().filter(good).map(len).collect();
             lens.sort_unstable_by(|a, b| b.cmp(a));
             let missing = chunk.servers.len() - lens.len();
-            let rank = usize::from(chunk.acks).checked_sub(missing).filter(|rank| *rank > 0);
+            // Each acknowledged row is on so many of those that answer; of a code k give it back.
+            let rank = usize::from(chunk.acks).checked_sub(missing);
+            let rank = rank.filter(|rank| *rank >= usize::from(chunk.data));
             let Some(rank) = rank else {
                 return Err(error(Kind::Retry, "too few replicas answer"));
             };

@@ -6,7 +6,7 @@ mod names;
 mod servers;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
@@ -60,6 +60,7 @@ pub struct Chunk {
     pub servers: Vec<usize>,
     pub acks: u8,
     pub copies: u8,
+    pub data: u8,
     pub compression: Option<Compression>,
 }
 
@@ -101,6 +102,8 @@ pub struct FakeState {
     /// Addresses of the chunkservers.
     pub addrs: Vec<SocketAddr>,
     pub full: bool,
+    /// Servers that get no new chunks.
+    pub no_place: BTreeSet<usize>,
     /// The right that is given out, and taken: older ones have run out.
     pub token: [u8; 16],
     /// Seconds for which a right is valid; 0 is for ever.
@@ -155,6 +158,7 @@ impl Fake {
             reads: vec![0; servers],
             addrs: (0..servers).map(server_addr).collect(),
             full: false,
+            no_place: BTreeSet::new(),
             token: [9; 16],
             rights_s: 0,
             now_s: 0,

@@ -7,6 +7,7 @@ use wire::data::{
     AppendRequest, ChunkRef, CommitRequest, DataError, DataReply, DataRequest, ReadRequest,
     ReplicaStat, ReplicaState,
 };
+use wire::pieces::CellPieces;
 use wire::row::verify_append;
 use wire::sector::{AppendAt, parse_footer};
 
@@ -143,10 +144,36 @@ impl FakeState {
             let sector = sector.filter(|(start, _)| *start == begin).ok_or(DataError::Invalid)?;
             return Ok((reply, Some(env.pool().copy_of(&sector.1).expect("memory"))));
         }
+        if read.blocks
+            && replica.sectors[first..].iter().all(|(start, _)| *start == begin || *start >= end)
+            && let Some(pieces) = pieces(replica, (begin, first), read)
+        {
+            return Ok((reply, Some(env.pool().copy_of(&pieces).expect("memory"))));
+        }
         let chosen = replica.sectors[first..].iter().take(512);
         let chosen = chosen.take_while(|(start, _)| *start < end);
         let chosen: Vec<&[u8]> = chosen.map(|(_, sector)| &sector[..]).collect();
         let chosen = chosen.concat();
         Ok((reply, Some(env.pool().copy_of(&chosen).expect("memory"))))
     }
+}
+
+/// The first sector of the cell at `first`, whose row begins at `begin`, and those with the blocks of a
+/// read: as stores answer for long cells.
+fn pieces(replica: &Replica, (begin, first): (u32, usize), read: &ReadRequest) -> Option<Vec<u8>> {
+    let cell: Vec<&[u8]> = replica.sectors[first..]
+        .iter()
+        .take_while(|(start, _)| *start == begin)
+        .map(|(_, sector)| &sector[..])
+        .collect();
+    if cell.len() <= 6 {
+        return None;
+    }
+    let (epoch, base) = (replica.epoch, replica.base);
+    let at = AppendAt { chunk: read.at.chunk, epoch, base, offset: begin };
+    let of_row = (read.offset - begin) as usize;
+    let needed =
+        CellPieces::verify(at, cell[0]).ok()?.needed(of_row..of_row + read.len as usize)?;
+    let needed = &cell[needed.start as usize..needed.end as usize];
+    Some([&[cell[0]], needed].concat().concat())
 }
