@@ -3,8 +3,8 @@
 //! A long read asks as many fragments as give a row, those with the bytes themselves first, for whole
 //! cells. A short one asks the fragments that hold it, for the blocks of the range. The first sector of
 //! any cell says which these are: one answer of another fragment more where rows are irregular. A range
-//! of many short rows is read as a long one. When fragments do not serve, or take long, cells of others are decoded. Bytes that were decoded are never
-//! served without the checksums of their blocks.
+//! of many short rows is read as a long one. When fragments do not serve, or take long, cells of others
+//! are decoded. Bytes that were decoded are never served without the checksums of their blocks.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -356,6 +356,9 @@ impl Reader {
         let joined = whole.gathered.extent(whole.range, &mut client.0.rows.borrow_mut());
         let (mut extent, odd) = match joined {
             Joined::Bytes(extent, odd) => {
+                if whole.gathered.lacks_shares() {
+                    client.env().mark("reader: degraded read");
+                }
                 whole
                     .gathered
                     .row(offset)
