@@ -480,6 +480,10 @@ fn what_one_fragment_shows_all_give() {
             let reader = client.open("/file").await.unwrap().reader();
             assert!(reader.read_shown(0, 100_000).await.unwrap() == piece);
             assert!(reader.read_shown(0, 400_000).await.unwrap() == piece);
+            // Nor more when the one is gone that showed it.
+            kill(&fake, &[server], Health::Dead);
+            assert!(reader.read_shown(0, 400_000).await.unwrap() == piece);
+            kill(&fake, &[], Health::Good);
         }
     });
 }
