@@ -141,6 +141,11 @@ impl Gathered {
         Joined::Bytes(Extent::of_rows(bytes, skip, want), odd)
     }
 
+    /// Whether cells of parity are among the first that give a row.
+    pub(crate) fn has_parity(&self) -> bool {
+        self.cells.iter().take(self.k).any(|cells| usize::from(cells.fragment) >= self.k)
+    }
+
     /// The row that holds a byte, as the first of the answers has it.
     pub(crate) fn row(&self, offset: u32) -> Option<RowSeen> {
         self.cells.iter().find_map(|cells| cells.row(offset)).map(|(row, _)| RowSeen::of(row))

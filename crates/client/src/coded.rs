@@ -3,8 +3,10 @@
 //! A long read asks as many fragments as give a row, those with the bytes themselves first, for whole
 //! cells. A short one asks the fragments that hold it, for the blocks of the range. The first sector of
 //! any cell says which these are: one answer of another fragment more where rows are irregular. A range
-//! of many short rows is read as a long one. When fragments do not serve, or take long, cells of others
-//! are decoded. Bytes that were decoded are never served without the checksums of their blocks.
+//! of many short rows is read as a long one.
+//!
+//! When fragments do not serve, or take long, cells of others are decoded. Decoded bytes are never
+//! served without the checksums of their blocks.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -191,6 +193,10 @@ impl Reader {
                 self.note_stale(chunk, replica, fault);
                 None
             }
+            Err(Answer::End { .. }) => {
+                self.note_short(chunk, replica);
+                None
+            }
             Err(_) => None,
         }
     }
@@ -200,6 +206,13 @@ impl Reader {
     fn note_stale(&self, chunk: &ChunkPlace, replica: &ReplicaPlace, fault: ReplicaFault) {
         self.client().note_fault(chunk.chunk, replica, fault);
         self.client().0.locator.forget(self.file().id(), chunk.base);
+    }
+
+    /// A replica shows less than there is. In a sealed chunk repair fills it: others are asked first.
+    fn note_short(&self, chunk: &ChunkPlace, replica: &ReplicaPlace) {
+        if chunk.sealed.is_some() {
+            self.client().note_fault(chunk.chunk, replica, ReplicaFault::Missing);
+        }
     }
 
     /// A range from whole cells: of the data fragments where that is possible, and decoded where it is
@@ -312,6 +325,7 @@ impl Reader {
                 return Step::On(Some(ReplicaFault::Missing));
             }
             Err(Answer::End { sealed: false }) => {
+                self.note_short(chunk, replica);
                 whole.ended = true;
                 whole.shows.push((*replica, 0));
                 return Step::On(None);
@@ -377,6 +391,9 @@ impl Reader {
             client.env().mark("reader: a cell that is not its row's");
             let replica = chunk.replicas.iter().find(|replica| replica.fragment == odd);
             replica.iter().for_each(|it| self.blame(chunk, it, ReplicaFault::Corrupt));
+        }
+        if whole.gathered.has_parity() {
+            client.env().mark("reader: decoded from other fragments");
         }
         extent.truncate(whole.shown.saturating_sub(offset) as usize);
         if extent.len() == 0 {

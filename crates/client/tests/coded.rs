@@ -425,6 +425,73 @@ fn a_cell_that_lies_is_found_by_the_checksums_of_blocks() {
     });
 }
 
+/// A fragment that takes long is not waited for, whether the budget has a token for a backup read or
+/// not.
+#[test]
+fn a_slow_fragment_is_passed_over() {
+    for burst in [64, 0] {
+        let fake = Fake::new(1, 6);
+        let mut config = Config::default();
+        config.backup.burst = burst;
+        run(18, &fake.clone(), config, |client| async move {
+            let (file, data) = written(&client, EC42, &[400_000; 3]).await;
+            let chunk = file.chunks().await.unwrap().chunks[0].clone();
+            let slow = chunk.replicas[1].server.get() as usize;
+            fake.with(|state| state.slow_us[slow] = 400_000);
+            let mut longest = Duration::ZERO;
+            for (at, len) in [(0, 1_200_000), (120_000, 4096), (1, 400_000), (530_000, 100_000)] {
+                let reader = client.open("/file").await.unwrap().reader();
+                let start = client.env().now();
+                assert!(reader.read_at(at, len).await.unwrap() == data[at as usize..][..len]);
+                longest = longest.max(client.env().now() - start);
+            }
+            println!("burst {burst}: {longest:?}");
+            let most = if burst > 0 { 20 } else { 120 };
+            assert!(longest < Duration::from_millis(most), "{longest:?}");
+            assert_eq!(client.totals().backup_reads > 0, burst > 0);
+        });
+    }
+}
+
+/// Where a fragment is gone from its place, others are asked, and then the stream service.
+#[test]
+fn a_fragment_that_is_gone_is_not_asked_again_for_each_read() {
+    let fake = Fake::new(1, 6);
+    run(19, &fake.clone(), Config::default(), |client| async move {
+        let (file, data) = written(&client, EC42, &[400_000; 3]).await;
+        let chunk = file.chunks().await.unwrap().chunks[0].clone();
+        let gone = chunk.replicas[0].server.get() as usize;
+        fake.with(|state| state.replicas.remove(&(chunk.chunk, gone)));
+        let reader = file.reader();
+        assert!(reader.read_at(0, data.len()).await.unwrap() == data);
+        let asked = |fake: &Fake| fake.with(|state| (state.reads[gone], state.locates));
+        let before = asked(&fake);
+        for at in 0..20 {
+            let at = at * 60_000;
+            assert!(reader.read_at(at, 5_000).await.unwrap() == data[at as usize..][..5_000]);
+        }
+        let after = asked(&fake);
+        assert!(after.0 == before.0 && after.1 <= before.1 + 1, "{before:?} {after:?}");
+    });
+}
+
+/// Busy servers are asked again.
+#[test]
+fn fragments_of_busy_servers_are_waited_for() {
+    let fake = Fake::new(1, 6);
+    run(20, &fake.clone(), Config::default(), |client| async move {
+        let (file, data) = written(&client, EC42, &[400_000]).await;
+        fake.with(|state| state.busy.fill(true));
+        let work = async {
+            client.env().sleep(Duration::from_millis(700)).await;
+            fake.with(|state| state.busy.fill(false));
+        };
+        let reader = file.reader();
+        let (read, ()) = futures_util::future::join(reader.read_at(7, 300_000), work).await;
+        assert!(read.unwrap() == data[7..300_007]);
+    });
+}
+
 /// A reader beside the writer sees all that was acknowledged, also what a fragment does not have yet.
 #[test]
 fn the_tail_is_read_without_a_fragment_that_lags() {
@@ -480,6 +547,10 @@ fn what_one_fragment_shows_all_give() {
             let reader = client.open("/file").await.unwrap().reader();
             assert!(reader.read_shown(0, 100_000).await.unwrap() == piece);
             assert!(reader.read_shown(0, 400_000).await.unwrap() == piece);
+            // Nor more when the one is gone that showed it.
+            kill(&fake, &[server], Health::Dead);
+            assert!(reader.read_shown(0, 400_000).await.unwrap() == piece);
+            kill(&fake, &[], Health::Good);
         }
     });
 }
