@@ -306,6 +306,7 @@ mod tests {
                 reached: true,
                 load: 0,
                 rows: true,
+                fragments: true,
                 disks: vec![disk],
                 draining: false,
                 maintained: false,

@@ -80,6 +80,8 @@ pub struct Model {
     pub met: RefCell<BTreeSet<(ReplicaLocation, ChunkId)>>,
     /// Deletions that were ordered, with the second up to which each may be carried out.
     pub deletions: RefCell<Vec<(ReplicaPlace, Vec<ChunkId>, u64)>>,
+    /// Servers take fragments of coded chunks.
+    pub takes_fragments: Cell<bool>,
     /// Short fenced replicas can be extended where they are.
     pub in_place: Cell<bool>,
     next_disk: Cell<u128>,
@@ -113,6 +115,7 @@ impl Model {
             full: RefCell::default(),
             met: RefCell::default(),
             deletions: RefCell::default(),
+            takes_fragments: Cell::new(true),
             in_place: Cell::new(sim.with_rng(|rng| rng.one_in(2))),
             next_disk: Cell::new(1),
             view: RefCell::default(),
@@ -417,6 +420,7 @@ impl ClusterSource for Model {
             reached: !self.unreached.borrow().contains(&server.id),
             load: 0,
             rows: true,
+            fragments: self.takes_fragments.get(),
             disks: server
                 .disks
                 .iter()
