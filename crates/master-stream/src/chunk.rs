@@ -209,7 +209,11 @@ impl Chunk {
             return all.skip(slots.count()).map(|_| 0).collect();
         }
         let mask = slots.fold(0u32, |mask, slot| mask | 1 << slot.fragment);
-        all.filter(|fragment| mask >> fragment & 1 == 0).collect()
+        let missing = all.filter(|fragment| mask >> fragment & 1 == 0);
+        if planted(Planted::SameFragmentTwice) {
+            return missing.map(|fragment| (fragment + 1) % self.copies).collect();
+        }
+        missing.collect()
     }
 
     /// True when a replica may go while sealed ones stay. One of a copy: when there is one. One of a

@@ -22,7 +22,7 @@ use super::planted::{Planted, planted};
 use super::ports::{CallError, CopyOrder, Log};
 use super::service::{Service, refusal};
 use super::votes::{Vote, judge};
-use crate::placement::{ReplicaLocation, Wanted, choose};
+use crate::placement::{ClusterView, ReplicaLocation, Wanted, choose};
 
 /// A recovery under way.
 pub(crate) struct Flight {
@@ -430,7 +430,11 @@ impl<L: Log> Service<L> {
                 is_placed = true;
             }
             let view = self.cluster.view();
-            let (floor, disks) = (usize::from(self.config.copies_floor), view.disks() as usize);
+            let floor = usize::from(self.config.copies_floor);
+            let disks = match self.has_other_place(&view, tail) {
+                true => view.disks() as usize,
+                false => tail.data(),
+            };
             let floor = tail.quorum().holders_floor(floor, disks);
             let held = self.holders(tail.id, holders).distinct;
             if held >= floor {
@@ -452,6 +456,20 @@ impl<L: Log> Service<L> {
             self.env.sleep(self.env.jitter(pause)).await;
             pause = (pause * 2).min(RETRY.1);
         }
+    }
+
+    /// False for a coded chunk that has a replica on every disk of the cluster that is to stay: a target
+    /// of another fragment may have the place of the one that lacks, until the chunk is sealed.
+    fn has_other_place(&self, view: &ClusterView, tail: &Chunk) -> bool {
+        if !tail.is_coded() {
+            return true;
+        }
+        let stay = view.servers().iter().filter(|server| !server.draining);
+        let mut places = stay.flat_map(|server| {
+            let good = server.disks.iter().filter(|disk| !disk.failed);
+            good.map(|disk| ReplicaLocation { server: server.server, disk: disk.disk })
+        });
+        self.log.with_state(|state| places.any(|place| !state.refers_to(tail.id, place)))
     }
 
     /// What replicas of a chunk hold together; those that are not on record hold nothing.
@@ -481,7 +499,8 @@ impl<L: Log> Service<L> {
         slot.map(|slot| chunk.fragment(slot)).ok_or(NotOnRecord)
     }
 
-    /// Replicas of a chunk on the wire, with their fragments.
+    /// Replicas of a chunk on the wire. Those of a coded chunk with their fragments, without what has
+    /// been taken off the record.
     pub(crate) fn addresses(
         &self,
         chunk: ChunkId,
@@ -490,12 +509,13 @@ impl<L: Log> Service<L> {
         self.log.with_state(|state| {
             let found = state.chunk(chunk).map(|(_, _, found)| found);
             let address = |&place: &ReplicaLocation| {
-                let at = |slot: &Slot| state.place(slot.place) == place;
-                let slot = found.and_then(|found| found.slots().find(at));
-                let fragment = slot.map_or(0, |slot| slot.fragment);
-                ReplicaPlace { fragment, ..self.address(place) }
+                let Some(found) = found.filter(|found| found.is_coded()) else {
+                    return Some(self.address(place));
+                };
+                let slot = found.slots().find(|slot| state.place(slot.place) == place)?;
+                Some(ReplicaPlace { fragment: slot.fragment, ..self.address(place) })
             };
-            places.iter().map(address).collect()
+            places.iter().filter_map(address).collect()
         })
     }
 
