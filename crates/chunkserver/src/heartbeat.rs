@@ -226,7 +226,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             damaged: Vec::new(),
             load: report.load,
             quiet: self.0.directory.take_quiet(QUIET_PER_HEARTBEAT_MAX),
-            layout: wire::row::LAYOUT,
+            layout: wire::row::LAYOUT_CODED,
         }
     }
 

@@ -146,6 +146,8 @@ pub enum Action {
     },
     /// As [`Action::Seal`], while what is open is still of the epoch that the client knows.
     SealAfter { op: OpId, file: FileId, follows: Epoch },
+    /// As [`Action::AddReplicas`], of a coded chunk: each place with the fragment that it gets.
+    AddFragments { chunk: ChunkId, epoch: Epoch, places: Vec<(ReplicaLocation, u8)> },
 }
 
 encode_enum!(Action {
@@ -168,6 +170,7 @@ encode_enum!(Action {
     17 => SetPolicy { op, file, policy },
     18 => OpenAfter { op, file, policy, fresh, follows },
     19 => SealAfter { op, file, follows },
+    20 => AddFragments { chunk, epoch, places },
 });
 
 /// Result of a command.

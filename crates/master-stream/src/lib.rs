@@ -30,8 +30,10 @@ pub use chunk::{Chunk, PlaceIndex, Places, Slot};
 pub use command::{Action, Command, Outcome, Refusal, fuzz_command};
 pub use limits::StreamConfig;
 pub use machine::{Violation, fuzz_rows};
+#[cfg(feature = "planted")]
+pub use planted::{Planted, plant};
 pub use ports::{CallError, ChunkserverCalls, ClusterSource, CopyOrder, Listing, Log};
 pub(crate) use service::Service;
 pub use service::{GrantCheck, StreamParts, StreamService, StreamStatus};
 pub use state::{Dead, Stream, StreamMachine};
-pub use votes::sealed_lens;
+pub use votes::{Quorum, sealed_lens};

@@ -7,6 +7,8 @@ use base::limits::REPLICAS_MAX;
 /// Replicas of a chunk on record at most: those it has, and three that are being made in place of
 /// others.
 pub const SLOTS_MAX: usize = REPLICAS_MAX + 3;
+/// Replicas of a coded chunk on record at most, beyond its fragments.
+pub const CODED_TARGETS_MAX: usize = 4;
 /// Spare chunks of a writer at most (C8).
 pub const SPARES_MAX: usize = 4;
 /// Chunks in one answer to `Locate` at most.
@@ -41,6 +43,10 @@ pub const SCAN_SLICE: usize = 2048;
 
 const _: () = assert!(SLOTS_MAX <= 8, "the masks of a chunk have 8 bits");
 const _: () = assert!(COPY_TARGETS_MAX <= SLOTS_MAX - REPLICAS_MAX);
+const _: () = assert!(COPY_TARGETS_MAX <= CODED_TARGETS_MAX);
+/// Clients are given all replicas of a chunk that are made.
+const _: () =
+    assert!(wire::row::FRAGMENTS_MAX + CODED_TARGETS_MAX <= wire::control::limits::PLACES_MAX);
 /// A command of housekeeping (8 bytes of chunk, 20 of place, 4 of length each) fits the log.
 const _: () = assert!(BATCH_MAX * 64 <= master_consensus::limits::COMMAND_LEN_MAX);
 

@@ -7,7 +7,7 @@ use base::{ChunkId, Epoch, FileId, ID_COUNTER_END};
 
 use wire::control::{Compression, Policy};
 
-use super::chunk::{Chunk, PlaceIndex, Places};
+use super::chunk::{Chunk, PlaceIndex, Places, Slot};
 use super::command::{Action, Command, Outcome};
 use super::encoding::Encode;
 use super::planted::{Planted, planted};
@@ -69,7 +69,11 @@ impl StreamMachine {
                 self.once(&op, |state| state.close(&op, file, epoch, sealed, finish, delete_at_ms))
             }
             Action::AddReplicas { chunk, epoch, places } => {
-                self.add_replicas(chunk, epoch, &places)
+                let places: Vec<_> = places.into_iter().map(|place| (place, 0)).collect();
+                self.add_replicas(chunk, epoch, &places, false)
+            }
+            Action::AddFragments { chunk, epoch, places } => {
+                self.add_replicas(chunk, epoch, &places, true)
             }
             Action::SealReplicas { replicas } => self.record_seals(&replicas),
             Action::DropReplica { chunk, place, remaining, delete_at_ms } => {
@@ -272,7 +276,7 @@ impl Encode for Stream {
             self.all_chunks().for_each(|chunk| {
                 to.u8(chunk.copies);
                 if compressed {
-                    to.u8(Compression::to_byte(chunk.compression));
+                    to.u8(Compression::to_byte(chunk.compression()));
                 }
             });
         }
@@ -294,12 +298,12 @@ impl Encode for Stream {
             from.u8()?;
         }
         for chunk in stream.chunks.iter_mut().chain(&mut stream.spares) {
-            chunk.copies = if recorded { from.u8()? } else { policy.copies };
-            chunk.compression = policy.compression;
-            if compressed {
-                let byte = from.u8()?;
-                chunk.compression = Compression::from_byte(byte).map_err(|_| DecodeError)?;
-            }
+            let copies = if recorded { from.u8()? } else { policy.copies };
+            let compression = match compressed {
+                true => Compression::from_byte(from.u8()?).map_err(|_| DecodeError)?,
+                false => policy.compression,
+            };
+            chunk.set_form(copies, compression);
         }
         // One form: what says nothing is left out.
         let silent = recorded && stream.all_chunks().all(|chunk| has_form_of(chunk, policy));
@@ -315,11 +319,11 @@ impl Encode for Stream {
 const COMPRESSIONS_TOO: u8 = 0xC0;
 
 fn has_form_of(chunk: &Chunk, policy: Policy) -> bool {
-    (chunk.copies, chunk.compression) == (policy.copies, policy.compression)
+    (chunk.copies, chunk.compression()) == (policy.copies, policy.compression)
 }
 
 fn has_other_compression(policy: Policy) -> impl Fn(&Chunk) -> bool {
-    move |chunk| chunk.compression != policy.compression
+    move |chunk| chunk.compression() != policy.compression
 }
 
 /// Loads rows from arbitrary bytes: a fuzz target. Each row is a length of its key, a length of
@@ -435,12 +439,15 @@ impl StreamMachine {
         if places.iter().any(|&place| self.dead.contains_key(&(place, chunk.id))) {
             return Err("5: a replica that a file refers to is not dead");
         }
-        if !(1..=REPLICAS_MAX).contains(&usize::from(chunk.copies)) {
+        let open = chunk.sealed().is_none();
+        if chunk.is_coded() {
+            check_coded(chunk)?;
+        } else if !(1..=REPLICAS_MAX).contains(&usize::from(chunk.copies)) {
             return Err("1: a chunk is to have copies");
         }
-        let open = chunk.sealed().is_none();
         let acks = usize::from(chunk.acks);
-        if open && !(1 <= acks && acks <= chunk.voters() && 2 * acks > chunk.voters()) {
+        let meet = chunk.is_coded() || 2 * acks > chunk.voters();
+        if open && !(1 <= acks && acks <= chunk.voters() && meet) {
             return Err("1: acknowledgements and recovery votes of an open chunk meet");
         }
         if open && chunk.slots().any(|slot| slot.sealed) {
@@ -451,4 +458,23 @@ impl StreamMachine {
         }
         Ok(())
     }
+}
+
+/// Each fragment is one of the code, and each has one vote as long as the chunk is open: any votes that
+/// recovery takes are of different fragments.
+fn check_coded(chunk: &Chunk) -> Result<(), &'static str> {
+    if !chunk.policy().is_valid() {
+        return Err("1: a coded chunk has a code, and more acknowledgements than data fragments");
+    }
+    let none_such = |slot: Slot| slot.fragment >= chunk.copies;
+    if chunk.slots().any(none_such) || chunk.len_slots() > chunk.slots_max() {
+        return Err("2: replicas of a coded chunk are fragments of its code");
+    }
+    let voters = || chunk.slots().filter(|slot| !slot.target);
+    let once = voters().map(|slot| slot.fragment).collect::<BTreeSet<_>>().len();
+    let n = usize::from(chunk.copies);
+    if chunk.sealed().is_none() && (once, voters().count()) != (n, n) {
+        return Err("1: an open coded chunk has each fragment once");
+    }
+    Ok(())
 }

@@ -1,8 +1,9 @@
-//! Bugs that tests plant, to see that the checkers find them. Never there outside of tests.
+//! Bugs that tests plant, to see that the checkers find them. The feature `planted` compiles them in,
+//! for this crate's tests and the simulator; without it [`planted`] is a constant.
 
 /// A bug.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Planted {
+pub enum Planted {
     /// Recovery takes the shortest vote for the length.
     ShortestVote,
     /// Damaged replicas vote.
@@ -23,27 +24,38 @@ pub(crate) enum Planted {
     CopiesLostInRow,
     /// Recovery seals at the least length that its votes permit.
     StatisticIsLength,
+    /// Recovery of a coded chunk is content with as many votes as copies need.
+    VotesAsCopies,
+    /// Recovery seals a coded chunk at the longest vote, whether it can be decoded or not.
+    SealBelowK,
+    /// Repair counts replicas of a coded chunk, and not fragments, and makes one that is there.
+    SameFragmentTwice,
 }
 
-#[cfg(test)]
+/// A binary that holds this text has the bugs compiled in: `cargo xtask shipped` looks for it.
+#[cfg(feature = "planted")]
+#[used]
+static MARKER: &str = "bugs are planted in this binary: it is for tests only";
+
+#[cfg(feature = "planted")]
 thread_local! {
     static PLANTED: std::cell::Cell<Option<Planted>> = const { std::cell::Cell::new(None) };
 }
 
 /// Plants a bug on this thread, or none.
-#[cfg(test)]
-pub(crate) fn plant(bug: Option<Planted>) {
+#[cfg(feature = "planted")]
+pub fn plant(bug: Option<Planted>) {
     PLANTED.with(|planted| planted.set(bug));
 }
 
 /// Whether `bug` is planted.
-#[cfg(test)]
+#[cfg(feature = "planted")]
 pub(crate) fn planted(bug: Planted) -> bool {
     PLANTED.with(|planted| planted.get() == Some(bug))
 }
 
 /// Whether `bug` is planted: never.
-#[cfg(not(test))]
+#[cfg(not(feature = "planted"))]
 pub(crate) const fn planted(_bug: Planted) -> bool {
     false
 }

@@ -10,18 +10,19 @@ use futures_util::future::{FutureExt, LocalBoxFuture, join, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use runtime::sync::Notify;
 use runtime::{Class, Duration, Instant};
-use wire::control::ControlError;
+use wire::control::{ControlError, ReplicaPlace};
 use wire::data::{DataError, Purpose, ReplicaStat, ReplicaState};
+use wire::row::Fragment;
 use wire::token::Rights;
 
-use super::chunk::Chunk;
+use super::chunk::{Chunk, Slot};
 use super::command::{Action, Outcome, Refusal};
-use super::limits::{COPY_TARGETS_MAX, COPY_TRIES_MAX, SLOTS_MAX};
+use super::limits::{COPY_TARGETS_MAX, COPY_TRIES_MAX};
 use super::planted::{Planted, planted};
 use super::ports::{CallError, CopyOrder, Log};
 use super::service::{Service, refusal};
-use super::votes::{Vote, judge, sealed_lens, votes_needed};
-use crate::placement::{ReplicaLocation, Wanted, choose};
+use super::votes::{Vote, judge};
+use crate::placement::{ClusterView, ReplicaLocation, Wanted, choose};
 
 /// A recovery under way.
 pub(crate) struct Flight {
@@ -47,6 +48,33 @@ type Due<'a> = FuturesUnordered<LocalBoxFuture<'a, Option<Answer>>>;
 /// Pauses between two tries to reach a replica: first and longest.
 pub(super) const RETRY: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_millis(200));
+
+/// A replica of a coded chunk that has been taken off the record: no order says its fragment.
+pub(crate) struct NotOnRecord;
+
+/// What some replicas of a chunk hold of it.
+struct Holders {
+    /// Copies, or different fragments.
+    distinct: usize,
+    /// Fragments that none of them has ([`Chunk::missing`]).
+    missing: Vec<u8>,
+}
+
+/// The command that records replicas of a chunk that are to be made at `places`: of a coded one those
+/// of `fragments`, in this order.
+pub(crate) fn add_action(
+    chunk: &Chunk,
+    epoch: Epoch,
+    places: &[ReplicaLocation],
+    fragments: &[u8],
+) -> Action {
+    let (id, places) = (chunk.id, places.iter().copied());
+    if chunk.is_coded() {
+        let places = places.zip(fragments.iter().copied()).collect();
+        return Action::AddFragments { chunk: id, epoch, places };
+    }
+    Action::AddReplicas { chunk: id, epoch, places: places.collect() }
+}
 
 impl<L: Log> Service<L> {
     /// Fences and seals all that older writers have open in `file`, under `epoch`, which is
@@ -132,7 +160,7 @@ impl<L: Log> Service<L> {
         deadline: Instant,
     ) -> Result<(Vec<Answer>, Due<'a>), ControlError> {
         let voters = self.voters(chunk);
-        let needed = votes_needed(voters.len(), usize::from(chunk.acks));
+        let needed = chunk.quorum().votes_needed();
         let needed = if planted(Planted::OneVote) { 1 } else { needed };
         let call = |&place| self.fence_one(place, chunk, epoch, deadline).boxed_local();
         let mut calls: Due<'_> = voters.iter().map(call).collect();
@@ -290,8 +318,8 @@ impl<L: Log> Service<L> {
             .collect();
         tracing::trace!(chunk = %tail.id, ?answers, voters = tail.voters(), "fenced replicas");
         let lens: Vec<_> = votes.iter().map(|vote| vote.1).collect();
-        let (n, m) = (tail.voters(), usize::from(tail.acks));
-        let range = match sealed_lens(n, m, &lens) {
+        let n = tail.voters();
+        let range = match tail.quorum().sealed_lens(&lens) {
             _ if planted(Planted::ShortestVote) => {
                 let least = lens.iter().copied().min().expect("a vote");
                 least..=least
@@ -338,7 +366,11 @@ impl<L: Log> Service<L> {
         for len in lens {
             let mut holders: Vec<_> =
                 votes.iter().filter(|vote| vote.1 >= len).map(|vote| vote.0).collect();
-            if len == 0 || holders.len() >= usize::from(tail.acks) {
+            let held = self.holders(tail.id, &holders).distinct;
+            if len == 0 || held >= usize::from(tail.acks) {
+                return Ok((len, holders));
+            }
+            if planted(Planted::SealBelowK) && tail.is_coded() {
                 return Ok((len, holders));
             }
             self.env.mark("recovery copies before the seal");
@@ -357,10 +389,10 @@ impl<L: Log> Service<L> {
         result
     }
 
-    /// Copies the first `len` bytes of a fenced chunk until MinCopy replicas hold them: to fenced
-    /// replicas that are shorter, then to new ones. When the cluster has no places, to as many
-    /// as a new chunk would get. With a time limit, failures that may pass are met by other attempts
-    /// until then.
+    /// Copies the first `len` bytes of a fenced chunk until MinCopy replicas hold them, of a coded one
+    /// with different fragments: to fenced replicas that are shorter, then to new ones. When the
+    /// cluster has no places, to as many as a new chunk would get. With a time limit, failures that may
+    /// pass are met by other attempts until then.
     async fn copy_to_quorum(
         self: &Rc<Self>,
         epoch: Epoch,
@@ -388,7 +420,7 @@ impl<L: Log> Service<L> {
                         Err(may_pass) => drop(failed.insert(place, may_pass)),
                     }
                 }
-                if holders.len() >= m {
+                if self.holders(tail.id, holders).distinct >= m {
                     return Ok(());
                 }
                 if is_placed && places.is_empty() {
@@ -398,8 +430,14 @@ impl<L: Log> Service<L> {
                 is_placed = true;
             }
             let view = self.cluster.view();
-            let floor = usize::from(self.config.copies_floor).min(view.disks() as usize).min(m);
-            if holders.len() >= floor {
+            let floor = usize::from(self.config.copies_floor);
+            let disks = match self.has_other_place(&view, tail) {
+                true => view.disks() as usize,
+                false => tail.data(),
+            };
+            let floor = tail.quorum().holders_floor(floor, disks);
+            let held = self.holders(tail.id, holders).distinct;
+            if held >= floor {
                 self.env.mark("recovery seals with fewer holders");
                 return Ok(());
             }
@@ -408,9 +446,8 @@ impl<L: Log> Service<L> {
                 && until.is_some_and(|until| now + pause < until);
             if !again {
                 let text = format!(
-                    "{} of {floor} replicas of {} needed before it is sealed: start more \
+                    "{held} of {floor} replicas of {} needed before it is sealed: start more \
                      chunkservers, then retry",
-                    holders.len(),
                     tail.id
                 );
                 return Err(ControlError::new(Kind::Retry, text));
@@ -419,6 +456,67 @@ impl<L: Log> Service<L> {
             self.env.sleep(self.env.jitter(pause)).await;
             pause = (pause * 2).min(RETRY.1);
         }
+    }
+
+    /// False for a coded chunk that has a replica on every disk of the cluster that is to stay: a target
+    /// of another fragment may have the place of the one that lacks, until the chunk is sealed.
+    fn has_other_place(&self, view: &ClusterView, tail: &Chunk) -> bool {
+        if !tail.is_coded() {
+            return true;
+        }
+        let stay = view.servers().iter().filter(|server| !server.draining);
+        let mut places = stay.flat_map(|server| {
+            let good = server.disks.iter().filter(|disk| !disk.failed);
+            good.map(|disk| ReplicaLocation { server: server.server, disk: disk.disk })
+        });
+        self.log.with_state(|state| places.any(|place| !state.refers_to(tail.id, place)))
+    }
+
+    /// What replicas of a chunk hold together; those that are not on record hold nothing.
+    fn holders(&self, chunk: ChunkId, places: &[ReplicaLocation]) -> Holders {
+        let found = self.log.with_state(|state| {
+            let (_, _, found) = state.chunk(chunk)?;
+            let held = |slot: &Slot| places.contains(&state.place(slot.place));
+            let slots = || found.slots().filter(held);
+            Some(Holders { distinct: found.distinct(slots()), missing: found.missing(slots()) })
+        });
+        found.unwrap_or(Holders { distinct: 0, missing: Vec::new() })
+    }
+
+    /// The fragment that the replica of a chunk at `place` is of; none where replicas are copies.
+    pub(crate) fn fragment_at(
+        &self,
+        chunk: &Chunk,
+        place: ReplicaLocation,
+    ) -> Result<Option<Fragment>, NotOnRecord> {
+        if !chunk.is_coded() {
+            return Ok(None);
+        }
+        let slot = self.log.with_state(|state| {
+            let (_, _, found) = state.chunk(chunk.id)?;
+            found.slots().find(|slot| state.place(slot.place) == place)
+        });
+        slot.map(|slot| chunk.fragment(slot)).ok_or(NotOnRecord)
+    }
+
+    /// Replicas of a chunk on the wire. Those of a coded chunk with their fragments, without what has
+    /// been taken off the record.
+    pub(crate) fn addresses(
+        &self,
+        chunk: ChunkId,
+        places: &[ReplicaLocation],
+    ) -> Vec<ReplicaPlace> {
+        self.log.with_state(|state| {
+            let found = state.chunk(chunk).map(|(_, _, found)| found);
+            let address = |&place: &ReplicaLocation| {
+                let Some(found) = found.filter(|found| found.is_coded()) else {
+                    return Some(self.address(place));
+                };
+                let slot = found.slots().find(|slot| state.place(slot.place) == place)?;
+                Some(ReplicaPlace { fragment: slot.fragment, ..self.address(place) })
+            };
+            places.iter().filter_map(address).collect()
+        })
     }
 
     /// Records new replicas of a tail in recovery; none when the cluster has no places. Those of
@@ -433,7 +531,7 @@ impl<L: Log> Service<L> {
     ) -> Result<Vec<ReplicaLocation>, ControlError> {
         let (slots, dead) = self.log.with_state(|state| {
             let slots = state.chunk(tail.id).map_or_else(Vec::new, |(_, _, chunk)| {
-                chunk.slots().map(|slot| (state.place(slot.place), slot.target)).collect()
+                chunk.slots().map(|slot| (state.place(slot.place), slot)).collect::<Vec<_>>()
             });
             let places = state.places().map(|(_, place)| place);
             let dead: Vec<_> =
@@ -442,11 +540,12 @@ impl<L: Log> Service<L> {
         });
         let usable =
             |place: &ReplicaLocation| !holders.contains(place) && !failed.contains_key(place);
-        let targets = slots.iter().filter(|slot| slot.1).map(|slot| slot.0);
+        let targets = slots.iter().filter(|slot| slot.1.target).map(|slot| slot.0);
         let mut targets: Vec<_> = targets.filter(usable).collect();
         let have: Vec<_> = holders.iter().chain(&targets).copied().collect();
-        let missing = usize::from(tail.acks).saturating_sub(have.len());
-        let room = (SLOTS_MAX - slots.len()).min(COPY_TARGETS_MAX).min(missing);
+        let Holders { distinct, missing } = self.holders(tail.id, &have);
+        let room = tail.slots_max().saturating_sub(slots.len()).min(COPY_TARGETS_MAX);
+        let room = room.min(usize::from(tail.acks).saturating_sub(distinct));
         let never: Vec<_> = slots.iter().map(|slot| slot.0).chain(dead).collect();
         let copies = (have.len() + room) as u8;
         let need = u64::from(len);
@@ -456,7 +555,7 @@ impl<L: Log> Service<L> {
         let chosen = choose(&view, &wanted, &mut |bound| self.env.random_below(bound));
         let chosen = chosen.unwrap_or_default();
         if !chosen.is_empty() {
-            let action = Action::AddReplicas { chunk: tail.id, epoch, places: chosen.clone() };
+            let action = add_action(tail, epoch, &chosen, &missing);
             if let Outcome::Refused { why } = self.decide(action).await? {
                 return Err(refusal(why));
             }
@@ -478,10 +577,10 @@ impl<L: Log> Service<L> {
             epoch: tail.epoch,
             base: tail.base,
             len,
-            sources: sources.iter().map(|&source| self.address(source)).collect(),
+            sources: self.addresses(tail.id, sources),
             token: self.chunk_token(tail.id, Rights::READ, Epoch::NONE),
             seal: false,
-            fragment: None,
+            fragment: self.fragment_at(tail, place).map_err(|_| false)?,
             urgent: true,
         };
         let mut pause = RETRY.0;

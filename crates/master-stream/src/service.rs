@@ -14,7 +14,7 @@ use wire::control::{
 use wire::data::Purpose;
 use wire::token::{Rights, Token, TokenKey};
 
-use super::chunk::{Chunk, PlaceIndex};
+use super::chunk::{Chunk, Slot};
 use super::command::{Action, Command, Outcome, Refusal};
 use super::limits::{
     LOCATE_CHUNKS_MAX, LOCATE_FILES_MAX, LOCATE_MANY_CHUNKS_MAX, REPORTS_MAX,
@@ -485,7 +485,8 @@ impl<L: Log> Service<L> {
     }
 
     /// Adds places for chunks up to `count`, on other servers than those `used` where there are
-    /// enough: a spare is for the time when one of them fails.
+    /// enough: a spare is for the time when one of them fails. Coded ones as long as there are places
+    /// for all fragments, wherever.
     fn more_chunks(
         &self,
         view: &ClusterView,
@@ -497,24 +498,63 @@ impl<L: Log> Service<L> {
     ) {
         while chunks.len() < count {
             let apart: Vec<_> = avoid.iter().chain(&*used).copied().collect();
-            let whole =
-                |places: &Vec<ReplicaLocation>| places.len() == usize::from(demand.policy.copies);
-            let elsewhere = self.place(view, demand, &apart).ok().filter(whole);
-            let places = elsewhere.or_else(|| self.place(view, demand, avoid).ok());
+            let copies = usize::from(demand.policy.in_copies().copies);
+            let whole = |places: &Vec<ReplicaLocation>| places.len() == copies;
+            let coded = self.place_fragments(view, demand, &apart);
+            let coded = coded.or_else(|| self.place_fragments(view, demand, avoid));
+            let elsewhere =
+                coded.or_else(|| self.place_copies(view, demand, &apart).ok().filter(whole));
+            let places = elsewhere.or_else(|| self.place_copies(view, demand, avoid).ok());
             let Some(places) = places else { return };
             used.extend(places.iter().map(|place| place.server));
             chunks.push(places);
         }
     }
 
+    /// Places for a new chunk: of a code for all fragments, in their order, or else for copies that
+    /// survive as many losses (`protocols-tail.md` 9.8).
     fn place(
         &self,
         view: &ClusterView,
         demand: Demand,
         avoid: &[ServerId],
     ) -> Result<Vec<ReplicaLocation>, NoPlace> {
+        match self.place_fragments(view, demand, avoid) {
+            Some(places) => Ok(places),
+            None => self.place_copies(view, demand, avoid),
+        }
+    }
+
+    /// Places for all fragments of a new chunk; none without a code, or where one lacks, or a
+    /// chunkserver does not take fragments.
+    fn place_fragments(
+        &self,
+        view: &ClusterView,
+        demand: Demand,
+        avoid: &[ServerId],
+    ) -> Option<Vec<ReplicaLocation>> {
+        let Demand { policy, purpose } = demand;
+        if !policy.is_coded() || !view.takes_fragments() {
+            return None;
+        }
+        let (copies, floor) = (policy.copies, 0);
+        let wanted = Wanted { copies, have: &[], never: &[], avoid, floor, need: 0, purpose };
+        let places = choose(view, &wanted, &mut |bound| self.env.random_below(bound)).ok()?;
+        let whole = places.len() == usize::from(copies);
+        if !whole {
+            self.env.mark("no places for all fragments");
+        }
+        Some(places).filter(|_| whole)
+    }
+
+    fn place_copies(
+        &self,
+        view: &ClusterView,
+        demand: Demand,
+        avoid: &[ServerId],
+    ) -> Result<Vec<ReplicaLocation>, NoPlace> {
         let floor = self.config.copies_floor;
-        let Demand { policy: Policy { copies, .. }, purpose } = demand;
+        let (copies, purpose) = (demand.policy.in_copies().copies, demand.purpose);
         let wanted = Wanted { copies, have: &[], never: &[], avoid, floor, need: 0, purpose };
         choose(view, &wanted, &mut |bound| self.env.random_below(bound))
     }
@@ -533,15 +573,14 @@ impl<L: Log> Service<L> {
             let good = matches!(view.state(place), PlaceState::Good(_));
             avoid.contains(&place.server) || !good || view.drains(place.server)
         };
-        // Made while servers were missing: of no use once there are places for all copies.
+        // Made while servers were missing, or did not take fragments: of no use once there are places
+        // for all copies, or fragments.
         let is_short =
             |policy: Policy, spare: &Chunk| spare.len_slots() < usize::from(policy.copies);
         // Made before the policy was set: of no use once there are places for others.
-        let is_old = |policy: Policy, spare: &Chunk| {
-            let acks = policy.acks.min(spare.len_slots() as u8);
-            (spare.copies, spare.acks, spare.compression)
-                != (policy.copies, acks, policy.compression)
-        };
+        let is_old =
+            |policy: Policy, spare: &Chunk| spare.policy() != policy.for_places(spare.len_slots());
+        let takes_fragments = view.takes_fragments();
         let short = self.stream(file, |stream| {
             stream
                 .spares
@@ -561,13 +600,14 @@ impl<L: Log> Service<L> {
             .is_some_and(|policy| self.place(&view, Demand { policy, purpose }, avoid).is_ok());
         let found = self.log.with_state(|state| {
             let stream = state.stream(file)?;
-            let at = |slot: super::chunk::Slot| state.place(slot.place);
+            let at = |slot: Slot| state.place(slot.place);
             let behind = next.map_or(0, |next| next.get() + 1);
             let spares = stream.spares.iter().filter(|spare| spare.id.get() >= behind);
             let (bad, good): (Vec<_>, Vec<_>) = spares.partition(|spare| {
                 let short = better && is_short(stream.policy, spare);
                 let old = renewable && is_old(stream.policy, spare);
-                short || old || spare.slots().any(|slot| is_bad(at(slot)))
+                let refused = spare.is_coded() && !takes_fragments;
+                short || old || refused || spare.slots().any(|slot| is_bad(at(slot)))
             });
             let near = stream.chunks.last().into_iter().chain(good.iter().copied());
             let used: Vec<_> =
@@ -636,9 +676,10 @@ impl<L: Log> Service<L> {
         chunk: &Chunk,
         rights: Rights,
     ) -> ChunkPlace {
-        let at = |index: PlaceIndex| {
-            let place = state.place(index);
-            replica_place(view, place.server, place.disk)
+        let at = |slot: &Slot| {
+            let place = state.place(slot.place);
+            let fragment = slot.fragment;
+            ReplicaPlace { fragment, ..replica_place(view, place.server, place.disk) }
         };
         let mut slots: Vec<_> = chunk.slots().filter(|slot| !slot.target).collect();
         slots.sort_by_key(|slot| !slot.sealed);
@@ -647,13 +688,13 @@ impl<L: Log> Service<L> {
             epoch: chunk.epoch,
             base: chunk.base,
             sealed: chunk.sealed(),
-            replicas: slots.iter().map(|slot| at(slot.place)).collect(),
+            replicas: slots.iter().map(at).collect(),
             acks: chunk.acks,
             token: self.chunk_token(chunk.id, rights, chunk.epoch).0,
             copies: chunk.copies,
-            data: 1,
+            data: chunk.data() as u8,
             // A writer is asked for rows only where every chunkserver takes them.
-            compression: chunk.compression.filter(|_| view.takes_rows()),
+            compression: chunk.compression().filter(|_| view.takes_rows()),
         }
     }
 

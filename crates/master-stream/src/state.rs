@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use base::limits::REPLICAS_MAX;
 use base::{ChunkId, ClientId, DiskId, Epoch, FileId, ID_COUNTER_END};
 use wire::control::{OpId, Policy};
+use wire::row::FRAGMENTS_MAX;
 
 use super::chunk::{Chunk, PlaceIndex, Places};
 use super::command::{Outcome, Refusal};
@@ -331,18 +331,20 @@ impl StreamMachine {
         (!self.replies.is_answered(op)).then_some(epoch)
     }
 
-    /// Makes a chunk. The leader has chosen the places, the caller has seen that a number is left.
+    /// Makes a chunk. The leader has chosen the places, of a coded chunk in the order of its fragments;
+    /// the caller has seen that a number is left.
     pub(super) fn make_chunk(&mut self, file: FileId, places: &[ReplicaLocation]) -> Chunk {
         let id = ChunkId::compose(self.partition, self.next_chunk);
         self.next_chunk += 1;
         let stream = &self.streams[&file];
         let (policy, epoch) = (stream.policy, stream.epoch);
-        // Placed for a policy that had more of them, which has been changed since.
+        // A code only with places for all its fragments. With more than either needs, they were chosen
+        // for a policy which has been changed since.
+        let policy = policy.for_places(places.len());
         let places = &places[..places.len().min(usize::from(policy.copies))];
         let indexes: Vec<_> = places.iter().map(|&place| self.places.intern(place)).collect();
-        let acks = policy.acks.min(places.len() as u8);
         self.owners.insert(id, file);
-        Chunk::new(id, epoch, Policy { acks, ..policy }, &indexes)
+        Chunk::new(id, epoch, policy, &indexes)
     }
 
     /// Records every replica of a chunk as dead. The caller has taken it out of its stream.
@@ -380,6 +382,6 @@ pub(super) fn refused(why: Refusal) -> Outcome {
 pub(super) fn well_placed(fresh: &[Vec<ReplicaLocation>]) -> bool {
     fresh.iter().all(|places| {
         let distinct: BTreeSet<_> = places.iter().collect();
-        (1..=REPLICAS_MAX).contains(&places.len()) && distinct.len() == places.len()
+        (1..=FRAGMENTS_MAX).contains(&places.len()) && distinct.len() == places.len()
     })
 }

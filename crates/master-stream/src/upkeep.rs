@@ -2,11 +2,10 @@
 
 use base::{ChunkId, Epoch, FileId};
 
-use super::chunk::Slot;
+use super::chunk::{Chunk, Slot};
 use super::command::{Outcome, Refusal};
-use super::limits::SLOTS_MAX;
 use super::planted::{Planted, planted};
-use super::state::{StreamMachine, refused};
+use super::state::{Stream, StreamMachine, refused};
 use crate::placement::ReplicaLocation;
 
 const DONE: Outcome = Outcome::Done { len: 0 };
@@ -16,7 +15,8 @@ impl StreamMachine {
         &mut self,
         chunk: ChunkId,
         epoch: Epoch,
-        places: &[ReplicaLocation],
+        places: &[(ReplicaLocation, u8)],
+        coded: bool,
     ) -> Outcome {
         let Some((file, stream, found)) = self.chunk(chunk) else {
             return refused(Refusal::NotFound);
@@ -30,16 +30,22 @@ impl StreamMachine {
         let known = |place: ReplicaLocation| {
             self.refers_to(chunk, place) || self.dead(chunk, place).is_some()
         };
-        let twice = (1..places.len()).any(|at| places[..at].contains(&places[at]));
-        if twice || found.len_slots() + places.len() > SLOTS_MAX || places.iter().any(|&p| known(p))
-        {
+        let at = |at: usize| places[at].0;
+        let twice = (1..places.len()).any(|one| (0..one).any(|other| at(other) == at(one)));
+        let full = found.len_slots() + places.len() > found.slots_max();
+        if twice || full || places.iter().any(|&(place, _)| known(place)) {
             return refused(Refusal::Stale);
         }
-        let indexes: Vec<_> = places.iter().map(|&place| self.places.intern(place)).collect();
+        let none_such = |&(_, fragment): &(_, u8)| coded && fragment >= found.copies;
+        if found.is_coded() != coded || places.iter().any(none_such) {
+            return refused(Refusal::Invalid);
+        }
+        let indexes: Vec<_> =
+            places.iter().map(|&(place, fragment)| (self.places.intern(place), fragment)).collect();
         let stream = self.streams.get_mut(&file).expect("found above");
         let at = stream.chunks.binary_search_by_key(&chunk, |chunk| chunk.id).expect("no spare");
         let found = &mut stream.chunks[at];
-        indexes.into_iter().for_each(|place| found.add_target(place));
+        indexes.into_iter().for_each(|(place, fragment)| found.add_target(place, fragment));
         if found.sealed().is_some() {
             self.partly_sealed.insert(chunk);
         }
@@ -78,10 +84,14 @@ impl StreamMachine {
         };
         let Some(slot) = slot_at(self, place) else { return refused(Refusal::NotFound) };
         let stay = |&other: &ReplicaLocation| {
-            other != place && slot_at(self, other).is_some_and(|slot| slot.sealed)
+            slot_at(self, other).filter(|slot| other != place && slot.sealed)
         };
-        // A replica being made is no redundancy yet; anything else leaves sealed replicas behind.
-        if !remaining.iter().all(stay) || (remaining.is_empty() && !slot.target) {
+        let Some(stay) = remaining.iter().map(stay).collect::<Option<Vec<_>>>() else {
+            return refused(Refusal::Stale);
+        };
+        // A replica being made is no redundancy yet; anything else leaves enough sealed ones behind.
+        let may_go = |(_, _, found): (FileId, &Stream, &Chunk)| found.may_lose(slot, &stay);
+        if !slot.target && !self.chunk(chunk).is_some_and(may_go) {
             return refused(Refusal::Stale);
         }
         let file = self.owners[&chunk];

@@ -6,12 +6,11 @@ use base::limits::CHUNK_LEN_MAX;
 use base::{ChunkId, Epoch, FileId};
 use wire::control::{OpId, Policy};
 
-use super::chunk::Chunk;
+use super::chunk::{Chunk, Slot};
 use super::command::{Outcome, Refusal};
 use super::limits::SPARES_MAX;
 use super::planted::{Planted, planted};
 use super::state::{Stream, StreamMachine, refused, well_placed};
-use super::votes::sealed_lens;
 use crate::placement::ReplicaLocation;
 
 /// The parts of [`super::Action::SealTail`] and [`super::Action::SealLongerTail`].
@@ -158,7 +157,7 @@ impl StreamMachine {
     }
 
     /// The votes are of replicas that take part, enough, and permit this length; each holder is on
-    /// record.
+    /// record, and they give the bytes back.
     fn check_evidence(&self, tail: &Chunk, seal: &TailSeal) -> Result<(), Refusal> {
         let slot = |place| self.places.find(place).and_then(|index| tail.slot(index));
         let voters: BTreeSet<_> = seal.votes.iter().map(|&(place, _)| place).collect();
@@ -167,13 +166,14 @@ impl StreamMachine {
         if voters.len() != lens.len() || !voters.iter().all(vote) {
             return Err(Refusal::Stale);
         }
-        let (n, m) = (tail.voters(), usize::from(tail.acks));
-        let permitted = sealed_lens(n, m, &lens).is_some_and(|range| {
+        let quorum = tail.quorum();
+        let permitted = quorum.sealed_lens(&lens).is_some_and(|range| {
             range.contains(&seal.len) && seal.longer == (seal.len > *range.start())
         });
         let good = permitted || planted(Planted::ShortestVote) || planted(Planted::OneVote);
-        let held = seal.holders.iter().all(|&place| slot(place).is_some());
-        if !good || !held || (seal.len > 0 && seal.holders.is_empty()) {
+        let holders: Option<Vec<_>> = seal.holders.iter().map(|&place| slot(place)).collect();
+        let held = |slots: Vec<Slot>| quorum.is_held(seal.len, tail.distinct(slots.into_iter()));
+        if !good || !holders.is_some_and(held) {
             return Err(Refusal::Invalid);
         }
         Ok(())

@@ -13,6 +13,7 @@ use crate::sector::{
     AppendAt, FLAG_FIRST, FLAG_LAST, Footer, SectorError, SectorKind, correct_crc, format_sector,
     parse_footer, sectors_for, verify_plain, verify_sector,
 };
+pub use codec::limits::FRAGMENTS_MAX;
 
 /// Logical bytes of a row of copies, at most: what a replica that is damaged has to be read again for.
 pub const COPY_ROW_MAX: usize = 256 << 10;
@@ -21,6 +22,10 @@ const _: () = assert!(COPY_ROW_MAX <= codec::limits::SHARE_MAX);
 pub const CODED_ROW_MAX: usize = base::limits::APPEND_DATA_MAX;
 const _: () = assert!(CODED_ROW_MAX <= codec::limits::ROW_MAX);
 const _: () = assert!(CODED_ROW_MAX <= 2 * codec::limits::SHARE_MAX);
+
+/// What a heartbeat says of a server that takes rows and rebuilds fragments, in place of the layout
+/// that others say.
+pub const LAYOUT_CODED: u8 = LAYOUT + 1;
 
 /// The fragment of a coded chunk that a replica holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

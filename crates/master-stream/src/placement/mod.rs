@@ -40,6 +40,8 @@ pub struct ServerView {
     pub load: u32,
     /// It takes rows (layout 2), or has not said yet that it does not.
     pub rows: bool,
+    /// It takes and rebuilds fragments of coded chunks, or has not said yet that it does not.
+    pub fragments: bool,
     /// Its disks, as last reported; empty when it has sent no heartbeat since the masters' start.
     pub disks: Vec<DiskView>,
     /// An operator has it emptied: it gets no replica, and what it has is made elsewhere.
@@ -186,6 +188,12 @@ impl ClusterView {
     /// True when chunkservers take rows: no live one has said that it does not.
     pub fn takes_rows(&self) -> bool {
         self.servers.iter().all(|server| server.rows || !server.alive)
+    }
+
+    /// True when chunkservers take fragments: no live one has said that it does not. A new chunk, and
+    /// its repair, may use any of them.
+    pub fn takes_fragments(&self) -> bool {
+        self.servers.iter().all(|server| server.fragments || !server.alive)
     }
 
     /// All servers, by ID.

@@ -21,6 +21,7 @@ fn server(id: u32, domain: &str, disks: &[(u128, u64, u64)]) -> ServerView {
         alive: true,
         reached: true,
         rows: true,
+        fragments: true,
         load: 0,
         disks: disks.collect(),
         draining: false,

@@ -17,10 +17,11 @@ use runtime::Duration;
 use wire::control::ControlError;
 use wire::data::Purpose;
 
-use super::scan::{Judged, is_complete};
-use crate::limits::{SCAN_SLICE, SLOTS_MAX};
+use super::scan::{Judged, distinct, is_complete};
+use crate::limits::SCAN_SLICE;
 use crate::placement::{ClusterView, ReplicaLocation, ServerView, Wanted, choose};
-use crate::{Action, Chunk, Log, Outcome, Service};
+use crate::recover::add_action;
+use crate::{Log, Outcome, Service};
 
 /// Rounds without a move stretch the pause between them up to so many times.
 const FRUITLESS_MAX: u32 = 32;
@@ -209,9 +210,7 @@ impl<L: Log> Service<L> {
                 if tried > TRIES_MAX {
                     return Look::On;
                 }
-                let whole = is_complete(chunk.copies, &replicas)
-                    && replicas.iter().all(Judged::is_source)
-                    && chunk.len_slots() < SLOTS_MAX;
+                let whole = is_complete(chunk, &replicas) && replicas.iter().all(Judged::is_source);
                 if !whole || self.repairs.busy.borrow().contains(&id) {
                     continue;
                 }
@@ -266,17 +265,20 @@ impl<L: Log> Service<L> {
         from: ReplicaLocation,
         to: ReplicaLocation,
     ) -> Result<bool, ControlError> {
-        let Some((Chunk { epoch, .. }, _, _)) = self.judged(id) else { return Ok(false) };
-        let places = vec![to];
-        let added = self.decide(Action::AddReplicas { chunk: id, epoch, places }).await?;
+        let Some((chunk, _)) = self.judged(id) else { return Ok(false) };
+        let Some(slot) = self.slots_at(id, &[from]).pop() else { return Ok(false) };
+        let add = add_action(&chunk, chunk.epoch, &[to], &[slot.fragment]);
+        let added = self.decide(add).await?;
         if matches!(added, Outcome::Refused { .. }) {
             return Ok(false);
         }
         self.fill_targets(id).await?;
-        let Some((_, copies, replicas)) = self.judged(id) else { return Ok(false) };
-        let others = replicas.iter().filter(|replica| replica.stays() && replica.place != from);
+        let Some((chunk, replicas)) = self.judged(id) else { return Ok(false) };
+        let stay = |replica: &Judged| replica.stays() && replica.place != from;
+        let others = replicas.iter().filter(|replica| stay(replica));
         let remaining: Vec<ReplicaLocation> = others.map(|replica| replica.place).collect();
-        if !remaining.contains(&to) || remaining.len() < usize::from(copies) {
+        let enough = distinct(&chunk, &replicas, stay) >= usize::from(chunk.copies);
+        if !remaining.contains(&to) || !enough {
             return Ok(false); // Repair sees to it.
         }
         self.drop_replica(id, from, remaining).await?;
@@ -306,6 +308,7 @@ mod tests {
                 reached: true,
                 load: 0,
                 rows: true,
+                fragments: true,
                 disks: vec![disk],
                 draining: false,
                 maintained: false,

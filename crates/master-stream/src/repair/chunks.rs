@@ -12,12 +12,14 @@ use runtime::Duration;
 use wire::control::ControlError;
 use wire::data::Purpose;
 
-use super::scan::{Judged, Worth, is_complete};
+use super::scan::{Judged, Worth, distinct, is_complete};
 use super::seal::{RETRY, is_whole};
 use super::{Defect, Setback};
-use crate::limits::{SLOTS_MAX, TORN_COPIES_MAX};
+use crate::limits::TORN_COPIES_MAX;
 use crate::placement::{PlaceState, ReplicaLocation, Wanted, choose};
-use crate::{Action, Chunk, Log, Outcome, Service};
+use crate::planted::{Planted, planted};
+use crate::recover::add_action;
+use crate::{Action, Chunk, Log, Outcome, Service, Slot};
 
 /// Result of choosing places for missing replicas.
 enum Missing {
@@ -41,9 +43,8 @@ impl<L: Log> Service<L> {
             let result = self.repair_chunk(chunk).await;
             self.repairs.verified.borrow_mut().retain(|&(of, _)| of != chunk);
             self.repairs.busy.borrow_mut().remove(&chunk);
-            let complete = self
-                .judged(chunk)
-                .is_none_or(|(_, copies, replicas)| is_complete(copies, &replicas));
+            let complete =
+                self.judged(chunk).is_none_or(|(chunk, replicas)| is_complete(&chunk, &replicas));
             if complete {
                 self.repairs.under_replicated.borrow_mut().remove(&chunk);
             }
@@ -91,13 +92,13 @@ impl<L: Log> Service<L> {
     }
 
     /// The chunk as it is now.
-    pub(super) fn judged(&self, id: ChunkId) -> Option<(Chunk, u8, Vec<Judged>)> {
+    pub(super) fn judged(&self, id: ChunkId) -> Option<(Chunk, Vec<Judged>)> {
         let view = self.cluster.view();
         self.log.with_state(|state| {
             let (_, _, chunk) = state.chunk(id)?;
             chunk.sealed()?;
             let replicas = self.judge_chunk(&view, state, chunk);
-            Some((chunk.clone(), chunk.copies, replicas))
+            Some((chunk.clone(), replicas))
         })
     }
 
@@ -115,7 +116,7 @@ impl<L: Log> Service<L> {
 
     /// Makes the replicas that are on record as being made, of this leader or one before it.
     pub(super) async fn fill_targets(&self, id: ChunkId) -> Result<u64, ControlError> {
-        let Some((chunk, _, replicas)) = self.judged(id) else { return Ok(0) };
+        let Some((chunk, replicas)) = self.judged(id) else { return Ok(0) };
         let mut copied = 0;
         for target in replicas.iter().filter(|replica| replica.slot.target) {
             match target.worth {
@@ -131,7 +132,7 @@ impl<L: Log> Service<L> {
                 Worth::Good => {}
             }
             let sources = self.sources(id, target.place);
-            if sources.is_empty() {
+            if !self.gives_back(&chunk, &sources) {
                 return Ok(copied);
             }
             copied += self.fill_target(&chunk, target.place, &sources).await?;
@@ -195,18 +196,26 @@ impl<L: Log> Service<L> {
         }
     }
 
-    /// Records new replicas for those that are missing.
+    /// Records new replicas for those that are missing, of a coded chunk with the fragments that are.
     async fn add_missing(&self, id: ChunkId) -> Result<Missing, ControlError> {
-        let Some((chunk, copies, replicas)) = self.judged(id) else { return Ok(Missing::None) };
-        let has_source = replicas.iter().any(|it| it.is_source() || it.is_last_resort());
+        let Some((chunk, replicas)) = self.judged(id) else { return Ok(Missing::None) };
+        let copies = chunk.copies;
+        let source = |it: &Judged| it.is_source() || it.is_last_resort();
+        let has_source = distinct(&chunk, &replicas, source) >= chunk.data();
         let useful = |replica: &&Judged| {
             let made = replica.slot.target && replica.worth == Worth::Good && !replica.leaves;
             replica.counts() || made
         };
-        let have: Vec<_> = replicas.iter().filter(useful).map(|replica| replica.place).collect();
-        let missing = usize::from(copies).saturating_sub(have.len());
-        let room = SLOTS_MAX - chunk.len_slots();
-        if missing == 0 || !has_source {
+        // One of each fragment, of which there may be two for a while.
+        let once = |at: usize, it: &Judged| {
+            let other = |other: &Judged| useful(&other) && other.slot.fragment == it.slot.fragment;
+            !chunk.is_coded() || !replicas[..at].iter().any(other)
+        };
+        let have = replicas.iter().enumerate().filter(|&(at, it)| useful(&it) && once(at, it));
+        let have: Vec<_> = have.map(|(_, replica)| replica.place).collect();
+        let missing = chunk.missing(replicas.iter().filter(useful).map(|replica| replica.slot));
+        let room = chunk.slots_max() - chunk.len_slots();
+        if missing.is_empty() || !has_source {
             return Ok(Missing::None);
         }
         let dead: Vec<ReplicaLocation> = self.log.with_state(|state| {
@@ -225,7 +234,7 @@ impl<L: Log> Service<L> {
             self.env.mark("repair finds no place");
             return Ok(Missing::NoPlace);
         }
-        let action = Action::AddReplicas { chunk: id, epoch: chunk.epoch, places };
+        let action = add_action(&chunk, chunk.epoch, &places, &missing);
         Ok(match self.decide(action).await? {
             Outcome::Refused { .. } => Missing::None,
             _ => Missing::Added,
@@ -236,8 +245,8 @@ impl<L: Log> Service<L> {
     /// a replacement can get: with as many servers as copies a damaged replica would stay for ever.
     /// No other place has come for long, and what is whole has been read to its end.
     async fn give_way(&self, id: ChunkId) -> Result<(), ControlError> {
-        let Some((chunk, copies, replicas)) = self.judged(id) else { return Ok(()) };
-        let full = chunk.len_slots() == SLOTS_MAX;
+        let Some((chunk, replicas)) = self.judged(id) else { return Ok(()) };
+        let full = chunk.len_slots() == chunk.slots_max();
         // A place is about to be free.
         let freed = |place: &ReplicaLocation| {
             let good = matches!(self.cluster.view().state(*place), PlaceState::Good(_));
@@ -246,25 +255,35 @@ impl<L: Log> Service<L> {
         let places: Vec<_> =
             self.log.with_state(|state| state.places().map(|(_, place)| place).collect());
         // Two whole ones stay, where the policy asks for more than two: a single one has no other
-        // to restore it from.
-        let whole = replicas.iter().filter(|it| it.is_source()).count();
-        let enough = whole >= usize::from(copies).saturating_sub(1).clamp(1, 2);
+        // to restore it from. Of a code one more than give the bytes back.
+        let (k, others) = (chunk.data(), usize::from(chunk.copies).saturating_sub(1));
+        let enough = distinct(&chunk, &replicas, Judged::is_source) >= others.clamp(k, k + 1);
         let for_long = |place| {
             let bad = self.repairs.bad.borrow();
             let age = bad.get(&(id, place)).map(|&(_, since)| self.env.now().since(since));
             age.is_some_and(|age| age >= self.config.open_grace)
         };
-        let worthless = replicas.iter().find(|replica| match replica.worth {
-            Worth::Good => enough && for_long(replica.place),
-            Worth::Dead => full && !replica.slot.target,
-            Worth::Hoped => false,
+        // A fragment that is there twice has the place of one that lacks: its first holder came back
+        // when another was made.
+        let stays = replicas.iter().filter(|it| it.stays()).map(|it| it.place);
+        let twice = match chunk.is_coded() {
+            true => self.surplus(&chunk, &stays.collect::<Vec<_>>()),
+            false => None,
+        };
+        let worthless = replicas.iter().find(|it| Some(it.place) == twice).or_else(|| {
+            replicas.iter().find(|replica| match replica.worth {
+                Worth::Good => enough && for_long(replica.place),
+                Worth::Dead => full && !replica.slot.target,
+                Worth::Hoped => false,
+            })
         });
         let Some(worthless) = worthless else { return Ok(()) };
         if !full && places.iter().any(freed) {
             return Ok(());
         }
-        let Some(remaining) = self.verified_sources(id).await else { return Ok(()) };
-        if !remaining.is_empty() {
+        let Some(mut remaining) = self.verified_sources(id).await else { return Ok(()) };
+        remaining.retain(|&place| place != worthless.place);
+        if chunk.may_lose(worthless.slot, &self.slots_at(id, &remaining)) {
             self.env.mark("damaged replica gives way");
             self.drop_replica(id, worthless.place, remaining).await?;
         }
@@ -274,7 +293,7 @@ impl<L: Log> Service<L> {
     /// The whole replicas of a chunk, each read to its end. `None` when one of them is not whole,
     /// or could not be read now.
     async fn verified_sources(&self, id: ChunkId) -> Option<Vec<ReplicaLocation>> {
-        let (chunk, _, replicas) = self.judged(id)?;
+        let (chunk, replicas) = self.judged(id)?;
         let len = chunk.sealed().expect("judged chunks are sealed");
         for replica in replicas.iter().filter(|replica| replica.is_source()) {
             let place = replica.place;
@@ -295,7 +314,7 @@ impl<L: Log> Service<L> {
                 }
             }
         }
-        let (_, _, replicas) = self.judged(id)?;
+        let (_, replicas) = self.judged(id)?;
         let now = replicas.iter().filter(|replica| replica.is_source()).map(|it| it.place);
         let now: Vec<_> = now.collect();
         let verified = self.repairs.verified.borrow();
@@ -305,30 +324,32 @@ impl<L: Log> Service<L> {
     /// Drops replicas that are no use: what is not there at once, all else when all copies are
     /// there.
     async fn drop_useless(&self, id: ChunkId) -> Result<(), ControlError> {
-        let Some((_, copies, replicas)) = self.judged(id) else { return Ok(()) };
-        let good: Vec<_> = replicas.iter().filter(|it| it.is_source()).map(|it| it.place).collect();
-        if !good.is_empty() {
-            let nothing = |it: &&Judged| it.worth == Worth::Good && it.bad == Some(Defect::Missing);
-            for replica in replicas.iter().filter(nothing) {
+        let Some((chunk, replicas)) = self.judged(id) else { return Ok(()) };
+        let sources = replicas.iter().filter(|it| it.is_source());
+        let (good, slots): (Vec<_>, Vec<_>) = sources.map(|it| (it.place, it.slot)).unzip();
+        let nothing = |it: &&Judged| it.worth == Worth::Good && it.bad == Some(Defect::Missing);
+        for replica in replicas.iter().filter(nothing) {
+            if chunk.may_lose(replica.slot, &slots) {
                 self.drop_replica(id, replica.place, good.clone()).await?;
             }
         }
-        let enough = usize::from(copies.saturating_sub(self.config.drop_short));
-        if replicas.iter().filter(|it| it.stays()).count() < enough {
+        let enough = usize::from(chunk.copies.saturating_sub(self.config.drop_short));
+        if distinct(&chunk, &replicas, Judged::stays) < enough {
             return Ok(());
         }
         let damaged = |it: &Judged| !it.slot.target && it.bad == Some(Defect::Damaged);
         if replicas.iter().any(damaged) {
             // Several leaders read each for itself; a new fault is for the next round.
             let verified = self.verified_sources(id).await;
-            if verified.is_none_or(|whole| whole.len() < enough) {
+            let whole = |whole: Vec<_>| chunk.distinct(self.slots_at(id, &whole).into_iter());
+            if verified.map_or(0, whole) < enough {
                 return Ok(());
             }
         }
-        let Some((_, copies, replicas)) = self.judged(id) else { return Ok(()) };
+        let Some((chunk, replicas)) = self.judged(id) else { return Ok(()) };
         let mut good: Vec<_> = replicas.iter().filter(|it| it.stays()).map(|it| it.place).collect();
-        let enough = usize::from(copies.saturating_sub(self.config.drop_short));
-        if good.len() < enough || good.is_empty() {
+        let enough = usize::from(chunk.copies.saturating_sub(self.config.drop_short));
+        if distinct(&chunk, &replicas, Judged::stays) < enough.max(1) {
             return Ok(());
         }
         for replica in &replicas {
@@ -341,16 +362,50 @@ impl<L: Log> Service<L> {
                 self.drop_replica(id, replica.place, good.clone()).await?;
             }
         }
-        while good.len() > usize::from(copies) {
-            let surplus = self.most_crowded(&good);
+        while let Some(surplus) = self.surplus(&chunk, &good) {
             good.retain(|&place| place != surplus);
             self.drop_replica(id, surplus, good.clone()).await?;
         }
         Ok(())
     }
 
-    /// Of whole replicas one too many, that which spreads them least, or is on the fullest disk.
-    fn most_crowded(&self, good: &[ReplicaLocation]) -> ReplicaLocation {
+    /// Of whole replicas one too many, if there is one: a copy beyond their number, or a fragment that
+    /// is there twice.
+    fn surplus(&self, chunk: &Chunk, good: &[ReplicaLocation]) -> Option<ReplicaLocation> {
+        let counts = !chunk.is_coded() || planted(Planted::SameFragmentTwice);
+        if counts && good.len() <= usize::from(chunk.copies) {
+            return None;
+        }
+        let slots = self.slots_at(chunk.id, good);
+        let twice =
+            |slot: &Slot| slots.iter().filter(|other| other.fragment == slot.fragment).count() > 1;
+        let places = self.log.with_state(|state| {
+            let twice = slots.iter().filter(|slot| twice(slot));
+            twice.map(|slot| state.place(slot.place)).collect::<Vec<_>>()
+        });
+        (!places.is_empty()).then(|| self.most_crowded(&places, good))
+    }
+
+    /// Replicas on record at some places.
+    pub(super) fn slots_at(&self, id: ChunkId, places: &[ReplicaLocation]) -> Vec<Slot> {
+        self.log.with_state(|state| {
+            let Some((_, _, chunk)) = state.chunk(id) else { return Vec::new() };
+            chunk.slots().filter(|slot| places.contains(&state.place(slot.place))).collect()
+        })
+    }
+
+    /// True when replicas at these places, if they are whole, give a chunk's bytes back.
+    pub(super) fn gives_back(&self, chunk: &Chunk, places: &[ReplicaLocation]) -> bool {
+        let distinct = match chunk.is_coded() {
+            true => chunk.distinct(self.slots_at(chunk.id, places).into_iter()),
+            false => places.len(),
+        };
+        distinct >= chunk.data()
+    }
+
+    /// Of `some` of the whole replicas, one too many, that which spreads all of them least, or is on
+    /// the fullest disk.
+    fn most_crowded(&self, some: &[ReplicaLocation], good: &[ReplicaLocation]) -> ReplicaLocation {
         let view = self.cluster.view();
         let domain =
             |place: &ReplicaLocation| view.server(place.server).map(|server| &server.domain);
@@ -362,7 +417,7 @@ impl<L: Log> Service<L> {
             let load = server.map_or(0, |server| server.load);
             (good.iter().filter(near).count(), full, load, **place)
         };
-        *good.iter().max_by_key(crowd).expect("one too many")
+        *some.iter().max_by_key(crowd).expect("one too many")
     }
 
     /// Takes a replica off the record and leaves it to the collector, which deletes it once no

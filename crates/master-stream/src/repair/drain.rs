@@ -8,6 +8,7 @@ use runtime::Duration;
 use wire::control::limits::HELD_FILES_MAX;
 use wire::control::{ControlError, Holdings};
 
+use super::scan::{Judged, distinct};
 use crate::limits::SCAN_SLICE;
 use crate::placement::{ClusterView, ReplicaLocation};
 use crate::{Action, Chunk, Log, Service, Slot, StreamMachine, StreamService};
@@ -43,8 +44,9 @@ fn note_held(held: &mut Holdings, (file, chunk): (FileId, &Chunk), slot: Slot) {
     held.replicas += 1;
     held.open += u64::from(sealed.is_none());
     held.bytes += sealed.map_or(0, u64::from);
-    let others = chunk.slots().filter(|other| other.sealed && other.place != slot.place).count();
-    let only = sealed.is_some() && slot.sealed && others == 0;
+    let others = chunk.slots().filter(|other| other.sealed && other.place != slot.place);
+    // Without it the chunk cannot be read.
+    let only = sealed.is_some() && slot.sealed && chunk.distinct(others) < chunk.data();
     held.only += u64::from(only);
     let full = held.files.len() >= HELD_FILES_MAX;
     if held.files.contains(&file) || full && !only {
@@ -104,18 +106,19 @@ impl<L: Log> Service<L> {
         })
     }
 
-    /// Drops a replica from a draining server, if as many as the chunk has copies stay: as it is
+    /// Drops a replica from a draining server, if as many as the chunk has copies, or all its
+    /// fragments, stay: as it is
     /// now, for other servers may have begun to drain or have gone since the chunk was judged.
     pub(super) async fn drop_leaving(
         &self,
         id: ChunkId,
         place: ReplicaLocation,
     ) -> Result<(), ControlError> {
-        let Some((_, copies, replicas)) = self.judged(id) else { return Ok(()) };
-        let stay = replicas.iter().filter(|it| it.stays() && it.place != place);
-        let stay: Vec<_> = stay.map(|it| it.place).collect();
-        let enough = usize::from(copies.saturating_sub(self.config.drop_short)).max(1);
-        if stay.len() < enough {
+        let Some((chunk, replicas)) = self.judged(id) else { return Ok(()) };
+        let stays = |it: &Judged| it.stays() && it.place != place;
+        let stay: Vec<_> = replicas.iter().filter(|it| stays(it)).map(|it| it.place).collect();
+        let enough = usize::from(chunk.copies.saturating_sub(self.config.drop_short)).max(1);
+        if distinct(&chunk, &replicas, stays) < enough {
             return Ok(());
         }
         self.env.mark("replica dropped from a draining server");

@@ -38,7 +38,7 @@ const SEALS_MAX: usize = 32;
 pub(crate) struct Repairs {
     /// The term that the soft state belongs to.
     term: Cell<Option<u64>>,
-    /// Chunks to repair: those with the fewest healthy replicas first.
+    /// Chunks to repair: those that survive the fewest losses first.
     queue: RefCell<BTreeSet<(usize, ChunkId)>>,
     /// Chunks under repair.
     busy: RefCell<BTreeSet<ChunkId>>,

@@ -69,10 +69,26 @@ impl Judged {
     }
 }
 
-/// True when exactly `copies` replicas are there or about to be, and nothing else is on record.
-pub(super) fn is_complete(copies: u8, replicas: &[Judged]) -> bool {
-    let counting = replicas.iter().filter(|replica| replica.counts()).count();
-    counting == usize::from(copies) && replicas.len() == usize::from(copies)
+/// True when all copies, or each fragment once, are there or about to be, and nothing else is on
+/// record.
+pub(super) fn is_complete(chunk: &Chunk, replicas: &[Judged]) -> bool {
+    let copies = usize::from(chunk.copies);
+    distinct(chunk, replicas, Judged::counts) == copies && replicas.len() == copies
+}
+
+/// Of the replicas that are `such`, the different ones: copies, or fragments once each.
+pub(super) fn distinct(
+    chunk: &Chunk,
+    replicas: &[Judged],
+    such: impl Fn(&Judged) -> bool,
+) -> usize {
+    chunk.distinct(replicas.iter().filter(|replica| such(replica)).map(|replica| replica.slot))
+}
+
+/// The order of repair: losses that a chunk survives, and one; 0 when it cannot be read. So copies
+/// and fragments are in one queue (`protocols-tail.md` 9.11).
+fn margin(chunk: &Chunk, serving: usize) -> usize {
+    (serving + 1).saturating_sub(chunk.data())
 }
 
 #[derive(Default)]
@@ -88,8 +104,9 @@ struct Tally {
     draining: BTreeMap<ServerId, Holdings>,
 }
 
-/// Good replicas with which a chunk waits for a server under maintenance, at least.
-const SERVING_WAITS: usize = 2;
+/// Good replicas with which a chunk waits for a server under maintenance, at least, beyond those that
+/// give its bytes back.
+const SERVING_WAITS: usize = 1;
 
 impl<L: Log> Service<L> {
     pub(super) async fn scan_chunks(self: Rc<Self>) {
@@ -185,7 +202,7 @@ impl<L: Log> Service<L> {
             let good = matches!(view.state(place), PlaceState::Good(_));
             good && !slot.target && !bad.contains_key(&(chunk.id, place))
         });
-        let waits = serving.count() >= SERVING_WAITS;
+        let waits = chunk.distinct(serving) >= chunk.data() + SERVING_WAITS;
         let judge = |slot: Slot| {
             let place = state.place(slot.place);
             let server = view.server(place.server);
@@ -203,6 +220,15 @@ impl<L: Log> Service<L> {
             Judged { slot, place, worth, bad, late, leaves }
         };
         chunk.slots().map(judge).collect()
+    }
+
+    /// True for a sealed chunk that survives no further loss: copies of it have a larger share of the disks
+    /// (`protocols-tail.md` 10.14).
+    pub(super) fn is_urgent(&self, id: ChunkId) -> bool {
+        let serves = |replica: &Judged| replica.serves() && !replica.late;
+        self.judged(id).is_some_and(|(chunk, replicas)| {
+            distinct(&chunk, &replicas, serves) <= chunk.data()
+        })
     }
 
     /// Checks every chunk, a slice at a time.
@@ -246,7 +272,8 @@ impl<L: Log> Service<L> {
         }
         let replicas = self.judge_chunk(view, state, chunk);
         let copies = usize::from(chunk.copies);
-        let serving = replicas.iter().filter(|replica| replica.serves() && !replica.late).count();
+        let serves = |replica: &Judged| replica.serves() && !replica.late;
+        let serving = distinct(chunk, &replicas, serves);
         if serving < copies {
             tally.under_replicated += 1;
         }
@@ -261,7 +288,8 @@ impl<L: Log> Service<L> {
             setbacks.get(&chunk.id).is_some_and(|setback| setback.torn > 0)
         };
         let partly = |replica: &Judged| replica.is_last_resort() && !torn();
-        if serving == 0 && !replicas.iter().any(|replica| hoped(replica) || partly(replica)) {
+        let hope = |replica: &Judged| serves(replica) || hoped(replica) || partly(replica);
+        if serving < chunk.data() && distinct(chunk, &replicas, hope) < chunk.data() {
             tally.lost += 1;
         }
         if open {
@@ -274,8 +302,8 @@ impl<L: Log> Service<L> {
             return;
         }
         let moving = self.repairs.moving.get() == Some(chunk.id);
-        if !moving && !is_complete(chunk.copies, &replicas) {
-            tally.queue.insert((serving, chunk.id));
+        if !moving && !is_complete(chunk, &replicas) {
+            tally.queue.insert((margin(chunk, serving), chunk.id));
         }
     }
 

@@ -203,7 +203,7 @@ impl<L: Log> Service<L> {
         sources: &[ReplicaLocation],
     ) -> SealAttempt {
         let len = chunk.sealed().expect("sealed");
-        if sources.is_empty() {
+        if !self.gives_back(chunk, sources) {
             return SealAttempt::Later;
         }
         let token = self.chunk_token(chunk.id, Rights::ALL, base::Epoch::new(u64::MAX));
@@ -249,7 +249,8 @@ impl<L: Log> Service<L> {
         }
     }
 
-    /// Copies a sealed chunk to a place that is on record.
+    /// Copies a sealed chunk to a place that is on record: of a coded chunk its fragment, decoded of
+    /// others.
     pub(super) async fn copy(
         &self,
         chunk: &Chunk,
@@ -261,11 +262,12 @@ impl<L: Log> Service<L> {
             epoch: chunk.epoch,
             base: chunk.base,
             len: chunk.sealed().expect("sealed"),
-            sources: sources.iter().map(|&source| self.address(source)).collect(),
+            sources: self.addresses(chunk.id, sources),
             token: self.chunk_token(chunk.id, Rights::READ, base::Epoch::NONE),
             seal: true,
-            fragment: None,
-            urgent: false,
+            // Off the record meanwhile: it may be there again when the chunk is looked at next.
+            fragment: self.fragment_at(chunk, place).map_err(|_| CallError::Unreachable)?,
+            urgent: self.is_urgent(chunk.id),
         };
         let call = self.calls.replicate(self.address(place), order);
         let answer = self.env.timeout(self.config.copy_timeout, call).await;
@@ -312,7 +314,7 @@ impl<L: Log> Service<L> {
     /// Sources of a chunk's bytes for the replica at `to`: whole replicas first, then those that
     /// are not known to be whole, of which each byte that verifies is right.
     pub(super) fn sources(&self, id: ChunkId, to: ReplicaLocation) -> Vec<ReplicaLocation> {
-        let Some((_, _, replicas)) = self.judged(id) else { return Vec::new() };
+        let Some((_, replicas)) = self.judged(id) else { return Vec::new() };
         let whole = replicas.iter().filter(|replica| replica.is_source());
         let rest = replicas.iter().filter(|replica| replica.is_last_resort());
         whole.chain(rest).map(|replica| replica.place).filter(|&place| place != to).collect()

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use base::{ChunkId, FileId};
 use runtime::Duration;
 use runtime::sim::Sim;
+use wire::row::Fragment;
 
 use crate::placement::ReplicaLocation;
 use crate::*;
@@ -119,8 +120,20 @@ impl World {
         }
     }
 
-    /// Copies go to places on record only.
-    pub fn check_copy(&self, chunk: ChunkId, place: ReplicaLocation) {
+    /// The fragment that a replica of a chunk is on record with.
+    pub fn fragment(&self, chunk: ChunkId, place: ReplicaLocation) -> Option<Fragment> {
+        let state = self.state.borrow();
+        let (_, _, found) = state.chunk(chunk)?;
+        let slot = found.slots().find(|slot| state.place(slot.place) == place)?;
+        found.fragment(slot)
+    }
+
+    /// Copies go to places on record only, each of the fragment that is on record there.
+    pub fn check_copy(&self, chunk: ChunkId, place: ReplicaLocation, fragment: Option<Fragment>) {
+        let known = self.fragment(chunk, place);
+        if fragment != known && self.state.borrow().refers_to(chunk, place) {
+            self.violate(format!("{chunk} at {place:?} is {known:?}, and made as {fragment:?}"));
+        }
         let state = self.state.borrow();
         let known = state.refers_to(chunk, place) || state.dead(chunk, place).is_some();
         if !known && state.chunk(chunk).is_some() {

@@ -42,10 +42,9 @@ impl Oracle {
                 return Err(format!("the policy of {file} changed by itself"));
             }
             for chunk in stream.all_chunks() {
-                let new = Policy { acks: policy.acks.min(chunk.len_slots() as u8), ..policy };
+                let new = policy.for_places(chunk.len_slots());
                 let made = *self.made.entry(chunk.id).or_insert(new);
-                let now = Policy::plain(chunk.copies, chunk.acks).compressed(chunk.compression);
-                if made != now {
+                if made != chunk.policy() {
                     return Err(format!("{} was made {made:?}: {chunk:?}", chunk.id));
                 }
             }
@@ -63,7 +62,10 @@ impl Oracle {
 
 const FILE_MEMORY_MS: u64 = 500;
 
-const POLICIES: [Policy; 5] = [
+const POLICIES: [Policy; 8] = [
+    Policy::ec(2, 1),
+    Policy::ec(4, 2),
+    Policy::ec(2, 2).compressed(Some(Compression::LZ4)),
     Policy::rep(1),
     Policy::rep(2),
     Policy::rep(5),
@@ -107,7 +109,7 @@ impl Driver {
     }
 
     fn place(&mut self) -> ReplicaLocation {
-        let server = self.rng.between(1, 6);
+        let server = self.rng.between(1, 9);
         ReplicaLocation {
             server: ServerId::new(server as u32),
             disk: DiskId::new(u128::from(server)),
@@ -115,7 +117,10 @@ impl Driver {
     }
 
     fn places(&mut self) -> Vec<ReplicaLocation> {
-        let count = self.rng.between(1, 3) as usize;
+        let count = match self.rng.one_in(3) {
+            true => self.rng.between(4, 8),
+            false => self.rng.between(1, 3),
+        };
         let mut places: Vec<_> = (0..count).map(|_| self.place()).collect();
         if !self.rng.one_in(20) {
             places.sort_unstable();
@@ -168,8 +173,7 @@ impl Driver {
                 }
             }
             let lens: Vec<_> = votes.iter().map(|vote| vote.1).collect();
-            let (n, m) = (tail.voters(), usize::from(tail.acks));
-            if let Some(range) = super::super::votes::sealed_lens(n, m, &lens) {
+            if let Some(range) = tail.quorum().sealed_lens(&lens) {
                 len = *self.rng.pick(&[*range.start(), *range.end(), *range.end() + 10]);
                 if (len > *range.start()) != self.rng.one_in(8) {
                     let delete_at_ms = self.clock_ms;
@@ -208,7 +212,7 @@ impl Driver {
         let (op, file) = (self.op(), self.file());
         let epoch = self.epoch(file);
         let delete_at_ms = self.clock_ms + 100;
-        let policy = *self.rng.pick(&[Policy::strict(3), Policy::plain(3, 2)]);
+        let policy = *self.rng.pick(&[Policy::strict(3), Policy::plain(3, 2), Policy::ec(2, 1)]);
         match self.rng.below(21) {
             0..5 if self.rng.one_in(2) => {
                 let follows =
@@ -254,8 +258,15 @@ impl Driver {
                 Action::Close { op, file, epoch, sealed, finish, delete_at_ms }
             }
             15 => {
-                let (chunk, places) = (self.chunk(file), self.places());
-                Action::AddReplicas { chunk, epoch, places }
+                let (chunk, mut places) = (self.chunk(file), self.places());
+                let coded = self.state.chunk(chunk).is_some_and(|(_, _, it)| it.is_coded());
+                if coded == self.rng.one_in(8) {
+                    return Action::AddReplicas { chunk, epoch, places };
+                }
+                places.truncate(4);
+                let fragment = |place| (place, self.rng.below(7) as u8);
+                let places = places.into_iter().map(fragment).collect();
+                Action::AddFragments { chunk, epoch, places }
             }
             16 => {
                 let lens: BTreeMap<_, _> = self.oracle.sealed.clone();

@@ -10,6 +10,7 @@ use runtime::sim::Sim;
 use runtime::{Duration, Env};
 use wire::control::{ControlError, ReplicaPlace};
 use wire::data::{DataError, ReplicaStat, ReplicaState};
+use wire::row::Fragment;
 use wire::token::Token;
 
 use super::log::World;
@@ -29,6 +30,9 @@ pub struct Replica {
     pub holes: BTreeSet<u32>,
     /// The holes have been met.
     pub noticed: bool,
+    /// The fragment of a coded chunk that it is of. Its bytes are the chunk's all the same: those of
+    /// which it has its shares.
+    pub fragment: Option<Fragment>,
 }
 
 impl Replica {
@@ -80,6 +84,8 @@ pub struct Model {
     pub met: RefCell<BTreeSet<(ReplicaLocation, ChunkId)>>,
     /// Deletions that were ordered, with the second up to which each may be carried out.
     pub deletions: RefCell<Vec<(ReplicaPlace, Vec<ChunkId>, u64)>>,
+    /// Servers take fragments of coded chunks.
+    pub takes_fragments: Cell<bool>,
     /// Short fenced replicas can be extended where they are.
     pub in_place: Cell<bool>,
     next_disk: Cell<u128>,
@@ -113,6 +119,7 @@ impl Model {
             full: RefCell::default(),
             met: RefCell::default(),
             deletions: RefCell::default(),
+            takes_fragments: Cell::new(true),
             in_place: Cell::new(sim.with_rng(|rng| rng.one_in(2))),
             next_disk: Cell::new(1),
             view: RefCell::default(),
@@ -240,27 +247,52 @@ impl Model {
         self.changed();
     }
 
-    /// Bytes of a chunk, each from the first source that has it, up to one that none has.
+    /// Bytes of a chunk up to one that cannot be had: each from the first source that has it, of a
+    /// coded chunk decoded of as many fragments as it takes.
     fn gather(&self, order: &CopyOrder) -> Vec<u8> {
-        let byte = |at: u32| {
-            order.sources.iter().find_map(|source| {
-                let place = ReplicaLocation { server: source.server, disk: source.disk };
-                let found = self.on(place, |server| {
-                    let replica = server.replicas.get_mut(&(place.disk, order.chunk));
-                    let Some(replica) = replica else { return Ok(None) };
-                    if replica.holes.contains(&at) {
-                        replica.noticed = true;
-                        self.met.borrow_mut().insert((place, order.chunk));
-                        return Ok(None);
+        let needed = order.fragment.map_or(1, |fragment| usize::from(fragment.k));
+        (0..order.len)
+            .map_while(|at| {
+                let mut found = BTreeMap::new();
+                for source in &order.sources {
+                    if let Some((fragment, byte)) = self.byte_at(order.chunk, source, at) {
+                        assert_eq!(fragment.is_some(), order.fragment.is_some(), "{order:?}");
+                        if fragment.is_some_and(|it| it.number != source.fragment) {
+                            self.world.violate(format!("{source:?} holds {fragment:?}"));
+                        }
+                        found.insert(fragment.map(|it| it.number), byte);
                     }
-                    let served =
-                        replica.state != ReplicaState::Repairing && !replica.state.is_tombstone();
-                    Ok(replica.bytes.get(at as usize).copied().filter(|_| served))
-                });
-                found.unwrap_or(None)
+                    if found.len() >= needed {
+                        return found.into_values().next();
+                    }
+                }
+                None
             })
-        };
-        (0..order.len).map_while(byte).collect()
+            .collect()
+    }
+
+    /// A byte of a chunk at one source, with the fragment that is there.
+    fn byte_at(
+        &self,
+        chunk: ChunkId,
+        source: &ReplicaPlace,
+        at: u32,
+    ) -> Option<(Option<Fragment>, u8)> {
+        let place = ReplicaLocation { server: source.server, disk: source.disk };
+        let found = self.on(place, |server| {
+            let Some(replica) = server.replicas.get_mut(&(place.disk, chunk)) else {
+                return Ok(None);
+            };
+            if replica.holes.contains(&at) {
+                replica.noticed = true;
+                self.met.borrow_mut().insert((place, chunk));
+                return Ok(None);
+            }
+            let served = replica.state != ReplicaState::Repairing && !replica.state.is_tombstone();
+            let byte = replica.bytes.get(at as usize).copied().filter(|_| served);
+            Ok(byte.map(|byte| (replica.fragment, byte)))
+        });
+        found.unwrap_or(None)
     }
 
     /// Cuts durable bytes off every replica of a server's first disk.
@@ -367,6 +399,7 @@ impl Model {
                     committed: 0,
                     holes: BTreeSet::new(),
                     noticed: false,
+                    fragment: self.world.fragment(append.chunk, to),
                 });
             }
             let replica = server.replicas.get_mut(&key).ok_or(DataError::Gap { len: 0 })?;
@@ -417,6 +450,7 @@ impl ClusterSource for Model {
             reached: !self.unreached.borrow().contains(&server.id),
             load: 0,
             rows: true,
+            fragments: self.takes_fragments.get(),
             disks: server
                 .disks
                 .iter()
@@ -460,6 +494,7 @@ impl ChunkserverCalls for Model {
                     committed: 0,
                     holes: BTreeSet::new(),
                     noticed: false,
+                    fragment: None,
                 });
                 replica.state = match replica.state {
                     ReplicaState::Open => {
@@ -528,12 +563,15 @@ impl ChunkserverCalls for Model {
         order: CopyOrder,
     ) -> LocalFuture<'_, Result<(ReplicaStat, u64), CallError>> {
         Box::pin(self.call(to, async move |place| {
-            self.world.check_copy(order.chunk, place);
+            self.world.check_copy(order.chunk, place, order.fragment);
             self.pause(3_000).await;
             if self.full.borrow().contains(&place.server) {
                 return Err(CallError::Data(DataError::Full));
             }
-            let bytes = self.gather(&order);
+            // A replica that is there is read through for itself.
+            let itself =
+                order.sources.iter().all(|it| (it.server, it.disk) == (to.server, to.disk));
+            let bytes = if itself { Vec::new() } else { self.gather(&order) };
             let torn = bytes.len() < order.len as usize;
             let sealed = |server: &mut Server| {
                 let replica = server.replicas.get(&(place.disk, order.chunk));
@@ -553,8 +591,13 @@ impl ChunkserverCalls for Model {
                     committed: 0,
                     holes: BTreeSet::new(),
                     noticed: false,
+                    fragment: order.fragment,
                 });
                 let have = replica.bytes.len();
+                if have == 0 {
+                    replica.fragment = order.fragment;
+                }
+                assert_eq!(replica.fragment, order.fragment, "{order:?} at {place:?}");
                 match replica.state {
                     ReplicaState::Deleted => return Err(DataError::Conflict),
                     // Fenced before its creation: it is filled, and keeps fence and vote.
@@ -632,6 +675,7 @@ impl ChunkserverCalls for Model {
                         committed: 0,
                         holes: BTreeSet::new(),
                         noticed: false,
+                        fragment: None,
                     };
                     server.replicas.insert((place.disk, chunk), tombstone);
                 }

@@ -143,6 +143,7 @@ async fn check_quiet(cluster: Rc<Cluster>) -> Result<(), String> {
 
 /// Conditions at the end of the quiet phase.
 fn whole(cluster: &Rc<Cluster>) -> Result<(), String> {
+    let mut coded = 0;
     let (state, servers) = (cluster.world.state.borrow(), cluster.model.servers.borrow());
     let replica = |place: ReplicaLocation, chunk: ChunkId| {
         servers[&place.server].replicas.get(&(place.disk, chunk))
@@ -154,16 +155,25 @@ fn whole(cluster: &Rc<Cluster>) -> Result<(), String> {
         for chunk in &stream.chunks {
             let len = chunk.sealed().ok_or(format!("{} is open", chunk.id))?;
             let acknowledged = cluster.world.acknowledged(chunk.id);
+            // What stands in for a code has as many copies as survive the same losses.
+            let policy = stream.policy;
+            let form = [policy.copies, policy.in_copies().copies][usize::from(!chunk.is_coded())];
             if !chunk.is_sealed_everywhere()
-                || chunk.len_slots() != usize::from(stream.policy.copies)
+                || chunk.copies != form
+                || chunk.len_slots() != usize::from(form)
+                || !chunk.missing(chunk.slots()).is_empty()
             {
                 return Err(format!("{file}: {chunk:?} is not sealed on all copies"));
             }
+            coded += usize::from(chunk.is_coded());
             for slot in chunk.slots() {
                 let place = state.place(slot.place);
                 let found = replica(place, chunk.id).ok_or(format!("{place:?} has none"))?;
                 if found.state != ReplicaState::Sealed || found.bytes.len() != len as usize {
                     return Err(format!("{} at {place:?} is {found:?}, not {len}", chunk.id));
+                }
+                if found.fragment != chunk.fragment(slot) {
+                    return Err(format!("{} at {place:?} is {:?}", chunk.id, found.fragment));
                 }
                 if found.base != chunk.base {
                     return Err(format!("{} at {place:?} has base {}", chunk.id, found.base));
@@ -189,6 +199,9 @@ fn whole(cluster: &Rc<Cluster>) -> Result<(), String> {
     let status = cluster.services[leader - 1].status();
     if (status.under_replicated, status.lost, status.repair.pending) != (0, 0, 0) {
         return Err(format!("{status:?}"));
+    }
+    if coded > 0 {
+        cluster.model.env.borrow().mark("coded chunks whole");
     }
     Ok(())
 }
@@ -255,6 +268,21 @@ const RARE: &[&str] = &[
     "dead replicas deleted",
 ];
 
+const CODES: [Policy; 5] = [
+    Policy::ec(2, 1),
+    Policy::ec(4, 2),
+    Policy::ec_strict(4, 2),
+    Policy::ec(2, 2),
+    Policy::ec(3, 2),
+];
+
+fn code_of(seed: u64) -> Policy {
+    CODES[(seed % 5) as usize]
+}
+
+/// What runs of coded files must reach beside that.
+const CODED: &[&str] = &["coded chunks whole", "no places for all fragments"];
+
 fn seeds(default: Range<u64>) -> Range<u64> {
     let number = |text: &str| text.parse().expect("a number");
     if let Ok(seed) = std::env::var("CRATON_SEED") {
@@ -271,12 +299,23 @@ fn seeds(default: Range<u64>) -> Range<u64> {
 
 #[test]
 fn acknowledged_bytes_survive_and_garbage_does_not() {
+    run_all(0..SEEDS, policy_of, RARE);
+}
+
+/// The same of coded files: each fragment is there once in the end, and decodes.
+#[test]
+fn acknowledged_bytes_of_coded_files_survive_and_garbage_does_not() {
+    run_all(2000..2000 + SEEDS, code_of, &[RARE, CODED].concat());
+}
+
+fn run_all(all: Range<u64>, policy_of: fn(u64) -> Policy, rare: &[&str]) {
     let (mut marks, mut acknowledged) = (BTreeMap::new(), 0);
-    let range = seeds(0..SEEDS);
-    let whole = range == (0..SEEDS);
+    let range = seeds(all.clone());
+    let whole = range == all;
     // A change of the code shifts what a seed draws: further ones are run until all marks are reached.
-    let most = if whole { 4 * SEEDS } else { range.end };
-    let missed = |marks: &BTreeMap<_, u64>| RARE.iter().find(|rare| !marks.contains_key(**rare));
+    let most = if whole { range.start + 4 * SEEDS } else { range.end };
+    let missed =
+        |marks: &BTreeMap<_, u64>| rare.iter().copied().find(|rare| !marks.contains_key(rare));
     for seed in range.start..most {
         if seed >= range.end && missed(&marks).is_none() {
             break;
@@ -311,6 +350,9 @@ fn planted_bugs_in_recovery_are_found() {
         (Planted::OneVote, Policy::plain(3, 2), 1000),
         (Planted::NoFence, Policy::plain(3, 2), 1000),
         (Planted::DamagedVotes, Policy::strict(2), 1020),
+        (Planted::VotesAsCopies, Policy::ec(4, 2), 3000),
+        (Planted::SealBelowK, Policy::ec(4, 2), 3000),
+        (Planted::SameFragmentTwice, Policy::ec(2, 1), 3000),
     ] {
         plant(Some(bug));
         let found =

@@ -137,11 +137,13 @@ impl Writer {
             bytes: bytes.to_vec(),
             committed: self.acked,
         };
-        let (sender, mut answers) = mpsc::channel(8);
+        let (sender, mut answers) = mpsc::channel(16);
         for replica in &chunk.replicas {
             let (model, sender) = (cluster.model.clone(), sender.clone());
             let (append, server) = (append.clone(), replica.server);
             let place = ReplicaLocation { server, disk: replica.disk };
+            let known = cluster.world.fragment(chunk.chunk, place);
+            assert!(known.is_none() || known == chunk.fragment(replica), "{chunk:?}");
             cluster.sim.spawn("replica append", async move {
                 let result = model.append(place, &append).await;
                 let _ = sender.send((server, result.is_ok())).await;

@@ -325,6 +325,8 @@ impl Liveness {
                 reached: state.unreached(id, now).is_none(),
                 load: heartbeat.map_or(0, |heartbeat| heartbeat.load),
                 rows: heartbeat.is_none_or(|heartbeat| heartbeat.layout >= wire::row::LAYOUT),
+                fragments: heartbeat
+                    .is_none_or(|heartbeat| heartbeat.layout >= wire::row::LAYOUT_CODED),
                 disks: heartbeat.map_or(Vec::new(), |heartbeat| {
                     heartbeat.disks.iter().filter(opened).map(disk).collect()
                 }),
