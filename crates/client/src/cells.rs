@@ -104,12 +104,6 @@ impl Gathered {
         self.cells.len()
     }
 
-    /// True when a share is not here: rows are decoded from parity, where they are.
-    pub(crate) fn lacks_shares(&self) -> bool {
-        let shares = self.cells.iter().filter(|it| usize::from(it.fragment) < self.k);
-        shares.count() < self.k
-    }
-
     /// The bytes from `offset` on, `want` at most: as far as there are cells of their rows.
     pub(crate) fn extent(&self, (offset, want): (u32, u32), rows: &mut Rows) -> Joined {
         let (mut next, mut skip, mut odd) = (offset, 0, None);

@@ -370,9 +370,6 @@ impl Reader {
         let joined = whole.gathered.extent(whole.range, &mut client.0.rows.borrow_mut());
         let (mut extent, odd) = match joined {
             Joined::Bytes(extent, odd) => {
-                if whole.gathered.lacks_shares() {
-                    client.env().mark("reader: degraded read");
-                }
                 whole
                     .gathered
                     .row(offset)

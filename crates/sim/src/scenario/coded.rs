@@ -46,7 +46,7 @@ pub(super) const APPEND: Scenario = Scenario {
         "recovery without all votes",
         "short replica completed",
         "chunk repaired",
-        "reader: degraded read",
+        "reader: decoded from other fragments",
         "audit: a coded chunk is whole",
     ],
 };
@@ -58,7 +58,7 @@ pub(super) const STORM: Scenario = Scenario {
     marks: &[
         "recovery copies before the seal",
         "chunk repaired",
-        "reader: degraded read",
+        "reader: decoded from other fragments",
         "audit: a coded chunk is whole",
     ],
 };
@@ -71,7 +71,7 @@ pub(super) const ROT: Scenario = Scenario {
         "disk: lost write",
         "bad replica found",
         "chunk repaired",
-        "reader: degraded read",
+        "reader: decoded from other fragments",
         "audit: a coded chunk is whole",
     ],
 };
