@@ -378,3 +378,25 @@ impl<L: Log> Service<L> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use wire::control::Policy;
+
+    use super::*;
+
+    /// One of three copies is in as much danger as four fragments of 4 + 2, or two of 2 + 1.
+    #[test]
+    fn chunks_are_in_order_of_the_losses_that_they_survive() {
+        let chunk = |policy: Policy| {
+            let places: Vec<_> = (0..u32::from(policy.copies)).map(PlaceIndex).collect();
+            Chunk::new(ChunkId::new(1), Epoch::new(1), policy, &places)
+        };
+        let margins = |policy, serving: std::ops::Range<usize>| {
+            serving.map(|serving| margin(&chunk(policy), serving)).collect::<Vec<_>>()
+        };
+        assert_eq!(margins(Policy::rep(3), 0..4), [0, 1, 2, 3]);
+        assert_eq!(margins(Policy::ec(4, 2), 2..7), [0, 0, 1, 2, 3]);
+        assert_eq!(margins(Policy::ec(2, 1), 1..4), [0, 1, 2]);
+    }
+}
