@@ -155,7 +155,7 @@ fn lost_fragment_is_decoded_elsewhere_and_too_few_are_a_loss() {
     }
 }
 
-/// Recovery makes fragment 0 anew; its first holder comes back, and another is lost: of four servers
+/// Recovery makes fragment 0 once more; its first holder comes back, and another is lost: of four servers
 /// none is free.
 #[test]
 fn fragment_that_is_there_twice_gives_its_place_to_one_that_lacks() {
