@@ -12,10 +12,13 @@ pub(crate) struct NotOnRecord;
 
 impl<L: Log> Service<L> {
     /// What replicas of a chunk hold together: how many different ones they are, and the fragments that
-    /// none of them has ([`Chunk::missing`]). Those that are not on record hold nothing.
-    pub(crate) fn holders(&self, chunk: ChunkId, places: &[ReplicaLocation]) -> (usize, Vec<u8>) {
+    /// none of them has ([`Chunk::missing`]). Fragments that are not on record hold nothing.
+    pub(crate) fn holders(&self, chunk: &Chunk, places: &[ReplicaLocation]) -> (usize, Vec<u8>) {
+        if !chunk.is_coded() {
+            return (places.len(), Vec::new());
+        }
         let found = self.log.with_state(|state| {
-            let (_, _, found) = state.chunk(chunk)?;
+            let (_, _, found) = state.chunk(chunk.id)?;
             let held = |slot: &Slot| places.contains(&state.place(slot.place));
             let slots = || found.slots().filter(held);
             Some((found.distinct(slots()), found.missing(slots())))

@@ -338,7 +338,7 @@ impl<L: Log> Service<L> {
         for len in lens {
             let mut holders: Vec<_> =
                 votes.iter().filter(|vote| vote.1 >= len).map(|vote| vote.0).collect();
-            let (held, _) = self.holders(tail.id, &holders);
+            let (held, _) = self.holders(tail, &holders);
             if len == 0 || held >= usize::from(tail.acks) {
                 return Ok((len, holders));
             }
@@ -392,7 +392,7 @@ impl<L: Log> Service<L> {
                         Err(may_pass) => drop(failed.insert(place, may_pass)),
                     }
                 }
-                let (held, _) = self.holders(tail.id, holders);
+                let (held, _) = self.holders(tail, holders);
                 if held >= m {
                     return Ok(());
                 }
@@ -409,7 +409,7 @@ impl<L: Log> Service<L> {
                 false => tail.data(),
             };
             let floor = tail.quorum().holders_floor(floor, disks);
-            let (held, _) = self.holders(tail.id, holders);
+            let (held, _) = self.holders(tail, holders);
             if held >= floor {
                 self.env.mark("recovery seals with fewer holders");
                 return Ok(());
@@ -469,7 +469,7 @@ impl<L: Log> Service<L> {
         let targets = slots.iter().filter(|slot| slot.1.target).map(|slot| slot.0);
         let mut targets: Vec<_> = targets.filter(usable).collect();
         let have: Vec<_> = holders.iter().chain(&targets).copied().collect();
-        let (distinct, missing) = self.holders(tail.id, &have);
+        let (distinct, missing) = self.holders(tail, &have);
         let room = tail.slots_max().saturating_sub(slots.len()).min(COPY_TARGETS_MAX);
         let room = room.min(usize::from(tail.acks).saturating_sub(distinct));
         let never: Vec<_> = slots.iter().map(|slot| slot.0).chain(dead).collect();
