@@ -4,6 +4,7 @@
 use base::{ChunkId, Epoch, FileId};
 use wire::control::{OpId, Policy};
 
+use super::chunk::Chunk;
 use super::encoding::{decode, encode, encode_enum, encode_struct};
 use crate::placement::ReplicaLocation;
 use master_consensus::bytes::DecodeError;
@@ -148,6 +149,24 @@ pub enum Action {
     SealAfter { op: OpId, file: FileId, follows: Epoch },
     /// As [`Action::AddReplicas`], of a coded chunk: each place with the fragment that it gets.
     AddFragments { chunk: ChunkId, epoch: Epoch, places: Vec<(ReplicaLocation, u8)> },
+}
+
+impl Action {
+    /// The command that records replicas of a chunk that are to be made at `places`: of a coded one those
+    /// of `fragments`, in this order.
+    pub(crate) fn add(
+        chunk: &Chunk,
+        epoch: Epoch,
+        places: &[ReplicaLocation],
+        fragments: &[u8],
+    ) -> Action {
+        let (id, places) = (chunk.id, places.iter().copied());
+        if chunk.is_coded() {
+            let places = places.zip(fragments.iter().copied()).collect();
+            return Action::AddFragments { chunk: id, epoch, places };
+        }
+        Action::AddReplicas { chunk: id, epoch, places: places.collect() }
+    }
 }
 
 encode_enum!(Action {

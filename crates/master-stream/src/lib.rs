@@ -11,6 +11,7 @@
 mod chunk;
 mod command;
 pub(crate) mod encoding;
+mod fragments;
 pub mod limits;
 mod machine;
 pub mod placement;
@@ -19,6 +20,7 @@ mod ports;
 mod recover;
 mod repair;
 mod service;
+mod spares;
 mod state;
 #[cfg(test)]
 mod tests;

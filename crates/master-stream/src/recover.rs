@@ -10,12 +10,11 @@ use futures_util::future::{FutureExt, LocalBoxFuture, join, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use runtime::sync::Notify;
 use runtime::{Class, Duration, Instant};
-use wire::control::{ControlError, ReplicaPlace};
+use wire::control::ControlError;
 use wire::data::{DataError, Purpose, ReplicaStat, ReplicaState};
-use wire::row::Fragment;
 use wire::token::Rights;
 
-use super::chunk::{Chunk, Slot};
+use super::chunk::Chunk;
 use super::command::{Action, Outcome, Refusal};
 use super::limits::{COPY_TARGETS_MAX, COPY_TRIES_MAX};
 use super::planted::{Planted, planted};
@@ -48,33 +47,6 @@ type Due<'a> = FuturesUnordered<LocalBoxFuture<'a, Option<Answer>>>;
 /// Pauses between two tries to reach a replica: first and longest.
 pub(super) const RETRY: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_millis(200));
-
-/// A replica of a coded chunk that has been taken off the record: no order says its fragment.
-pub(crate) struct NotOnRecord;
-
-/// What some replicas of a chunk hold of it.
-struct Holders {
-    /// Copies, or different fragments.
-    distinct: usize,
-    /// Fragments that none of them has ([`Chunk::missing`]).
-    missing: Vec<u8>,
-}
-
-/// The command that records replicas of a chunk that are to be made at `places`: of a coded one those
-/// of `fragments`, in this order.
-pub(crate) fn add_action(
-    chunk: &Chunk,
-    epoch: Epoch,
-    places: &[ReplicaLocation],
-    fragments: &[u8],
-) -> Action {
-    let (id, places) = (chunk.id, places.iter().copied());
-    if chunk.is_coded() {
-        let places = places.zip(fragments.iter().copied()).collect();
-        return Action::AddFragments { chunk: id, epoch, places };
-    }
-    Action::AddReplicas { chunk: id, epoch, places: places.collect() }
-}
 
 impl<L: Log> Service<L> {
     /// Fences and seals all that older writers have open in `file`, under `epoch`, which is
@@ -366,7 +338,7 @@ impl<L: Log> Service<L> {
         for len in lens {
             let mut holders: Vec<_> =
                 votes.iter().filter(|vote| vote.1 >= len).map(|vote| vote.0).collect();
-            let held = self.holders(tail.id, &holders).distinct;
+            let (held, _) = self.holders(tail, &holders);
             if len == 0 || held >= usize::from(tail.acks) {
                 return Ok((len, holders));
             }
@@ -420,7 +392,8 @@ impl<L: Log> Service<L> {
                         Err(may_pass) => drop(failed.insert(place, may_pass)),
                     }
                 }
-                if self.holders(tail.id, holders).distinct >= m {
+                let (held, _) = self.holders(tail, holders);
+                if held >= m {
                     return Ok(());
                 }
                 if is_placed && places.is_empty() {
@@ -436,7 +409,7 @@ impl<L: Log> Service<L> {
                 false => tail.data(),
             };
             let floor = tail.quorum().holders_floor(floor, disks);
-            let held = self.holders(tail.id, holders).distinct;
+            let (held, _) = self.holders(tail, holders);
             if held >= floor {
                 self.env.mark("recovery seals with fewer holders");
                 return Ok(());
@@ -472,53 +445,6 @@ impl<L: Log> Service<L> {
         self.log.with_state(|state| places.any(|place| !state.refers_to(tail.id, place)))
     }
 
-    /// What replicas of a chunk hold together; those that are not on record hold nothing.
-    fn holders(&self, chunk: ChunkId, places: &[ReplicaLocation]) -> Holders {
-        let found = self.log.with_state(|state| {
-            let (_, _, found) = state.chunk(chunk)?;
-            let held = |slot: &Slot| places.contains(&state.place(slot.place));
-            let slots = || found.slots().filter(held);
-            Some(Holders { distinct: found.distinct(slots()), missing: found.missing(slots()) })
-        });
-        found.unwrap_or(Holders { distinct: 0, missing: Vec::new() })
-    }
-
-    /// The fragment that the replica of a chunk at `place` is of; none where replicas are copies.
-    pub(crate) fn fragment_at(
-        &self,
-        chunk: &Chunk,
-        place: ReplicaLocation,
-    ) -> Result<Option<Fragment>, NotOnRecord> {
-        if !chunk.is_coded() {
-            return Ok(None);
-        }
-        let slot = self.log.with_state(|state| {
-            let (_, _, found) = state.chunk(chunk.id)?;
-            found.slots().find(|slot| state.place(slot.place) == place)
-        });
-        slot.map(|slot| chunk.fragment(slot)).ok_or(NotOnRecord)
-    }
-
-    /// Replicas of a chunk on the wire. Those of a coded chunk with their fragments, without what has
-    /// been taken off the record.
-    pub(crate) fn addresses(
-        &self,
-        chunk: ChunkId,
-        places: &[ReplicaLocation],
-    ) -> Vec<ReplicaPlace> {
-        self.log.with_state(|state| {
-            let found = state.chunk(chunk).map(|(_, _, found)| found);
-            let address = |&place: &ReplicaLocation| {
-                let Some(found) = found.filter(|found| found.is_coded()) else {
-                    return Some(self.address(place));
-                };
-                let slot = found.slots().find(|slot| state.place(slot.place) == place)?;
-                Some(ReplicaPlace { fragment: slot.fragment, ..self.address(place) })
-            };
-            places.iter().filter_map(address).collect()
-        })
-    }
-
     /// Records new replicas of a tail in recovery; none when the cluster has no places. Those of
     /// an attempt before are used again, but for the places that took no copy in this one.
     async fn new_targets(
@@ -543,7 +469,7 @@ impl<L: Log> Service<L> {
         let targets = slots.iter().filter(|slot| slot.1.target).map(|slot| slot.0);
         let mut targets: Vec<_> = targets.filter(usable).collect();
         let have: Vec<_> = holders.iter().chain(&targets).copied().collect();
-        let Holders { distinct, missing } = self.holders(tail.id, &have);
+        let (distinct, missing) = self.holders(tail, &have);
         let room = tail.slots_max().saturating_sub(slots.len()).min(COPY_TARGETS_MAX);
         let room = room.min(usize::from(tail.acks).saturating_sub(distinct));
         let never: Vec<_> = slots.iter().map(|slot| slot.0).chain(dead).collect();
@@ -555,7 +481,7 @@ impl<L: Log> Service<L> {
         let chosen = choose(&view, &wanted, &mut |bound| self.env.random_below(bound));
         let chosen = chosen.unwrap_or_default();
         if !chosen.is_empty() {
-            let action = add_action(tail, epoch, &chosen, &missing);
+            let action = Action::add(tail, epoch, &chosen, &missing);
             if let Outcome::Refused { why } = self.decide(action).await? {
                 return Err(refusal(why));
             }

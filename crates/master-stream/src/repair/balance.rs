@@ -17,11 +17,10 @@ use runtime::Duration;
 use wire::control::ControlError;
 use wire::data::Purpose;
 
-use super::scan::{Judged, distinct, is_complete};
+use super::judged::{Judged, distinct, is_complete};
 use crate::limits::SCAN_SLICE;
 use crate::placement::{ClusterView, ReplicaLocation, ServerView, Wanted, choose};
-use crate::recover::add_action;
-use crate::{Log, Outcome, Service};
+use crate::{Action, Log, Outcome, Service};
 
 /// Rounds without a move stretch the pause between them up to so many times.
 const FRUITLESS_MAX: u32 = 32;
@@ -267,7 +266,7 @@ impl<L: Log> Service<L> {
     ) -> Result<bool, ControlError> {
         let Some((chunk, _)) = self.judged(id) else { return Ok(false) };
         let Some(slot) = self.slots_at(id, &[from]).pop() else { return Ok(false) };
-        let add = add_action(&chunk, chunk.epoch, &[to], &[slot.fragment]);
+        let add = Action::add(&chunk, chunk.epoch, &[to], &[slot.fragment]);
         let added = self.decide(add).await?;
         if matches!(added, Outcome::Refused { .. }) {
             return Ok(false);

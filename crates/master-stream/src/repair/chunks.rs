@@ -12,13 +12,12 @@ use runtime::Duration;
 use wire::control::ControlError;
 use wire::data::Purpose;
 
-use super::scan::{Judged, Worth, distinct, is_complete};
+use super::judged::{Judged, Worth, distinct, is_complete};
 use super::seal::{RETRY, is_whole};
 use super::{Defect, Setback};
 use crate::limits::TORN_COPIES_MAX;
 use crate::placement::{PlaceState, ReplicaLocation, Wanted, choose};
 use crate::planted::{Planted, planted};
-use crate::recover::add_action;
 use crate::{Action, Chunk, Log, Outcome, Service, Slot};
 
 /// Result of choosing places for missing replicas.
@@ -234,7 +233,7 @@ impl<L: Log> Service<L> {
             self.env.mark("repair finds no place");
             return Ok(Missing::NoPlace);
         }
-        let action = add_action(&chunk, chunk.epoch, &places, &missing);
+        let action = Action::add(&chunk, chunk.epoch, &places, &missing);
         Ok(match self.decide(action).await? {
             Outcome::Refused { .. } => Missing::None,
             _ => Missing::Added,
@@ -384,23 +383,6 @@ impl<L: Log> Service<L> {
             twice.map(|slot| state.place(slot.place)).collect::<Vec<_>>()
         });
         (!places.is_empty()).then(|| self.most_crowded(&places, good))
-    }
-
-    /// Replicas on record at some places.
-    pub(super) fn slots_at(&self, id: ChunkId, places: &[ReplicaLocation]) -> Vec<Slot> {
-        self.log.with_state(|state| {
-            let Some((_, _, chunk)) = state.chunk(id) else { return Vec::new() };
-            chunk.slots().filter(|slot| places.contains(&state.place(slot.place))).collect()
-        })
-    }
-
-    /// True when replicas at these places, if they are whole, give a chunk's bytes back.
-    pub(super) fn gives_back(&self, chunk: &Chunk, places: &[ReplicaLocation]) -> bool {
-        let distinct = match chunk.is_coded() {
-            true => chunk.distinct(self.slots_at(chunk.id, places).into_iter()),
-            false => places.len(),
-        };
-        distinct >= chunk.data()
     }
 
     /// Of `some` of the whole replicas, one too many, that which spreads all of them least, or is on

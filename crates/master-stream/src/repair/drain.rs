@@ -8,7 +8,7 @@ use runtime::Duration;
 use wire::control::limits::HELD_FILES_MAX;
 use wire::control::{ControlError, Holdings};
 
-use super::scan::{Judged, distinct};
+use super::judged::{Judged, distinct};
 use crate::limits::SCAN_SLICE;
 use crate::placement::{ClusterView, ReplicaLocation};
 use crate::{Action, Chunk, Log, Service, Slot, StreamMachine, StreamService};

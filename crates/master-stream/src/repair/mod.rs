@@ -12,6 +12,7 @@ mod balance;
 mod chunks;
 mod drain;
 mod garbage;
+mod judged;
 mod scan;
 mod seal;
 mod unknown;

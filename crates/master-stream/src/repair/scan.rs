@@ -7,89 +7,12 @@ use base::{ChunkId, Epoch, FileId, ServerId};
 use runtime::{Class, Duration, Instant};
 use wire::control::Holdings;
 
+use super::Absence;
 use super::drain::{begin_tally, tally_draining};
-use super::{Absence, Defect};
+use super::judged::{Judged, Worth, distinct, is_complete, margin};
 use crate::limits::{ABANDONED_MAX, QUIET_FRESH, SCAN_SLICE};
 use crate::placement::{ClusterView, PlaceState, ReplicaLocation};
 use crate::{Action, Chunk, Log, Outcome, PlaceIndex, Service, Slot, Stream, StreamMachine};
-
-/// State of a place for repair.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Worth {
-    /// Serves.
-    Good,
-    /// Silent or absent, but not for long: it may come back.
-    Hoped,
-    /// Its server is silent, or without the disk, for too long, or the disk has failed: its
-    /// replicas are repaired around, and taken back should it return first.
-    Dead,
-}
-
-/// A replica in the eyes of repair.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Judged {
-    pub slot: Slot,
-    pub place: ReplicaLocation,
-    pub worth: Worth,
-    /// Its fault, when it was checked and is not whole.
-    pub bad: Option<Defect>,
-    /// Attempts to seal it have failed for as long as a silent server is hoped for: its server may
-    /// send heartbeats and answer no call.
-    pub late: bool,
-    /// Its server drains: it serves, and is no redundancy (`protocols-tail.md` 10.15).
-    pub leaves: bool,
-}
-
-impl Judged {
-    /// Redundancy that is there now, or is about to be: sealed or being sealed.
-    pub fn counts(&self) -> bool {
-        let there = matches!(self.worth, Worth::Good | Worth::Hoped);
-        !self.slot.target && self.bad.is_none() && !self.late && there && !self.leaves
-    }
-
-    pub fn serves(&self) -> bool {
-        !self.slot.target && self.bad.is_none() && self.worth == Worth::Good
-    }
-
-    /// It is whole as far as is known: copies are made from it.
-    pub fn is_source(&self) -> bool {
-        self.serves() && self.slot.sealed
-    }
-
-    /// It is a source, and is to stay: what a drop must leave as many of as the chunk has copies.
-    pub fn stays(&self) -> bool {
-        self.is_source() && !self.leaves
-    }
-
-    /// It may have bytes that no whole replica has: those of a chunk are the same wherever they
-    /// verify.
-    pub fn is_last_resort(&self) -> bool {
-        let has = !self.slot.target && self.bad != Some(Defect::Missing);
-        has && self.worth == Worth::Good && !self.is_source()
-    }
-}
-
-/// True when all copies, or each fragment once, are there or about to be, and nothing else is on
-/// record.
-pub(super) fn is_complete(chunk: &Chunk, replicas: &[Judged]) -> bool {
-    let copies = usize::from(chunk.copies);
-    distinct(chunk, replicas, Judged::counts) == copies && replicas.len() == copies
-}
-
-/// Of the replicas that are `such`, the different ones: copies, or fragments once each.
-pub(super) fn distinct(
-    chunk: &Chunk,
-    replicas: &[Judged],
-    such: impl Fn(&Judged) -> bool,
-) -> usize {
-    chunk.distinct(replicas.iter().filter(|replica| such(replica)).map(|replica| replica.slot))
-}
-
-/// The order of repair: losses that a chunk survives, and one; 0 when it cannot be read. So copies
-/// and fragments are in one queue (`protocols-tail.md` 9.11).
-fn margin(chunk: &Chunk, serving: usize) -> usize {
-    (serving + 1).saturating_sub(chunk.data())
-}
 
 #[derive(Default)]
 struct Tally {

@@ -265,7 +265,7 @@ impl<L: Log> Service<L> {
             sources: self.addresses(chunk.id, sources),
             token: self.chunk_token(chunk.id, Rights::READ, base::Epoch::NONE),
             seal: true,
-            // Off the record meanwhile: it may be there again when the chunk is looked at next.
+            // Taken off the record since: the chunk is looked at again.
             fragment: self.fragment_at(chunk, place).map_err(|_| CallError::Unreachable)?,
             urgent: self.is_urgent(chunk.id),
         };

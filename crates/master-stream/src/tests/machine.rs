@@ -488,12 +488,46 @@ fn a_set_policy_has_the_bytes_of_its_version_and_old_rows_are_read() {
     assert_eq!(compressed[before.len() + 2..], [0xC0, 3, 0, 3, 0], "plain chunks of 3 copies");
 }
 
+/// A command and rows of codes: masters that know none refuse both, at the policy, the command's tag, or
+/// where a chunk has its number of replicas.
+#[test]
+fn codes_have_the_bytes_of_their_version() {
+    let place = |n: u32| ReplicaLocation { server: ServerId::new(n), disk: DiskId::new(n.into()) };
+    let (file, epoch) = (FileId::new(3), Epoch::new(4));
+    let places = vec![(place(5), 2)];
+    let action = Action::AddFragments { chunk: ChunkId::new(6), epoch, places };
+    let command = Command { clock_ms: 5, action };
+    let hex: String = command.encode().iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hex, ADD_FRAGMENTS);
+    assert_eq!(Command::decode(&command.encode()), Ok(command));
+
+    // A coded chunk, and a spare for which there were places for two copies only.
+    let mut state = StreamMachine::new(3);
+    let op = OpId { client: ClientId::new(1), seq: 1, acked_below: 1 };
+    let fresh = vec![(1..=3).map(place).collect(), (1..=2).map(place).collect()];
+    let open = Action::Open { op, file, policy: Policy::ec(2, 1), fresh };
+    state.run(Command { clock_ms: 0, action: open });
+    let mut rows = RowCopy::default();
+    rows.follow(&mut state);
+    assert_eq!(rows.load(&state).as_ref(), Ok(&state), "what is stored is read back");
+    let (_, row) = rows.rows().iter().find(|(key, _)| key[0] == 2).expect("it has a row");
+    assert_eq!(row[..5], [0xC1, 2, 3, 3, 0], "the policy");
+    let chunk = 5 + 8 + 2 + 1 + 4;
+    assert_eq!(row[chunk + 29..][..3], [0xC1, 2, 3], "k, and three replicas");
+    assert_eq!(row[chunk + 32..][..15], [0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 2, 0, 0, 0, 2]);
+    let spare = chunk + 32 + 15 + 4;
+    assert_eq!(row[spare + 28..][..4], [2, 2, 0, 0], "two copies, both acknowledge");
+    assert_eq!(row[spare + 32 + 8..], [3, 2], "replicas that each is to have");
+}
+
 /// Bytes of a stream's row beside its chunks: policy 2, epoch 8, writing and finished, opening 1,
 /// two counts of 4.
 const fn row_len_without_chunks() -> usize {
     2 + 8 + 2 + 1 + 2 * 4
 }
 
+const ADD_FRAGMENTS: &str = "01050000000000000014060000000000000004000000000000000100000005000000\
+    0500000000000000000000000000000002";
 const SET_POLICY: &str = "01050000000000000011010000000000000002000000000000000100000000000000\
     03000000000000000503";
 const SET_COMPRESSION: &str = "01050000000000000011010000000000000003000000000000000100000000000000\

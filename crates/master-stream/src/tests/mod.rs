@@ -1,5 +1,6 @@
 //! Tests of the stream service: the state machine alone, then the service in the simulator.
 
+mod coded;
 mod drain;
 mod ends;
 mod group;

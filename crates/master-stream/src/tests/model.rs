@@ -85,7 +85,7 @@ pub struct Model {
     /// Deletions that were ordered, with the second up to which each may be carried out.
     pub deletions: RefCell<Vec<(ReplicaPlace, Vec<ChunkId>, u64)>>,
     /// Servers take fragments of coded chunks.
-    pub takes_fragments: Cell<bool>,
+    takes_fragments: Cell<bool>,
     /// Short fenced replicas can be extended where they are.
     pub in_place: Cell<bool>,
     next_disk: Cell<u128>,
@@ -180,6 +180,12 @@ impl Model {
     /// A server answers no ping of masters from now on.
     pub fn lose_reach(&self, id: ServerId) {
         self.unreached.borrow_mut().insert(id);
+        self.changed();
+    }
+
+    /// All servers take fragments from now on, or one does not.
+    pub fn take_fragments(&self, take: bool) {
+        self.takes_fragments.set(take);
         self.changed();
     }
 
