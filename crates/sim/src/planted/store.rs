@@ -7,7 +7,7 @@ use codec::row::{Cell, RowDecoder};
 use runtime::{Class, Env};
 use testing::rows::cell_of;
 use wire::data::{ReplicaStat, ReplicaState};
-use wire::row::{Layout, cell_to, logical_end, rows};
+use wire::row::{Fragment, Layout, cell_to, logical_end, rows};
 use wire::sector::{AppendAt, Footer, format_append, parse_footer};
 
 use super::{EARLY_AFTER, Planted, acts, acts_on_all, is_rare, planted};
@@ -66,6 +66,11 @@ impl Store {
 fn falsify_rows(sectors: &[u8]) -> Vec<u8> {
     let (mut decoder, mut out) = (RowDecoder::new(), Vec::new());
     for (row, stored) in rows(sectors) {
+        // One fragment does not say the bytes: any other cell would be found by its row's check.
+        if row.fragment != Fragment::COPY {
+            out.extend_from_slice(stored);
+            continue;
+        }
         let (mut cell, mut data) = (vec![0; row.cell_len as usize], vec![0; row.len as usize]);
         cell_to(stored, &mut cell);
         let cell = Cell { fragment: row.fragment.number, bytes: &cell };
