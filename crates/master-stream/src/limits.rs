@@ -15,8 +15,17 @@ pub const SPARES_MAX: usize = 4;
 pub const LOCATE_CHUNKS_MAX: u32 = 256;
 /// Files in one `LocateMany` at most (C7).
 pub const LOCATE_FILES_MAX: usize = 64;
-/// Chunks in one answer to `LocateMany` at most: 64 files with 64 each, about 100 bytes a replica.
+/// Chunks of copies in one answer to `LocateMany` at most: 64 files with 64 each.
 pub const LOCATE_MANY_CHUNKS_MAX: usize = 4096;
+/// Bytes of a replica in an answer, at most: server, disk, IPv6 address and fragment.
+pub const PLACE_BYTES_MAX: usize = 51;
+/// Replicas in one answer at most, each chunk counted as two more for what else is said of it: three
+/// copies of [`LOCATE_MANY_CHUNKS_MAX`] chunks. Of coded chunks there are fewer.
+pub const LOCATE_REPLICAS_MAX: usize = LOCATE_MANY_CHUNKS_MAX * (3 + 2);
+const _: () = assert!(LOCATE_REPLICAS_MAX * PLACE_BYTES_MAX <= wire::frame::BODY_MAX);
+const _: () = assert!(LOCATE_CHUNKS_MAX as usize * (SLOTS_CODED_MAX + 2) <= LOCATE_REPLICAS_MAX);
+/// Replicas of a coded chunk on record at most.
+const SLOTS_CODED_MAX: usize = wire::row::FRAGMENTS_MAX + CODED_TARGETS_MAX;
 /// Requests that wait in a stream partition at most; beyond it they are answered "retry".
 pub const REQUESTS_INFLIGHT_MAX: usize = 4096;
 /// Replicas in one command of housekeeping, and in one call to a chunkserver, at most.
@@ -148,3 +157,49 @@ pub const UNKNOWN_PART: u64 = 100;
 /// Unknown replicas of one disk that a comparison holds: 512 KiB; more wait for the next one.
 /// One percent of 6.5 million replicas.
 pub const UNKNOWN_HELD_MAX: usize = 1 << 16;
+
+#[cfg(test)]
+mod tests {
+    use base::{ChunkId, DiskId, Epoch, FileId, ServerId};
+    use wire::control::{
+        ChunkPlace, Compression, ControlReply, ReplicaPlace, StreamReply, StreamView,
+    };
+
+    use super::*;
+
+    /// An answer with as many replicas as there may be has room in a frame, whatever they are.
+    #[test]
+    fn answers_of_many_places_fit_a_frame() {
+        for count in [1, 3, 5, wire::row::FRAGMENTS_MAX, SLOTS_CODED_MAX] {
+            let replica = ReplicaPlace {
+                server: ServerId::new(u32::MAX),
+                disk: DiskId::new(u128::MAX),
+                addr: ([0xffff; 8], u16::MAX).into(),
+                fragment: 15,
+            };
+            let chunk = ChunkPlace {
+                chunk: ChunkId::new(u64::MAX),
+                epoch: Epoch::new(u64::MAX),
+                base: u64::MAX,
+                sealed: Some(1 << 31),
+                replicas: vec![replica; count],
+                acks: 16,
+                token: [255; 16],
+                copies: 16,
+                data: 12,
+                compression: Some(Compression::ZSTD),
+            };
+            let chunks = (LOCATE_REPLICAS_MAX / (count + 2)).min(LOCATE_MANY_CHUNKS_MAX);
+            let view = StreamView {
+                file: FileId::new(u64::MAX),
+                chunks: vec![chunk; chunks],
+                sealed_len: u64::MAX,
+                open: true,
+                epoch: Epoch::new(u64::MAX),
+                policy: None,
+            };
+            let reply = ControlReply::Stream(StreamReply::Views(vec![view])).encode();
+            assert!(reply.len() <= wire::frame::BODY_MAX, "{count}: {} bytes", reply.len());
+        }
+    }
+}

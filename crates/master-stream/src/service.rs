@@ -17,7 +17,7 @@ use wire::token::{Rights, Token, TokenKey};
 use super::chunk::{Chunk, Slot};
 use super::command::{Action, Command, Outcome, Refusal};
 use super::limits::{
-    LOCATE_CHUNKS_MAX, LOCATE_FILES_MAX, LOCATE_MANY_CHUNKS_MAX, REPORTS_MAX,
+    LOCATE_CHUNKS_MAX, LOCATE_FILES_MAX, LOCATE_MANY_CHUNKS_MAX, LOCATE_REPLICAS_MAX, REPORTS_MAX,
     REQUESTS_INFLIGHT_MAX, SPARES_MAX, StreamConfig,
 };
 use super::ports::{ChunkserverCalls, ClusterSource, Log, replica_place};
@@ -133,7 +133,8 @@ impl<L: Log> StreamService<L> {
             StreamRequest::Locate { file, offset, limit } => {
                 service.read().await?;
                 let limit = limit.clamp(1, LOCATE_CHUNKS_MAX) as usize;
-                let view = service.view(file, offset, limit).ok_or_else(no_stream)?;
+                let limits = (limit, LOCATE_REPLICAS_MAX);
+                let view = service.view(file, offset, limits).ok_or_else(no_stream)?;
                 Ok(StreamReply::Views(vec![view]))
             }
             StreamRequest::LocateMany { wants, limit } => {
@@ -141,9 +142,11 @@ impl<L: Log> StreamService<L> {
                     return Err(invalid("too many files in one request: 64 are allowed"));
                 }
                 service.read().await?;
-                let most = LOCATE_MANY_CHUNKS_MAX / wants.len().max(1);
-                let limit = (limit.clamp(1, LOCATE_CHUNKS_MAX) as usize).min(most);
-                let views = wants.iter().filter_map(|&(file, at)| service.view(file, at, limit));
+                let files = wants.len().max(1);
+                let limit = limit.clamp(1, LOCATE_CHUNKS_MAX) as usize;
+                let limits =
+                    (limit.min(LOCATE_MANY_CHUNKS_MAX / files), LOCATE_REPLICAS_MAX / files);
+                let views = wants.iter().filter_map(|&(file, at)| service.view(file, at, limits));
                 Ok(StreamReply::Views(views.collect()))
             }
             StreamRequest::ReportBad { file, chunk, server, fault } => {
@@ -491,18 +494,30 @@ impl<L: Log> Service<L> {
         })
     }
 
-    fn view(&self, file: FileId, offset: u64, limit: usize) -> Option<StreamView> {
+    /// Chunks of a file from the one that holds a byte: so many, with so many replicas in all (see
+    /// [`LOCATE_REPLICAS_MAX`]), and one in any case.
+    fn view(
+        &self,
+        file: FileId,
+        offset: u64,
+        (limit, replicas): (usize, usize),
+    ) -> Option<StreamView> {
         let view = self.cluster.view();
         self.log.with_state(|state| {
             let stream = state.stream(file)?;
             let from = stream
                 .chunks
                 .partition_point(|chunk| chunk.sealed().is_some() && chunk.end() <= offset);
-            let chunks = stream.chunks[from..].iter().take(limit);
+            let mut said = 0;
+            let fits = |(at, chunk): &(usize, &Chunk)| {
+                said += chunk.len_slots() + 2;
+                *at == 0 || said <= replicas
+            };
+            let chunks = stream.chunks[from..].iter().take(limit).enumerate().take_while(fits);
             let place = |chunk| self.chunk_place(&view, state, chunk, Rights::READ);
             Some(StreamView {
                 file,
-                chunks: chunks.map(place).collect(),
+                chunks: chunks.map(|(_, chunk)| place(chunk)).collect(),
                 sealed_len: stream.sealed_len(),
                 open: stream.tail().is_some(),
                 epoch: stream.epoch,

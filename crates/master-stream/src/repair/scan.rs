@@ -149,9 +149,8 @@ impl<L: Log> Service<L> {
     /// (`protocols-tail.md` 10.14).
     pub(super) fn is_urgent(&self, id: ChunkId) -> bool {
         let serves = |replica: &Judged| replica.serves() && !replica.late;
-        self.judged(id).is_some_and(|(chunk, replicas)| {
-            distinct(&chunk, &replicas, serves) <= chunk.data()
-        })
+        self.judged(id)
+            .is_some_and(|(chunk, replicas)| distinct(&chunk, &replicas, serves) <= chunk.data())
     }
 
     /// Checks every chunk, a slice at a time.
