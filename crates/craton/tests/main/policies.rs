@@ -126,7 +126,9 @@ fn files_inherit_the_policy_of_the_nearest_directory_and_keep_it() {
 
     // What cannot be.
     refused(&["policy", "set", "/a", "rep9"], 2, "rep1 to rep5");
-    refused(&["policy", "set", "/a", "ec4+2"], 2, "rep1 to rep5");
+    refused(&["policy", "set", "/a", "ec4+5"], 2, "1 to 4 parity fragments");
+    refused(&["policy", "set", "/a", "ec4+2"], 1, "ec4+2 needs 6 failure domains");
+    refused(&["policy", "set", "/a", "rep3", "--block", "64KiB"], 2, "--compression lz4 or zstd");
     refused(&["policy", "set", "/a", "rep5"], 1, "rep5 needs 5 disks");
     refused(&["policy", "set", "/none", "rep2"], 1, "/none: no such file or directory");
     refused(&["policy", "clear", "/none"], 1, "/none: no such file or directory");
@@ -136,6 +138,63 @@ fn files_inherit_the_policy_of_the_nearest_directory_and_keep_it() {
         refused(&["policy", "clear", path], 1, "--services");
     }
     assert_eq!(shown("/a"), compressed, "as it was");
+}
+
+/// A file with an erasure code: read while a chunkserver is gone, and whole again without it.
+#[test]
+fn coded_files_outlive_a_chunkserver() {
+    let mut scratch = Scratch::new("codes");
+    let dir = scratch.cluster("cluster");
+    let flags = ["--masters", "1", "--chunkservers", "4"];
+    good(&[&["cluster", "up", "--dir", text(&dir)][..], &flags].concat());
+    let cluster = ["--cluster", text(&dir)];
+    let on = |args: &[&str]| good(&[&["fs"], args, &cluster].concat());
+    let made = [&["volume", "create", "v", "--size", "1GiB", "--policy", "ec2+1"][..], &cluster];
+    bad(&made.concat(), 1, "volumes are stored in copies");
+    let (large, back) = (scratch.path("large"), scratch.path("back"));
+    let bytes = content(5_000_000, 7);
+    fs::write(&large, &bytes).expect("a file");
+    on(&["mkdir", "/lake"]);
+    on(&["policy", "set", "/lake", "ec2+1", "--compression", "lz4"]);
+    assert_eq!(on(&["policy", "show", "/lake"]), "ec2+1 lz4: set on /lake\n");
+    on(&["put", text(&large), "/lake/file"]);
+    let stat = || json(&[&["fs", "stat", "/lake/file", "--json"], &cluster[..]].concat());
+    // Its fragments, in order.
+    let fragments = || {
+        let stat = stat();
+        let chunk = &stat["chunks"][0];
+        assert_eq!(
+            (&stat["policy"], &chunk["scheme"]),
+            (&"ec2+1".into(), &"ec2+1".into()),
+            "{stat}"
+        );
+        assert_eq!((&stat["copies"], &chunk["copies"]), (&Value::Null, &Value::Null), "{stat}");
+        let replicas = chunk["replicas"].as_array().expect("replicas");
+        let fragment = |one: &Value| one["fragment"].as_u64().expect("a fragment");
+        let server = |one: &Value| one["server"].as_str().expect("a server").to_owned();
+        let mut all: Vec<_> = replicas.iter().map(|one| (fragment(one), server(one))).collect();
+        all.sort();
+        all
+    };
+    let before = fragments();
+    let numbers = |all: &[(u64, String)]| all.iter().map(|one| one.0).collect::<Vec<_>>();
+    assert_eq!(numbers(&before), [0, 1, 2]);
+    kill9(&dir, &[before[0].1.as_str()]);
+    let read_back = || {
+        let _ = fs::remove_file(&back); // There is none at first.
+        on(&["get", "/lake/file", text(&back)]);
+        assert!(fs::read(&back).expect("a file") == bytes, "it is read back byte for byte");
+    };
+    read_back();
+    // Three places are left.
+    on(&["put", text(&large), "/lake/beside"]);
+    let elsewhere = || {
+        let now = fragments();
+        numbers(&now) == [0, 1, 2] && now.iter().all(|one| one.1 != before[0].1)
+    };
+    wait("its first fragment is made elsewhere", Duration::from_secs(60), elsewhere);
+    kill9(&dir, &[before[1].1.as_str()]);
+    read_back();
 }
 
 #[test]
