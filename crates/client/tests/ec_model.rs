@@ -37,7 +37,7 @@ fn planted_errors_are_found() {
         ),
         (
             Planted::RowRelaid,
-            Bounds { code: EC2_1, losses: 1, waits: 1, ..NONE },
+            Bounds { code: EC2_1, appends: 1, losses: 1, waits: 1, one_is_slow: true, ..NONE },
             "cells of one row differ",
         ),
     ];
@@ -45,5 +45,38 @@ fn planted_errors_are_found() {
         let broken = explore(bounds, Some(planted)).expect_err("it is found");
         assert!(broken.what.contains(words), "{planted:?}: {broken:?}");
         println!("{planted:?}: {broken:?}");
+    }
+}
+
+#[test]
+fn measure() {
+    let a4 = Code { a: 4, ..EC2_2 };
+    let ec3_2 = Code { n: 5, a: 4, k: 3 };
+    let live = Bounds { dies: false, burst: false, ..CRASH };
+    let all = [
+        ("2+1 L2 T2", Bounds { code: EC2_1, leaders: 2, targets: 2, ..CRASH }),
+        ("2+1 D2", Bounds { code: EC2_1, leaders: 1, disks: 2, ..CRASH }),
+        ("2+1 last", Bounds { code: EC2_1, leaders: 1, harm: Harm::LastWrite, ..CRASH }),
+        ("2+2 last", Bounds { code: EC2_2, leaders: 1, harm: Harm::LastWrite, ..CRASH }),
+        ("2+2 L1", Bounds { code: EC2_2, leaders: 1, ..CRASH }),
+        ("2+2 a4 D2 L0", Bounds { code: a4, disks: 2, ..CRASH }),
+        ("2+1 live", Bounds { code: EC2_1, harm: Harm::None, ..live }),
+        ("2+1 live destroyed", Bounds { code: EC2_1, ..live }),
+        ("2+2 slow dies", Bounds { code: EC2_2, waits: 1, one_is_slow: true, ..CRASH }),
+        ("2+2 L1 T1", Bounds { code: EC2_2, leaders: 1, targets: 1, ..CRASH }),
+        ("2+2 D2 L1", Bounds { code: EC2_2, disks: 2, leaders: 1, ..CRASH }),
+        ("2+2 a4 D2 L1", Bounds { code: a4, disks: 2, leaders: 1, ..CRASH }),
+        ("2+2 live", Bounds { code: EC2_2, harm: Harm::None, ..live }),
+        ("3+2 L0", Bounds { code: ec3_2, ..CRASH }),
+    ];
+    let only = std::env::var("ONLY").unwrap_or_default();
+    for (name, bounds) in all.into_iter().filter(|it| it.0.starts_with(&only)) {
+        let start = std::time::Instant::now();
+        let found = explore(bounds, None);
+        let text = match found {
+            Ok(found) => format!("{} states {} steps {:?}", found.states, found.steps, found.marks),
+            Err(broken) => format!("{broken:?}"),
+        };
+        println!("== {name}: {:?} {text}", start.elapsed());
     }
 }

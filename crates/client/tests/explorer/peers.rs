@@ -200,9 +200,12 @@ impl Peers {
             return refused(DataError::Gap { len });
         }
         if record.offset < len {
-            return match replica.records.contains(&record) {
-                true => Ok(Ok(len)),
-                false => Err(format!("{record:?} is something else than {replica:?}")),
+            let is_there = |it: &&Record| (it.seq, it.offset) == (record.seq, record.offset);
+            return match replica.records.iter().find(is_there) {
+                Some(there) if *there == record => Ok(Ok(len)),
+                // Its sectors are compared with those that are there.
+                Some(_) => refused(DataError::Conflict),
+                None => Err(format!("{record:?} is something else than {replica:?}")),
             };
         }
         replica.records.push(record);
