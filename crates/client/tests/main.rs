@@ -6,6 +6,8 @@ mod chase;
 mod chase_model;
 mod cluster;
 mod coded;
+mod ec_model;
+mod explorer;
 mod fake;
 mod idle;
 mod large;
