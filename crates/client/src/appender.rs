@@ -460,6 +460,7 @@ impl Shared {
             }
             Action::Op(op) => self.start_op(op),
             Action::Acked { below, .. } => self.acknowledge(below),
+            Action::Trimmed { seq, keep } => self.trim(seq, keep),
             Action::Released { from, below } => self.release(from..below),
             Action::Left { chunk, replica } => self.cancel_calls(chunk, replica),
             Action::Report { chunk, server, fault } => {
@@ -666,6 +667,15 @@ impl Shared {
         while queue.waiters.front().is_some_and(|(want, _)| *want <= below) {
             let (_, waiter) = queue.waiters.pop_front().expect("just seen");
             let _ = waiter.send(Ok(())); // The caller may have gone.
+        }
+    }
+
+    /// Frees the cells of an append that no replica needs.
+    fn trim(&self, seq: u64, keep: u32) {
+        let queue = &mut *self.queue.borrow_mut();
+        let append = queue.appends.get_mut((seq - queue.first) as usize);
+        if let Some(staged) = append.and_then(|append| append.staged.as_mut()) {
+            staged.keep(keep);
         }
     }
 

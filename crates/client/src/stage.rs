@@ -39,6 +39,8 @@ enum Sectors {
     Shared(Buf),
     /// Only while the one becomes the other.
     Moving,
+    /// No replica needs them any more.
+    Gone,
 }
 
 impl Sectors {
@@ -46,7 +48,9 @@ impl Sectors {
         match self {
             Sectors::Own(sectors) => sectors,
             Sectors::Shared(sectors) => sectors,
-            Sectors::Moving => unreachable!("put back before every return"),
+            Sectors::Moving | Sectors::Gone => {
+                unreachable!("put back, and kept until acknowledged")
+            }
         }
     }
 
@@ -62,7 +66,9 @@ impl Sectors {
                     return Err(error);
                 }
             },
-            Sectors::Moving => unreachable!("put back before every return"),
+            Sectors::Moving | Sectors::Gone => {
+                unreachable!("put back, and kept until acknowledged")
+            }
         };
         stamp(&mut sectors);
         *self = Sectors::Shared(sectors.freeze());
@@ -199,6 +205,15 @@ impl Staged {
         staged
     }
 
+    /// Frees the sectors of all fragments but those with a bit in `keep`.
+    pub(crate) fn keep(&mut self, keep: u32) {
+        for (number, sectors) in once(&mut self.first).chain(&mut self.others).enumerate() {
+            if keep >> number & 1 == 0 {
+                *sectors = Sectors::Gone;
+            }
+        }
+    }
+
     /// The formatted sectors for a fragment's replica, once placed; of copies the number is 0.
     pub(crate) fn sectors(&self, fragment: u8) -> Option<Buf> {
         let sectors = match usize::from(fragment).checked_sub(1) {
@@ -207,7 +222,7 @@ impl Staged {
         };
         match sectors {
             Sectors::Shared(sectors) => Some(sectors.clone()),
-            Sectors::Own(_) | Sectors::Moving => None,
+            Sectors::Own(_) | Sectors::Moving | Sectors::Gone => None,
         }
     }
 }

@@ -5,10 +5,11 @@ use std::rc::Rc;
 
 use base::{ChunkId, Epoch, ServerId};
 use client::writer::{
-    Action, ChaseBudget, Event, OpDone, OpError, SendError, SendId, StreamOp, Writer, WriterConfig,
+    Action, ChaseBudget, Event, Fragments, Laid, OpDone, OpError, SendError, SendId, StreamOp,
+    Writer, WriterConfig,
 };
 use runtime::{Duration, Instant};
-use wire::control::{ChunkPlace, WriterGrant};
+use wire::control::{ChunkPlace, ReplicaPlace, WriterGrant};
 use wire::data::DataError;
 
 const EPOCH: Epoch = Epoch::new(7);
@@ -121,7 +122,7 @@ impl Rig {
             Action::Left { chunk, replica } => self.left.push((chunk, replica)),
             Action::Closed { .. } => self.closed = Some(self.now.since(self.start)),
             Action::Failed(_) => self.failed = true,
-            Action::Place { .. } | Action::Report { .. } => {}
+            Action::Place { .. } | Action::Trimmed { .. } | Action::Report { .. } => {}
         }
     }
 
@@ -420,4 +421,45 @@ fn thin_chunk_ends_soon_though_masters_do_not_reach_its_server_either() {
     rig.append(1);
     rig.pass(Duration::from_secs(3));
     assert_eq!((rig.left.len(), rig.advances().len()), (1, 1));
+}
+
+/// What is owed to the replica of a fragment are its own cells: one of six.
+#[test]
+fn late_fragment_owes_its_own_cells_only() {
+    let (start, six) = (Instant::from_nanos(1_000_000_000), 6 * 4096);
+    let base = chunk(1, [1, 2, 3]);
+    let replica = |fragment: u8| ReplicaPlace {
+        server: ServerId::new(fragment.into()),
+        fragment,
+        ..base.replicas[0]
+    };
+    let replicas = (0..6).map(replica).collect();
+    let current = ChunkPlace { replicas, acks: 5, copies: 6, data: 4, ..base };
+    let grant = WriterGrant { epoch: EPOCH, len: 0, current: Some(current), spares: vec![] };
+    let config = WriterConfig { chase_bytes: 10 * 4096, spares: 0, ..WriterConfig::default() };
+    let budget = Rc::new(ChaseBudget::new(1 << 30));
+    let mut writer = Writer::new(config, budget.clone(), grant, start).expect("a grant that fits");
+    let laid = Laid::Coded(Fragments { k: 4, p: 2 });
+    let (mut trimmed, mut left) = (Vec::new(), 0);
+    for seq in 0..11 {
+        let mut events = vec![Event::Append { len: LEN, bytes: six, laid }];
+        while let Some(event) = events.pop() {
+            let mut actions = Vec::new();
+            writer.handle(start, event, &mut actions);
+            for action in actions {
+                match action {
+                    Action::Send { id, request, fragment, .. } if fragment != 5 => {
+                        let end = request.offset + request.len;
+                        events.push(Event::Sent { id, result: Ok(end) });
+                    }
+                    Action::Trimmed { seq, keep } => trimmed.push((seq, keep)),
+                    Action::Left { .. } => left += 1,
+                    _ => {}
+                }
+            }
+        }
+        assert_eq!(trimmed.last(), Some(&(seq, 1 << 5)), "the late one's cell is kept");
+        assert_eq!(left, usize::from(seq == 10), "ten cells are within the budget: {seq}");
+    }
+    assert_eq!(budget.bytes(), 0, "nothing is kept for a replica that was left");
 }

@@ -87,6 +87,8 @@ struct Model {
     acked: u64,
     /// Appends whose bytes the writer has let go.
     released: BTreeSet<u64>,
+    /// Fragments whose cells an acknowledged append still has.
+    kept: BTreeMap<u64, u32>,
     /// Replicas that get nothing more.
     left: BTreeSet<(ChunkId, u8)>,
     servers: BTreeMap<ChunkId, Vec<usize>>,
@@ -134,6 +136,7 @@ impl Model {
             last_laid: Laid::Plain,
             acked: 0,
             released: BTreeSet::new(),
+            kept: BTreeMap::new(),
             left: BTreeSet::new(),
             servers: BTreeMap::new(),
             policies: BTreeMap::new(),
@@ -241,6 +244,8 @@ impl Model {
                 );
                 assert_eq!(request.len, self.lens[id.seq as usize]);
                 assert!(!self.released.contains(&id.seq), "sent after its release");
+                let kept = self.kept.get(&id.seq).is_none_or(|kept| kept >> fragment & 1 == 1);
+                assert!(kept, "a cell is sent that was given up");
                 assert!(!self.left.contains(&(id.chunk, id.replica)), "sent to a left replica");
                 assert!(u64::from(request.committed) <= self.acked_in(id.chunk));
                 self.followed.insert((id.chunk, id.replica));
@@ -255,6 +260,9 @@ impl Model {
                 self.messages.push(Message::NotifyCommitted { replica, chunk, committed, server });
             }
             Action::Op(op) => self.messages.push(Message::Op(op)),
+            Action::Trimmed { seq, keep } => {
+                assert!(self.kept.insert(seq, keep).is_none(), "trimmed twice");
+            }
             Action::Acked { below, len } => self.on_acked(below, len),
             Action::Released { from, below } => self.on_released(from, below),
             Action::Left { chunk, replica } => {

@@ -123,6 +123,11 @@ impl Slot {
         }
     }
 
+    /// Only so many of its cells for `n` fragments are needed from now on.
+    pub(super) fn keep(&mut self, cells: u32, n: usize) {
+        self.bytes = self.bytes / n as u32 * cells;
+    }
+
     pub(super) fn is_blocked_at(&self, index: usize) -> bool {
         self.copies[index].state == SendState::BlockedByGap
     }
@@ -300,6 +305,14 @@ impl OpenChunk {
     /// Number of the fragment that a replica gets; 0 where they are copies.
     pub(super) fn fragment(&self, index: usize) -> u8 {
         self.replicas[index].place.fragment
+    }
+
+    /// Fragments of followed replicas that lack an append, a bit each; none where replicas are copies: all
+    /// of these need the same sectors.
+    pub(super) fn lacking(&self, append: &Slot) -> Option<u32> {
+        Fragments::of(&self.place)?;
+        let late = self.followed().filter(|replica| replica.durable < append.end());
+        Some(late.fold(0, |all, replica| all | 1 << replica.place.fragment))
     }
 
     /// Length that `acks` replicas have durable.

@@ -678,9 +678,13 @@ impl Writer {
         let agreed = current.agreed();
         let before = self.acked;
         while self.acked < self.placed {
-            let slot = &self.slots[(self.acked - self.first) as usize];
+            let slot = &mut self.slots[(self.acked - self.first) as usize];
             if slot.end() > agreed {
                 break;
+            }
+            if let Some(keep) = current.lacking(slot) {
+                slot.keep(keep.count_ones(), current.replicas.len());
+                out.push(Action::Trimmed { seq: self.acked, keep });
             }
             current.acked = slot.end();
             self.acked += 1;

@@ -229,6 +229,14 @@ pub enum Action {
         /// Acknowledged length of the file.
         len: u64,
     },
+    /// Of an acknowledged append in a coded chunk the cells of these fragments are needed yet, a bit each,
+    /// and no others: what is owed to a late replica is its own cell.
+    Trimmed {
+        /// The append.
+        seq: u64,
+        /// Fragments whose replicas lack it.
+        keep: u32,
+    },
     /// Appends `from..below`, all of one chunk, are not needed any more. Those of an earlier chunk
     /// may be needed for longer.
     Released {

@@ -606,6 +606,7 @@ impl World {
                 }
                 peers.acked = below;
             }
+            Action::Trimmed { .. } => {}
             Action::Released { from, below } => {
                 for seq in from..below {
                     peers.check_released(seq, marks)?;
