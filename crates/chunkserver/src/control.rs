@@ -1,6 +1,6 @@
 //! Control requests of masters: copies, deletions, lists.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
 use base::{ChunkId, DiskId, Kind};
@@ -12,9 +12,13 @@ use wire::control::{
     TraceReply, WireError,
 };
 use wire::data::{ChunkRef, DataError, Purpose, ReplicaStat, ReplicaState};
+use wire::row::{Fragment, Layout};
 
 use crate::copy::CopySource;
-use crate::limits::{BUSY_PAUSE, BUSY_WAIT_MAX, READ_LEN_MAX, REPLICATIONS_MAX};
+use crate::limits::{
+    BUSY_PAUSE, BUSY_WAIT_MAX, READ_LEN_MAX, REPLICATIONS_MAX, REPLICATIONS_SHARED_MAX,
+    REPLICATIONS_URGENT_MAX, UNHEARD_LIFE, UNHEARD_MAX,
+};
 use crate::probe::ProbeError;
 use crate::rebuild::Rebuild;
 use crate::scrub::ReadThrough;
@@ -52,7 +56,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                     Some(Err(kind)) => {
                         Err(ControlError::new(kind, "this disk's executor does not take more now"))
                     }
-                    None => self.serve_control(asked).await.map(ControlReply::Chunkserver),
+                    None => self.serve_control(asked, origin).await.map(ControlReply::Chunkserver),
                 }
             }
             Ok(ControlRequest::Trace(asked)) => {
@@ -75,6 +79,7 @@ impl<S: ChunkStore> Chunkserver<S> {
     async fn serve_control(
         &self,
         request: ChunkserverRequest,
+        origin: Origin<'_>,
     ) -> Result<ChunkserverReply, ControlError> {
         match request {
             ChunkserverRequest::Replicate {
@@ -100,8 +105,9 @@ impl<S: ChunkStore> Chunkserver<S> {
                     seal,
                     fragment,
                     urgent,
+                    passing: Cell::new(false),
                 };
-                self.replicate(source).await
+                self.replicate(source, origin).await
             }
             ChunkserverRequest::Delete { disk, chunks, not_after_s } => {
                 for chunk in chunks {
@@ -188,42 +194,98 @@ impl<S: ChunkStore> Chunkserver<S> {
     }
 
     /// Makes a replica from others (invariant 9: the sources stay as they are), and verifies it.
-    async fn replicate(&self, copy: CopySource) -> Result<ChunkserverReply, ControlError> {
+    async fn replicate(
+        &self,
+        copy: CopySource,
+        origin: Origin<'_>,
+    ) -> Result<ChunkserverReply, ControlError> {
         let at = ChunkRef { chunk: copy.chunk, disk: copy.disk };
         let disk = self.disk(at).map_err(refused)?;
         let store = &disk.store;
         if copy.len == 0 || copy.sources.is_empty() {
             return Err(ControlError::new(Kind::Invalid, "a copy needs a length and a source"));
         }
-        let Some(_slot) = Slot::take(&self.0.replicating, copy.chunk) else {
+        let most = replications_max(copy.urgency());
+        let Some(_slot) = Slot::take(&self.0.replicating, copy.chunk, most) else {
             return Err(ControlError::new(
                 Kind::Retry,
-                format!("{REPLICATIONS_MAX} copies, or one of this chunk, are under way: retry"),
+                format!("{most} copies, or one of this chunk, are under way: retry"),
             ));
         };
         let bytes = self.copy_chunk(&disk, at, &copy).await?;
+        self.check_fragment(&disk, &copy).await?;
+        let mut is_verified = false;
         let stat = if copy.seal {
             let stat = store.seal(copy.chunk, copy.len).await;
             let stat = stat.map_err(|error| self.refuse(at, error))?;
             self.0.committed.borrow_mut().remove(&copy.chunk);
-            self.0.unsound.borrow_mut().remove(&(copy.disk, copy.chunk));
+            let is_unsound = self.0.unsound.borrow_mut().remove(&(copy.disk, copy.chunk));
+            is_verified = self.takes_unheard(&copy) && bytes == 0 && !is_unsound;
             stat
         } else {
             store.stat(copy.chunk).map_err(|error| self.refuse(at, error))?
         };
-        if copy.seal {
+        if copy.seal && !is_verified {
             // The copy is verified from the medium, of a replica that was here before too: masters
             // drop others on the strength of this answer.
             let urgency = copy.urgency().unwrap_or(Urgency::Copy);
             let verified = ReadThrough { env: &self.0.env, disk: &disk, urgency };
             let verified = verified.run(copy.chunk, copy.len, async |_| ());
             verified.await.map_err(|error| self.refuse(at, error))?;
+            if !origin.waits(self.0.env.now()) {
+                self.keep_unheard(&copy);
+            }
         }
         self.count(|stats| {
             stats.replications += 1;
             stats.replicated_bytes += bytes;
         });
         Ok(ChunkserverReply::Replicated { stat, bytes })
+    }
+
+    /// Refuses a replica of another fragment than is ordered, which was here before: what masters count
+    /// on it for would be there twice, and this one not at all.
+    async fn check_fragment(&self, disk: &Disk<S>, copy: &CopySource) -> Result<(), ControlError> {
+        // Damage is for the read of all of it.
+        let Ok(first) = disk.store.read(copy.chunk, 0, 1).await else { return Ok(()) };
+        let found = match Layout::of(&first.sectors) {
+            Layout::Rows(fragment) if fragment != Fragment::COPY => Some(fragment),
+            Layout::Plain | Layout::Rows(_) => None,
+        };
+        if found == copy.fragment {
+            return Ok(());
+        }
+        self.0.env.mark("copy ordered where another fragment is");
+        let name = |it: Option<Fragment>| {
+            it.map_or("a copy".to_owned(), |it| {
+                format!("fragment {} of {}+{}", it.number, it.k, it.p)
+            })
+        };
+        let (found, wanted) = (name(found), name(copy.fragment));
+        let text = format!(
+            "{} is here already, as {found}, not as {wanted}: order it at another place",
+            copy.chunk
+        );
+        Err(ControlError::new(Kind::Exists, text))
+    }
+
+    /// Notes that a replica was verified for a master that had given up by then. With the least share of
+    /// the disk that takes longer than orders may take: the next order would begin again, and all after
+    /// it.
+    fn keep_unheard(&self, copy: &CopySource) {
+        let (unheard, now) = (&mut *self.0.unheard.borrow_mut(), self.0.env.now());
+        unheard.retain(|_, &mut (_, at)| now - at < UNHEARD_LIFE);
+        if unheard.len() < UNHEARD_MAX {
+            unheard.insert((copy.disk, copy.chunk), (copy.len, now));
+        }
+    }
+
+    /// Whether a replica was verified a while ago, of which no master has heard yet. Once: what is asked
+    /// for again is read again.
+    fn takes_unheard(&self, copy: &CopySource) -> bool {
+        let unheard = self.0.unheard.borrow_mut().remove(&(copy.disk, copy.chunk));
+        let now = self.0.env.now();
+        unheard.is_some_and(|(len, at)| len == copy.len && now - at < UNHEARD_LIFE)
     }
 
     async fn copy_chunk(
@@ -264,11 +326,12 @@ impl<S: ChunkStore> Chunkserver<S> {
         let (mut want, mut bytes, mut busy_since) = (READ_LEN_MAX, 0, None);
         while offset < copy.len {
             let sectors = match &mut rebuild {
-                None => self.next_sectors(copy, &mut sources, offset, &mut want).await?,
+                None => self.next_sectors(copy, &mut sources, offset, &mut want).await,
                 Some(rebuild) => {
-                    self.next_cells(copy, rebuild, &mut sources, offset, &mut want).await?
+                    self.next_cells(copy, rebuild, &mut sources, offset, &mut want).await
                 }
             };
+            let sectors = sectors.map_err(|error| copy.cause(error))?;
             want = (want * 2).min(READ_LEN_MAX);
             let stored = sectors.len();
             let append = Append {
@@ -313,6 +376,16 @@ impl<S: ChunkStore> Chunkserver<S> {
     }
 }
 
+/// Copies under way with which another one begins: those that wait for their share of a disk leave room
+/// for what may not wait.
+fn replications_max(urgency: Option<Urgency>) -> usize {
+    match urgency {
+        None => REPLICATIONS_MAX,
+        Some(Urgency::NoMargin) => REPLICATIONS_URGENT_MAX,
+        Some(Urgency::Copy | Urgency::Scrub) => REPLICATIONS_SHARED_MAX,
+    }
+}
+
 /// One copy under way: bounds how many there are, and keeps a second one off the same chunk.
 struct Slot<'a> {
     under_way: &'a RefCell<BTreeSet<ChunkId>>,
@@ -320,9 +393,13 @@ struct Slot<'a> {
 }
 
 impl<'a> Slot<'a> {
-    fn take(under_way: &'a RefCell<BTreeSet<ChunkId>>, chunk: ChunkId) -> Option<Slot<'a>> {
+    fn take(
+        under_way: &'a RefCell<BTreeSet<ChunkId>>,
+        chunk: ChunkId,
+        most: usize,
+    ) -> Option<Slot<'a>> {
         let all = &mut *under_way.borrow_mut();
-        let free = all.len() < REPLICATIONS_MAX && all.insert(chunk);
+        let free = all.len() < most && all.insert(chunk);
         // Made only when it is taken: what is dropped gives the chunk's slot back.
         free.then(|| Slot { under_way, chunk })
     }

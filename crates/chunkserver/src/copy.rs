@@ -1,5 +1,7 @@
 //! Copies of replicas: the sectors of a chunk from others that have it.
 
+use std::cell::Cell;
+
 use base::limits::{APPEND_SECTORS_MAX, SECTOR, SECTOR_DATA_MAX};
 use base::{ChunkId, DiskId, Kind};
 use chunkstore::ChunkStore;
@@ -27,6 +29,9 @@ pub(crate) struct CopySource {
     pub(crate) seal: bool,
     pub(crate) fragment: Option<Fragment>,
     pub(crate) urgent: bool,
+    /// A source was given up that may serve the next order: it stayed busy, or the right to read has run
+    /// out.
+    pub(crate) passing: Cell<bool>,
 }
 
 impl CopySource {
@@ -34,6 +39,20 @@ impl CopySource {
     pub(crate) fn urgency(&self) -> Option<Urgency> {
         let urgency = if self.urgent { Urgency::NoMargin } else { Urgency::Copy };
         self.seal.then_some(urgency)
+    }
+
+    /// The error for a copy without a source. Masters take it for a loss after some in a row, and have the
+    /// copy begin again elsewhere: not where the sources were not at fault.
+    pub(crate) fn cause(&self, error: ControlError) -> ControlError {
+        if error.kind != Kind::Reroute || !self.passing.get() {
+            return error;
+        }
+        let text = format!(
+            "a source of {} stays busy, or the right to read it has run out: order the copy again, \
+             which goes on where it stopped",
+            self.chunk
+        );
+        ControlError::new(Kind::Retry, text)
     }
 
     /// Priority of its reads from sources.
@@ -216,6 +235,10 @@ pub(crate) async fn call_read(
                 return Err(NoSectors::Damaged(format!("damaged at byte {offset}")));
             }
             Err(DataError::Busy) if env.now() < give_up => env.sleep(BUSY_PAUSE).await,
+            Err(error @ (DataError::Busy | DataError::Denied)) => {
+                copy.passing.set(true);
+                return Err(lost(&error));
+            }
             Err(error) => return Err(lost(&error)),
         }
     }

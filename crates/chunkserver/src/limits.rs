@@ -17,8 +17,21 @@ pub const FORWARDED_MAX: usize = 1024;
 /// Bytes that one read answers at most: 256 sectors of data.
 pub const READ_LEN_MAX: u32 = base::limits::APPEND_DATA_MAX as u32;
 
-/// Replica copies under way at most; more wait at the master.
-pub const REPLICATIONS_MAX: usize = 8;
+/// Replica copies under way at most; more wait at the master. Those for which recovery waits, and so an
+/// opening, may be so many.
+pub const REPLICATIONS_MAX: usize = 16;
+/// Copies under way at most, with which one of a chunk that survives no further loss begins.
+pub const REPLICATIONS_URGENT_MAX: usize = 12;
+/// Copies under way at most, with which any other begins: at the least share of a disk each may take
+/// minutes.
+pub const REPLICATIONS_SHARED_MAX: usize = 8;
+const _: () = assert!(REPLICATIONS_SHARED_MAX < REPLICATIONS_URGENT_MAX);
+const _: () = assert!(REPLICATIONS_URGENT_MAX < REPLICATIONS_MAX);
+/// Replicas that were verified for masters that had given up, remembered at most, and for how long:
+/// many times the longest pause of a master between two orders (5 s).
+pub const UNHEARD_MAX: usize = 1024;
+/// See [`UNHEARD_MAX`].
+pub const UNHEARD_LIFE: Duration = Duration::from_secs(300);
 /// Damaged replicas in one heartbeat, at most; the rest follows in the next.
 pub const DAMAGED_PER_HEARTBEAT_MAX: usize = 256;
 /// Damaged replicas remembered at most, until they are gone or whole. Beyond it those that masters

@@ -123,6 +123,8 @@ pub(crate) struct ChunkserverInner<S> {
     pub(crate) read_bytes: Budget,
     pub(crate) scrub_rate: ScrubRate,
     pub(crate) replicating: RefCell<BTreeSet<ChunkId>>,
+    /// Replicas that were verified for a master that had given up by then: length, and when.
+    pub(crate) unheard: RefCell<BTreeMap<(DiskId, ChunkId), (u32, Instant)>>,
     pub(crate) stats: Cell<Stats>,
     pub(crate) addr: Cell<Option<SocketAddr>>,
     pub(crate) directory: ShardDirectory,
@@ -192,6 +194,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             read_bytes: Budget::new(READ_BYTES_INFLIGHT_MAX / shards),
             scrub_rate,
             replicating: RefCell::default(),
+            unheard: RefCell::default(),
             stats: Cell::default(),
             addr: Cell::new(None),
             directory: directory.clone(),

@@ -3,6 +3,7 @@
 mod beats;
 mod cancelled;
 mod latent;
+mod orders;
 mod probes;
 mod rebuild;
 
@@ -59,6 +60,15 @@ impl Bed {
 
     /// As a cluster with this key runs them, or one without a key.
     async fn start_with(sim: &Sim, count: usize, key: Option<ClusterKey>) -> Bed {
+        Bed::start_as(sim, count, key, |_| ()).await
+    }
+
+    async fn start_as(
+        sim: &Sim,
+        count: usize,
+        key: Option<ClusterKey>,
+        configure: impl Fn(&mut Config),
+    ) -> Bed {
         let token_key = key.as_ref().map(TokenKey::derive);
         let key = TokenKey::of_cluster(key.as_ref());
         let (mut servers, mut stores) = (Vec::new(), Vec::new());
@@ -74,6 +84,7 @@ impl Bed {
             config.scrub_rate = 64 << 20;
             config.token_key = token_key.clone();
             config.fault_injection = true;
+            configure(&mut config);
             let disks = vec![("/disk".to_owned(), store)];
             let server = Chunkserver::start(&env, endpoint, config, disks).await.unwrap();
             servers.push((sim.addr(host, PORT), disk, server));

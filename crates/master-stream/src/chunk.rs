@@ -246,6 +246,11 @@ impl Chunk {
         self.base + u64::from(self.len)
     }
 
+    /// Bytes of a replica of it, of `len` bytes: of a fragment its share.
+    pub fn replica_len(&self, len: u32) -> u64 {
+        u64::from(len.div_ceil(u32::from(self.data)))
+    }
+
     /// Its replicas.
     pub fn slots(&self) -> impl Iterator<Item = Slot> + '_ {
         (0..self.len_slots()).map(|at| match &self.slots {

@@ -4,11 +4,12 @@ use base::ChunkId;
 use wire::control::ReplicaPlace;
 use wire::row::Fragment;
 
-use crate::placement::ReplicaLocation;
+use crate::placement::{ClusterView, ReplicaLocation};
 use crate::{Chunk, Log, Service, Slot};
 
-/// A replica of a coded chunk that has been taken off the record: no order says its fragment.
-pub(crate) struct NotOnRecord;
+/// No fragment can be ordered: the replica of a coded chunk has been taken off the record, or its server
+/// makes none.
+pub(crate) struct NoFragment;
 
 impl<L: Log> Service<L> {
     /// What replicas of a chunk hold together: how many different ones they are, and the fragments that
@@ -26,20 +27,30 @@ impl<L: Log> Service<L> {
         found.unwrap_or_default()
     }
 
-    /// The fragment that the replica of a chunk at `place` is of; none where replicas are copies.
+    /// The fragment to order for the replica of a chunk at `place`; none where replicas are copies.
     pub(crate) fn fragment_at(
         &self,
         chunk: &Chunk,
         place: ReplicaLocation,
-    ) -> Result<Option<Fragment>, NotOnRecord> {
+    ) -> Result<Option<Fragment>, NoFragment> {
         if !chunk.is_coded() {
             return Ok(None);
+        }
+        if !self.cluster.view().makes_fragments(place.server) {
+            self.env.mark("no order to a server that makes no fragments");
+            return Err(NoFragment);
         }
         let slot = self.log.with_state(|state| {
             let (_, _, found) = state.chunk(chunk.id)?;
             found.slots().find(|slot| state.place(slot.place) == place)
         });
-        slot.map(|slot| chunk.fragment(slot)).ok_or(NotOnRecord)
+        slot.map(|slot| chunk.fragment(slot)).ok_or(NoFragment)
+    }
+
+    /// Places at which no replica of a chunk is made, whatever room they have.
+    pub(crate) fn barred(&self, view: &ClusterView, chunk: &Chunk) -> Vec<ReplicaLocation> {
+        let coded = chunk.is_coded().then(|| view.without_fragments());
+        coded.into_iter().flatten().collect()
     }
 
     /// Replicas of a chunk on the wire. Those of a coded chunk with their fragments, without what has

@@ -21,7 +21,7 @@ use super::planted::{Planted, planted};
 use super::ports::{CallError, CopyOrder, Log};
 use super::service::{Service, refusal};
 use super::votes::{Vote, judge};
-use crate::placement::{ClusterView, ReplicaLocation, Wanted, choose};
+use crate::placement::{ClusterView, ReplicaLocation, ServerView, Wanted, choose};
 
 /// A recovery under way.
 pub(crate) struct Flight {
@@ -404,7 +404,7 @@ impl<L: Log> Service<L> {
             }
             let view = self.cluster.view();
             let floor = usize::from(self.config.copies_floor);
-            let disks = match self.has_other_place(&view, tail) {
+            let disks = match self.has_other_place(&view, tail, holders) {
                 true => view.disks() as usize,
                 false => tail.data(),
             };
@@ -431,18 +431,40 @@ impl<L: Log> Service<L> {
         }
     }
 
-    /// False for a coded chunk that has a replica on every disk of the cluster that is to stay: a target
-    /// of another fragment may have the place of the one that lacks, until the chunk is sealed.
-    fn has_other_place(&self, view: &ClusterView, tail: &Chunk) -> bool {
+    /// False for a coded chunk for which the cluster has no other place, as far from `holders` as
+    /// replicas are to be, among what is to stay: a target of another fragment may have the place of the
+    /// one that lacks, until the chunk is sealed. A silent server is waited for, but not for a place beside
+    /// a replica that it has and that would be back with it.
+    fn has_other_place(
+        &self,
+        view: &ClusterView,
+        tail: &Chunk,
+        holders: &[ReplicaLocation],
+    ) -> bool {
         if !tail.is_coded() {
             return true;
         }
-        let stay = view.servers().iter().filter(|server| !server.draining);
-        let mut places = stay.flat_map(|server| {
-            let good = server.disks.iter().filter(|disk| !disk.failed);
-            good.map(|disk| ReplicaLocation { server: server.server, disk: disk.disk })
+        let on_record: Vec<_> = self.log.with_state(|state| {
+            let chunk = state.chunk(tail.id).map(|(_, _, chunk)| chunk);
+            chunk
+                .into_iter()
+                .flat_map(|it| it.slots())
+                .map(|slot| state.place(slot.place))
+                .collect()
         });
-        self.log.with_state(|state| places.any(|place| !state.refers_to(tail.id, place)))
+        let takes = |server: &&ServerView| {
+            let back = || on_record.iter().any(|place| place.server == server.server);
+            !server.draining
+                && server.fragments
+                && (server.serves() || !back())
+                && view.is_apart(server.server, holders, tail.acks)
+        };
+        view.servers().iter().filter(takes).any(|server| {
+            server.disks.iter().filter(|disk| !disk.failed).any(|disk| {
+                let place = ReplicaLocation { server: server.server, disk: disk.disk };
+                !on_record.contains(&place)
+            })
+        })
     }
 
     /// Records new replicas of a tail in recovery; none when the cluster has no places. Those of
@@ -472,12 +494,13 @@ impl<L: Log> Service<L> {
         let (distinct, missing) = self.holders(tail, &have);
         let room = tail.slots_max().saturating_sub(slots.len()).min(COPY_TARGETS_MAX);
         let room = room.min(usize::from(tail.acks).saturating_sub(distinct));
-        let never: Vec<_> = slots.iter().map(|slot| slot.0).chain(dead).collect();
+        let view = self.cluster.view();
+        let on_record = slots.iter().map(|slot| slot.0);
+        let never: Vec<_> = on_record.chain(dead).chain(self.barred(&view, tail)).collect();
         let copies = (have.len() + room) as u8;
-        let need = u64::from(len);
+        let need = tail.replica_len(len);
         let (avoid, purpose) = (&[][..], Purpose::Data);
         let wanted = Wanted { copies, have: &have, never: &never, avoid, floor: 0, need, purpose };
-        let view = self.cluster.view();
         let chosen = choose(&view, &wanted, &mut |bound| self.env.random_below(bound));
         let chosen = chosen.unwrap_or_default();
         if !chosen.is_empty() {

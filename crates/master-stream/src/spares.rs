@@ -116,24 +116,21 @@ impl<L: Log> Service<L> {
             avoid.contains(&place.server) || !good || view.drains(place.server)
         };
         // Made while servers were missing, or did not take fragments: of no use once there are places
-        // for all copies, or fragments.
-        let is_short =
-            |policy: Policy, spare: &Chunk| spare.len_slots() < usize::from(policy.copies);
+        // for all fragments, or else for all copies.
+        let maybe_short = self.stream(file, |stream| {
+            let copies = usize::from(stream.policy.copies);
+            stream.spares.iter().any(|spare| spare.len_slots() < copies).then_some(stream.policy)
+        });
+        let best = maybe_short.flatten().and_then(|policy| {
+            let places = self.place(&view, Demand { policy, purpose }, avoid).ok()?;
+            let whole = usize::from(policy.for_places(places.len()).copies) == places.len();
+            whole.then_some(places.len())
+        });
+        let is_short = |spare: &Chunk| best.is_some_and(|places| spare.len_slots() < places);
         // Made before the policy was set: of no use once there are places for others.
         let is_old =
             |policy: Policy, spare: &Chunk| spare.policy() != policy.for_places(spare.len_slots());
         let takes_fragments = view.takes_fragments();
-        let short = self.stream(file, |stream| {
-            stream
-                .spares
-                .iter()
-                .any(|spare| is_short(stream.policy, spare))
-                .then_some(stream.policy)
-        });
-        let better = short.flatten().is_some_and(|policy| {
-            let places = self.place(&view, Demand { policy, purpose }, avoid);
-            places.is_ok_and(|places| places.len() == usize::from(policy.copies))
-        });
         let old = self.stream(file, |stream| {
             stream.spares.iter().any(|spare| is_old(stream.policy, spare)).then_some(stream.policy)
         });
@@ -146,10 +143,9 @@ impl<L: Log> Service<L> {
             let behind = next.map_or(0, |next| next.get() + 1);
             let spares = stream.spares.iter().filter(|spare| spare.id.get() >= behind);
             let (bad, good): (Vec<_>, Vec<_>) = spares.partition(|spare| {
-                let short = better && is_short(stream.policy, spare);
                 let old = renewable && is_old(stream.policy, spare);
                 let refused = spare.is_coded() && !takes_fragments;
-                short || old || refused || spare.slots().any(|slot| is_bad(at(slot)))
+                is_short(spare) || old || refused || spare.slots().any(|slot| is_bad(at(slot)))
             });
             let near = stream.chunks.last().into_iter().chain(good.iter().copied());
             let used: Vec<_> =

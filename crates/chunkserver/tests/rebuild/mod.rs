@@ -185,3 +185,17 @@ fn too_few_fragments_are_named_and_the_copy_goes_on_when_there_are_enough() {
         assert!(bed.sectors(6).await == bed.sectors(5).await);
     });
 }
+
+/// Masters count one of each fragment: what is here of another is not the one that is ordered.
+#[test]
+fn an_order_for_another_fragment_than_the_one_here_is_refused() {
+    check(7, async |bed| {
+        bed.fragments().await;
+        bed.expect_rebuilt(6, 5, &[0, 1, 2, 3]).await;
+        let error = bed.control(6, bed.rebuild(6, 4, &[0, 1, 2, 3])).await.unwrap_err();
+        assert_eq!(error.kind, base::Kind::Exists, "{error}");
+        let copy = bed.replicate(6, &[0], LEN);
+        assert_eq!(bed.control(6, copy).await.unwrap_err().kind, base::Kind::Exists);
+        bed.expect_rebuilt(6, 5, &[0, 1, 2, 3]).await;
+    });
+}

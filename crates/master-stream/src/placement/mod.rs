@@ -196,6 +196,38 @@ impl ClusterView {
         self.servers.iter().all(|server| server.fragments || !server.alive)
     }
 
+    /// Whether a chunkserver makes fragments of coded chunks, or has not said yet that it does not. Another
+    /// one would copy the fragment of its first source in place of the one that is ordered.
+    pub fn makes_fragments(&self, server: ServerId) -> bool {
+        self.server(server).is_none_or(|server| server.fragments)
+    }
+
+    /// Disks of chunkservers that make no fragments.
+    pub fn without_fragments(&self) -> impl Iterator<Item = ReplicaLocation> + '_ {
+        self.servers.iter().filter(|server| !server.fragments).flat_map(|server| {
+            let place =
+                |disk: &DiskView| ReplicaLocation { server: server.server, disk: disk.disk };
+            server.disks.iter().map(place)
+        })
+    }
+
+    /// Distance of a place on a server from others.
+    fn distance(&self, server: ServerId, others: &[ReplicaLocation]) -> Spread {
+        let domain = self.domain_of(server);
+        if others.iter().any(|other| other.server == server) {
+            Spread::Disks
+        } else if others.iter().any(|other| self.domain_of(other.server) == domain) {
+            Spread::Servers
+        } else {
+            Spread::Domains
+        }
+    }
+
+    /// Whether a place on a server is as far from others as replicas of a chunk of so many are to be.
+    pub fn is_apart(&self, server: ServerId, others: &[ReplicaLocation], copies: u8) -> bool {
+        self.distance(server, others) >= self.spread(copies)
+    }
+
     /// All servers, by ID.
     pub fn servers(&self) -> &[ServerView] {
         &self.servers
@@ -424,14 +456,7 @@ impl<'a> Choice<'a> {
         if unfit || self.taken.contains(&place) {
             return None;
         }
-        let domain = self.view.domain_of(place.server);
-        let spread = if self.taken.iter().any(|other| other.server == place.server) {
-            Spread::Disks
-        } else if self.taken.iter().any(|other| self.view.domain_of(other.server) == domain) {
-            Spread::Servers
-        } else {
-            Spread::Domains
-        };
+        let spread = self.view.distance(place.server, &self.taken);
         (spread >= self.spread).then_some(spread)
     }
 

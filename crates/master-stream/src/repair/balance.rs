@@ -179,7 +179,7 @@ impl<L: Log> Service<L> {
                     let (_, _, chunk) = state.chunk(id).expect("just listed");
                     let Some(len) = chunk.sealed() else { continue };
                     for slot in chunk.slots() {
-                        *held.entry(state.place(slot.place)).or_default() += u64::from(len);
+                        *held.entry(state.place(slot.place)).or_default() += chunk.replica_len(len);
                     }
                 }
                 count == SCAN_SLICE
@@ -200,7 +200,9 @@ impl<L: Log> Service<L> {
                 *after = Some(id);
                 looked += 1;
                 let (_, _, chunk) = state.chunk(id).expect("just listed");
-                let Some(len) = chunk.sealed().map(u64::from) else { continue };
+                let Some(len) = chunk.sealed().map(|len| chunk.replica_len(len)) else {
+                    continue;
+                };
                 let replicas = self.judge_chunk(&view, state, chunk);
                 let mut places = replicas.iter().map(|replica| replica.place);
                 let from = places.find(|&place| shares.spares(place, len));
@@ -221,8 +223,8 @@ impl<L: Log> Service<L> {
                 let unfit = |place: &ReplicaLocation| !shares.takes(*place, len);
                 let stay: Vec<ReplicaLocation> =
                     replicas.iter().map(|r| r.place).filter(|&place| place != from).collect();
-                let never: Vec<ReplicaLocation> =
-                    shares.disks.keys().copied().filter(unfit).chain([from]).collect();
+                let never = shares.disks.keys().copied().filter(unfit).chain([from]);
+                let never: Vec<ReplicaLocation> = never.chain(self.barred(&view, chunk)).collect();
                 let wanted = Wanted {
                     copies: chunk.copies,
                     have: &stay,

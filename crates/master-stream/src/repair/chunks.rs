@@ -221,11 +221,12 @@ impl<L: Log> Service<L> {
             let places = state.places().map(|(_, place)| place);
             places.filter(|&place| state.dead(id, place).is_some()).collect()
         });
-        let never: Vec<_> = replicas.iter().map(|replica| replica.place).chain(dead).collect();
-        let need = u64::from(chunk.sealed().expect("judged chunks are sealed"));
+        let view = self.cluster.view();
+        let on_record = replicas.iter().map(|replica| replica.place);
+        let never: Vec<_> = on_record.chain(dead).chain(self.barred(&view, &chunk)).collect();
+        let need = chunk.replica_len(chunk.sealed().expect("judged chunks are sealed"));
         let (avoid, purpose) = (&[][..], Purpose::Data);
         let wanted = Wanted { copies, have: &have, never: &never, avoid, floor: 0, need, purpose };
-        let view = self.cluster.view();
         let chosen = choose(&view, &wanted, &mut |bound| self.env.random_below(bound));
         let mut places = chosen.unwrap_or_default();
         places.truncate(room);

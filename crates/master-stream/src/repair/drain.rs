@@ -43,7 +43,7 @@ fn note_held(held: &mut Holdings, (file, chunk): (FileId, &Chunk), slot: Slot) {
     let sealed = chunk.sealed();
     held.replicas += 1;
     held.open += u64::from(sealed.is_none());
-    held.bytes += sealed.map_or(0, u64::from);
+    held.bytes += sealed.map_or(0, |len| chunk.replica_len(len));
     let others = chunk.slots().filter(|other| other.sealed && other.place != slot.place);
     // Without it the chunk cannot be read.
     let only = sealed.is_some() && slot.sealed && chunk.distinct(others) < chunk.data();

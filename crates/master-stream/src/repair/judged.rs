@@ -27,7 +27,8 @@ pub(super) struct Judged {
     /// Attempts to seal it have failed for as long as a silent server is hoped for: its server may
     /// send heartbeats and answer no call.
     pub late: bool,
-    /// Its server drains: it serves, and is no redundancy (`protocols-tail.md` 10.15).
+    /// Its server drains: it serves, and is no redundancy (`protocols-tail.md` 10.15). Or it is to be
+    /// made, and its server makes no fragments.
     pub leaves: bool,
 }
 

@@ -136,7 +136,9 @@ impl<L: Log> Service<L> {
                 _ if maintained || self.absent_for(slot.place) < grace => Worth::Hoped,
                 PlaceState::Silent | PlaceState::Absent => Worth::Dead,
             };
-            let leaves = server.is_some_and(|server| server.draining);
+            // Nor is a fragment made on a server that makes none.
+            let makes = !chunk.is_coded() || view.makes_fragments(place.server);
+            let leaves = server.is_some_and(|server| server.draining) || slot.target && !makes;
             let bad = bad.get(&(chunk.id, place)).map(|&(defect, _)| defect);
             let since = unsealed.get(&(chunk.id, slot.place)).filter(|_| !slot.sealed);
             let late = since.is_some_and(|&since| now.since(since) >= grace);

@@ -253,3 +253,85 @@ fn fragments_move_for_balance_and_each_stays_there_once() {
         }
     });
 }
+
+/// Nothing is made on a server of a version that would copy another fragment; once it is of a version that
+/// makes them, it gets what lacks.
+#[test]
+fn no_fragment_is_made_on_a_server_that_makes_none() {
+    for seed in 0..10 {
+        let sim = Sim::new(seed);
+        let cluster = Cluster::new(&sim, Policy::ec(2, 1), 4);
+        Cluster::run(&sim, &cluster, async |cluster| {
+            let held = closed_file(&cluster).await;
+            let other = (1..=4).map(ServerId::new).find(|id| !held.contains(id)).unwrap();
+            cluster.model.be_old(other, true);
+            cluster.model.crash(held[1]);
+            cluster.sim.sleep(Duration::from_secs(10)).await;
+            assert_eq!(on_record(&cluster), 3, "a target that gets nothing");
+            cluster.model.be_old(other, false);
+            until_whole(&cluster, Duration::from_secs(30)).await;
+        });
+    }
+}
+
+/// A target is on record, and its server comes back as one that makes no fragments.
+#[test]
+fn target_on_a_server_that_makes_no_fragments_any_more_is_dropped() {
+    for seed in 0..10 {
+        let sim = Sim::new(seed);
+        let cluster = Cluster::new(&sim, Policy::ec(2, 1), 5);
+        Cluster::run(&sim, &cluster, async |cluster| {
+            let held = closed_file(&cluster).await;
+            let others = (1..=5).map(ServerId::new).filter(|id| !held.contains(id));
+            cluster.model.grey.borrow_mut().extend(others);
+            cluster.model.crash(held[1]);
+            while on_record(&cluster) == 3 {
+                cluster.sim.sleep(Duration::from_millis(50)).await;
+            }
+            let target = cluster.services[0].0.log.with_state(|state: &StreamMachine| {
+                let chunk = &state.stream(FILE).unwrap().chunks[0];
+                let slot = chunk.slots().find(|slot| slot.target).unwrap();
+                state.place(slot.place).server
+            });
+            cluster.model.be_old(target, true);
+            cluster.model.grey.borrow_mut().clear();
+            until_whole(&cluster, Duration::from_secs(30)).await;
+        });
+    }
+}
+
+/// Two disks on each of three servers, one of which is gone: no other disk is as far from those of the
+/// others as fragments are to be, so that two are what there can be.
+#[test]
+fn recovery_seals_with_what_gives_the_bytes_back_where_no_place_is_far_enough() {
+    for seed in 0..10 {
+        let sim = Sim::new(seed);
+        let cluster = Cluster::with_disks(&sim, Policy::ec(2, 1), 3, 2);
+        Cluster::run(&sim, &cluster, async |cluster| {
+            let mut writer = Writer::open(Client::new(&cluster), FILE).await.unwrap();
+            assert!(writer.current.is_coded());
+            writer.append(&[1; 100]).await.unwrap();
+            cluster.model.crash(writer.current.replicas[0].server);
+            let seal = StreamChange::Seal { file: FILE, follows: None };
+            let sealed = Client::new(&cluster).change(seal).await;
+            assert!(matches!(sealed, Ok(StreamReply::Done { len: 100 })), "{sealed:?}");
+        });
+    }
+}
+
+/// Four servers, of which two were away: no place for six fragments, but one for the copy that lacks.
+#[test]
+fn short_spare_in_place_of_a_code_is_renewed_when_there_are_places_for_all_copies() {
+    let sim = Sim::new(2);
+    let cluster = Cluster::new(&sim, Policy::ec(4, 2), 4);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        cluster.model.crash(ServerId::new(3));
+        cluster.model.crash(ServerId::new(4));
+        let client = Client::new(&cluster);
+        let grant = client.open(FILE).await.unwrap();
+        assert_eq!(forms(&grant.spares), [(1, 3, 2, 2); 2]);
+        cluster.model.restart(ServerId::new(3));
+        let grant = extend(&client, &grant).await;
+        assert_eq!(forms(&grant.spares), [(1, 3, 2, 3); 2]);
+    });
+}

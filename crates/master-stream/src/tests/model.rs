@@ -86,6 +86,8 @@ pub struct Model {
     pub deletions: RefCell<Vec<(ReplicaPlace, Vec<ChunkId>, u64)>>,
     /// Servers take fragments of coded chunks.
     takes_fragments: Cell<bool>,
+    /// Servers that make no fragments: they would copy the one of their first source.
+    old: RefCell<BTreeSet<ServerId>>,
     /// Short fenced replicas can be extended where they are.
     pub in_place: Cell<bool>,
     next_disk: Cell<u128>,
@@ -120,6 +122,7 @@ impl Model {
             met: RefCell::default(),
             deletions: RefCell::default(),
             takes_fragments: Cell::new(true),
+            old: RefCell::default(),
             in_place: Cell::new(sim.with_rng(|rng| rng.one_in(2))),
             next_disk: Cell::new(1),
             view: RefCell::default(),
@@ -186,6 +189,18 @@ impl Model {
     /// All servers take fragments from now on, or one does not.
     pub fn take_fragments(&self, take: bool) {
         self.takes_fragments.set(take);
+        self.changed();
+    }
+
+    /// A server is of a version that makes no fragments from now on, or not any more.
+    pub fn be_old(&self, id: ServerId, old: bool) {
+        let mut all = self.old.borrow_mut();
+        if old {
+            all.insert(id)
+        } else {
+            all.remove(&id)
+        };
+        drop(all);
         self.changed();
     }
 
@@ -456,7 +471,7 @@ impl ClusterSource for Model {
             reached: !self.unreached.borrow().contains(&server.id),
             load: 0,
             rows: true,
-            fragments: self.takes_fragments.get(),
+            fragments: self.takes_fragments.get() && !self.old.borrow().contains(&server.id),
             disks: server
                 .disks
                 .iter()
@@ -570,6 +585,9 @@ impl ChunkserverCalls for Model {
     ) -> LocalFuture<'_, Result<(ReplicaStat, u64), CallError>> {
         Box::pin(self.call(to, async move |place| {
             self.world.check_copy(order.chunk, place, order.fragment);
+            if order.fragment.is_some() && self.old.borrow().contains(&place.server) {
+                self.world.violate(format!("{place:?} makes no fragments: {order:?}"));
+            }
             self.pause(3_000).await;
             if self.full.borrow().contains(&place.server) {
                 return Err(CallError::Data(DataError::Full));

@@ -47,6 +47,11 @@ impl Cluster {
         Cluster::with_config(sim, policy, servers, || config(sim))
     }
 
+    /// As [`Cluster::new`], with so many disks on each server.
+    pub fn with_disks(sim: &Sim, policy: Policy, servers: u32, disks: u32) -> Rc<Cluster> {
+        Cluster::with(sim, policy, (servers, disks), || config(sim))
+    }
+
     /// As [`Cluster::new`], with other times.
     pub fn with_config(
         sim: &Sim,
@@ -54,10 +59,19 @@ impl Cluster {
         servers: u32,
         config: impl Fn() -> StreamConfig,
     ) -> Rc<Cluster> {
+        Cluster::with(sim, policy, (servers, 1), config)
+    }
+
+    fn with(
+        sim: &Sim,
+        policy: Policy,
+        (servers, disks): (u32, u32),
+        config: impl Fn() -> StreamConfig,
+    ) -> Rc<Cluster> {
         let host = sim.add_host("masters");
         let env = sim.boot(host);
         let world = World::new(sim);
-        let model = Model::new(sim, &env, &world, servers, 1);
+        let model = Model::new(sim, &env, &world, servers, disks);
         let services = [1, 2].map(|node| {
             let parts = StreamParts {
                 log: MemoryLog { node, world: world.clone() },

@@ -136,7 +136,7 @@ impl Policy {
 
     /// Parity fragments; 0 where replicas are copies.
     pub const fn parity(self) -> u8 {
-        if self.is_coded() { self.copies - self.data } else { 0 }
+        if self.is_coded() { self.copies.saturating_sub(self.data) } else { 0 }
     }
 
     /// Replicas that may be lost, at most, with all bytes left.
@@ -178,15 +178,18 @@ impl Policy {
         Policy { acks: self.acks.min(places), ..self }
     }
 
-    /// Copies that survive as many losses as the code; the same policy when it has none.
+    /// Copies that survive as many losses as the code, when they are acknowledged and once all are
+    /// there; the same policy when it has none.
     pub const fn in_copies(self) -> Policy {
-        let Policy { acks, compression, .. } = self;
+        let Policy { acks, data, compression, .. } = self;
         if !self.is_coded() {
             return self;
         }
-        let copies = self.losses() + 1;
-        let policy = if acks == self.copies { Policy::strict(copies) } else { Policy::rep(copies) };
-        policy.compressed(compression)
+        let usual = Policy::rep(self.losses() + 1);
+        // What is acknowledged by so many fragments survives one loss less than by so many copies.
+        let alike = acks - data + 1;
+        let acks = if alike > usual.acks { alike } else { usual.acks };
+        Policy { acks, ..usual }.compressed(compression)
     }
 }
 
@@ -277,6 +280,9 @@ mod tests {
                 assert!(policy.is_valid() && policy.in_copies().is_valid(), "{policy}");
                 let named = [Policy::ec(data, parity), Policy::ec_strict(data, parity)];
                 assert_eq!(policy.to_string().parse() == Ok(policy), named.contains(&policy));
+                let in_copies = policy.in_copies();
+                assert!(in_copies.acks > copies_acks - data, "{policy}: survives less in copies");
+                assert_eq!(in_copies.losses(), policy.losses());
                 // Losses that are survived at success, and answers that recovery needs then.
                 assert_eq!(policy.recovery_votes(), n - (copies_acks - data));
             }
