@@ -94,6 +94,8 @@ pub(crate) struct Bounds {
     pub(crate) burst: bool,
     /// Requests and answers of all servers but the third arrive at once.
     pub(crate) one_is_slow: bool,
+    /// The writer ends in order when all is appended.
+    pub(crate) closes: bool,
     /// Appends that a chunk has room for.
     pub(crate) chunk: u32,
     /// The writer's host dies then; otherwise the writer goes on beside the recovery.
@@ -262,8 +264,10 @@ impl World {
         let (peers, bounds) = (&self.peers, &self.bounds);
         let mut steps = Vec::new();
         let writes = self.writer.is_some() && !peers.over;
-        if writes && !peers.closing {
-            steps.push(if peers.appended < bounds.appends { Step::Append } else { Step::Close });
+        if writes && peers.appended < bounds.appends {
+            steps.push(Step::Append);
+        } else if writes && bounds.closes && !peers.closing {
+            steps.push(Step::Close);
         }
         for (&channel, requests) in &peers.requests {
             if !requests.is_empty() {
@@ -730,6 +734,7 @@ pub(crate) const NONE: Bounds = Bounds {
     recovers: false,
     burst: false,
     one_is_slow: false,
+    closes: true,
     chunk: 1000,
     dies: false,
 };
@@ -744,4 +749,9 @@ pub(crate) fn explored(bounds: Bounds, reached: &[&str]) -> Explored {
         assert!(found.marks.contains_key(mark), "'{mark}' is not reached: {found:?}");
     }
     found
+}
+
+/// Appends of each order: more in `make test-long`.
+pub(crate) fn appends() -> u64 {
+    std::env::var("CRATON_CHASE_MODEL_APPENDS").map_or(2, |count| count.parse().expect("a number"))
 }
