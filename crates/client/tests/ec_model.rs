@@ -75,7 +75,7 @@ fn slow_fragment_is_left_and_a_disk_destroyed_at_any_step_loses_nothing() {
 }
 
 /// Each rule that is broken shows in some order. States until then: 1,696 for `AckBelowA` (which the
-/// writer refuses as it is granted, so that it is given copies here), 33,469 for `VotesAsCopies`, 38 for
+/// writer refuses as it is granted, so that it is given copies here), 28,285 for `VotesAsCopies`, 38 for
 /// `SealBelowK`, 6,557 for `SameFragmentTwice`, 8 for `RowRelaid`.
 #[test]
 fn planted_errors_are_found() {
