@@ -129,6 +129,8 @@ pub(crate) enum Planted {
     SealBelowK,
     /// Holders of a coded chunk are counted as replicas, not as different fragments.
     SameFragmentTwice,
+    /// A seal with fewer holders than `a` believes the votes: a holder may have been lost since.
+    StaleHolders,
     /// A row is laid out again when it is sent again.
     RowRelaid,
 }
