@@ -1,12 +1,7 @@
 //! `chase-model` (`protocols.md` 8): every order of the steps of a writer, its three replicas and a
 //! recovery, for a few appends.
 
-use crate::explorer::{Bounds, Harm, NONE, Planted, explore, explored};
-
-/// Appends of each order: more in `make test-long`.
-fn appends() -> u64 {
-    std::env::var("CRATON_CHASE_MODEL_APPENDS").map_or(2, |count| count.parse().expect("a number"))
-}
+use crate::explorer::{Bounds, Harm, NONE, Planted, appends, explore, explored};
 
 #[test]
 fn recovery_beside_a_living_writer_loses_nothing_in_any_order() {
@@ -67,6 +62,6 @@ fn planted_errors_are_found() {
     for (planted, bounds, words) in cases {
         let broken = explore(bounds, Some(planted)).expect_err("it is found");
         assert!(broken.what.contains(words), "{planted:?}: {broken:?}");
-        println!("{planted:?}: {broken:?}");
+        println!("{planted:?}: {} states, {}", broken.states, broken.what);
     }
 }

@@ -1,29 +1,83 @@
 //! `ec-model` (`protocols-tail.md` 9): every order of the steps of a writer, the fragments of its coded
 //! chunk and a recovery, for two rows.
+//!
+//! A recovery has its votes from any replicas that are enough, the others are silent. What it lacks is
+//! copied row by row: to replicas that voted, and to one that it records on another server. A copy may
+//! break off after any row. It may go on under the next leader, who counts only what it ordered itself.
 
-use crate::explorer::{Bounds, Code, Harm, NONE, Planted, explore, explored};
+use crate::explorer::{Bounds, Code, Harm, NONE, Planted, appends, explore, explored};
 
 /// The code that three servers can have: each fragment acknowledges.
 const EC2_1: Code = Code { n: 3, a: 3, k: 2 };
-/// One fragment may be late, or be lost.
+/// One fragment may be late when a row is acknowledged: the writer chases it.
 const EC2_2: Code = Code { n: 4, a: 3, k: 2 };
 
-/// The writer dies at some step, and disks are destroyed at others.
-const CRASH: Bounds =
-    Bounds { recovers: true, burst: true, dies: true, harm: Harm::Destroyed, ..NONE };
+/// The writer dies at some step, and a disk is destroyed at another.
+const CRASH: Bounds = Bounds {
+    recovers: true,
+    burst: true,
+    dies: true,
+    closes: false,
+    harm: Harm::Destroyed,
+    ..NONE
+};
+
+const REACHED: [&str; 5] = [
+    "a fence before the creation",
+    "a copy is partly made",
+    "a copy goes on under the next leader",
+    "sealed by the next leader",
+    "sealed without a destroyed disk",
+];
 
 #[test]
-fn each_code_loses_nothing_with_a_disk_destroyed_at_any_step() {
-    explored(Bounds { code: EC2_1, ..CRASH }, &["sealed without a destroyed disk"]);
-    explored(Bounds { code: EC2_2, ..CRASH }, &["sealed without a destroyed disk"]);
+fn code_of_three_servers_loses_nothing_with_new_leaders_and_a_disk_destroyed_at_any_step() {
+    let bounds = Bounds { code: EC2_1, leaders: 1, targets: 1, ..CRASH };
+    explored(bounds, &REACHED);
+    let reached = ["a replica is made elsewhere", "a lost fragment is made elsewhere"];
+    explored(Bounds { leaders: 2, ..bounds }, &reached);
 }
 
 #[test]
-fn each_code_loses_nothing_with_a_new_leader_at_any_step() {
-    explored(Bounds { code: EC2_1, leaders: 1, ..CRASH }, &["a copy is partly made"]);
-    explored(Bounds { code: EC2_1, leaders: 1, targets: 1, ..CRASH }, &["a copy is partly made"]);
+fn code_with_a_late_fragment_loses_nothing_with_a_new_leader_and_a_disk_destroyed_at_any_step() {
+    let bounds = Bounds { code: EC2_2, leaders: 1, ..CRASH };
+    explored(bounds, &REACHED);
+    if appends() > 2 {
+        explored(Bounds { targets: 1, ..bounds }, &["a lost fragment is made elsewhere"]);
+        let ec3_2 = Code { n: 5, a: 4, k: 3 };
+        explored(Bounds { code: ec3_2, leaders: 0, ..bounds }, &["a copy is partly made"]);
+    }
 }
 
+/// One disk more than may be lost at success: what all fragments had is there, and nothing is sealed
+/// without the votes.
+#[test]
+fn recovery_with_too_few_votes_waits_and_what_all_fragments_had_is_there() {
+    let bounds = Bounds { disks: 2, ..CRASH };
+    let reached = ["a recovery waits for voters", "sealed without a destroyed disk"];
+    explored(Bounds { code: EC2_1, leaders: 1, ..bounds }, &reached);
+    explored(Bounds { code: EC2_2, ..bounds }, &reached);
+}
+
+/// A row has one layout in a chunk, however often it is sent; the writer goes on beside the recovery.
+#[test]
+fn recovery_beside_a_living_writer_loses_nothing_in_any_order() {
+    let bounds = Bounds { dies: false, burst: false, harm: Harm::None, ..CRASH };
+    let reached = ["an acknowledgement after a fence", "an append meets a fence"];
+    explored(Bounds { code: EC2_1, ..bounds }, &reached);
+}
+
+#[test]
+fn slow_fragment_is_left_and_a_disk_destroyed_at_any_step_loses_nothing() {
+    let bounds = Bounds { code: EC2_2, one_is_slow: true, waits: 1, leaders: 1, ..CRASH };
+    let reached = ["a replica is left", "a thin chunk ends", "a chunk ends that owes something"];
+    explored(bounds, &reached);
+}
+
+/// Each rule that is broken shows in some order. States until then: `AckBelowA` 1,690 (the writer refuses
+/// such a grant of a coded chunk: here it takes it for copies), `VotesAsCopies` 28,273, `SealBelowK` 38,
+/// `SameFragmentTwice` 6,547, `StaleHolders` 245, `RowRelaid` 8. `StaleHolders` is what `master_stream`
+/// does yet, where the cluster has no other place.
 #[test]
 fn planted_errors_are_found() {
     let cases = [
@@ -36,6 +90,11 @@ fn planted_errors_are_found() {
             "is sealed and on 1 replicas",
         ),
         (
+            Planted::StaleHolders,
+            Bounds { code: EC2_1, ..CRASH },
+            "sealed at 100, append 0 is on 1 fragments",
+        ),
+        (
             Planted::RowRelaid,
             Bounds { code: EC2_1, appends: 1, losses: 1, waits: 1, one_is_slow: true, ..NONE },
             "cells of one row differ",
@@ -44,39 +103,6 @@ fn planted_errors_are_found() {
     for (planted, bounds, words) in cases {
         let broken = explore(bounds, Some(planted)).expect_err("it is found");
         assert!(broken.what.contains(words), "{planted:?}: {broken:?}");
-        println!("{planted:?}: {broken:?}");
-    }
-}
-
-#[test]
-fn measure() {
-    let a4 = Code { a: 4, ..EC2_2 };
-    let ec3_2 = Code { n: 5, a: 4, k: 3 };
-    let live = Bounds { dies: false, burst: false, ..CRASH };
-    let all = [
-        ("2+1 L2 T2", Bounds { code: EC2_1, leaders: 2, targets: 2, ..CRASH }),
-        ("2+1 D2", Bounds { code: EC2_1, leaders: 1, disks: 2, ..CRASH }),
-        ("2+1 last", Bounds { code: EC2_1, leaders: 1, harm: Harm::LastWrite, ..CRASH }),
-        ("2+2 last", Bounds { code: EC2_2, leaders: 1, harm: Harm::LastWrite, ..CRASH }),
-        ("2+2 L1", Bounds { code: EC2_2, leaders: 1, ..CRASH }),
-        ("2+2 a4 D2 L0", Bounds { code: a4, disks: 2, ..CRASH }),
-        ("2+1 live", Bounds { code: EC2_1, harm: Harm::None, ..live }),
-        ("2+1 live destroyed", Bounds { code: EC2_1, ..live }),
-        ("2+2 slow dies", Bounds { code: EC2_2, waits: 1, one_is_slow: true, ..CRASH }),
-        ("2+2 L1 T1", Bounds { code: EC2_2, leaders: 1, targets: 1, ..CRASH }),
-        ("2+2 D2 L1", Bounds { code: EC2_2, disks: 2, leaders: 1, ..CRASH }),
-        ("2+2 a4 D2 L1", Bounds { code: a4, disks: 2, leaders: 1, ..CRASH }),
-        ("2+2 live", Bounds { code: EC2_2, harm: Harm::None, ..live }),
-        ("3+2 L0", Bounds { code: ec3_2, ..CRASH }),
-    ];
-    let only = std::env::var("ONLY").unwrap_or_default();
-    for (name, bounds) in all.into_iter().filter(|it| it.0.starts_with(&only)) {
-        let start = std::time::Instant::now();
-        let found = explore(bounds, None);
-        let text = match found {
-            Ok(found) => format!("{} states {} steps {:?}", found.states, found.steps, found.marks),
-            Err(broken) => format!("{broken:?}"),
-        };
-        println!("== {name}: {:?} {text}", start.elapsed());
+        println!("{planted:?}: {} states, {}", broken.states, broken.what);
     }
 }

@@ -41,8 +41,8 @@ impl World {
         lens.retain(|len| range.contains(len));
         lens.sort_unstable();
         lens.dedup();
-        let held = |len: &u32| *len == 0 || self.held(recovery, *len) >= self.holders_floor();
-        steps.extend(lens.iter().filter(|len| held(len)).map(|&len| Step::SealAt(len)));
+        let may_seal = |len: &&u32| **len == 0 || self.is_held(recovery, **len);
+        steps.extend(lens.iter().filter(may_seal).map(|&len| Step::SealAt(len)));
         let ordered = |it: &usize| peers.orders.get(it).is_some_and(|order| !order.late);
         let holders = self.holders(recovery, longest);
         let places = recovery.votes.keys().chain(peers.targets.keys()).copied();
@@ -88,6 +88,15 @@ impl World {
             Some(Planted::SameFragmentTwice) => holders.len(),
             _ => self.peers.distinct(&holders),
         }
+    }
+
+    /// True when enough replicas hold so much. Fewer than `a` are asked again: one that has been lost
+    /// since its vote is missed by the others.
+    fn is_held(&self, recovery: &Recovery, len: u32) -> bool {
+        let held = self.held(recovery, len);
+        let is_asked = !matches!(self.planted, Some(Planted::StaleHolders | Planted::SealBelowK));
+        let all_alive = || self.holders(recovery, len).iter().all(|it| self.peers.is_alive(*it));
+        held >= self.bounds.code.a || held >= self.holders_floor() && (!is_asked || all_alive())
     }
 
     /// Holders that a seal needs: `a`, or what the places allow.
@@ -175,6 +184,14 @@ impl World {
         }
         if len > 0 && distinct < k {
             return Err(format!("sealed at {len} on {distinct} different fragments"));
+        }
+        let lost = peers.destroyed.len();
+        for (&seq, placed) in &peers.placed {
+            let there = peers.fragments_with(seq).count_ones() as usize;
+            let is_sealed = placed.chunk == tail && placed.offset < len;
+            if is_sealed && lost <= a - k && there < k {
+                return Err(format!("sealed at {len}, append {seq} is on {there} fragments"));
+            }
         }
         if self.planted.is_none() && recovery.votes.len() < n - a + k {
             return Err(format!("sealed at {len} with the votes {:?}", recovery.votes));

@@ -94,6 +94,8 @@ pub(crate) struct Bounds {
     pub(crate) burst: bool,
     /// Requests and answers of all servers but the third arrive at once.
     pub(crate) one_is_slow: bool,
+    /// The writer ends in order when all is appended.
+    pub(crate) closes: bool,
     /// Appends that a chunk has room for.
     pub(crate) chunk: u32,
     /// The writer's host dies then; otherwise the writer goes on beside the recovery.
@@ -127,6 +129,8 @@ pub(crate) enum Planted {
     SealBelowK,
     /// Holders of a coded chunk are counted as replicas, not as different fragments.
     SameFragmentTwice,
+    /// A seal with fewer holders than `a` believes the votes: a holder may have been lost since.
+    StaleHolders,
     /// A row is laid out again when it is sent again.
     RowRelaid,
 }
@@ -262,8 +266,10 @@ impl World {
         let (peers, bounds) = (&self.peers, &self.bounds);
         let mut steps = Vec::new();
         let writes = self.writer.is_some() && !peers.over;
-        if writes && !peers.closing {
-            steps.push(if peers.appended < bounds.appends { Step::Append } else { Step::Close });
+        if writes && peers.appended < bounds.appends {
+            steps.push(Step::Append);
+        } else if writes && bounds.closes && !peers.closing {
+            steps.push(Step::Close);
         }
         for (&channel, requests) in &peers.requests {
             if !requests.is_empty() {
@@ -731,6 +737,7 @@ pub(crate) const NONE: Bounds = Bounds {
     recovers: false,
     burst: false,
     one_is_slow: false,
+    closes: true,
     chunk: 1000,
     dies: false,
 };
@@ -745,4 +752,9 @@ pub(crate) fn explored(bounds: Bounds, reached: &[&str]) -> Explored {
         assert!(found.marks.contains_key(mark), "'{mark}' is not reached: {found:?}");
     }
     found
+}
+
+/// Appends of each order: more in `make test-long`.
+pub(crate) fn appends() -> u64 {
+    std::env::var("CRATON_CHASE_MODEL_APPENDS").map_or(2, |count| count.parse().expect("a number"))
 }
