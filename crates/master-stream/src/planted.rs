@@ -30,6 +30,8 @@ pub enum Planted {
     SealBelowK,
     /// Repair counts replicas of a coded chunk, and not fragments, and makes one that is there.
     SameFragmentTwice,
+    /// Recovery believes holders of a coded chunk which voted and have been lost since.
+    StaleHolders,
 }
 
 /// A binary that holds this text has the bugs compiled in: `cargo xtask shipped` looks for it.

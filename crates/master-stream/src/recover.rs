@@ -404,19 +404,21 @@ impl<L: Log> Service<L> {
             }
             let view = self.cluster.view();
             let floor = usize::from(self.config.copies_floor);
-            let disks = match self.has_other_place(&view, tail, holders) {
+            let may_pass = failed.values().any(|&may_pass| may_pass);
+            // A copy that may succeed yet is a place, too.
+            let disks = match may_pass || self.has_other_place(&view, tail, holders) {
                 true => view.disks() as usize,
                 false => tail.data(),
             };
             let floor = tail.quorum().holders_floor(floor, disks);
             let (held, _) = self.holders(tail, holders);
             if held >= floor {
+                self.confirm_holders(tail, len, holders).await?;
                 self.env.mark("recovery seals with fewer holders");
                 return Ok(());
             }
             let now = self.env.now();
-            let again = failed.values().any(|&may_pass| may_pass)
-                && until.is_some_and(|until| now + pause < until);
+            let again = may_pass && until.is_some_and(|until| now + pause < until);
             if !again {
                 let text = format!(
                     "{held} of {floor} replicas of {} needed before it is sealed: start more \
@@ -429,6 +431,35 @@ impl<L: Log> Service<L> {
             self.env.sleep(self.env.jitter(pause)).await;
             pause = (pause * 2).min(RETRY.1);
         }
+    }
+
+    /// Asks the holders of a coded chunk again before it is sealed with fewer than MinCopy: one may have been
+    /// lost since it voted, which may be why a copy failed, and without it the others may give nothing back.
+    /// A copy of copies has shown that its source is there.
+    async fn confirm_holders(
+        &self,
+        tail: &Chunk,
+        len: u32,
+        holders: &[ReplicaLocation],
+    ) -> Result<(), ControlError> {
+        if !tail.is_coded() || planted(Planted::StaleHolders) {
+            return Ok(());
+        }
+        let token = self.chunk_token(tail.id, Rights::ALL, Epoch::new(u64::MAX));
+        let ask = |&place: &ReplicaLocation| {
+            let call = self.calls.stat(self.address(place), tail.id, token);
+            self.env.timeout(self.config.call_timeout, call)
+        };
+        let holds = |stat: ReplicaStat| stat.len >= len.max(stat.durable_bound);
+        for (place, answer) in holders.iter().zip(join_all(holders.iter().map(ask)).await) {
+            if !matches!(answer, Ok(Ok(stat)) if holds(stat)) {
+                self.env.mark("holder lost before the seal");
+                tracing::debug!(chunk = %tail.id, ?place, ?answer, "a holder is lost");
+                let text = format!("a replica of {} is lost that voted: retry", tail.id);
+                return Err(ControlError::new(Kind::Retry, text));
+            }
+        }
+        Ok(())
     }
 
     /// False for a coded chunk for which the cluster has no other place, as far from `holders` as

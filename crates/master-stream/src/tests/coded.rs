@@ -9,8 +9,10 @@ use runtime::sim::Sim;
 use wire::control::{ChunkPlace, Policy, StreamChange, StreamReply, WriterGrant};
 use wire::data::{Purpose, ReplicaState};
 
+use super::model::{Append, Server};
 use super::writer::{Client, Cluster, Writer};
 use crate::placement::ReplicaLocation;
+use crate::planted::{Planted, plant};
 use crate::{Log, StreamMachine};
 
 const FILE: FileId = FileId::new(1);
@@ -334,4 +336,78 @@ fn short_spare_in_place_of_a_code_is_renewed_when_there_are_places_for_all_copie
         let grant = extend(&client, &grant).await;
         assert_eq!(forms(&grant.spares), [(1, 3, 2, 3); 2]);
     });
+}
+
+/// Time from the last question to holders to the answer of a seal, at most.
+const ASKED: Duration = Duration::from_millis(4);
+
+/// A row that is on two of three fragments, one of which is lost while the third is made from both: what
+/// is sealed can be read, or nothing is sealed.
+fn seal_beside_a_loss(seeds: std::ops::Range<u64>) -> Result<(), String> {
+    for seed in seeds {
+        let sim = Sim::new(seed);
+        let cluster = Cluster::new(&sim, Policy::ec(2, 1), 3);
+        let broken = Rc::new(std::cell::RefCell::new(None));
+        let found = broken.clone();
+        Cluster::run(&sim, &cluster, async move |cluster| {
+            let writer = Writer::open(Client::new(&cluster), FILE).await.unwrap();
+            let place = &writer.current;
+            for replica in &place.replicas[..2] {
+                let to = ReplicaLocation { server: replica.server, disk: replica.disk };
+                let append = Append {
+                    chunk: place.chunk,
+                    epoch: place.epoch,
+                    base: place.base,
+                    offset: 0,
+                    bytes: vec![1; 100],
+                    committed: 0,
+                };
+                cluster.model.append(to, &append).await.unwrap();
+            }
+            let lost = place.replicas[(seed % 2) as usize].server;
+            let (model, env) = (cluster.model.clone(), cluster.sim.clone());
+            let after = Duration::from_micros(env.with_rng(|rng| rng.below(60_000)));
+            let wipe = async {
+                env.sleep(after).await;
+                // Behind the seal a loss is one of those that are promised to be survived, or not.
+                let state = cluster.world.state.borrow();
+                let open = state.stream(FILE).is_some_and(|stream| stream.tail().is_some());
+                if open {
+                    model.wipe(lost);
+                }
+                env.elapsed()
+            };
+            let seal = StreamChange::Seal { file: FILE, follows: None };
+            let client = Client::new(&cluster);
+            let seal = async { (client.change(seal).await, cluster.sim.elapsed()) };
+            let ((sealed, at), lost_at) = futures_util::future::join(seal, wipe).await;
+            let Ok(StreamReply::Done { len: 100 }) = sealed else { return };
+            // What is lost since the holders were asked is lost as behind the seal.
+            if at < lost_at + ASKED {
+                return;
+            }
+            let servers = cluster.model.servers.borrow();
+            let has = |server: &&Server| {
+                server.replicas.values().any(|replica| replica.bytes.len() == 100)
+            };
+            let holders = servers.values().filter(has).count();
+            if holders < 2 {
+                let what = format!("seed {seed}: sealed at 100 bytes that {holders} fragment has");
+                *found.borrow_mut() = Some(what);
+            }
+        });
+        if let Some(what) = broken.take() {
+            return Err(what);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn chunk_is_sealed_with_holders_that_are_still_there() {
+    seal_beside_a_loss(0..300).unwrap();
+    plant(Some(Planted::StaleHolders));
+    let found = seal_beside_a_loss(0..300);
+    plant(None);
+    assert!(found.is_err(), "holders that are lost since they voted are believed");
 }
