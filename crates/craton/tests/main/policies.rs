@@ -145,7 +145,7 @@ fn files_inherit_the_policy_of_the_nearest_directory_and_keep_it() {
 fn coded_files_outlive_a_chunkserver() {
     let mut scratch = Scratch::new("codes");
     let dir = scratch.cluster("cluster");
-    let flags = ["--masters", "1", "--chunkservers", "4"];
+    let flags = ["--masters", "1", "--chunkservers", "4", "--block-servers", "1"];
     good(&[&["cluster", "up", "--dir", text(&dir)][..], &flags].concat());
     let cluster = ["--cluster", text(&dir)];
     let on = |args: &[&str]| good(&[&["fs"], args, &cluster].concat());

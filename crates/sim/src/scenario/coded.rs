@@ -27,10 +27,10 @@ const SMALL: &[Policy] = &[
 const WIDE: &[Policy] = &[Policy::ec(8, 3), Policy::ec(8, 3).compressed(LZ4), Policy::ec(7, 4)];
 
 fn run(sim: Sim, faults: Faults) -> Run {
-    let wide = sim.with_rng(|rng| rng.one_in(4));
+    let wide = sim.with_rng(|rng| rng.one_in(6));
     let (servers, policies) = if wide { (13, WIDE) } else { (8, SMALL) };
     let shape = Shape { servers, ..Shape::default() };
-    let (load, deadline) = (Duration::from_secs(12), Duration::from_secs(240));
+    let (load, deadline) = (Duration::from_secs(8), Duration::from_secs(240));
     let client_crashes = faults != NONE;
     let plan = Plan { shape, faults, policies, load, deadline, client_crashes, ..Plan::default() };
     Box::pin(append::run(sim, plan))
