@@ -3,11 +3,10 @@
 use sim::{Planted, find, run_planted, run_seed};
 
 /// Each bug with scenarios and the seeds that find it first there, and what is said then.
-const FOUND: [(Planted, &str, u64, &str); 51] = [
+const FOUND: [(Planted, &str, u64, &str); 50] = [
     // Oracle: acknowledged bytes are there.
     (Planted::AckEarly, "append-blackout", 13, "were acknowledged"),
     (Planted::AckUnsent, "append-writers", 0, "were there before"),
-    (Planted::AckUnsent, "ec-append", 0, "were there before"),
     // Oracle: no read ends below what was there when it began.
     (Planted::StaleTail, "append", 0, "were there before"),
     // Oracle: no read goes back.
