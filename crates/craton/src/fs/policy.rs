@@ -35,15 +35,15 @@ pub enum PolicyCommand {
         /// The directory or file.
         path: String,
         /// rep1 to rep5: copies, of which more than half are waited for. ec4+2 and the like: an erasure
-        /// code of 4 data and 2 parity fragments, of which all but one are waited for. With -strict
-        /// behind it: all
+        /// code of 4 data and 2 parity fragments, of which all but one, and one more than the data, are
+        /// waited for. With -strict behind it: all
         policy: Policy,
         /// What the fragments of a code must be on, each on another: failure domains, unless less is
         /// asked for here
         #[arg(long, value_enum, default_value = "domain")]
         spread: SpreadArg,
         /// Compress what is appended, before it leaves its client; what one append of a program gets
-        /// compressed together has 256 KiB at most
+        /// compressed together has 256 KiB at most, with an erasure code 1 MB
         #[arg(long, value_enum, default_value = "none")]
         compression: CompressionArg,
         #[arg(long, value_name = "BYTES", value_parser = parse_block)]
