@@ -239,7 +239,7 @@ fn a_killed_block_server_is_a_short_pause() {
     let args = ["volume", "create", "v", "--size", "1GiB", "--json", "--cluster", &cluster];
     let url = json(&args)["nbd"].as_str().expect("an export").to_owned();
     let stop = Arc::new(AtomicBool::new(false));
-    let hiccups = Hiccups::watch();
+    let hiccups = Hiccups::watch_with_disk(&dir);
     // Writers of their own blocks all over the volume, which read back what they wrote.
     let writers: Vec<_> = (0..2u64)
         .map(|writer| {
