@@ -128,6 +128,7 @@ mod tests {
             open: sealed.is_none(),
             epoch: Epoch::new(1),
             policy: None,
+            loss_accepted: false,
         }
     }
 

@@ -65,10 +65,11 @@ impl Client {
         &self,
         file: FileId,
         known: Epoch,
+        accept_loss: bool,
     ) -> Result<StreamReply, Refusal> {
         // Most files have one writer ever.
         let follows = known.max(Epoch::NONE.next());
-        let change = |follows| StreamChange::Seal { file, follows: Some(follows) };
+        let change = |follows| StreamChange::Seal { file, follows: Some(follows), accept_loss };
         self.take_epoch(file, follows, change).await
     }
 }
@@ -190,12 +191,20 @@ impl FlatLogFile {
     /// Ends a writer that is gone, so that all it wrote can be read; the length is final until
     /// the file is opened for append again.
     pub async fn seal(&self) -> Result<u64, Error> {
-        self.0.client.operation("seal", self.end_writer()).await
+        self.0.client.operation("seal", self.end_writer(false)).await
     }
 
-    async fn end_writer(&self) -> Result<u64, Error> {
+    /// As [`FlatLogFile::seal`], by an operator's word: where too few replicas of the open chunk are left
+    /// for that and the others are gone for good, the file ends with the longest that is left. What was
+    /// acknowledged behind it is lost; [`StreamView::loss_accepted`] says so from then on. An error names
+    /// a replica that may still come back (`protocols-tail.md` 8.8 e).
+    pub async fn seal_accepting_loss(&self) -> Result<u64, Error> {
+        self.0.client.operation("seal", self.end_writer(true)).await
+    }
+
+    async fn end_writer(&self, accept_loss: bool) -> Result<u64, Error> {
         let inner = &*self.0;
-        match inner.client.seal_stream(inner.file, inner.epoch.get()).await {
+        match inner.client.seal_stream(inner.file, inner.epoch.get(), accept_loss).await {
             Ok(StreamReply::Done { len }) => Ok(len),
             Ok(_) => Err(Error::invalid(&inner.path, "the stream service answered something else")),
             // Never opened for append: there is nothing to seal.
@@ -226,8 +235,8 @@ impl FlatLogFile {
         let file = inner.file;
         let Some(mut view) = self.reader().locate(0).await? else {
             let (chunks, epoch) = (Vec::new(), base::Epoch::NONE);
-            let (sealed_len, open, policy) = (0, false, None);
-            return Ok(StreamView { file, chunks, sealed_len, open, epoch, policy });
+            let (sealed_len, open, policy, loss_accepted) = (0, false, None, false);
+            return Ok(StreamView { file, chunks, sealed_len, open, epoch, policy, loss_accepted });
         };
         loop {
             let Some(last) = view.chunks.last() else { return Ok(view) };

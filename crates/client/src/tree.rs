@@ -117,7 +117,7 @@ impl Client {
         writers: Writers,
     ) -> Result<u64, Error> {
         if let (Writers::End, &Node::File { file, .. }) = (writers, node) {
-            match self.seal_stream(file, Epoch::NONE).await {
+            match self.seal_stream(file, Epoch::NONE, false).await {
                 Ok(_) => {}
                 // It never had a writer; or bytes of it are lost, which shows when its replicas are
                 // fenced.

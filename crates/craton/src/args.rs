@@ -480,6 +480,11 @@ pub enum FsCommand {
     Seal {
         /// Its path. A writer that lives after all is refused from then on.
         path: String,
+        /// Where too few replicas of its open chunk are left to know its end, and the others are gone
+        /// for good: end it with the longest that is left, and lose what was acknowledged behind it.
+        /// Refused while a chunkserver that may have more could still come back.
+        #[arg(long)]
+        accept_loss: bool,
     },
     /// Show what a path is: attributes, chunks, replicas
     Stat {

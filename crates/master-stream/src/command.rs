@@ -149,6 +149,18 @@ pub enum Action {
     SealAfter { op: OpId, file: FileId, follows: Epoch },
     /// As [`Action::AddReplicas`], of a coded chunk: each place with the fragment that it gets.
     AddFragments { chunk: ChunkId, epoch: Epoch, places: Vec<(ReplicaLocation, u8)> },
+    /// As [`Action::SealTail`], by an operator's word: `lost` are the replicas that have no vote and are
+    /// gone for good (`protocols-tail.md` 8.8 e).
+    SealWithLoss {
+        file: FileId,
+        epoch: Epoch,
+        chunk: ChunkId,
+        len: u32,
+        votes: Vec<(ReplicaLocation, u32)>,
+        lost: Vec<ReplicaLocation>,
+        holders: Vec<ReplicaLocation>,
+        delete_at_ms: u64,
+    },
 }
 
 impl Action {
@@ -190,6 +202,7 @@ encode_enum!(Action {
     18 => OpenAfter { op, file, policy, fresh, follows },
     19 => SealAfter { op, file, follows },
     20 => AddFragments { chunk, epoch, places },
+    21 => SealWithLoss { file, epoch, chunk, len, votes, lost, holders, delete_at_ms },
 });
 
 /// Result of a command.

@@ -13,6 +13,7 @@ mod command;
 pub(crate) mod encoding;
 mod fragments;
 pub mod limits;
+mod loss;
 mod machine;
 pub mod placement;
 mod planted;

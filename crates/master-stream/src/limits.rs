@@ -197,6 +197,7 @@ mod tests {
                 open: true,
                 epoch: Epoch::new(u64::MAX),
                 policy: None,
+                loss_accepted: true,
             };
             let reply = ControlReply::Stream(StreamReply::Views(vec![view])).encode();
             assert!(reply.len() <= wire::frame::BODY_MAX, "{count}: {} bytes", reply.len());

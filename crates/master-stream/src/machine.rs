@@ -12,7 +12,7 @@ use super::command::{Action, Command, Outcome};
 use super::encoding::Encode;
 use super::planted::{Planted, planted};
 use super::state::{Dead, Stream, StreamMachine};
-use super::writers::{SpareChange, TailSeal};
+use super::writers::{SealedBy, SpareChange, TailSeal};
 use master_consensus::bytes::{DecodeError, Reader, Writer, row_key, split_key};
 use master_consensus::limits::SHED_ROWS;
 use master_consensus::service::Hostable;
@@ -35,13 +35,27 @@ impl StreamMachine {
                 self.once(&op, |state| state.seal(&op, file, Some(follows)))
             }
             Action::SealTail { file, epoch, chunk, len, votes, holders, delete_at_ms } => {
-                let longer = false;
-                let seal = TailSeal { epoch, chunk, len, longer, votes, holders, delete_at_ms };
+                let by = SealedBy::Statistic;
+                let seal = TailSeal { epoch, chunk, len, by, votes, holders, delete_at_ms };
                 self.seal_tail(file, &seal)
             }
             Action::SealLongerTail { file, epoch, chunk, len, votes, holders, delete_at_ms } => {
-                let longer = true;
-                let seal = TailSeal { epoch, chunk, len, longer, votes, holders, delete_at_ms };
+                let by = SealedBy::LongerVote;
+                let seal = TailSeal { epoch, chunk, len, by, votes, holders, delete_at_ms };
+                self.seal_tail(file, &seal)
+            }
+            Action::SealWithLoss {
+                file,
+                epoch,
+                chunk,
+                len,
+                votes,
+                lost,
+                holders,
+                delete_at_ms,
+            } => {
+                let by = SealedBy::Operator { lost };
+                let seal = TailSeal { epoch, chunk, len, by, votes, holders, delete_at_ms };
                 self.seal_tail(file, &seal)
             }
             Action::Finish { op, file, epoch, fenced, fresh, delete_at_ms } => {
@@ -260,7 +274,8 @@ impl Encode for Stream {
     fn put(&self, to: &mut Writer) {
         self.policy.put(to);
         self.epoch.put(to);
-        to.bool(self.writing).bool(self.finished);
+        to.bool(self.writing)
+            .u8(flag(FINISHED, self.finished) | flag(LOSS_ACCEPTED, self.loss_accepted));
         let opening = self.opening.map(|(client, seq)| (client.get(), seq));
         opening.put(to);
         self.chunks.put(to);
@@ -286,7 +301,12 @@ impl Encode for Stream {
         let mut stream = Stream::new(Encode::take(from)?);
         stream.epoch = Epoch::take(from)?;
         stream.writing = from.bool()?;
-        stream.finished = from.bool()?;
+        let flags = from.u8()?;
+        if flags & !(FINISHED | LOSS_ACCEPTED) != 0 {
+            return Err(DecodeError);
+        }
+        (stream.finished, stream.loss_accepted) =
+            (flags & FINISHED != 0, flags & LOSS_ACCEPTED != 0);
         let opening = <Option<(u64, u64)> as Encode>::take(from)?;
         stream.opening = opening.map(|(client, seq)| (base::ClientId::new(client), seq));
         stream.chunks = Vec::<Chunk>::take(from)?;
@@ -312,6 +332,15 @@ impl Encode for Stream {
         }
         Ok(stream)
     }
+}
+
+/// Bits of a stream's second flag byte. A master that knows the first alone refuses a row with the
+/// other.
+const FINISHED: u8 = 1;
+const LOSS_ACCEPTED: u8 = 2;
+
+fn flag(bit: u8, is_set: bool) -> u8 {
+    if is_set { bit } else { 0 }
 }
 
 /// Stands in front of the forms of a stream's chunks when compressions are among them; no chunk has so

@@ -32,6 +32,8 @@ pub enum Planted {
     SameFragmentTwice,
     /// Recovery believes holders of a coded chunk which voted and have been lost since.
     StaleHolders,
+    /// An operator's word gives up replicas whose servers have only just fallen silent.
+    SilentIsGone,
 }
 
 /// A binary that holds this text has the bugs compiled in: `cargo xtask shipped` looks for it.

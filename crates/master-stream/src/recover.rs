@@ -31,10 +31,10 @@ pub(crate) struct Flight {
 
 /// A fenced replica's answer.
 #[derive(Clone, Copy, Debug)]
-struct Answer {
+pub(super) struct Answer {
     place: ReplicaLocation,
-    stat: ReplicaStat,
-    vote: Vote,
+    pub stat: ReplicaStat,
+    pub vote: Vote,
 }
 
 /// Replicas with their votes.
@@ -76,7 +76,10 @@ impl<L: Log> Service<L> {
             if let Err(error) = &result {
                 tracing::debug!(%file, %epoch, %error, "recovery of a stream did not finish");
             }
-            service.flights.borrow_mut().remove(&(file, epoch));
+            let is_own = |now: &Rc<Flight>| Rc::ptr_eq(now, &landing);
+            if service.flights.borrow().get(&(file, epoch)).is_some_and(is_own) {
+                service.flights.borrow_mut().remove(&(file, epoch));
+            }
             *landing.result.borrow_mut() = Some(result);
             landing.done.notify_waiters();
         });
@@ -116,7 +119,7 @@ impl<L: Log> Service<L> {
     }
 
     /// The replicas of a chunk that take part in acknowledgements.
-    fn voters(&self, chunk: &Chunk) -> Vec<ReplicaLocation> {
+    pub(super) fn voters(&self, chunk: &Chunk) -> Vec<ReplicaLocation> {
         self.log.with_state(|state| {
             let voters = chunk.slots().filter(|slot| !slot.target);
             voters.map(|slot| state.place(slot.place)).collect()
@@ -176,7 +179,7 @@ impl<L: Log> Service<L> {
     }
 
     /// Fences one replica. `None` when it cannot be reached in time, or is not there any more.
-    async fn fence_one(
+    pub(super) async fn fence_one(
         &self,
         place: ReplicaLocation,
         chunk: &Chunk,

@@ -311,7 +311,7 @@ impl<L: Log> Service<L> {
                 self.work.notify_one();
                 self.end(op, file, outcome).await
             }
-            StreamChange::Seal { file, follows } => {
+            StreamChange::Seal { file, follows, accept_loss } => {
                 if self.stream(file, |stream| stream.writing || stream.needs_recovery())
                     == Some(true)
                     && let Some(epoch) = self.is_late(&op, file, follows)
@@ -324,6 +324,11 @@ impl<L: Log> Service<L> {
                 };
                 if let Some(epoch) = passed(&outcome, follows) {
                     return Ok(StreamReply::Epoch { epoch });
+                }
+                if let Outcome::Recover { epoch } = outcome
+                    && accept_loss
+                {
+                    self.seal_with_loss(file, epoch).await?;
                 }
                 match self.end(op, file, outcome).await {
                     Err(error) if matches!(error.kind, Kind::Fenced | Kind::Refresh) => {
@@ -522,6 +527,7 @@ impl<L: Log> Service<L> {
                 open: stream.tail().is_some(),
                 epoch: stream.epoch,
                 policy: Some(stream.policy),
+                loss_accepted: stream.loss_accepted,
             })
         })
     }

@@ -26,6 +26,8 @@ pub struct Stream {
     pub writing: bool,
     /// It takes no appends ever again.
     pub finished: bool,
+    /// An operator had it sealed without replicas that are gone: acknowledged bytes may be missing.
+    pub loss_accepted: bool,
     /// The mutation that took `epoch` and was not answered yet.
     pub opening: Option<(ClientId, u64)>,
     /// In file order. All but the last are sealed.
@@ -41,6 +43,7 @@ impl Stream {
             epoch: Epoch::NONE,
             writing: false,
             finished: false,
+            loss_accepted: false,
             opening: None,
             chunks: Vec::new(),
             spares: Vec::new(),
@@ -217,6 +220,11 @@ impl StreamMachine {
     /// The place with a number.
     pub fn place(&self, index: PlaceIndex) -> ReplicaLocation {
         self.places.get(index)
+    }
+
+    /// The number of a place, if it has one.
+    pub fn place_number(&self, place: ReplicaLocation) -> Option<PlaceIndex> {
+        self.places.find(place)
     }
 
     /// True when a stream refers to the replica of `chunk` at `place`.

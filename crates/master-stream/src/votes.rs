@@ -41,6 +41,14 @@ impl Quorum {
         Some(lens[rank.max(k) - 1]..=lens[k - 1])
     }
 
+    /// The longest length that the replicas which are left give back, however few they are: 0 when they
+    /// give back nothing. What an operator takes who gives up the others.
+    pub fn longest_left(self, lens: &[u32]) -> u32 {
+        let mut lens = lens.to_vec();
+        lens.sort_unstable_by(|a, b| b.cmp(a));
+        lens.get(self.k - 1).copied().unwrap_or(0)
+    }
+
     /// Replicas that are to hold a chunk before it is sealed where the cluster has no place for `m`:
     /// `floor` copies of the cluster's `disks`, and as many more than one as a code needs.
     pub fn holders_floor(self, floor: usize, disks: usize) -> usize {

@@ -13,13 +13,22 @@ use super::planted::{Planted, planted};
 use super::state::{Stream, StreamMachine, refused, well_placed};
 use crate::placement::ReplicaLocation;
 
-/// The parts of [`super::Action::SealTail`] and [`super::Action::SealLongerTail`].
+/// Why a tail's length is what it is.
+pub(super) enum SealedBy {
+    /// The order statistic of the votes.
+    Statistic,
+    /// A longer vote.
+    LongerVote,
+    /// The longest vote there is, by an operator's word, without replicas that are gone.
+    Operator { lost: Vec<ReplicaLocation> },
+}
+
+/// The parts of [`super::Action::SealTail`] and the actions like it.
 pub(super) struct TailSeal {
     pub epoch: Epoch,
     pub chunk: ChunkId,
     pub len: u32,
-    /// `len` is above the order statistic of the votes.
-    pub longer: bool,
+    pub by: SealedBy,
     pub votes: Vec<(ReplicaLocation, u32)>,
     pub holders: Vec<ReplicaLocation>,
     pub delete_at_ms: u64,
@@ -138,6 +147,7 @@ impl StreamMachine {
             seal.holders.iter().filter_map(|&place| self.places.find(place)).collect();
         let targets: Vec<_> = tail.slots().filter(|slot| slot.target).collect();
         let stream = self.streams.get_mut(&file).expect("found above");
+        stream.loss_accepted |= matches!(seal.by, SealedBy::Operator { .. });
         if seal.len > 0 {
             let tail = stream.tail_mut().expect("found above");
             for target in &targets {
@@ -167,9 +177,22 @@ impl StreamMachine {
             return Err(Refusal::Stale);
         }
         let quorum = tail.quorum();
-        let permitted = quorum.sealed_lens(&lens).is_some_and(|range| {
-            range.contains(&seal.len) && seal.longer == (seal.len > *range.start())
-        });
+        let by_votes = |is_longer| {
+            quorum.sealed_lens(&lens).is_some_and(|range| {
+                range.contains(&seal.len) && is_longer == (seal.len > *range.start())
+            })
+        };
+        let permitted = match &seal.by {
+            SealedBy::Statistic => by_votes(false),
+            SealedBy::LongerVote => by_votes(true),
+            SealedBy::Operator { lost } => {
+                let all: BTreeSet<_> = lost.iter().chain(&voters).collect();
+                if !lost.iter().all(vote) || all.len() != tail.voters() {
+                    return Err(Refusal::Stale);
+                }
+                seal.len == quorum.longest_left(&lens)
+            }
+        };
         let good = permitted || planted(Planted::ShortestVote) || planted(Planted::OneVote);
         let holders: Option<Vec<_>> = seal.holders.iter().map(|&place| slot(place)).collect();
         let held = |slots: Vec<Slot>| quorum.is_held(seal.len, tail.distinct(slots.into_iter()));

@@ -150,6 +150,7 @@ impl FakeState {
             open: stream.chunks.last().is_some_and(|chunk| chunk.sealed.is_none()),
             epoch: stream.epoch,
             policy: Some(stream.policy),
+            loss_accepted: false,
         })
     }
 
@@ -268,7 +269,7 @@ impl FakeState {
                 self.seal_tail(file, len);
                 Ok(StreamReply::Done { len: self.streams[&file].sealed_len() })
             }
-            StreamChange::Seal { file, follows } => {
+            StreamChange::Seal { file, follows, .. } => {
                 let stream = self.streams.get_mut(&file);
                 let stream = stream.ok_or_else(|| error(Kind::NotFound, "no such stream"))?;
                 if stream.writing && follows.is_some_and(|follows| follows != stream.epoch) {

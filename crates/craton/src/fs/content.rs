@@ -90,9 +90,18 @@ pub async fn append(client: &Client, src: &Path, path: &str, redundancy: Option<
 }
 
 /// `fs seal`.
-pub async fn seal(client: &Client, path: &str) -> Done {
-    let len = client.open(path).await?.seal().await?;
-    print_line(&format!("{path}: {len} bytes"))
+pub async fn seal(client: &Client, path: &str, accept_loss: bool) -> Done {
+    let file = client.open(path).await?;
+    if !accept_loss {
+        let len = file.seal().await?;
+        return print_line(&format!("{path}: {len} bytes"));
+    }
+    let len = file.seal_accepting_loss().await?;
+    let outcome = match file.chunks().await?.loss_accepted {
+        true => "acknowledged bytes may be missing: replicas were given up",
+        false => "nothing was lost: enough replicas were there",
+    };
+    print_line(&format!("{path}: {len} bytes; {outcome}"))
 }
 
 /// Source of bytes.

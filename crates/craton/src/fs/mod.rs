@@ -50,7 +50,7 @@ async fn dispatch(client: &Client, command: FsCommand) -> Done {
         FsCommand::Append { src, path, redundancy } => {
             content::append(client, &src, &path, redundancy).await
         }
-        FsCommand::Seal { path } => content::seal(client, &path).await,
+        FsCommand::Seal { path, accept_loss } => content::seal(client, &path, accept_loss).await,
         FsCommand::Stat { path, json } => show::stat(client, &path, json).await,
         FsCommand::Rm { paths, recursive, force } => {
             names::rm(client, &paths, recursive, force).await

@@ -176,6 +176,9 @@ struct Stat {
     /// Bytes known to be in a file whose end is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     len_at_least: Option<u64>,
+    /// An operator had it sealed without replicas that were gone; absent of what is no file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loss_accepted: Option<bool>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     chunks: Vec<Chunk>,
 }
@@ -184,7 +187,7 @@ struct Stat {
 pub async fn stat(client: &Client, path: &str, json: bool) -> Done {
     let found = client.lookup(path).await?;
     let mut facts = Facts::of(base_name(path).unwrap_or("/"), &found.node);
-    let (mut chunks, mut len_at_least) = (Vec::new(), None);
+    let (mut chunks, mut len_at_least, mut loss_accepted) = (Vec::new(), None, None);
     if matches!(found.node, Node::File { .. }) {
         let file = client.file_of(path, found)?;
         (facts.len, len_at_least) = match file.len().await {
@@ -198,6 +201,7 @@ pub async fn stat(client: &Client, path: &str, json: bool) -> Done {
             names.get(&server).cloned().unwrap_or_else(|| server.to_string())
         };
         let view = file.chunks().await?;
+        loss_accepted = Some(view.loss_accepted);
         // What a set policy has made of it, also where its record in the directory is late.
         let policy = view.policy.unwrap_or(file.policy());
         facts = facts.with_policy(policy);
@@ -226,7 +230,7 @@ pub async fn stat(client: &Client, path: &str, json: bool) -> Done {
             });
         }
     }
-    let stat = Stat { path: path.to_owned(), facts, len_at_least, chunks };
+    let stat = Stat { path: path.to_owned(), facts, len_at_least, loss_accepted, chunks };
     if json {
         return print_json(&stat);
     }
@@ -247,6 +251,9 @@ fn print_stat(stat: &Stat) -> Done {
     }
     let at_least = |len| format!("bytes     {len} or more: its writer is not heard of");
     lines.extend(stat.len_at_least.map(at_least));
+    if stat.loss_accepted == Some(true) {
+        lines.push("loss      accepted: it was sealed without replicas that were gone".to_owned());
+    }
     let with = |word: &String, compression: &Option<String>| match compression {
         Some(compression) => format!("{word} {compression}"),
         None => word.clone(),

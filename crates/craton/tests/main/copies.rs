@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::harness::{Scratch, bad, book, command, content, craton, good, json, text, wait};
+use crate::harness::{Scratch, bad, book, command, content, craton, good, json, kill9, text, wait};
 
 fn up(dir: &Path, masters: &str) {
     let flags = ["--masters", masters, "--chunkservers", "1"];
@@ -111,6 +111,38 @@ fn bytes_of_a_killed_append_are_copied() {
     // The local file has not changed since the first put: the one in the cluster has.
     done(&["put", text(&local), "/log"]);
     assert_eq!(done(&["cat", "/log"]).len(), first.len());
+}
+
+/// Two of three chunkservers are lost with the writer: an operator ends the file with what is left.
+#[test]
+fn what_is_left_of_a_file_is_sealed_by_an_operators_word() {
+    let mut scratch = Scratch::new("loss");
+    let dir = scratch.cluster("cluster");
+    good(&["cluster", "up", "--dir", text(&dir), "--masters", "1", "--chunkservers", "3"]);
+    let on = |args: &[&str]| craton(&[&["fs"], args, &["--cluster", text(&dir)]].concat());
+    let stat = || {
+        let stat = on(&["stat", "/log", "--json"]).stdout;
+        serde_json::from_slice::<serde_json::Value>(&stat).expect("JSON")
+    };
+    let bytes = content(2 << 20, 3);
+    let mut append = fed(&["fs", "append", "-", "/log", "--cluster", text(&dir)]);
+    append.stdin.as_mut().expect("a pipe").write_all(&bytes).expect("it reads");
+    wait("the bytes are acknowledged", Duration::from_secs(20), || {
+        on(&["cat", "/log"]).stdout.len() == bytes.len()
+    });
+    append.kill().expect("it can be killed");
+    append.wait().expect("it ends");
+    assert_eq!(stat()["loss_accepted"], false);
+    kill9(&dir, &["cs2", "cs3"]);
+    // It waits until they have been away for so long that they count as gone.
+    let sealed = on(&["seal", "--accept-loss", "/log"]);
+    let (said, error) = (sealed.stdout, String::from_utf8_lossy(&sealed.stderr));
+    let expected =
+        "/log: 2097152 bytes; acknowledged bytes may be missing: replicas were given up\n";
+    assert_eq!(String::from_utf8_lossy(&said), expected, "{error}");
+    assert!(on(&["cat", "/log"]).stdout == bytes, "what is left is what was written");
+    let stat = stat();
+    assert_eq!((&stat["loss_accepted"], &stat["len"]), (&true.into(), &2_097_152.into()), "{stat}");
 }
 
 #[test]

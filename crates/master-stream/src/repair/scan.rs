@@ -96,7 +96,7 @@ impl<L: Log> Service<L> {
     }
 
     /// Time for which a location has not been healthy.
-    pub(super) fn absent_for(&self, place: PlaceIndex) -> Duration {
+    pub(crate) fn absent_for(&self, place: PlaceIndex) -> Duration {
         let absent = self.repairs.absent.borrow();
         absent.get(&place).map_or(Duration::ZERO, |absence| self.env.now().since(absence.since))
     }

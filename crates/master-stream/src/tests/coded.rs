@@ -170,7 +170,7 @@ fn fragment_that_is_there_twice_gives_its_place_to_one_that_lacks() {
             writer.append(&[1; 100]).await.unwrap();
             let held: Vec<_> = writer.current.replicas.iter().map(|it| it.server).collect();
             cluster.model.crash(held[0]);
-            let seal = StreamChange::Seal { file: FILE, follows: None };
+            let seal = StreamChange::seal(FILE);
             Client::new(&cluster).change(seal).await.unwrap();
             cluster.model.crash(held[1]);
             cluster.model.restart(held[0]);
@@ -314,7 +314,7 @@ fn recovery_seals_with_what_gives_the_bytes_back_where_no_place_is_far_enough() 
             assert!(writer.current.is_coded());
             writer.append(&[1; 100]).await.unwrap();
             cluster.model.crash(writer.current.replicas[0].server);
-            let seal = StreamChange::Seal { file: FILE, follows: None };
+            let seal = StreamChange::seal(FILE);
             let sealed = Client::new(&cluster).change(seal).await;
             assert!(matches!(sealed, Ok(StreamReply::Done { len: 100 })), "{sealed:?}");
         });
@@ -377,7 +377,7 @@ fn seal_beside_a_loss(seeds: std::ops::Range<u64>) -> Result<(), String> {
                 }
                 env.elapsed()
             };
-            let seal = StreamChange::Seal { file: FILE, follows: None };
+            let seal = StreamChange::seal(FILE);
             let client = Client::new(&cluster);
             let seal = async { (client.change(seal).await, cluster.sim.elapsed()) };
             let ((sealed, at), lost_at) = futures_util::future::join(seal, wipe).await;

@@ -84,7 +84,7 @@ fn a_real_group_serves_streams() {
         assert_eq!(open(1).await, Ok(StreamReply::Writer(first.clone())), "a repeat is answered");
         let StreamReply::Writer(second) = open(2).await.unwrap() else { panic!("no grant") };
         assert_eq!((first.epoch, second.epoch), (Epoch::new(1), Epoch::new(2)));
-        let seal = change(3, StreamChange::Seal { file, follows: None });
+        let seal = change(3, StreamChange::seal(file));
         assert_eq!(seal.await, Ok(StreamReply::Done { len: 0 }));
     });
 }

@@ -45,7 +45,9 @@ fn seal_that_follows_an_older_epoch_ends_no_writer() {
     Cluster::run(&sim, &cluster, async |cluster| {
         let seal = async |follows| {
             let follows = Some(Epoch::new(follows));
-            Client::new(&cluster).change(StreamChange::Seal { file: FILE, follows }).await
+            Client::new(&cluster)
+                .change(StreamChange::Seal { file: FILE, follows, accept_loss: false })
+                .await
         };
         assert_eq!(seal(1).await.unwrap_err().kind, Kind::NotFound);
         let first = Writer::open(Client::new(&cluster), FILE).await.unwrap();

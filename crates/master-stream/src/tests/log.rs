@@ -98,7 +98,9 @@ impl World {
         }
         for (chunk, (file, bytes)) in &*self.acknowledged.borrow() {
             let acknowledged = bytes.len() as u32;
-            if self.deleted.borrow().contains(file) {
+            // An operator gave up what is acknowledged.
+            let given_up = state.stream(*file).is_some_and(|stream| stream.loss_accepted);
+            if self.deleted.borrow().contains(file) || given_up {
                 continue;
             }
             match state.chunk(*chunk) {

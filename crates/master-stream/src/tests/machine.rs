@@ -573,6 +573,41 @@ fn seal_of_an_abandoned_chunk_ends_no_other_chunk() {
     assert_eq!(ended, Outcome::Recover { epoch: Epoch::new(2) });
 }
 
+/// An operator's word names each replica that has no vote, takes the longest vote, and stays on record.
+#[test]
+fn seal_with_loss_is_of_what_is_left() {
+    let mut state = StreamMachine::new(3);
+    let place = |n: u32| ReplicaLocation { server: ServerId::new(n), disk: DiskId::new(n.into()) };
+    let (file, chunk, epoch) = (FileId::new(7), ChunkId::compose(3, 1), Epoch::new(2));
+    let op = |seq| OpId { client: ClientId::new(1), seq, acked_below: 0 };
+    let fresh = vec![(1..=3).map(place).collect()];
+    let run = |state: &mut StreamMachine, action| state.run(Command { clock_ms: 5, action });
+    run(&mut state, Action::Open { op: op(1), file, policy: Policy::plain(3, 2), fresh });
+    run(&mut state, Action::Seal { op: op(2), file });
+    let seal = |state: &mut StreamMachine, len, votes: &[(u32, u32)], lost: &[u32]| {
+        let holders = votes.iter().filter(|vote| vote.1 >= len).map(|&(n, _)| place(n)).collect();
+        let votes = votes.iter().map(|&(n, len)| (place(n), len)).collect();
+        let (lost, delete_at_ms) = (lost.iter().map(|&n| place(n)).collect(), 9);
+        let action =
+            Action::SealWithLoss { file, epoch, chunk, len, votes, lost, holders, delete_at_ms };
+        let command = Command { clock_ms: 5, action: action.clone() };
+        assert_eq!(Command::decode(&command.encode()), Ok(command));
+        run(state, action)
+    };
+    let refused = |why| Outcome::Refused { why };
+    assert_eq!(seal(&mut state, 9, &[(1, 9)], &[2]), refused(Refusal::Stale), "the third");
+    assert_eq!(seal(&mut state, 9, &[(1, 9)], &[2, 3, 4]), refused(Refusal::Stale), "no replica");
+    assert_eq!(seal(&mut state, 8, &[(1, 9)], &[2, 3]), refused(Refusal::Invalid), "shorter");
+    assert_eq!(seal(&mut state, 10, &[(1, 9)], &[2, 3]), refused(Refusal::Invalid), "longer");
+    assert!(!state.stream(file).expect("it is there").loss_accepted);
+    assert_eq!(seal(&mut state, 9, &[(1, 9)], &[2, 3]), Outcome::Done { len: 9 });
+    assert_eq!(state.check(), Ok(()));
+    let mut rows = RowCopy::default();
+    rows.follow(&mut state);
+    let again = rows.load(&state).expect("what is stored is read back");
+    assert!(again == state && again.stream(file).expect("it is there").loss_accepted);
+}
+
 /// Commands and snapshots with one byte changed: decoded to something else, or refused.
 #[test]
 fn decoders_survive_flipped_bytes() {

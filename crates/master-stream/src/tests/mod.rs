@@ -6,6 +6,7 @@ mod ends;
 mod group;
 mod late;
 mod log;
+mod loss;
 mod machine;
 mod model;
 mod repair;

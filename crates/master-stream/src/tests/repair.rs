@@ -439,8 +439,7 @@ fn place_that_was_fenced_before_its_first_byte_is_filled_and_not_damaged() {
         never(&held[2]);
         cluster.model.in_place.set(true);
         drop(writer);
-        let sealed =
-            Client::new(&cluster).change(StreamChange::Seal { file: FILE, follows: None }).await;
+        let sealed = Client::new(&cluster).change(StreamChange::seal(FILE)).await;
         assert_eq!(sealed, Ok(StreamReply::Done { len: 100 }));
         until_whole(&cluster, Duration::from_secs(10)).await;
         let now = servers(&cluster.locate(FILE, 0).await.unwrap());
@@ -609,8 +608,7 @@ fn a_spare_without_votes_does_not_hold_up_the_seal() {
         // Disks that are replaced one after the other, and no chunk of a file was on them.
         apart.iter().for_each(|&server| cluster.model.wipe(server));
         drop(writer);
-        let sealed =
-            Client::new(&cluster).change(StreamChange::Seal { file: FILE, follows: None }).await;
+        let sealed = Client::new(&cluster).change(StreamChange::seal(FILE)).await;
         assert_eq!(sealed, Ok(StreamReply::Done { len: 100 }));
     });
 }

@@ -166,10 +166,10 @@ fn a_reader_seals_what_a_lost_writer_left() {
         let mut writer = Writer::open(Client::new(&cluster), file).await.unwrap();
         writer.append(&[1; 30]).await.unwrap();
         let client = Client::new(&cluster);
-        let seal = client.change(StreamChange::Seal { file, follows: None });
+        let seal = client.change(StreamChange::seal(file));
         assert_eq!(seal.await, Ok(StreamReply::Done { len: 30 }));
         assert!(!cluster.locate(file, 0).await.unwrap().open);
-        let none = client.change(StreamChange::Seal { file: FileId::new(9), follows: None }).await;
+        let none = client.change(StreamChange::seal(FileId::new(9))).await;
         assert_eq!(none.unwrap_err().kind, Kind::NotFound);
     });
 }
@@ -185,9 +185,7 @@ fn seals_of_one_file_at_the_same_time_all_succeed() {
             let mut writer = Writer::open(Client::new(&cluster), file).await.unwrap();
             writer.append(&[1; 30]).await.unwrap();
             let clients: Vec<_> = (0..3).map(|_| Client::new(&cluster)).collect();
-            let seals = clients
-                .iter()
-                .map(|client| client.change(StreamChange::Seal { file, follows: None }));
+            let seals = clients.iter().map(|client| client.change(StreamChange::seal(file)));
             for seal in join_all(seals).await {
                 assert_eq!(seal, Ok(StreamReply::Done { len: 30 }));
             }
@@ -210,11 +208,8 @@ fn seal_that_an_opening_shuts_out_is_refused() {
             let mut writer = Writer::open(Client::new(&cluster), file).await.unwrap();
             writer.append(&[1; 30]).await.unwrap();
             let (one, other) = (Client::new(&cluster), Client::new(&cluster));
-            let (seal, next) = join(
-                one.change(StreamChange::Seal { file, follows: None }),
-                Writer::open(other, file),
-            )
-            .await;
+            let (seal, next) =
+                join(one.change(StreamChange::seal(file)), Writer::open(other, file)).await;
             if let Ok(mut next) = next {
                 next.append(&[2; 10]).await.unwrap();
                 assert!(cluster.locate(file, 0).await.unwrap().open);
@@ -287,10 +282,7 @@ fn chunk_of_two_replicas_is_sealed_though_one_votes_late() {
         let mut writer = Writer::open(Client::new(&inner), file).await.unwrap();
         assert_eq!((writer.current.replicas.len(), writer.current.acks), (2, 2));
         writer.append(&[1; 30]).await.unwrap();
-        Client::new(&inner)
-            .change(StreamChange::Seal { file, follows: None })
-            .await
-            .expect("two are enough");
+        Client::new(&inner).change(StreamChange::seal(file)).await.expect("two are enough");
     });
     sim.run(task).expect("no stall").expect("it is sealed");
     assert_eq!(cluster.world.violation.borrow().clone(), None);
@@ -321,7 +313,7 @@ fn seal_after_a_silent_loss(policy: Policy) -> Option<String> {
             replica.bytes.truncate(30);
             replica.durable = 30;
         }
-        let _ = Client::new(&inner).change(StreamChange::Seal { file, follows: None }).await;
+        let _ = Client::new(&inner).change(StreamChange::seal(file)).await;
     });
     sim.run(task).expect("no stall").expect("no crash");
     cluster.world.violation.borrow().clone()
@@ -360,7 +352,7 @@ fn bytes_in_flight_that_cannot_be_copied_are_given_up() {
             replica.durable = 40;
         }
         cluster.model.rot(place.server, 35);
-        let seal = Client::new(&cluster).change(StreamChange::Seal { file, follows: None }).await;
+        let seal = Client::new(&cluster).change(StreamChange::seal(file)).await;
         assert_eq!(seal, Ok(StreamReply::Done { len: 30 }));
     });
     assert!(sim.marks().contains_key("bytes above the statistic given up"));
@@ -383,7 +375,7 @@ fn replica_that_was_fenced_before_its_creation_is_filled_and_votes() {
             cluster.model.crash(servers[1]);
             cluster.model.cut.borrow_mut().clear();
             let client = Client::new(&cluster);
-            let seal = client.change(StreamChange::Seal { file, follows: None }).await;
+            let seal = client.change(StreamChange::seal(file)).await;
             assert_eq!(seal, Ok(StreamReply::Done { len: 30 }));
         });
     }

@@ -89,8 +89,7 @@ async fn load(cluster: Rc<Cluster>, number: u64) {
         };
         match draw(12) {
             0 => {
-                let _ =
-                    Client::new(&cluster).change(StreamChange::Seal { file, follows: None }).await;
+                let _ = Client::new(&cluster).change(StreamChange::seal(file)).await;
             }
             1 => {
                 let view = cluster.locate(file, draw(200)).await;
@@ -123,7 +122,7 @@ async fn load(cluster: Rc<Cluster>, number: u64) {
 async fn check_quiet(cluster: Rc<Cluster>) -> Result<(), String> {
     let files: Vec<_> = cluster.world.state.borrow().streams().map(|(file, _)| file).collect();
     for file in files {
-        let sealed = Client::new(&cluster).change(StreamChange::Seal { file, follows: None }).await;
+        let sealed = Client::new(&cluster).change(StreamChange::seal(file)).await;
         if let Err(error) = sealed
             && error.kind != base::Kind::NotFound
         {

@@ -57,7 +57,7 @@ fn opening_is_not_kept_for_a_leader_that_may_come() {
                 (ControlError::decode(&answer.body).expect("none leads").kind, env.now() - begun)
             };
             let opened = ask(&endpoint, open).await;
-            let sealed = ask(&endpoint, StreamChange::Seal { file, follows: None }).await;
+            let sealed = ask(&endpoint, StreamChange::seal(file)).await;
             let deleted = ask(&endpoint, StreamChange::Delete { file }).await;
             (opened, sealed, deleted)
         });

@@ -193,6 +193,9 @@ pub enum StreamChange {
         file: FileId,
         /// Epoch of the writer that is gone. Absent from clients before decision 83: whichever it is.
         follows: Option<Epoch>,
+        /// An operator's word (`protocols-tail.md` 8.8 e): where too few replicas for a recovery are
+        /// left, and the others are gone for good, the longest that is left is the file's end.
+        accept_loss: bool,
     },
     /// The namespace has dropped the file's last name.
     Delete {
@@ -209,6 +212,13 @@ pub enum StreamChange {
         /// The namespace's grant.
         grant: [u8; 16],
     },
+}
+
+impl StreamChange {
+    /// A seal, whichever writer it follows.
+    pub fn seal(file: FileId) -> StreamChange {
+        StreamChange::Seal { file, follows: None, accept_loss: false }
+    }
 }
 
 /// Right and chunks of a writer.
@@ -241,6 +251,8 @@ pub struct StreamView {
     /// Policy of the chunks that it gets from now on; absent from masters before 0.2, and while
     /// nothing was ever written.
     pub policy: Option<Policy>,
+    /// An operator had it sealed without replicas that are gone: acknowledged bytes may be missing.
+    pub loss_accepted: bool,
 }
 
 /// A successful answer of a stream partition.

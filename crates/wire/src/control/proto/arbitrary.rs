@@ -391,8 +391,8 @@ fn stream_change() -> impl Strategy<Value = StreamChange> {
             (finish, any::<bool>()), (left, vec(server(), 0..=PLACES_MAX)) => {
             StreamChange::Close { file, epoch, sealed, finish, left }
         }),
-        made!((file, file()), (follows, option::of(epoch())) => {
-            StreamChange::Seal { file, follows }
+        made!((file, file()), (follows, option::of(epoch())), (accept_loss, any::<bool>()) => {
+            StreamChange::Seal { file, follows, accept_loss }
         }),
         file().prop_map(|file| StreamChange::Delete { file }),
         made!((file, file()), (policy, policy()), (grant, any::<[u8; 16]>()) => {
@@ -430,8 +430,8 @@ fn stream_reply() -> impl Strategy<Value = StreamReply> {
     });
     let view = made!((file, file()), (chunks, vec(chunk_place(), 0..3)),
         (sealed_len, any::<u64>()), (open, any::<bool>()), (epoch, epoch()),
-        (policy, option::of(policy())) => {
-        StreamView { file, chunks, sealed_len, open, epoch, policy }
+        (policy, option::of(policy())), (loss_accepted, any::<bool>()) => {
+        StreamView { file, chunks, sealed_len, open, epoch, policy, loss_accepted }
     });
     prop_oneof![
         grant.prop_map(StreamReply::Writer),

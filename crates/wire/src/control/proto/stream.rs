@@ -121,7 +121,7 @@ impl Proto for StreamChange {
 
     fn to_pb(&self) -> pb::StreamChange {
         use pb::stream_change::{Advance, Change, Close, Extend, Open, SetPolicy};
-        let mut named = None;
+        let (mut named, mut accept_loss) = (None, false);
         let change = match self {
             StreamChange::Open { file, policy, grant, spares, purpose, follows } => {
                 named = *follows;
@@ -161,8 +161,8 @@ impl Proto for StreamChange {
                 finish: *finish,
                 left: numbers(left),
             }),
-            StreamChange::Seal { file, follows } => {
-                named = *follows;
+            StreamChange::Seal { file, follows, accept_loss: accepted } => {
+                (named, accept_loss) = (*follows, *accepted);
                 Change::Seal(file.get())
             }
             StreamChange::Delete { file } => Change::Delete(file.get()),
@@ -172,7 +172,7 @@ impl Proto for StreamChange {
                 grant: grant.to_vec(),
             }),
         };
-        pb::StreamChange { change: Some(change), follows: named.map(Epoch::get) }
+        pb::StreamChange { change: Some(change), follows: named.map(Epoch::get), accept_loss }
     }
 
     fn from_pb(pb: pb::StreamChange) -> Result<StreamChange, WireError> {
@@ -216,7 +216,9 @@ impl Proto for StreamChange {
                     left: left(pb.left, "StreamChange.Close.left")?,
                 }
             }
-            Change::Seal(file) => StreamChange::Seal { file: FileId::new(file), follows },
+            Change::Seal(file) => {
+                StreamChange::Seal { file: FileId::new(file), follows, accept_loss: pb.accept_loss }
+            }
             Change::Delete(file) => StreamChange::Delete { file: FileId::new(file) },
             Change::SetPolicy(pb) => StreamChange::SetPolicy {
                 file: FileId::new(pb.file),
@@ -341,6 +343,7 @@ impl Proto for StreamView {
             open: self.open,
             epoch: self.epoch.get(),
             policy: self.policy.as_ref().map(Proto::to_pb),
+            loss_accepted: self.loss_accepted,
         }
     }
 
@@ -353,6 +356,7 @@ impl Proto for StreamView {
             open: pb.open,
             epoch: Epoch::new(pb.epoch),
             policy: pb.policy.map(Proto::from_pb).transpose()?,
+            loss_accepted: pb.loss_accepted,
         })
     }
 }
