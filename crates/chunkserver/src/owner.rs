@@ -223,6 +223,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             failed: true,
             reason,
             addr: None,
+            background: None,
         })
     }
 }

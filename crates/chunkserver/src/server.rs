@@ -363,6 +363,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                     false => info.reason,
                 },
                 addr: self.0.addr.get(),
+                background: Some(disk.share.work()),
             }
         };
         let left_out = |(path, reason): (&String, &String)| DiskReport {
@@ -374,6 +375,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             failed: true,
             reason: reason.clone(),
             addr: None,
+            background: None,
         };
         let absent = self.0.left_out.borrow();
         let disks = self.0.disks.borrow();

@@ -13,6 +13,7 @@ use std::time::Duration;
 use metrics::{Distribution, Histogram};
 use runtime::sync::Notify;
 use runtime::{Env, Instant};
+use wire::control::BackgroundWork;
 
 use crate::limits::{
     SHARE_JUDGED, SHARE_RECENT, SHARE_SAMPLES_MIN, SHARE_SUFFERS_PER_MILLE, SHARE_WAITING_MAX,
@@ -222,6 +223,11 @@ impl DiskShare {
     /// The share that background work has beside foreground work now, in thousandths of the disk's time.
     pub(crate) fn per_mille(&self) -> u32 {
         self.limits.busy * self.allowance.get() / 1000
+    }
+
+    /// For heartbeats.
+    pub(crate) fn work(&self) -> BackgroundWork {
+        BackgroundWork { share: self.per_mille(), waiting: self.waiting.borrow().len() as u32 }
     }
 }
 

@@ -162,6 +162,18 @@ pub struct Disk {
     pub used_bytes: u64,
     /// Replicas on it.
     pub chunks: u64,
+    /// Its copies and scrub.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub background: Option<Background>,
+}
+
+/// Background work of a disk.
+#[derive(Serialize, Clone, Copy, Debug)]
+pub struct Background {
+    /// Part of the disk's time that it has beside foreground work, in thousandths.
+    pub share_per_mille: u32,
+    /// Operations that wait for their turn.
+    pub waiting: u32,
 }
 
 /// Counts of chunks.
@@ -173,6 +185,9 @@ pub struct Chunks {
     pub under_replicated: u64,
     /// With too few to be read.
     pub lost: u64,
+    /// Of those that can be read, how many survive so many more losses of a replica: none, one, two,
+    /// three or more.
+    pub survive: [u64; 4],
 }
 
 /// Repair since the leaders took over.
@@ -271,6 +286,8 @@ pub async fn gather(client: &Client) -> Result<Picture, Failure> {
         picture.chunks.total += answer.chunks;
         picture.chunks.under_replicated += answer.under_replicated;
         picture.chunks.lost += answer.lost;
+        let survive = picture.chunks.survive.iter_mut().zip(answer.survive);
+        survive.for_each(|(sum, one)| *sum += one);
         picture.repair.pending += answer.repair.pending;
         picture.repair.done += answer.repair.done;
         picture.repair.bytes += answer.repair.bytes;
@@ -409,6 +426,9 @@ fn disk(disk: DiskReport) -> Disk {
         capacity_bytes: disk.capacity,
         used_bytes: disk.used,
         chunks: disk.chunks,
+        background: disk
+            .background
+            .map(|work| Background { share_per_mille: work.share, waiting: work.waiting }),
     }
 }
 
@@ -455,6 +475,7 @@ fn print(picture: &Picture) -> Done {
             print_line(&format!("{}: {} has failed: {}", server.id, disk.path, disk.reason))?;
         }
     }
+    print_background(picture)?;
     print_orders(picture)?;
     for one in &picture.stopped {
         print_line(&format!(
@@ -466,11 +487,12 @@ fn print(picture: &Picture) -> Done {
     print_block(picture)?;
     let Picture { chunks, repair, names, bytes: volume, .. } = picture;
     print_line(&format!(
-        "\nchunks  {} in all, {} under-replicated, {} lost\nrepair  {} pending, {} done, {}\n\
+        "\nchunks  {} in all, {} under-replicated, {} lost{}\nrepair  {} pending, {} done, {}\n\
          names   {} files, {} directories\nbytes   {} logical, {} physical, of it {} unreferenced",
         chunks.total,
         chunks.under_replicated,
         chunks.lost,
+        redundancy(chunks),
         repair.pending,
         repair.done,
         bytes(repair.bytes),
@@ -480,6 +502,32 @@ fn print(picture: &Picture) -> Done {
         bytes(volume.physical),
         bytes(volume.unreferenced),
     ))
+}
+
+/// Chunks by how many losses of a replica they still survive; nothing of those of which there are none.
+fn redundancy(chunks: &Chunks) -> String {
+    let words = ["no loss", "one", "two", "three or more"];
+    let some = words.iter().zip(chunks.survive).filter(|&(_, count)| count > 0);
+    let parts: Vec<_> = some.map(|(word, count)| format!("{count} survive {word}")).collect();
+    if parts.is_empty() { String::new() } else { format!("\n        {}", parts.join(", ")) }
+}
+
+/// Disks whose background work waits for its turn.
+fn print_background(picture: &Picture) -> Done {
+    for server in &picture.chunkservers {
+        for disk in &server.disks {
+            let Some(work) = disk.background.filter(|work| work.waiting > 0) else { continue };
+            print_line(&format!(
+                "{}: {} copies or reads of scrub wait at {}: they have {:.1} % of its time beside other \
+                 work",
+                server.id,
+                work.waiting,
+                disk.path,
+                f64::from(work.share_per_mille) / 10.0
+            ))?;
+        }
+    }
+    Ok(())
 }
 
 /// What operators have ordered.
@@ -545,6 +593,13 @@ fn print_block(picture: &Picture) -> Done {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn redundancy_is_shown_by_what_it_survives() {
+        let text = |survive| redundancy(&Chunks { survive, ..Chunks::default() });
+        assert_eq!(text([0; 4]), "");
+        assert_eq!(text([2, 0, 31, 0]), "\n        2 survive no loss, 31 survive two");
+    }
 
     #[test]
     fn names_are_in_natural_order() {

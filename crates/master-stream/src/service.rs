@@ -66,6 +66,9 @@ pub struct StreamStatus {
     pub under_replicated: u64,
     /// Of them, with too few healthy replicas to read.
     pub lost: u64,
+    /// Of those that can be read, how many survive so many more losses of a replica: none, one, two,
+    /// three or more.
+    pub survive: [u64; 4],
     /// Bytes in sealed chunks.
     pub logical_bytes: u64,
     /// Bytes of replicas that no stream refers to.
@@ -74,6 +77,14 @@ pub struct StreamStatus {
     pub repair: RepairStatus,
     /// Chunks moved to other disks for balance.
     pub moved: u64,
+}
+
+/// Chunks by their redundancy, see [`StreamStatus`].
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Danger {
+    pub under_replicated: u64,
+    pub lost: u64,
+    pub survive: [u64; 4],
 }
 
 pub(crate) struct Service<L> {
@@ -94,8 +105,8 @@ pub(crate) struct Service<L> {
     /// Replicas reported as damaged, to be checked.
     pub(crate) reports: RefCell<BTreeSet<(ChunkId, ReplicaLocation)>>,
     pub(crate) repair: Cell<RepairStatus>,
-    /// Under-replicated and lost chunks at the last scan.
-    pub(crate) under_replicated: Cell<(u64, u64)>,
+    /// Chunks in danger at the last scan.
+    pub(crate) danger: Cell<Danger>,
     pub(crate) repairs: Repairs,
 }
 
@@ -117,7 +128,7 @@ impl<L: Log> StreamService<L> {
             work: Notify::new(),
             reports: RefCell::default(),
             repair: Cell::default(),
-            under_replicated: Cell::default(),
+            danger: Cell::default(),
             repairs: Repairs::new(env),
         }))
     }
@@ -188,12 +199,13 @@ impl<L: Log> StreamService<L> {
     pub fn status(&self) -> StreamStatus {
         let (chunks, logical_bytes) =
             self.0.log.with_state(|state| (state.chunks(), state.logical_bytes()));
-        let (under_replicated, lost) = self.0.under_replicated.get();
+        let Danger { under_replicated, lost, survive } = self.0.danger.get();
         let (repair, moved) = (self.0.repair.get(), self.0.repairs.moves.get());
         StreamStatus {
             chunks,
             under_replicated,
             lost,
+            survive,
             logical_bytes,
             unreferenced_bytes: self.0.repairs.unreferenced.borrow().values().sum(),
             repair,

@@ -356,6 +356,7 @@ impl Master {
             sum.under_replicated += one.under_replicated;
             sum.moved += one.moved;
             sum.lost += one.lost;
+            sum.survive.iter_mut().zip(one.survive).for_each(|(sum, one)| *sum += one);
             sum.logical_bytes += one.logical_bytes;
             sum.unreferenced_bytes += one.unreferenced_bytes;
             sum.repair.pending += one.repair.pending;

@@ -142,6 +142,10 @@ fn what_is_left_of_a_file_is_sealed_by_an_operators_word() {
     assert_eq!(String::from_utf8_lossy(&said), expected, "{error}");
     assert!(on(&["cat", "/log"]).stdout == bytes, "what is left is what was written");
     let stat = stat();
+    wait("its danger is counted", Duration::from_secs(10), || {
+        let status = json(&["status", "--json", "--cluster", text(&dir)]);
+        status["chunks"]["survive"] == serde_json::json!([1, 0, 0, 0])
+    });
     assert_eq!((&stat["loss_accepted"], &stat["len"]), (&true.into(), &2_097_152.into()), "{stat}");
 }
 

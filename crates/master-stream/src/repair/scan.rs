@@ -12,12 +12,12 @@ use super::drain::{begin_tally, tally_draining};
 use super::judged::{Judged, Worth, distinct, is_complete, margin};
 use crate::limits::{ABANDONED_MAX, QUIET_FRESH, SCAN_SLICE};
 use crate::placement::{ClusterView, PlaceState, ReplicaLocation};
+use crate::service::Danger;
 use crate::{Action, Chunk, Log, Outcome, PlaceIndex, Service, Slot, Stream, StreamMachine};
 
 #[derive(Default)]
 struct Tally {
-    under_replicated: u64,
-    lost: u64,
+    danger: Danger,
     queue: BTreeSet<(usize, ChunkId)>,
     /// Files to seal, with the writer and the open chunk that were seen.
     abandoned: BTreeMap<FileId, (Epoch, ChunkId)>,
@@ -44,7 +44,7 @@ impl<L: Log> Service<L> {
             if !self.leads() {
                 continue;
             }
-            self.under_replicated.set((tally.under_replicated, tally.lost));
+            self.danger.set(tally.danger);
             *self.repairs.draining.borrow_mut() = tally.draining;
             let under_replicated: BTreeSet<_> = tally.queue.iter().map(|&(_, id)| id).collect();
             let mut queue = tally.queue;
@@ -199,7 +199,11 @@ impl<L: Log> Service<L> {
         let serves = |replica: &Judged| replica.serves() && !replica.late;
         let serving = distinct(chunk, &replicas, serves);
         if serving < copies {
-            tally.under_replicated += 1;
+            tally.danger.under_replicated += 1;
+        }
+        if let Some(survives) = margin(chunk, serving).checked_sub(1) {
+            let most = tally.danger.survive.len() - 1;
+            tally.danger.survive[survives.min(most)] += 1;
         }
         // Servers without a heartbeat since this master's start are no loss yet.
         let unheard = |place: ReplicaLocation| {
@@ -214,7 +218,7 @@ impl<L: Log> Service<L> {
         let partly = |replica: &Judged| replica.is_last_resort() && !torn();
         let hope = |replica: &Judged| serves(replica) || hoped(replica) || partly(replica);
         if serving < chunk.data() && distinct(chunk, &replicas, hope) < chunk.data() {
-            tally.lost += 1;
+            tally.danger.lost += 1;
         }
         if open {
             if replicas.len() < copies && view.has_room_for(chunk.copies) {

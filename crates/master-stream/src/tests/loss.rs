@@ -184,3 +184,30 @@ fn silent_server_is_not_given_up() {
         plant(None);
     }
 }
+
+/// Chunks are counted by the losses that they still survive.
+#[test]
+fn status_counts_chunks_by_what_they_survive() {
+    for (policy, by_losses) in [
+        (Policy::rep(3), [[0, 0, 1, 0], [0, 1, 0, 0], [1, 0, 0, 0], [0; 4]]),
+        (Policy::ec(2, 2), [[0, 0, 1, 0], [0, 1, 0, 0], [1, 0, 0, 0], [0; 4]]),
+        (Policy::rep(5), [[0, 0, 0, 1], [0, 0, 0, 1], [0, 0, 1, 0], [0, 1, 0, 0]]),
+    ] {
+        let sim = Sim::new(8);
+        let cluster = cluster(&sim, policy);
+        Cluster::run(&sim, &cluster, async move |cluster| {
+            let mut writer = Writer::open(Client::new(&cluster), FILE).await.unwrap();
+            let servers: Vec<_> = writer.current.replicas.iter().map(|it| it.server).collect();
+            writer.append(&[1; 30]).await.unwrap();
+            assert_eq!(writer.close(false).await, Ok(30));
+            for (at, expected) in by_losses.into_iter().enumerate() {
+                if at > 0 {
+                    cluster.model.crash(servers[at - 1]);
+                }
+                cluster.sim.sleep(Duration::from_secs(3)).await;
+                let status = cluster.services[0].status();
+                assert_eq!((status.survive, status.chunks), (expected, 1), "{policy:?} {at}");
+            }
+        });
+    }
+}

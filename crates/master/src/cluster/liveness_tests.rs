@@ -45,8 +45,17 @@ impl Bed {
         self.seq += 1;
         let (addr, path) = (([127, 0, 0, 1], server as u16).into(), "/d".to_owned());
         let (failed, reason) = (false, String::new());
-        let report =
-            DiskReport { disk, path, capacity: 1, used: 0, chunks: 0, failed, reason, addr: None };
+        let report = DiskReport {
+            disk,
+            path,
+            capacity: 1,
+            used: 0,
+            chunks: 0,
+            failed,
+            reason,
+            addr: None,
+            background: None,
+        };
         let heartbeat = Heartbeat {
             server: ServerId::new(server),
             addr,

@@ -287,7 +287,8 @@ impl ClusterService {
         let now = self.0.env.now();
         let hosts = self.0.router.hosts().into_iter();
         let leads = hosts.filter(|host| host.leadership().leading).map(|host| host.name());
-        let StreamStatus { chunks, under_replicated, lost, logical_bytes, .. } = led.streams;
+        let StreamStatus { chunks, under_replicated, lost, survive, logical_bytes, .. } =
+            led.streams;
         ClusterStatus {
             master: self.0.master,
             leads: leads.collect(),
@@ -295,6 +296,7 @@ impl ClusterService {
             chunks,
             under_replicated,
             lost,
+            survive,
             files: led.files,
             dirs: led.dirs,
             logical_bytes,

@@ -225,6 +225,17 @@ pub struct DiskReport {
     pub reason: String,
     /// Address of calls for this disk, if not the server's.
     pub addr: Option<SocketAddr>,
+    /// Its background work; absent from chunkservers that do not say it, and of disks that do not serve.
+    pub background: Option<BackgroundWork>,
+}
+
+/// Copies and scrub of a disk (C20).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BackgroundWork {
+    /// Part of the disk's time that they have beside foreground work now, in thousandths.
+    pub share: u32,
+    /// Operations that wait for their turn.
+    pub waiting: u32,
 }
 
 /// Sent by a chunkserver every heartbeat interval.
@@ -431,6 +442,9 @@ pub struct ClusterStatus {
     pub under_replicated: u64,
     /// Of them, with too few healthy replicas to read.
     pub lost: u64,
+    /// Of those that can be read, how many survive so many more losses of a replica: none, one, two,
+    /// three or more. All 0 from a master that does not count them.
+    pub survive: [u64; 4],
     /// Files of the namespace partitions it leads.
     pub files: u64,
     /// Directories of the namespace partitions it leads.

@@ -69,7 +69,8 @@ fn group() -> impl Strategy<Value = Group> {
 
 fn disk_report() -> impl Strategy<Value = DiskReport> {
     made!((disk, disk()), (path, "\\PC{0,40}"), (counts, any::<[u64; 3]>()),
-        (failed, any::<bool>()), (reason, "\\PC{0,40}"), (addr, option::of(addr())) => DiskReport {
+        (failed, any::<bool>()), (reason, "\\PC{0,40}"), (addr, option::of(addr())),
+        (work, option::of(any::<(u32, u32)>())) => DiskReport {
         disk,
         path,
         capacity: counts[0],
@@ -78,6 +79,7 @@ fn disk_report() -> impl Strategy<Value = DiskReport> {
         failed,
         reason,
         addr,
+        background: work.map(|(share, waiting)| BackgroundWork { share, waiting }),
     })
 }
 
@@ -203,7 +205,7 @@ fn cluster_reply() -> impl Strategy<Value = ClusterReply> {
         StoppedCollection { partition, server, disk, unknown, reported }
     });
     let status = made!((master, 1..=u64::MAX), (leads, vec(group(), 0..4)),
-        (servers, vec(server_status, 0..3)), (n, any::<[u64; 10]>()),
+        (servers, vec(server_status, 0..3)), (n, any::<[u64; 10]>()), (survive, any::<[u64; 4]>()),
         (stopped, vec(stopped, 0..3)), (draining, vec(holdings(), 0..2)),
         (balance_paused, any::<bool>()) => ClusterStatus {
         master,
@@ -212,6 +214,7 @@ fn cluster_reply() -> impl Strategy<Value = ClusterReply> {
         chunks: n[0],
         under_replicated: n[1],
         lost: n[2],
+        survive,
         files: n[3],
         dirs: n[4],
         logical_bytes: n[5],

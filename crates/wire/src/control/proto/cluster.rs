@@ -14,9 +14,9 @@ use crate::control::limits::{
     STOPPED_MAX,
 };
 use crate::control::{
-    AbnormalServer, AbnormalServers, AbnormalVersion, ClusterInfo, ClusterReply, ClusterRequest,
-    ClusterStatus, DiskReport, Group, Heartbeat, Holdings, LockChange, MasterInfo, MemberChange,
-    Registration, RepairStatus, ServerOrder, ServerStatus, StoppedCollection,
+    AbnormalServer, AbnormalServers, AbnormalVersion, BackgroundWork, ClusterInfo, ClusterReply,
+    ClusterRequest, ClusterStatus, DiskReport, Group, Heartbeat, Holdings, LockChange, MasterInfo,
+    MemberChange, Registration, RepairStatus, ServerOrder, ServerStatus, StoppedCollection,
 };
 use base::limits::PATH_MAX;
 
@@ -86,6 +86,9 @@ impl Proto for DiskReport {
             failed: self.failed,
             reason: cut(&self.reason, REASON_MAX).to_owned(),
             addr: self.addr.map(addr_bytes).unwrap_or_default(),
+            background: self
+                .background
+                .map(|BackgroundWork { share, waiting }| pb::BackgroundWork { share, waiting }),
         }
     }
 
@@ -102,6 +105,9 @@ impl Proto for DiskReport {
                 true => None,
                 false => Some(addr_from(&pb.addr, "DiskReport.addr")?),
             },
+            background: pb
+                .background
+                .map(|pb::BackgroundWork { share, waiting }| BackgroundWork { share, waiting }),
         })
     }
 }
@@ -516,6 +522,10 @@ impl Proto for ClusterStatus {
             unreferenced_bytes: self.unreferenced_bytes,
             draining: all(&self.draining),
             balance_paused: self.balance_paused,
+            survive: {
+                let last = self.survive.iter().rposition(|&count| count > 0);
+                self.survive[..last.map_or(0, |last| last + 1)].to_vec()
+            },
         }
     }
 
@@ -535,6 +545,14 @@ impl Proto for ClusterStatus {
             stopped: each(pb.stopped, STOPPED_MAX, "ClusterStatus.stopped", Proto::from_pb)?,
             draining: each(pb.draining, DRAINING_MAX, "ClusterStatus.draining", Proto::from_pb)?,
             balance_paused: pb.balance_paused,
+            // A later master may count further: they are among those of three or more.
+            survive: pb.survive.iter().enumerate().fold(
+                [0; 4],
+                |mut sum: [u64; 4], (at, count)| {
+                    sum[at.min(3)] = sum[at.min(3)].saturating_add(*count);
+                    sum
+                },
+            ),
         })
     }
 }

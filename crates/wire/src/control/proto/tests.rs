@@ -257,6 +257,7 @@ fn missing_names_silent_servers_and_failed_disks() {
         failed,
         reason: "it is missing".to_owned(),
         addr: None,
+        background: None,
     };
     let server = |number: u32, alive: bool, failed: bool| ServerStatus {
         server: base::ServerId::new(number),
