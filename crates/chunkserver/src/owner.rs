@@ -222,7 +222,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             chunks: 0,
             failed: true,
             reason,
-            addr: None,
+            addr: self.0.addr.get(),
             background: None,
         })
     }

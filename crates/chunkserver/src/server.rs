@@ -19,6 +19,7 @@ use crate::config::Config;
 use crate::limits::{
     APPEND_BYTES_INFLIGHT_MAX, DISK_WATCH_PAUSE, JUDGE_PAUSE, READ_BYTES_INFLIGHT_MAX,
 };
+use crate::new_stores::NewStores;
 use crate::owner::{DiskOwner, Home};
 use crate::probe::Probes;
 use crate::scrub_rate::ScrubRate;
@@ -108,7 +109,10 @@ pub(crate) struct ChunkserverInner<S> {
     pub(crate) config: Config,
     pub(crate) disks: RefCell<BTreeMap<DiskId, Rc<Disk<S>>>>,
     /// Disks that are not served: path and reason.
-    left_out: RefCell<BTreeMap<String, String>>,
+    pub(crate) left_out: RefCell<BTreeMap<String, String>>,
+    /// Makes stores, where this process can; and the paths where one is being made.
+    pub(crate) new_stores: RefCell<Option<Rc<dyn NewStores>>>,
+    pub(crate) replacing: RefCell<BTreeSet<String>>,
     stopped: Cell<bool>,
     /// Committed lengths of open chunks, as their writers reported them (`protocols.md` 1.6).
     pub(crate) committed: RefCell<Map<ChunkId, (Epoch, u32)>>,
@@ -183,6 +187,8 @@ impl<S: ChunkStore> Chunkserver<S> {
             env: env.clone(),
             endpoint: endpoint.clone(),
             left_out: RefCell::new(config.left_out.iter().cloned().collect()),
+            new_stores: RefCell::default(),
+            replacing: RefCell::default(),
             stopped: Cell::new(false),
             config,
             disks: RefCell::new(disks),
@@ -374,7 +380,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             chunks: 0,
             failed: true,
             reason: reason.clone(),
-            addr: None,
+            addr: self.0.addr.get(),
             background: None,
         };
         let absent = self.0.left_out.borrow();

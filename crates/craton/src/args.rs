@@ -11,7 +11,9 @@ use crate::exit::{EXIT_CODES, Failure};
 use crate::fs::policy::PolicyCommand;
 use crate::masters::args::MastersCommand;
 use crate::sizes::{parse_length, parse_size};
-use crate::upkeep::args::{DecommissionArgs, DrainArgs, MaintenanceArgs, RebalanceArgs};
+use crate::upkeep::args::{
+    DecommissionArgs, DiskCommand, DrainArgs, MaintenanceArgs, RebalanceArgs,
+};
 use crate::volume::VolumeCommand;
 
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (commit ", env!("CRATON_COMMIT"), ")");
@@ -107,6 +109,15 @@ pub enum Command {
         /// How.
         #[command(flatten)]
         args: MaintenanceArgs,
+    },
+    /// Replace a chunkserver's disk
+    Disk {
+        /// Which cluster.
+        #[command(flatten)]
+        connection: Connection,
+        /// What to do.
+        #[command(subcommand)]
+        command: DiskCommand,
     },
     /// Show or change whether chunks are moved until the disks are even
     Rebalance {

@@ -1,7 +1,6 @@
 //! `craton store`: inspects a chunk store that no process has open.
 
-use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use base::GIB;
@@ -64,28 +63,16 @@ fn done(path: &Path, disk: &base::DiskId) -> Done {
     print_line(&format!("{} is {disk}: name it in a [[stores]] section", path.display()))
 }
 
-/// Bytes at a device's beginning that identify file systems and partition tables.
-const LOOK: usize = 1 << 20;
-
 fn format_device(device: &Path, is_block: bool, shape: Shape) -> Done {
     let Shape { unit_kib, capacity, force } = shape;
     let say = |why: &str| Failure::setup(format!("{} {why}", device.display()));
     if !is_block {
         return Err(say("is no directory and no block device: name one of them"));
     }
-    // The kernel refuses a second one, and one that is mounted.
-    let mut alone = std::fs::File::options();
-    alone.read(true).write(true).custom_flags(rustix::fs::OFlags::EXCL.bits() as i32);
-    let mut file = alone.open(device).map_err(|error| io("use", device, &error))?;
-    let mut start = Vec::new();
-    (&mut file)
-        .take(LOOK as u64)
-        .read_to_end(&mut start)
-        .map_err(|error| io("read", device, &error))?;
-    if !force && start.iter().any(|&byte| byte != 0) {
+    let (there, is_empty) = roles::format::measure_device(device)?;
+    if !force && !is_empty {
         return Err(say("is not empty: --force gives up what lies on it"));
     }
-    let there = file.seek(SeekFrom::End(0)).map_err(|error| io("measure", device, &error))?;
     let options = crate::format::options(unit_kib, capacity.unwrap_or(there));
     let options = FormatOptions { raw: true, force, ..options };
     let runtime = crate::connect::runtime()?;

@@ -1,16 +1,18 @@
 //! The role of a chunkserver.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::DiskId;
-use chunkserver::{Chunkserver, ShardDirectory};
+use chunkserver::{Chunkserver, NewStores, ShardDirectory};
 use chunkstore::flash::{Counters, FlashStore};
 use chunkstore::{ChunkStore, StoreInfo};
+use futures_util::future::LocalBoxFuture;
 use metrics::Exposition;
-use runtime::sync::{oneshot, watch};
+use runtime::sync::{Notify, oneshot, watch};
 use runtime::{Class, Duration, Env, Handle};
 use transport::{Endpoint, Identity, Limits};
 use wire::handshake::ClusterKey;
@@ -20,7 +22,7 @@ use crate::error::Error;
 use crate::http::{self, Pages};
 use crate::seams::{Plain, Seams, Stores};
 use crate::stores::{Unopened, UnopenedState};
-use crate::{Build, check_ports, config, probe};
+use crate::{Build, check_ports, config, format, probe};
 
 /// Address of shard `index`: each has the next port.
 fn shard_addr(config: &config::Chunkserver, index: usize) -> SocketAddr {
@@ -256,26 +258,28 @@ impl<S: Stores, T: Fn(&mut chunkserver::Config) + Clone + 'static> Setup<S, T> {
         let server =
             Chunkserver::shard(env, endpoint.clone(), settings, opened, &self.directory).await?;
         self.disks.leave_out(failed.len());
-        if !waiting.is_empty() {
-            let waits = self.clone().wait_for(env.clone(), server.clone(), waiting);
-            env.spawn(Class::Background, "absent disks", waits);
-        }
+        let waiting = Rc::new(Waiting { stores: RefCell::new(waiting), more: Notify::new() });
+        let waits = self.clone().wait_for(env.clone(), server.clone(), waiting.clone());
+        env.spawn(Class::Background, "absent disks", waits);
+        server.replace_by(Rc::new(Maker { setup: self.clone(), env: env.clone(), waiting }));
         Ok((Shard { server, stores, endpoint }, failed))
     }
 
-    /// Serves disks that did not open at the start, each once it does.
-    async fn wait_for(
-        self,
-        env: Env,
-        server: Chunkserver<S::Store>,
-        mut waiting: Vec<config::Store>,
-    ) {
-        while !waiting.is_empty() && !server.has_stopped() {
+    /// Serves disks that did not open at the start, or are replaced, each once it opens.
+    async fn wait_for(self, env: Env, server: Chunkserver<S::Store>, waiting: Rc<Waiting>) {
+        while !server.has_stopped() {
+            let more = waiting.more.notified();
+            if waiting.stores.borrow().is_empty() {
+                more.await;
+                continue;
+            }
             env.sleep(env.jitter(ABSENT_PAUSE)).await;
-            for store in std::mem::take(&mut waiting) {
+            let now = waiting.stores.borrow().clone();
+            for store in now {
                 let path = store.path.display().to_string();
                 match self.stores.open(&env, &store).await {
                     Ok((engine, disk)) => {
+                        waiting.remove(&store);
                         tracing::info!(path, "a disk that was absent is served");
                         if let Err(disk) = server.add_disk(path.clone(), disk) {
                             let _ = disk.close().await; // The server has stopped.
@@ -285,16 +289,67 @@ impl<S: Stores, T: Fn(&mut chunkserver::Config) + Clone + 'static> Setup<S, T> {
                         self.disks.take_back();
                     }
                     Err(Unopened { error, state: UnopenedState::Unusable }) => {
+                        waiting.remove(&store);
                         tracing::error!(cause = %error, "a disk stays left out");
                         server.leave_out(&path, error.to_string());
                     }
-                    Err(Unopened { error, .. }) => {
-                        server.leave_out(&path, error.to_string());
-                        waiting.push(store);
-                    }
+                    Err(Unopened { error, .. }) => server.leave_out(&path, error.to_string()),
                 }
             }
         }
+    }
+}
+
+/// Stores of a shard that are served once they open.
+struct Waiting {
+    stores: RefCell<Vec<config::Store>>,
+    more: Notify,
+}
+
+impl Waiting {
+    fn remove(&self, store: &config::Store) {
+        self.stores.borrow_mut().retain(|it| it.path != store.path);
+    }
+}
+
+/// Makes stores in place of disks that an operator replaces.
+struct Maker<S, T> {
+    setup: Setup<S, T>,
+    env: Env,
+    waiting: Rc<Waiting>,
+}
+
+impl<S: Stores, T> Maker<S, T> {
+    fn configured(&self, path: &str) -> Result<config::Store, String> {
+        let stores = &self.setup.config.stores;
+        let found = stores.iter().find(|store| store.path.display().to_string() == path);
+        found.cloned().ok_or_else(|| format!("no store is configured at {path}"))
+    }
+}
+
+impl<S: Stores, T: 'static> NewStores for Maker<S, T> {
+    fn check(&self, path: &str) -> LocalBoxFuture<'static, Result<(), String>> {
+        let (env, found) = (self.env.clone(), self.configured(path));
+        Box::pin(async move {
+            let found = format::check_empty(&env, &found?.path).await;
+            found.map_err(|error| error.to_string())
+        })
+    }
+
+    fn make(&self, path: &str) -> LocalBoxFuture<'static, Result<DiskId, String>> {
+        let (env, found) = (self.env.clone(), self.configured(path));
+        let (waiting, disks) = (self.waiting.clone(), self.setup.disks.clone());
+        Box::pin(async move {
+            let store = found?;
+            if !waiting.stores.borrow().iter().any(|it| it.path == store.path) {
+                disks.leave_out(1);
+                waiting.stores.borrow_mut().push(store.clone());
+                waiting.more.notify_waiters();
+            }
+            let options = format::options(store.unit_kib, store.capacity());
+            let made = format::store(&env, &store.path, &options).await;
+            made.map_err(|error| error.to_string())
+        })
     }
 }
 
@@ -305,6 +360,8 @@ pub struct Disks(Arc<Mutex<Samples>>);
 #[derive(Default)]
 struct Samples {
     by_path: BTreeMap<String, DiskSample>,
+    /// Numbers of those that are followed, by path: a later one takes the place of one before.
+    followed: BTreeMap<String, u64>,
     left_out: usize,
 }
 
@@ -343,12 +400,24 @@ impl Disks {
 
     fn follow(&self, env: &Env, stores: Vec<(String, FlashStore)>) {
         let (disks, env) = (self.clone(), env.clone());
+        let number = |(path, store): (String, FlashStore)| {
+            let mut samples = disks.lock();
+            let number = samples.followed.entry(path.clone()).or_default();
+            *number += 1;
+            (path, *number, store)
+        };
+        let mut stores: Vec<_> = stores.into_iter().map(number).collect();
         env.clone().spawn(Class::Background, "disk samples", async move {
-            loop {
-                for (path, store) in &stores {
+            while !stores.is_empty() {
+                stores.retain(|(path, number, store)| {
                     let sample = DiskSample { info: store.info(), counters: store.counters() };
-                    disks.lock().by_path.insert(path.clone(), sample);
-                }
+                    let mut samples = disks.lock();
+                    let is_latest = samples.followed.get(path) == Some(number);
+                    if is_latest {
+                        samples.by_path.insert(path.clone(), sample);
+                    }
+                    is_latest
+                });
                 env.sleep(Duration::from_secs(1)).await;
             }
         });

@@ -1,8 +1,12 @@
-//! Formatting of a store in a directory, for commands. Roles never format.
+//! Formatting of stores: by commands, and by a chunkserver whose operator orders that a disk be
+//! replaced. Nothing else formats.
 
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-use base::DiskId;
+use base::{DiskId, KIB};
 use chunkstore::ChunkStore;
 use chunkstore::flash::{self, FormatOptions, MountError};
 use runtime::{Env, OpenOptions};
@@ -38,6 +42,88 @@ impl Found {
         }
         found
     }
+
+    /// The error for a directory where this is in the way.
+    fn refused(self, dir: &Path) -> Error {
+        let shown = dir.display();
+        Error::Setup(match self {
+            Found::Other(name) => format!(
+                "{shown} is not empty ('{name}' lies there): name an empty directory, or use \
+                 'craton store format --force' to put a store beside what lies there"
+            ),
+            _ => format!(
+                "{shown} holds a store already: name an empty directory, or give the store up by \
+                 'craton store format --force'"
+            ),
+        })
+    }
+}
+
+/// The allocation unit and capacity of a configuration, in the terms of the chunk store.
+pub fn options(unit_kib: u32, capacity: u64) -> FormatOptions {
+    let unit = (u64::from(unit_kib) * KIB) as u32;
+    let rest = if unit_kib == 16 { FormatOptions::small_files() } else { Default::default() };
+    FormatOptions { unit, capacity, ..rest }
+}
+
+/// Bytes at a device's beginning that identify file systems and partition tables.
+const LOOK: usize = 1 << 20;
+
+/// A block device's bytes, and whether nothing is at its beginning. Blocks its thread.
+pub fn measure_device(device: &Path) -> Result<(u64, bool), Error> {
+    // The kernel refuses a second one, and one that is mounted.
+    let mut alone = File::options();
+    let kind = std::fs::metadata(device).map_err(|error| io("open", device, &error))?;
+    if !kind.file_type().is_block_device() {
+        let text = format!("{} is no directory and no block device", device.display());
+        return Err(Error::Setup(text));
+    }
+    alone.read(true).write(true).custom_flags(rustix::fs::OFlags::EXCL.bits().cast_signed());
+    let mut file = alone.open(device).map_err(|error| io("use", device, &error))?;
+    let mut start = Vec::new();
+    let read = (&mut file).take(LOOK as u64).read_to_end(&mut start);
+    read.map_err(|error| io("read", device, &error))?;
+    let len = file.seek(SeekFrom::End(0)).map_err(|error| io("measure", device, &error))?;
+    Ok((len, start.iter().all(|&byte| byte == 0)))
+}
+
+/// True for a directory, false for what else is there.
+async fn is_directory(env: &Env, path: &Path) -> Result<bool, Error> {
+    match env.read_dir(path).await {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => Ok(false),
+        Err(error) => Err(io("use", path, &error)),
+    }
+}
+
+/// An error unless a path is an empty directory, or a block device with nothing at its beginning.
+pub async fn check_empty(env: &Env, path: &Path) -> Result<(), Error> {
+    if is_directory(env, path).await? {
+        return match look(env, path).await? {
+            Found::Nothing | Found::Unfinished => Ok(()),
+            found => Err(found.refused(path)),
+        };
+    }
+    let owned = path.to_owned();
+    match env.blocking("look at a device", move || measure_device(&owned)).await? {
+        (_, true) => Ok(()),
+        (_, false) => Err(Error::Setup(format!(
+            "{0} is not empty: 'craton store format --force {0}' gives up what lies on it",
+            path.display()
+        ))),
+    }
+}
+
+/// Formats a store where [`check_empty`] finds nothing; its incarnation.
+pub async fn store(env: &Env, path: &Path, options: &FormatOptions) -> Result<DiskId, Error> {
+    if is_directory(env, path).await? {
+        return directory(env, path, options, false, |_| Ok(())).await;
+    }
+    let owned = path.to_owned();
+    let (len, _) = env.blocking("measure a device", move || measure_device(&owned)).await?;
+    let capacity = options.capacity.min(len);
+    let options = FormatOptions { raw: true, force: false, capacity, ..options.clone() };
+    flash::format(env, path, &options).await.map_err(failure(path))
 }
 
 /// Inspects a directory.
@@ -56,7 +142,7 @@ pub async fn directory<E: From<Error>>(
     force: bool,
     note: impl FnOnce(DiskId) -> Result<(), E>,
 ) -> Result<DiskId, E> {
-    let (path, shown) = (dir.join(FILE), dir.display());
+    let path = dir.join(FILE);
     match look(env, dir).await? {
         found if force || found == Found::Nothing => {}
         Found::Unfinished => {
@@ -66,18 +152,7 @@ pub async fn directory<E: From<Error>>(
                 return finish(env, dir, disk, note).await;
             }
         }
-        Found::Other(name) => {
-            return Err(E::from(Error::Setup(format!(
-                "{shown} is not empty ('{name}' lies there): name an empty directory, or use \
-                 'craton store format --force' to put a store beside what lies there"
-            ))));
-        }
-        _ => {
-            return Err(E::from(Error::Setup(format!(
-                "{shown} holds a store already: name an empty directory, or give the store up by \
-                 'craton store format --force'"
-            ))));
-        }
+        found => return Err(E::from(found.refused(dir))),
     }
     refuse_in_use(env, &path).await?;
     begin(env, dir).await.map_err(|error| io("format", dir, &error))?;

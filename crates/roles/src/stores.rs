@@ -1,7 +1,8 @@
 //! Opening the stores of a chunkserver.
 //!
-//! Invariant: a role never formats. A role cannot distinguish a path without a store from a disk
-//! that is not mounted; a store made there would take the disk's part on another disk.
+//! Invariant: a role never formats but by an operator's order (`docs/decisions/0089`). It cannot
+//! distinguish a path without a store from a disk that is not mounted; a store made there would take the
+//! disk's part on another disk.
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use wire::control::limits::MAINTENANCE_MAX_MS;
 
 /// `craton drain`.
@@ -51,6 +51,22 @@ pub struct RebalanceArgs {
     /// go on
     #[arg(long)]
     pub pause: bool,
+}
+
+/// `craton disk`.
+#[derive(Subcommand, Debug)]
+pub enum DiskCommand {
+    /// Put a new store where a disk has failed or is away, without a restart of its chunkserver
+    ///
+    /// Mount the new disk where the old one was, or name the same device; what is there must be empty.
+    /// What the old disk held is made elsewhere by repair, and nothing on it is believed again.
+    Replace {
+        /// The chunkserver, e.g. cs4
+        server: String,
+        /// The disk, by the path in its chunkserver's configuration or by its ID (dsk_...); see
+        /// 'craton status --json'
+        disk: String,
+    },
 }
 
 fn parse_time(text: &str) -> Result<Duration, String> {

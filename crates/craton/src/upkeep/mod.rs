@@ -3,6 +3,7 @@
 //! follows goes on whichever process is restarted.
 
 pub mod args;
+pub mod disk;
 
 use std::time::Duration;
 

@@ -89,6 +89,75 @@ fn disks_fail_under_running_processes() {
     assert!(refused.contains("--allow-fault-injection"), "{refused}");
 }
 
+/// A new store comes where a disk has failed, or was not there at the start, without a restart.
+#[test]
+fn disks_are_replaced_under_running_processes() {
+    let mut scratch = Scratch::new("replaced");
+    scratch.expect_errors("a disk is left out");
+    let dir = scratch.cluster("cluster");
+    let flags = ["--masters", "1", "--chunkservers", "4", "--disks", "2"];
+    let up = ["cluster", "up", "--dir", text(&dir), "--allow-fault-injection"];
+    good(&[&up[..], &flags].concat());
+    let replace = |id: &str, disk: &str| {
+        let output = craton(&["disk", "replace", id, disk, "--cluster", text(&dir)]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        match output.status.code() {
+            Some(0) => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+            Some(1) => Err(said),
+            _ => panic!("{output:?}"),
+        }
+    };
+    let place = dir.join("cs2/store1");
+    let known = disk(&dir, "cs2", "store1")["id"].as_str().expect("text").to_owned();
+    under_load(&dir, "a disk that failed is replaced", || {
+        wait("it holds replicas", SOON, || disk(&dir, "cs2", "store1")["chunks"] != 0);
+        let refused = replace("cs2", text(&place)).expect_err("it is in use");
+        assert!(refused.contains("is in use: it has not failed"), "{refused}");
+        fail_disk(&dir, "cs2", &disk(&dir, "cs2", "store1")).expect("it obeys");
+        wait_failed(&dir, "cs2", &["fault injection"]);
+        let refused = replace("cs2", &known).expect_err("the old store is there");
+        assert!(refused.contains("holds a store already"), "{refused}");
+        assert_eq!(disk(&dir, "cs2", "store1")["reason"], "taken out by fault injection");
+        for entry in std::fs::read_dir(&place).expect("it lists") {
+            std::fs::remove_file(entry.expect("an entry").path()).expect("the old store goes");
+        }
+        let said = replace("cs2", &known).expect("it is replaced");
+        assert!(said.contains("has a new store"), "{said}");
+    });
+    let new = disk(&dir, "cs2", "store1");
+    assert!(new["state"] == "up" && new["id"] != known.as_str(), "{new}");
+    assert_eq!(metric(&dir, "cs2", "craton_disks_left_out"), 0.0);
+    for (id, at, why) in [
+        ("cs9", known.as_str(), "no chunkserver 'cs9': there are cs1, cs2"),
+        ("cs2", known.as_str(), "cs2 has no disk"),
+        ("cs2", "/nowhere", "cs2 has no disk '/nowhere': it has"),
+    ] {
+        let refused = replace(id, at).expect_err("there is none");
+        assert!(refused.contains(why), "{refused}");
+    }
+    // It is the disk that the next start finds.
+    good(&["cluster", "restart", "--dir", text(&dir), "chunkserver", "cs2"]);
+    wait("it is back", SOON, || disk(&dir, "cs2", "store1")["state"] == "up");
+    assert_eq!(disk(&dir, "cs2", "store1")["id"], new["id"]);
+
+    let place = dir.join("cs3/store1");
+    kill9(&dir, &["cs3"]);
+    std::fs::remove_dir_all(&place).expect("a store");
+    let again = craton(&["cluster", "restart", "--dir", text(&dir), "chunkserver", "cs3"]);
+    assert!(again.status.success());
+    wait_failed(&dir, "cs3", &["is missing"]);
+    let refused = replace("cs3", text(&place)).expect_err("there is no directory");
+    assert!(refused.contains("cs3/store1: No such file or directory"), "{refused}");
+    std::fs::create_dir(&place).expect("a mount point");
+    std::fs::write(place.join("notes"), "not a disk").expect("a file");
+    let refused = replace("cs3", text(&place)).expect_err("something lies there");
+    assert!(refused.contains("is not empty ('notes' lies there)"), "{refused}");
+    std::fs::remove_file(place.join("notes")).expect("it goes");
+    replace("cs3", text(&place)).expect("it is replaced");
+    assert_eq!(disk(&dir, "cs3", "store1")["state"], "up");
+    wait_for_repair(&dir, REPAIR);
+}
+
 /// The same with an existing mount point: the directory below an unmounted disk.
 #[test]
 fn a_disk_that_is_not_mounted_is_failed_until_it_is_back() {

@@ -79,6 +79,12 @@ pub enum ChunkserverRequest {
         /// The disk.
         disk: DiskId,
     },
+    /// Make a new store where a disk was that has failed or is away, or holds nothing, and serve it: an
+    /// operator's order. Refused where anything lies at its path.
+    ReplaceDisk {
+        /// The path in the chunkserver's configuration.
+        path: String,
+    },
     /// Answer, to show that requests arrive. Masters ask: heartbeats of a server that gets nothing of
     /// what others send come too (`protocols-tail.md` 10.7).
     Ping,
@@ -94,7 +100,7 @@ impl ChunkserverRequest {
             | ChunkserverRequest::List { disk, .. }
             | ChunkserverRequest::FailDisk { disk, .. }
             | ChunkserverRequest::Probe { disk } => Some(*disk),
-            ChunkserverRequest::Ping => None,
+            ChunkserverRequest::ReplaceDisk { .. } | ChunkserverRequest::Ping => None,
         }
     }
 }
@@ -120,6 +126,11 @@ pub enum ChunkserverReply {
     Probed {
         /// Microseconds.
         took_us: u64,
+    },
+    /// To `ReplaceDisk`: the new store's incarnation. It is served soon.
+    Replaced {
+        /// The incarnation.
+        disk: DiskId,
     },
     /// Done.
     Done,

@@ -105,6 +105,7 @@ impl ControlRequest {
                 Chunks::List { .. } => "list replicas",
                 Chunks::FailDisk { .. } => "fail disk",
                 Chunks::Probe { .. } => "probe a disk",
+                Chunks::ReplaceDisk { .. } => "replace a disk",
                 Chunks::Ping => "ping",
             },
             ControlRequest::Trace(_) => "trace",

@@ -479,6 +479,7 @@ fn chunkserver_request() -> impl Strategy<Value = ChunkserverRequest> {
             ChunkserverRequest::FailDisk { disk, failed }
         }),
         made!((disk, disk()) => ChunkserverRequest::Probe { disk }),
+        "\\PC{1,40}".prop_map(|path| ChunkserverRequest::ReplaceDisk { path }),
         Just(ChunkserverRequest::Ping),
     ]
 }
@@ -492,6 +493,7 @@ fn chunkserver_reply() -> impl Strategy<Value = ChunkserverReply> {
         made!((replicas, vec((chunk(), replica_stat()), 0..4)), (more, any::<bool>()) => {
             ChunkserverReply::List { replicas, more }
         }),
+        disk().prop_map(|disk| ChunkserverReply::Replaced { disk }),
         Just(ChunkserverReply::Done),
     ]
 }

@@ -1,11 +1,12 @@
 //! Requests of masters to chunkservers.
 
+use base::limits::PATH_MAX;
 use base::{ChunkId, DiskId, Epoch};
 use codec::limits::{DATA_MAX, PARITY_MAX};
 
 use super::stream::chunk_len;
 use super::{Proto, WireError, all, need, pb};
-use crate::control::check::{each, range_u8, range_u32, secret, u128_bytes, u128_from};
+use crate::control::check::{each, range_u8, range_u32, secret, text, u128_bytes, u128_from};
 use crate::control::limits::{CHUNKS_MAX, PLACES_MAX};
 use crate::control::{ChunkserverReply, ChunkserverRequest};
 use crate::data::{ReplicaStat, ReplicaState};
@@ -96,7 +97,7 @@ impl Proto for ChunkserverRequest {
     type Pb = pb::ChunkserverRequest;
 
     fn to_pb(&self) -> pb::ChunkserverRequest {
-        use pb::chunkserver_request::{Ask, FailDisk, List, Probe, Replicate};
+        use pb::chunkserver_request::{Ask, FailDisk, List, Probe, ReplaceDisk, Replicate};
         let ask = match self {
             ChunkserverRequest::Replicate {
                 chunk,
@@ -137,6 +138,9 @@ impl Proto for ChunkserverRequest {
             }
             ChunkserverRequest::Probe { disk } => {
                 Ask::Probe(Probe { disk: u128_bytes(disk.get()) })
+            }
+            ChunkserverRequest::ReplaceDisk { path } => {
+                Ask::ReplaceDisk(ReplaceDisk { path: path.clone() })
             }
             ChunkserverRequest::Ping => Ask::Ping(pb::Empty {}),
         };
@@ -186,6 +190,9 @@ impl Proto for ChunkserverRequest {
             Ask::Probe(pb) => {
                 ChunkserverRequest::Probe { disk: disk(&pb.disk, "ChunkserverRequest.Probe.disk")? }
             }
+            Ask::ReplaceDisk(pb) => ChunkserverRequest::ReplaceDisk {
+                path: text(pb.path, 1..=PATH_MAX, "ChunkserverRequest.ReplaceDisk.path")?,
+            },
             Ask::Ping(pb::Empty {}) => ChunkserverRequest::Ping,
         })
     }
@@ -208,6 +215,7 @@ impl Proto for ChunkserverReply {
                 Answer::List(List { replicas: replicas.iter().map(listed).collect(), more: *more })
             }
             ChunkserverReply::Probed { took_us } => Answer::Probed(*took_us),
+            ChunkserverReply::Replaced { disk } => Answer::Replaced(u128_bytes(disk.get())),
             ChunkserverReply::Done => Answer::Done(pb::Empty {}),
         };
         pb::ChunkserverReply { answer: Some(answer) }
@@ -229,6 +237,9 @@ impl Proto for ChunkserverReply {
                 ChunkserverReply::List { replicas, more: pb.more }
             }
             Answer::Probed(took_us) => ChunkserverReply::Probed { took_us },
+            Answer::Replaced(pb) => {
+                ChunkserverReply::Replaced { disk: disk(&pb, "ChunkserverReply.Replaced.disk")? }
+            }
             Answer::Done(_) => ChunkserverReply::Done,
         })
     }
