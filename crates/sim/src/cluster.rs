@@ -408,8 +408,13 @@ impl Cluster {
         };
         let formatted = env.spawn(Class::Background, "format", work).await;
         formatted.unwrap_or_else(|_| Err("the server has gone down".to_owned()))?;
-        self.0.empty.borrow_mut().remove(&index);
+        self.note_formatted(index);
         Ok(())
+    }
+
+    /// The disks of a server have stores again.
+    pub(crate) fn note_formatted(&self, index: usize) {
+        self.0.empty.borrow_mut().remove(&index);
     }
 
     /// Formats a disk as `craton store format` does.

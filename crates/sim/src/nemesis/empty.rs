@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use base::DiskId;
+use runtime::Class;
 use runtime::sim::CrashMode;
-use wire::control::DiskReport;
+use wire::control::{ChunkserverRequest, ControlRequest, DiskReport};
 
 use super::{WIPE_TIMEOUT, Work};
 use crate::cluster::DISK_ROOT;
@@ -67,8 +68,38 @@ impl Work {
         if self.cluster.server(index).is_none() {
             return Err("it does not run without its disk".to_owned());
         }
-        self.cluster.format_disks(index).await?;
+        // By hand, or by an order to the server.
+        match index.is_multiple_of(2) {
+            true => self.replace_disks(index).await?,
+            false => self.cluster.format_disks(index).await?,
+        }
         self.served(index).await
+    }
+
+    /// An operator orders a server to make stores on its empty disks.
+    async fn replace_disks(&self, index: usize) -> Result<(), String> {
+        // Each master reports them.
+        let mut disks = self.reported(index).await;
+        disks.sort_by(|one, other| one.path.cmp(&other.path));
+        disks.dedup_by(|one, other| one.path == other.path);
+        let client = self.cluster.client(None).await;
+        let (host, client) = client.map_err(|error| error.to_string())?;
+        let env = client.env().clone();
+        let orders = env.spawn(Class::Foreground, "replace disks", async move {
+            for disk in disks {
+                let to = disk.addr.ok_or("its report has no address")?;
+                let order = ChunkserverRequest::ReplaceDisk { path: disk.path.clone() };
+                let order = ControlRequest::Chunkserver(order);
+                let answer = client.ask_peer(to, order, SHOWN_WITHIN).await;
+                answer.map_err(|error| format!("{} is not replaced: {error}", disk.path))?;
+            }
+            Ok(())
+        });
+        let done = orders.await.unwrap_or_else(|_| Err("the client is gone".to_owned()));
+        self.sim.crash(host, CrashMode::Process);
+        self.sim.mark("nemesis: an empty disk is replaced by an order");
+        self.cluster.note_formatted(index);
+        done
     }
 
     /// Waits until the server serves all its disks.
@@ -97,8 +128,7 @@ impl Work {
     async fn reported(&self, index: usize) -> Vec<DiskReport> {
         let Ok((host, client)) = self.cluster.client(None).await else { return Vec::new() };
         let (env, name) = (client.env().clone(), format!("cs{}", index + 1));
-        let asked =
-            env.spawn(runtime::Class::Foreground, "status", async move { client.status().await });
+        let asked = env.spawn(Class::Foreground, "status", async move { client.status().await });
         let statuses = asked.await.ok().and_then(Result::ok).unwrap_or_default();
         self.sim.crash(host, CrashMode::Process);
         let servers = statuses.into_iter().flat_map(|(_, status)| status.servers);

@@ -190,6 +190,7 @@ pub const SCENARIOS: &[Scenario] = &[
             "nemesis: an empty disk is a failed one",
             "nemesis: the data of an empty disk is elsewhere",
             "nemesis: a disk is formatted while its server runs",
+            "nemesis: an empty disk is replaced by an order",
             "nemesis: a disk is formatted before its server starts",
             "chunk repaired",
             "abandoned chunk sealed",
