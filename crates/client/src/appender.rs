@@ -32,7 +32,7 @@ use crate::rows::rows_of;
 use crate::session::Refusal;
 use crate::stage::Staged;
 use crate::writer::{
-    Action, Event, Laid, Layout, SendId, StreamOp, Writer, WriterConfig, bytes_max,
+    Action, Event, Fragments, Laid, Layout, SendId, StreamOp, Writer, WriterConfig, bytes_max,
 };
 
 /// Pause while the buffer pool is empty.
@@ -130,15 +130,18 @@ impl Appender {
     pub(crate) fn start(
         file: &FlatLogFile,
         grant: WriterGrant,
-        purpose: Purpose,
+        (purpose, in_copies): (Purpose, bool),
     ) -> Result<Appender, Error> {
         let client = &file.0.client;
         let (env, config) = (client.env().clone(), client.config());
         note_servers(client, &grant);
         let (end, life) = (grant.len, rights_life(&env, &grant));
         // Chunks of a code always say how many fragments they have.
-        let copies = file.policy().in_copies().copies;
-        let writer = WriterConfig { copies, ..config.writer.clone() };
+        let policy = file.policy();
+        let copies = policy.in_copies().copies;
+        let code = Fragments { k: policy.data, p: policy.parity() };
+        let code = policy.is_coded().then_some(code);
+        let writer = WriterConfig { copies, code, in_copies, ..config.writer.clone() };
         let mut core = Writer::new(writer, client.0.chase.clone(), grant, env.now())
             .map_err(|error| describe(file.path(), error, &config.writer.stall_budget))?;
         core.set_purpose(purpose);
@@ -610,15 +613,28 @@ impl Shared {
             StreamOp::Close { .. } => "close",
         };
         let change = match op {
-            StreamOp::Advance { sealed, len, next, avoid, spares, left } => {
+            StreamOp::Advance { sealed, len, next, avoid, spares, left, in_copies } => {
                 self.env.mark("writer: next chunk");
-                StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares, left }
+                StreamChange::Advance {
+                    file,
+                    epoch,
+                    sealed,
+                    len,
+                    next,
+                    avoid,
+                    spares,
+                    left,
+                    in_copies,
+                }
             }
-            StreamOp::Extend { avoid, spares, purpose } => {
+            StreamOp::Extend { avoid, spares, purpose, in_copies } => {
                 if spares == 0 {
                     self.env.mark("writer: right renewed");
                 }
-                StreamChange::Extend { file, epoch, avoid, spares, purpose }
+                if in_copies {
+                    self.env.mark("writer: chunks wanted in copies");
+                }
+                StreamChange::Extend { file, epoch, avoid, spares, purpose, in_copies }
             }
             StreamOp::Close { sealed, finish, left } => {
                 StreamChange::Close { file, epoch, sealed, finish, left }

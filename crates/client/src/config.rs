@@ -103,6 +103,9 @@ impl Config {
 impl Default for WriterConfig {
     fn default() -> WriterConfig {
         WriterConfig {
+            code: None,
+            in_copies: false,
+            switch_bytes: 2 << 20,
             copies: 0,
             chunk_len_max: CHUNK_LEN_DEFAULT,
             spares: SPARES_DEFAULT,

@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::limits::EPOCH_TRIES_MAX;
 use crate::reader::Reader;
 use crate::session::Refusal;
+use crate::writer::is_small;
 
 /// A file: append-only bytes under one or more names. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -131,17 +132,28 @@ impl FlatLogFile {
     /// The same, to append what is of another purpose than users' bytes: a service's metadata can
     /// be written on a cluster that is full.
     pub async fn append_handle_for(&self, purpose: Purpose) -> Result<Appender, Error> {
-        let opened = self.0.client.operation("open for append", self.open_stream(purpose));
-        Appender::start(self, opened.await?, purpose)
+        self.open_for(purpose, false).await
     }
 
-    async fn open_stream(&self, purpose: Purpose) -> Result<WriterGrant, Error> {
+    /// The same, by a caller who is about to append `len` bytes in all: so few that copies take less than
+    /// the file's code are stored in copies (`protocols-tail.md` 9.8). More may be appended.
+    pub async fn append_handle_for_bytes(&self, len: u64) -> Result<Appender, Error> {
+        self.open_for(Purpose::Data, is_small(self.policy(), len)).await
+    }
+
+    async fn open_for(&self, purpose: Purpose, in_copies: bool) -> Result<Appender, Error> {
+        let wish = (purpose, in_copies);
+        let opened = self.0.client.operation("open for append", self.open_stream(wish));
+        Appender::start(self, opened.await?, wish)
+    }
+
+    async fn open_stream(&self, wish: (Purpose, bool)) -> Result<WriterGrant, Error> {
         let inner = &*self.0;
-        let answer = match self.ask_open(inner.grant, purpose).await {
+        let answer = match self.ask_open(inner.grant, wish).await {
             // The right to open has run out: the namespace gives another.
             Err(refusal) if refusal.kind == Kind::Refresh => {
                 let (_, grant) = inner.client.stat_file(inner.file).await?;
-                self.ask_open(grant, purpose).await
+                self.ask_open(grant, wish).await
             }
             answer => answer,
         };
@@ -155,7 +167,11 @@ impl FlatLogFile {
         }
     }
 
-    async fn ask_open(&self, grant: [u8; 16], purpose: Purpose) -> Result<StreamReply, Refusal> {
+    async fn ask_open(
+        &self,
+        grant: [u8; 16],
+        (purpose, in_copies): (Purpose, bool),
+    ) -> Result<StreamReply, Refusal> {
         let inner = &*self.0;
         let change = |follows| StreamChange::Open {
             file: inner.file,
@@ -164,6 +180,7 @@ impl FlatLogFile {
             spares: inner.client.config().writer.spares,
             purpose,
             follows: Some(follows),
+            in_copies,
         };
         inner.client.take_epoch(inner.file, inner.epoch.get(), change).await
     }

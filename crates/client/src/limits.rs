@@ -200,6 +200,10 @@ const _: () = assert!(BACKUP_DELAY_UNKNOWN.as_micros() <= BACKUP_DELAY_MAX.as_mi
 const _: () = assert!(READ_FAILED_MIN.as_micros() <= READ_FAILED_MAX.as_micros());
 const _: () = assert!(BACKUP_DELAY_MAX.as_micros() <= READ_FAILED_MAX.as_micros());
 
+/// Longest pause between two questions for a chunk in the other form (copies or a code), while there is
+/// none: the cluster may have too few failure domains for the code.
+pub const FORM_PAUSE_MAX: Duration = Duration::from_secs(60);
+
 /// Reported failures remembered, so that each is reported once a second at most.
 pub const REPORTS_MAX: usize = 1024;
 /// Reports in a second that a server is not reached, at most: masters need two to believe it of a

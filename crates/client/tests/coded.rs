@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use base::limits::SECTOR;
 use base::{ChunkId, DiskId, Epoch, Kind, ServerId};
 use client::writer::{ChaseBudget, Writer, WriterConfig};
 use client::{Client, Config, Error, FlatLogFile};
@@ -126,6 +127,77 @@ fn one_server_too_many_gone_is_no_answer_and_no_wrong_bytes() {
         kill(&fake, &[0, 1], Health::Dead);
         assert!(file.reader().read_at(0, 200_000).await.unwrap() == data);
     });
+}
+
+/// Chunks of a file by their form: true for a code.
+fn forms(chunks: &[ChunkPlace]) -> Vec<bool> {
+    let forms = chunks.chunk_by(|one, next| one.is_coded() == next.is_coded());
+    forms.map(|some| some[0].is_coded()).collect()
+}
+
+#[test]
+fn small_appends_go_on_in_copies_and_large_ones_in_the_code() {
+    const SWITCH: usize = 64;
+    for (seed, compression) in [(1, None), (2, Some(Compression::LZ4))] {
+        let fake = Fake::new(1, 7);
+        let mut config = Config::default();
+        config.writer.switch_bytes = (SWITCH * SECTOR) as u32;
+        let mut rng = Rng::new(seed);
+        run(seed, &fake.clone(), config, |client| async move {
+            let small = |count| std::iter::repeat_n(100, count);
+            let large = |count| std::iter::repeat_n(500_000, count);
+            let lens: Vec<_> = small(200).chain(large(9)).chain(small(200)).collect();
+            let (file, data) = written(&client, EC42.compressed(compression), &lens).await;
+            let chunks = file.chunks().await.unwrap().chunks;
+            assert_eq!(forms(&chunks), [true, false, true, false]);
+            check_fragments(&fake, &chunks);
+            check(&file, &data, &mut rng).await;
+            // Each takes three sectors more in the code: about as many of them as that is too much.
+            let first = u64::from(chunks[0].sealed.expect("sealed"));
+            assert_eq!(first, 100 * (SWITCH as u64).div_ceil(3));
+        });
+    }
+}
+
+/// A caller who says that little comes gets copies at once, and the code when that was not so.
+#[test]
+fn few_bytes_begin_in_copies() {
+    let fake = Fake::new(1, 7);
+    run(8, &fake.clone(), Config::default(), |client| async move {
+        for (len, in_code) in [(1, false), (8_096, false), (8_097, true), (1 << 40, true)] {
+            let path = format!("/{len}");
+            let file = client.create(&path, EC42, 0o644, true).await.unwrap();
+            let writer = file.append_handle_for_bytes(len).await.unwrap();
+            writer.append(&[1; 5000]).await.unwrap();
+            writer.close().await.unwrap();
+            assert_eq!(forms(&file.chunks().await.unwrap().chunks), [in_code], "{len}");
+        }
+        let file = client.create("/more", EC42, 0o644, true).await.unwrap();
+        let writer = file.append_handle_for_bytes(10).await.unwrap();
+        for _ in 0..20 {
+            writer.append(&[2; 1 << 20]).await.unwrap();
+        }
+        writer.close().await.unwrap();
+        assert_eq!(forms(&file.chunks().await.unwrap().chunks), [false, true]);
+    });
+}
+
+/// Where there are no places for the code, none is asked for all the time.
+#[test]
+fn code_without_places_is_asked_for_now_and_then() {
+    let fake = Fake::new(1, 4);
+    let changes = run(9, &fake.clone(), Config::default(), |client| async move {
+        let file = client.create("/file", EC42, 0o644, true).await.unwrap();
+        let writer = file.append_handle().await.unwrap();
+        for _ in 0..600 {
+            writer.append(&[1; 100_000]).await.unwrap();
+            client.env().sleep(Duration::from_millis(100)).await;
+        }
+        writer.close().await.unwrap();
+        assert_eq!(forms(&file.chunks().await.unwrap().chunks), [false]);
+        fake.with(|state| state.changes)
+    });
+    assert!(changes < 20, "{changes} changes in a minute");
 }
 
 /// All but one fragment acknowledge: a writer goes on without a server, and its chunk ends soon.

@@ -265,7 +265,7 @@ impl<L: Log> Service<L> {
         change: StreamChange,
     ) -> Result<StreamReply, ControlError> {
         match change {
-            StreamChange::Open { file, policy, grant, spares, purpose, follows } => {
+            StreamChange::Open { file, policy, grant, spares, purpose, follows, in_copies } => {
                 self.check_grant(file, &grant)?;
                 if !policy.is_valid() {
                     return Err(invalid("there is no such policy"));
@@ -273,10 +273,20 @@ impl<L: Log> Service<L> {
                 if let Some(epoch) = self.is_late(&op, file, follows) {
                     return Ok(StreamReply::Epoch { epoch });
                 }
-                self.open(op, file, policy, (spares, purpose), follows).await
+                self.open(op, file, policy, Wish { spares, purpose, in_copies }, follows).await
             }
-            StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares, left } => {
-                let wanted = (spares, Purpose::Data);
+            StreamChange::Advance {
+                file,
+                epoch,
+                sealed,
+                len,
+                next,
+                avoid,
+                spares,
+                left,
+                in_copies,
+            } => {
+                let wanted = Wish { spares, purpose: Purpose::Data, in_copies };
                 let Spares { drop, fresh, .. } = self.spares(file, Some(next), &avoid, wanted);
                 let delete_at_ms = self.rights_end_ms();
                 let action = Action::Advance {
@@ -295,8 +305,8 @@ impl<L: Log> Service<L> {
                 self.work.notify_one();
                 self.writer(outcome)
             }
-            StreamChange::Extend { file, epoch, avoid, spares, purpose } => {
-                let wanted = (spares, purpose);
+            StreamChange::Extend { file, epoch, avoid, spares, purpose, in_copies } => {
+                let wanted = Wish { spares, purpose, in_copies };
                 let Spares { drop, fresh, full } = self.spares(file, None, &avoid, wanted);
                 if full {
                     return Err(self.no_place(NoPlace::Full));
@@ -391,16 +401,16 @@ impl<L: Log> Service<L> {
         op: OpId,
         file: FileId,
         policy: Policy,
-        (spares, purpose): (u8, Purpose),
+        wish: Wish,
         follows: Option<Epoch>,
     ) -> Result<StreamReply, ControlError> {
-        let chunks = 1 + usize::from(spares).min(SPARES_MAX);
+        let chunks = 1 + usize::from(wish.spares).min(SPARES_MAX);
         let policy = self.log.with_state(|s| s.stream(file).map_or(policy, |found| found.policy));
         let busy = self.log.with_state(|state| {
             state.stream(file).is_some_and(|stream| stream.writing || stream.needs_recovery())
         });
         // No place for a new chunk: no writer is fenced for it.
-        let demand = Demand { policy, purpose };
+        let demand = Demand { policy: wish.policy(policy), purpose: wish.purpose };
         let fresh = self.fresh(demand, chunks, &[])?;
         let fresh = if busy { Vec::new() } else { fresh };
         let action = match follows {
@@ -635,6 +645,22 @@ impl<L: Log> Service<L> {
     /// The state of a stream, for drivers.
     pub(crate) fn stream<T>(&self, file: FileId, look: impl FnOnce(&Stream) -> T) -> Option<T> {
         self.log.with_state(|state| state.stream(file).map(look))
+    }
+}
+
+/// A writer's wish for new chunks.
+#[derive(Clone, Copy)]
+pub(crate) struct Wish {
+    pub spares: u8,
+    pub purpose: Purpose,
+    /// In copies, whatever the code of the policy.
+    pub in_copies: bool,
+}
+
+impl Wish {
+    /// The policy that its chunks are placed by.
+    pub fn policy(self, policy: Policy) -> Policy {
+        if self.in_copies { policy.in_copies() } else { policy }
     }
 }
 

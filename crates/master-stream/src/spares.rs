@@ -2,11 +2,10 @@
 
 use base::{ChunkId, FileId, ServerId};
 use wire::control::{ControlError, Policy};
-use wire::data::Purpose;
 
 use crate::limits::SPARES_MAX;
 use crate::placement::{ClusterView, NoPlace, PlaceState, ReplicaLocation, Wanted, choose};
-use crate::service::{Demand, Spares};
+use crate::service::{Demand, Spares, Wish};
 use crate::{Chunk, Log, Service, Slot};
 
 impl<L: Log> Service<L> {
@@ -108,8 +107,9 @@ impl<L: Log> Service<L> {
         file: FileId,
         next: Option<ChunkId>,
         avoid: &[ServerId],
-        (wanted, purpose): (u8, Purpose),
+        wish: Wish,
     ) -> Spares {
+        let Wish { spares: wanted, purpose, .. } = wish;
         let view = self.cluster.view();
         let is_bad = |place: ReplicaLocation| {
             let good = matches!(view.state(place), PlaceState::Good(_));
@@ -118,8 +118,9 @@ impl<L: Log> Service<L> {
         // Made while servers were missing, or did not take fragments: of no use once there are places
         // for all fragments, or else for all copies.
         let maybe_short = self.stream(file, |stream| {
-            let copies = usize::from(stream.policy.copies);
-            stream.spares.iter().any(|spare| spare.len_slots() < copies).then_some(stream.policy)
+            let policy = wish.policy(stream.policy);
+            let copies = usize::from(policy.copies);
+            stream.spares.iter().any(|spare| spare.len_slots() < copies).then_some(policy)
         });
         let best = maybe_short.flatten().and_then(|policy| {
             let places = self.place(&view, Demand { policy, purpose }, avoid).ok()?;
@@ -127,12 +128,14 @@ impl<L: Log> Service<L> {
             whole.then_some(places.len())
         });
         let is_short = |spare: &Chunk| best.is_some_and(|places| spare.len_slots() < places);
-        // Made before the policy was set: of no use once there are places for others.
+        // Made before the policy was set, or in the other form: of no use once there are places for
+        // others.
         let is_old =
             |policy: Policy, spare: &Chunk| spare.policy() != policy.for_places(spare.len_slots());
         let takes_fragments = view.takes_fragments();
         let old = self.stream(file, |stream| {
-            stream.spares.iter().any(|spare| is_old(stream.policy, spare)).then_some(stream.policy)
+            let policy = wish.policy(stream.policy);
+            stream.spares.iter().any(|spare| is_old(policy, spare)).then_some(policy)
         });
         let renewable = old
             .flatten()
@@ -143,7 +146,7 @@ impl<L: Log> Service<L> {
             let behind = next.map_or(0, |next| next.get() + 1);
             let spares = stream.spares.iter().filter(|spare| spare.id.get() >= behind);
             let (bad, good): (Vec<_>, Vec<_>) = spares.partition(|spare| {
-                let old = renewable && is_old(stream.policy, spare);
+                let old = renewable && is_old(wish.policy(stream.policy), spare);
                 let refused = spare.is_coded() && !takes_fragments;
                 is_short(spare) || old || refused || spare.slots().any(|slot| is_bad(at(slot)))
             });
@@ -151,7 +154,7 @@ impl<L: Log> Service<L> {
             let used: Vec<_> =
                 near.flat_map(|chunk| chunk.slots().map(at)).map(|place| place.server).collect();
             let bad: Vec<_> = bad.iter().map(|spare| spare.id).collect();
-            Some((stream.policy, bad, good.len(), used))
+            Some((wish.policy(stream.policy), bad, good.len(), used))
         });
         let Some((policy, drop, good, mut used)) = found else { return Default::default() };
         let missing = usize::from(wanted).min(SPARES_MAX).saturating_sub(good);

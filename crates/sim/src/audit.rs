@@ -83,6 +83,14 @@ async fn chunks(oracle: &Oracle, client: &Client) -> Result<Vec<Whole>, String> 
         let path = format!("/{}", entry.name);
         let file = client.open(&path).await.map_err(|error| error.to_string())?;
         let view = file.chunks().await.map_err(|error| error.to_string())?;
+        let forms = view.chunks.chunk_by(|one, next| one.is_coded() == next.is_coded());
+        let forms: Vec<_> = forms.map(|some| some[0].is_coded()).collect();
+        if forms.ends_with(&[true, false]) {
+            client.env().mark("audit: a file goes on in copies");
+        }
+        if forms.windows(3).any(|some| some == [true, false, true]) {
+            client.env().mark("audit: a file is back in its code");
+        }
         for chunk in view.chunks {
             let len = chunk.sealed.ok_or_else(|| format!("{path}: {} is open", chunk.chunk))?;
             oracle.sealed(chunk.chunk, len)?;

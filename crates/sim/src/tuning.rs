@@ -147,6 +147,8 @@ impl Tuning {
                 idle: *own.pick(&[100, share.idle, 1000]),
                 ..share
             };
+            let switch = &mut tuning.client.writer.switch_bytes;
+            *switch = *own.pick(&[16 * SECTOR as u32, 256 << 10, *switch]);
             tuning.reads_at_device = *rng.pick(&[1, READS_AT_DEVICE_MAX]);
             tuning
         })

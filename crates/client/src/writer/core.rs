@@ -12,6 +12,7 @@ use wire::data::{AppendRequest, DataError, Purpose};
 use super::budget::ChaseBudget;
 use super::chunk::{Debt, EndedChunk, OpenChunk, Replica, SendState, Slot, check_place};
 use super::event::{Action, Event, SendError, SendId, WriterConfig, WriterError};
+use super::form::Form;
 use super::layout::{Laid, Layout};
 use super::ops::OpState;
 use crate::limits::AVOID_MAX;
@@ -64,6 +65,8 @@ pub struct Writer {
     pub(super) spares: VecDeque<ChunkPlace>,
     /// What the youngest chunk granted asks for.
     pub(super) layout: Layout,
+    /// Whether chunks are wanted in the file's code or in copies.
+    pub(super) form: Form,
     /// The youngest chunk that was ever written; spares up to it have been passed over.
     pub(super) youngest: ChunkId,
     /// The spares' tokens have expired.
@@ -126,6 +129,8 @@ impl Writer {
         }
         check_place(&current, grant.epoch)?;
         let (base, config_pause) = (current.base, config.whole_pause);
+        let mut form = Form::new(&config, now);
+        form.learn(&current);
         let mut writer = Writer {
             config,
             purpose: Purpose::Data,
@@ -133,6 +138,7 @@ impl Writer {
             life: Life::Open,
             ended: None,
             layout: Layout::of(&current),
+            form,
             youngest: current.chunk,
             current: Some(OpenChunk::new(current, base, 0, now)),
             debts: VecDeque::new(),

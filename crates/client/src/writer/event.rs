@@ -8,7 +8,7 @@ use wire::control::{Compression, ReplicaFault, WriterGrant};
 use wire::data::{AppendRequest, CommitRequest, DataError, Purpose};
 use wire::sector::AppendAt;
 
-use super::layout::Laid;
+use super::layout::{Fragments, Laid};
 
 /// Parameters of the protocol.
 ///
@@ -19,6 +19,13 @@ pub struct WriterConfig {
     /// Copies that the file's policy asked for when it was opened, for chunks that do not say how many
     /// they are to have; 0 when that is not known.
     pub copies: u8,
+    /// The code that the file's policy had when it was opened; none: chunks are copies.
+    pub code: Option<Fragments>,
+    /// The first chunk was asked for in copies, whatever the code.
+    pub in_copies: bool,
+    /// Bytes of sectors that the form of chunks (the file's code, or copies) has to cost more than the
+    /// other, over all replicas, before the writer goes on in the other.
+    pub switch_bytes: u32,
     /// Length at which a chunk ends, 1 MiB to 2 GiB (C5).
     pub chunk_len_max: u32,
     /// Spare chunks held (C8), 0 to 4.
@@ -287,6 +294,8 @@ pub enum StreamOp {
         spares: u8,
         /// Servers of the chunk that ends to which nothing more of it is sent: a hint.
         left: Vec<ServerId>,
+        /// New spares are wanted in copies, whatever the file's code.
+        in_copies: bool,
     },
     /// Get spares.
     Extend {
@@ -296,6 +305,8 @@ pub enum StreamOp {
         spares: u8,
         /// Purpose of the bytes to be written to them.
         purpose: Purpose,
+        /// As in `Advance`.
+        in_copies: bool,
     },
     /// End the writer.
     Close {

@@ -16,6 +16,7 @@ mod chase;
 mod chunk;
 mod core;
 mod event;
+mod form;
 mod layout;
 mod ops;
 mod place;
@@ -26,5 +27,6 @@ pub use self::core::Writer;
 pub use event::{
     Action, Event, OpDone, OpError, SendError, SendId, StreamOp, WriterConfig, WriterError,
 };
+pub(crate) use form::is_small;
 pub(crate) use layout::bytes_max;
 pub use layout::{Fragments, Laid, Layout};

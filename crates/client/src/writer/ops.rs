@@ -29,6 +29,8 @@ enum OpKind {
     Whole,
     /// For spares without the servers that a thin chunk is written without.
     Thin,
+    /// For a chunk in the form that is wanted: copies or the code.
+    Form,
     /// Rights, and nothing else.
     Renew,
     Close,
@@ -63,7 +65,16 @@ impl Writer {
         let kind = OpKind::Advance(next, current.base);
         self.op = Some(OpState { kind, avoid: avoid.clone() });
         let EndedChunk { chunk: sealed, len, left, .. } = ended;
-        out.push(Action::Op(StreamOp::Advance { sealed, len, next, avoid, spares, left }));
+        let in_copies = self.form.in_copies;
+        out.push(Action::Op(StreamOp::Advance {
+            sealed,
+            len,
+            next,
+            avoid,
+            spares,
+            left,
+            in_copies,
+        }));
     }
 
     /// True when nothing can be written without an answer of the stream service.
@@ -97,7 +108,8 @@ impl Writer {
         self.op = Some(OpState { kind: OpKind::Whole, avoid: Vec::new() });
         let spares = self.config.spares.max(1);
         let (avoid, purpose) = (Vec::new(), self.purpose_of_need());
-        out.push(Action::Op(StreamOp::Extend { avoid, spares, purpose }));
+        let in_copies = self.form.in_copies;
+        out.push(Action::Op(StreamOp::Extend { avoid, spares, purpose, in_copies }));
     }
 
     /// Leaves a chunk that is short of copies for a spare that has them all, if there is one.
@@ -131,6 +143,9 @@ impl Writer {
         if self.is_short() && now >= self.whole_after {
             return self.ask_whole(now, out);
         }
+        if self.wants_form(now) {
+            return self.ask_form(now, out);
+        }
         if self.wants_spares() && now >= self.extend_after {
             let avoid = self.avoided(now);
             self.ask_spares(now, false, self.config.spares, avoid, out);
@@ -138,8 +153,36 @@ impl Writer {
             self.renew_after = now + self.config.extend_pause;
             self.op = Some(OpState { kind: OpKind::Renew, avoid: Vec::new() });
             let (avoid, purpose) = (Vec::new(), self.purpose_of_need());
-            out.push(Action::Op(StreamOp::Extend { avoid, spares: 0, purpose }));
+            let in_copies = self.form.in_copies;
+            out.push(Action::Op(StreamOp::Extend { avoid, spares: 0, purpose, in_copies }));
         }
+    }
+
+    /// True when the chunk that is written is not in the form that is wanted, and it is time to ask for
+    /// one that is.
+    fn wants_form(&self, now: Instant) -> bool {
+        let open = self.life == Life::Open && self.ended.is_none();
+        open && self.current.as_ref().is_some_and(|it| self.form.is_due(&it.place, now))
+    }
+
+    /// Leaves the chunk for a spare in the form that is wanted, if there is one. Appends under way are
+    /// acknowledged first.
+    fn leave_for_form(&mut self) {
+        let Some(at) = self.spares.iter().position(|spare| self.form.has(spare)) else { return };
+        let current = self.current.as_mut().filter(|current| !self.form.has(&current.place));
+        let Some(current) = current.filter(|_| self.life == Life::Open) else { return };
+        current.full = true;
+        self.spares.drain(..at);
+    }
+
+    /// Asks for a chunk in the form that is wanted.
+    fn ask_form(&mut self, now: Instant, out: &mut Vec<Action>) {
+        self.form.note_asked(now, self.config.extend_pause);
+        let avoid = self.avoided(now);
+        self.op = Some(OpState { kind: OpKind::Form, avoid: avoid.clone() });
+        let spares = self.config.spares.max(1);
+        let (purpose, in_copies) = (self.purpose_of_need(), self.form.in_copies);
+        out.push(Action::Op(StreamOp::Extend { avoid, spares, purpose, in_copies }));
     }
 
     /// Asks for spares without the servers that the chunk is written without.
@@ -156,7 +199,8 @@ impl Writer {
         self.thin_after = now + self.config.extend_pause;
         self.op = Some(OpState { kind: OpKind::Thin, avoid: avoid.clone() });
         let (spares, purpose) = (self.config.spares.max(1), self.purpose_of_need());
-        out.push(Action::Op(StreamOp::Extend { avoid, spares, purpose }));
+        let in_copies = self.form.in_copies;
+        out.push(Action::Op(StreamOp::Extend { avoid, spares, purpose, in_copies }));
     }
 
     /// When the stream service is to be asked for rights alone.
@@ -177,8 +221,8 @@ impl Writer {
         self.need_after = now + self.config.extend_pause / 50;
         self.extend_after = now + self.config.extend_pause;
         self.op = Some(OpState { kind: OpKind::Extend(needed), avoid: avoid.clone() });
-        let purpose = self.purpose_of_need();
-        out.push(Action::Op(StreamOp::Extend { avoid, spares, purpose }));
+        let (purpose, in_copies) = (self.purpose_of_need(), self.form.in_copies);
+        out.push(Action::Op(StreamOp::Extend { avoid, spares, purpose, in_copies }));
     }
 
     fn ask_close(&mut self, finish: bool, out: &mut Vec<Action>) {
@@ -231,6 +275,13 @@ impl Writer {
                 self.leave_short(now);
                 taken
             }
+            (OpKind::Form, Ok(OpDone::Writer(grant))) => {
+                self.tokens_stale = false;
+                self.adopt_right(grant.current.as_ref());
+                let taken = self.adopt_spares(now, grant.spares, &op.avoid, out);
+                self.leave_for_form();
+                taken
+            }
             (OpKind::Thin, Ok(OpDone::Writer(grant))) => {
                 self.tokens_stale = false;
                 self.adopt_right(grant.current.as_ref());
@@ -256,7 +307,7 @@ impl Writer {
             }
             // Nothing waits for it: ask again later.
             (
-                OpKind::Whole | OpKind::Thin,
+                OpKind::Whole | OpKind::Thin | OpKind::Form,
                 Err(OpError::Full | OpError::Stale | OpError::Failed(_)),
             ) => Ok(()),
             (OpKind::Extend(false), Err(_)) => {
@@ -335,6 +386,7 @@ impl Writer {
         }
         if let Some(youngest) = granted.last() {
             self.layout = Layout::of(youngest);
+            self.form.learn(youngest);
         }
         let known: Vec<_> = self.spares.iter().map(|place| place.chunk).collect();
         self.spares.clear();

@@ -38,6 +38,7 @@ impl Writer {
                 base: current.base,
                 offset: slot.offset,
             };
+            self.form.note(current.place.is_coded(), slot.len, now);
             let compression = current.place.compression;
             out.push(Action::Place { seq: self.placed, at, laid, compression });
             self.placed += 1;

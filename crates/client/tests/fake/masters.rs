@@ -189,8 +189,9 @@ impl FakeState {
         })
     }
 
-    fn top_up(&mut self, file: FileId, wanted: u8, avoid: &[ServerId]) {
+    fn top_up(&mut self, file: FileId, wanted: u8, avoid: &[ServerId], in_copies: bool) {
         let (policy, epoch) = (self.streams[&file].policy, self.streams[&file].epoch);
+        let policy = if in_copies { policy.in_copies() } else { policy };
         let places = self.health.len() - self.no_place.len();
         let Policy { copies, data, .. } = policy.for_places(places);
         let shape = (copies, data);
@@ -216,7 +217,7 @@ impl FakeState {
 
     fn change_stream(&mut self, change: StreamChange) -> Result<StreamReply, ControlError> {
         match change {
-            StreamChange::Open { file, policy, spares, follows, .. } => {
+            StreamChange::Open { file, policy, spares, follows, in_copies, .. } => {
                 let stream = self.streams.entry(file).or_insert_with(|| Stream::new(policy));
                 if stream.finished {
                     return Err(error(Kind::Invalid, "the file is finished"));
@@ -227,16 +228,27 @@ impl FakeState {
                 stream.epoch = stream.epoch.next();
                 self.recover(file)?;
                 let (policy, epoch) = (self.streams[&file].policy, self.streams[&file].epoch);
+                let policy = if in_copies { policy.in_copies() } else { policy };
                 let full = || error(Kind::Full, "no room");
                 let mut first = self.allocate(policy, epoch, &[]).ok_or_else(full)?;
                 let stream = self.streams.get_mut(&file).unwrap();
                 first.base = stream.sealed_len();
                 stream.chunks.push(first);
                 stream.writing = true;
-                self.top_up(file, spares, &[]);
+                self.top_up(file, spares, &[], in_copies);
                 Ok(self.grant(file))
             }
-            StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares, .. } => {
+            StreamChange::Advance {
+                file,
+                epoch,
+                sealed,
+                len,
+                next,
+                avoid,
+                spares,
+                in_copies,
+                ..
+            } => {
                 let stream = self.written(file, epoch)?;
                 let at = stream.spares.iter().position(|spare| spare.id == next);
                 let tail = stream.chunks.last().unwrap().id == sealed;
@@ -248,12 +260,12 @@ impl FakeState {
                 let stream = self.streams.get_mut(&file).unwrap();
                 successor.base = stream.sealed_len();
                 stream.chunks.push(successor);
-                self.top_up(file, spares, &avoid);
+                self.top_up(file, spares, &avoid, in_copies);
                 Ok(self.grant(file))
             }
-            StreamChange::Extend { file, epoch, avoid, spares, .. } => {
+            StreamChange::Extend { file, epoch, avoid, spares, in_copies, .. } => {
                 self.written(file, epoch)?;
-                self.top_up(file, spares, &avoid);
+                self.top_up(file, spares, &avoid, in_copies);
                 if self.full && self.streams[&file].spares.is_empty() {
                     return Err(error(Kind::Full, "no room"));
                 }

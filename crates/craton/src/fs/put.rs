@@ -12,7 +12,7 @@ use futures_util::StreamExt;
 use wire::control::limits::TARGET_MAX;
 use wire::control::{Attributes, NameKey, Node, Policy};
 
-use super::content::{Source, copy_in, has_len};
+use super::content::{PIECE, Source, copy_in, has_len};
 use super::names::{DIR_MODE, FILE_MODE, base_name, destination};
 use super::policy::{self, Wish};
 use super::progress::Progress;
@@ -461,7 +461,10 @@ async fn write_file(
             }
             client.set_attributes(&fresh, attributes).await?;
         } else {
-            let writer = file.append_handle().await?;
+            let writer = match first.len() < PIECE {
+                true => file.append_handle_for_bytes(first.len() as u64).await?,
+                false => file.append_handle().await?,
+            };
             copy_in(client.env(), &source, first, &writer, hooks.moved).await?;
             (hooks.check)()?;
             writer.close_as(attributes).await?;

@@ -158,6 +158,13 @@ fn coded_files_outlive_a_chunkserver() {
     on(&["policy", "set", "/lake", "ec2+1", "--compression", "lz4"]);
     assert_eq!(on(&["policy", "show", "/lake"]), "ec2+1 lz4: set on /lake\n");
     on(&["put", text(&large), "/lake/file"]);
+    // So few bytes take less in copies.
+    let small = scratch.path("small");
+    fs::write(&small, content(1500, 8)).expect("a file");
+    on(&["put", text(&small), "/lake/small"]);
+    let shown = json(&[&["fs", "stat", "/lake/small", "--json"], &cluster[..]].concat());
+    let schemes = (&shown["policy"], &shown["chunks"][0]["scheme"]);
+    assert_eq!(schemes, (&"ec2+1".into(), &"rep2".into()), "{shown}");
     let stat = || json(&[&["fs", "stat", "/lake/file", "--json"], &cluster[..]].concat());
     // Its fragments, in order.
     let fragments = || {

@@ -72,7 +72,8 @@ async fn until_whole(cluster: &Rc<Cluster>, timeout: Duration) {
 /// Renews a writer's spares.
 async fn extend(client: &Client, grant: &WriterGrant) -> WriterGrant {
     let (epoch, avoid, purpose) = (grant.epoch, Vec::new(), Purpose::Data);
-    let change = StreamChange::Extend { file: FILE, epoch, avoid, spares: 2, purpose };
+    let change =
+        StreamChange::Extend { file: FILE, epoch, avoid, spares: 2, purpose, in_copies: false };
     match client.change(change).await.unwrap() {
         StreamReply::Writer(grant) => grant,
         other => panic!("{other:?}"),
@@ -121,11 +122,56 @@ fn chunk_without_places_for_all_fragments_is_of_copies_until_there_are() {
         // One avoided: not one of the five others gets two fragments.
         let (epoch, purpose) = (grant.epoch, Purpose::Data);
         let avoid = vec![ServerId::new(1)];
-        let change = StreamChange::Extend { file: FILE, epoch, avoid, spares: 2, purpose };
+        let change =
+            StreamChange::Extend { file: FILE, epoch, avoid, spares: 2, purpose, in_copies: false };
         let StreamReply::Writer(grant) = client.change(change).await.unwrap() else { panic!() };
         assert_eq!(forms(&grant.spares), [(1, 3, 2, 3); 2]);
         let servers = grant.spares.iter().flat_map(|spare| &spare.replicas);
         assert!(servers.into_iter().all(|replica| replica.server != ServerId::new(1)));
+    });
+}
+
+#[test]
+fn writer_of_small_appends_gets_copies_as_long_as_it_wants_them() {
+    let sim = Sim::new(3);
+    let cluster = Cluster::new(&sim, Policy::ec(4, 2), 7);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        let client = Client::new(&cluster);
+        let (policy, purpose, copies) = (cluster.policy, Purpose::Data, (1, 3, 2, 3));
+        let change = StreamChange::Open {
+            file: FILE,
+            policy,
+            grant: [0; 16],
+            spares: 2,
+            purpose,
+            follows: None,
+            in_copies: true,
+        };
+        let StreamReply::Writer(grant) = client.change(change).await.unwrap() else { panic!() };
+        assert_eq!(forms(grant.current.iter().chain(&grant.spares)), [copies; 3]);
+        let grant = extend(&client, &grant).await;
+        assert_eq!(forms(&grant.spares), [(4, 6, 5, 6); 2]);
+        let (epoch, avoid) = (grant.epoch, Vec::new());
+        let change =
+            StreamChange::Extend { file: FILE, epoch, avoid, spares: 1, purpose, in_copies: true };
+        let StreamReply::Writer(grant) = client.change(change).await.unwrap() else { panic!() };
+        assert_eq!(forms(&grant.spares), [copies]);
+        let (sealed, next) = (grant.current.unwrap().chunk, grant.spares[0].chunk);
+        let change = StreamChange::Advance {
+            file: FILE,
+            epoch,
+            sealed,
+            len: 0,
+            next,
+            avoid: Vec::new(),
+            spares: 2,
+            left: Vec::new(),
+            in_copies: true,
+        };
+        let StreamReply::Writer(grant) = client.change(change).await.unwrap() else { panic!() };
+        assert_eq!(forms(grant.current.iter().chain(&grant.spares)), [copies; 3]);
+        let view = cluster.locate(FILE, 0).await.unwrap();
+        assert_eq!(view.policy, Some(policy), "the policy is as it was");
     });
 }
 

@@ -77,6 +77,7 @@ fn a_real_group_serves_streams() {
                     spares: 1,
                     purpose: Purpose::Data,
                     follows: None,
+                    in_copies: false,
                 },
             )
         };

@@ -86,7 +86,15 @@ impl Client {
         let mut follows = self.id.get().is_multiple_of(2).then_some(Epoch::NONE);
         loop {
             let (grant, spares, purpose) = ([0; 16], 2, Purpose::Data);
-            let change = StreamChange::Open { file, policy, grant, spares, purpose, follows };
+            let change = StreamChange::Open {
+                file,
+                policy,
+                grant,
+                spares,
+                purpose,
+                follows,
+                in_copies: false,
+            };
             match self.change(change).await? {
                 StreamReply::Writer(grant) => return Ok(grant),
                 StreamReply::Epoch { epoch } if follows != Some(epoch) => follows = Some(epoch),
@@ -99,7 +107,8 @@ impl Client {
     pub fn opening(&self, seq: u64, file: FileId, follows: u64) -> StreamRequest {
         let (policy, follows) = (self.cluster.policy, Some(Epoch::new(follows)));
         let (grant, spares, purpose) = ([0; 16], 1, Purpose::Data);
-        let change = StreamChange::Open { file, policy, grant, spares, purpose, follows };
+        let change =
+            StreamChange::Open { file, policy, grant, spares, purpose, follows, in_copies: false };
         let op = OpId { client: self.id, seq, acked_below: 1 };
         StreamRequest::Change { op, change }
     }
@@ -196,8 +205,14 @@ impl Writer {
         let next = match good.or(self.grant.spares.first().map(|spare| spare.chunk)) {
             Some(next) => next,
             None => {
-                let change =
-                    StreamChange::Extend { file, epoch, avoid, spares: 2, purpose: Purpose::Data };
+                let change = StreamChange::Extend {
+                    file,
+                    epoch,
+                    avoid,
+                    spares: 2,
+                    purpose: Purpose::Data,
+                    in_copies: false,
+                };
                 match self.client.change(change).await? {
                     StreamReply::Writer(grant) => self.grant.spares = grant.spares,
                     other => panic!("{other:?}"),
@@ -214,6 +229,7 @@ impl Writer {
             avoid,
             spares: 2,
             left: Vec::new(),
+            in_copies: false,
         };
         match self.client.change(change).await? {
             StreamReply::Writer(grant) => {

@@ -41,6 +41,8 @@ pub struct Plan {
     pub deadline: Duration,
     /// An operator drains and decommissions chunkservers.
     pub drains: bool,
+    /// Appends are small for a while, and then not.
+    pub small: bool,
 }
 
 impl Default for Plan {
@@ -56,6 +58,7 @@ impl Default for Plan {
             load: Duration::from_secs(12),
             deadline: Duration::from_secs(180),
             drains: false,
+            small: false,
         }
     }
 }
@@ -67,6 +70,8 @@ pub(super) const ALL_COPIES: &[Policy] =
     &[Policy::rep(2), Policy::rep(3), Policy::rep(4), Policy::rep(5), Policy::strict(5)];
 
 const WRITERS: usize = 3;
+/// Bursts of appends of which all are small, and then as many others.
+const SMALL_BURSTS: u64 = 10;
 const READERS: usize = 2;
 /// One append has up to this many bytes.
 const APPEND_MAX: u64 = 30_000;
@@ -299,13 +304,15 @@ async fn write_file(load: &Load, client: &Client, path: &str, rng: &mut Rng) -> 
     let epoch = appender.epoch();
     load.oracle.opened(path, epoch, appender.acked_len(), rng.next_u64())?;
     let reader = file.reader();
-    for _ in 0..rng.between(1, 120) {
+    for burst in 0..rng.between(1, 120) {
+        let is_small = load.plan.small && (burst / SMALL_BURSTS).is_multiple_of(2);
+        let sizes = if is_small { &[100, 1000, 5000] } else { &[100, 5000, APPEND_MAX] };
         if load.stop.get() || appender.submitted_len() > 2 * FILE_MAX {
             break;
         }
         let mut pending = Vec::new();
         for _ in 0..rng.between(1, 8) {
-            let len = 1 + rng.below(*rng.clone().pick(&[100, 5000, APPEND_MAX])) as usize;
+            let len = 1 + rng.below(*rng.clone().pick(sizes)) as usize;
             let data = load.oracle.next(path, epoch, len);
             match load.judge(("an append", path), appender.submit(&data).await)? {
                 Some(append) => pending.push((append, len as u64)),

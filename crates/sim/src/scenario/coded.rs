@@ -27,12 +27,16 @@ const SMALL: &[Policy] = &[
 const WIDE: &[Policy] = &[Policy::ec(8, 3), Policy::ec(8, 3).compressed(LZ4), Policy::ec(7, 4)];
 
 fn run(sim: Sim, faults: Faults) -> Run {
+    run_with(sim, faults, Plan::default())
+}
+
+fn run_with(sim: Sim, faults: Faults, plan: Plan) -> Run {
     let wide = sim.with_rng(|rng| rng.one_in(6));
     let (servers, policies) = if wide { (13, WIDE) } else { (8, SMALL) };
     let shape = Shape { servers, ..Shape::default() };
     let (load, deadline) = (Duration::from_secs(8), Duration::from_secs(240));
     let client_crashes = faults != NONE;
-    let plan = Plan { shape, faults, policies, load, deadline, client_crashes, ..Plan::default() };
+    let plan = Plan { shape, faults, policies, load, deadline, client_crashes, ..plan };
     Box::pin(append::run(sim, plan))
 }
 
@@ -48,6 +52,22 @@ pub(super) const APPEND: Scenario = Scenario {
         "chunk repaired",
         "reader: decoded from other fragments",
         "audit: a coded chunk is whole",
+    ],
+};
+
+pub(super) const SMALL_APPENDS: Scenario = Scenario {
+    name: "ec-small",
+    about: "files with codes whose appends are small for a while, and then not, while servers crash",
+    run: |sim| {
+        let faults = Faults { server_crashes: true, ..NONE };
+        run_with(sim, faults, Plan { small: true, ..Plan::default() })
+    },
+    marks: &[
+        "writer: chunks wanted in copies",
+        "audit: a file goes on in copies",
+        "audit: a file is back in its code",
+        "stream recovered",
+        "chunk repaired",
     ],
 };
 

@@ -225,6 +225,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     drain_storm::SCENARIO,
     coded::APPEND,
+    coded::SMALL_APPENDS,
     coded::STORM,
     coded::ROT,
     Scenario {

@@ -91,6 +91,7 @@ scenarios! {
     drain_storm "drain-storm",
     ec_append "ec-append",
     ec_rot "ec-rot",
+    ec_small "ec-small",
     ec_storm "ec-storm",
     disks_cuts "disks-cuts",
     late_open "late-open",

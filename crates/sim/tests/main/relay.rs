@@ -49,6 +49,7 @@ fn opening_is_not_kept_for_a_leader_that_may_come() {
             spares: 0,
             purpose: Purpose::Data,
             follows: Some(Epoch::NONE),
+            in_copies: false,
         };
         let asked = env.clone().spawn(Class::Foreground, "ask", async move {
             let ask = async |endpoint: &Endpoint, change: StreamChange| {

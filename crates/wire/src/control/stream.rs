@@ -135,6 +135,9 @@ pub enum StreamChange {
         /// The file's epoch as far as the client knows, [`Epoch::NONE`] when it knows none. Absent
         /// from clients before decision 83: whichever it is.
         follows: Option<Epoch>,
+        /// Appends are small: chunks are wanted in copies that survive as many losses as the policy's
+        /// code, if it has one (`protocols-tail.md` 9.8).
+        in_copies: bool,
     },
     /// Ends chunk `sealed` at its acknowledged length and goes on in `next`, the first of the
     /// recorded spares (`protocols.md` 1.5). The writer acknowledges nothing in `next` before
@@ -157,6 +160,8 @@ pub enum StreamChange {
         /// Servers of `sealed` that get nothing more of it from the writer: a hint, for a replica
         /// that lacks bytes need not be waited for (C14).
         left: Vec<ServerId>,
+        /// As in `Open`.
+        in_copies: bool,
     },
     /// Asks for more spares, or fresh tokens, under the writer's epoch.
     Extend {
@@ -170,6 +175,8 @@ pub enum StreamChange {
         spares: u8,
         /// Purpose of the bytes.
         purpose: Purpose,
+        /// As in `Open`.
+        in_copies: bool,
     },
     /// Ends the writer: seals its open chunk at its acknowledged length, drops its spares.
     /// The file can be opened for append again unless `finish`.

@@ -378,17 +378,20 @@ fn stream_change() -> impl Strategy<Value = StreamChange> {
     let spares = 0..=SPARES_MAX;
     prop_oneof![
         made!((file, file()), (policy, policy()), (grant, any::<[u8; 16]>()),
-            (spares, spares.clone()), (purpose, purpose()), (follows, option::of(epoch())) => {
-            StreamChange::Open { file, policy, grant, spares, purpose, follows }
+            (spares, spares.clone()), (purpose, purpose()), (follows, option::of(epoch())),
+            (in_copies, any::<bool>()) => {
+            StreamChange::Open { file, policy, grant, spares, purpose, follows, in_copies }
         }),
         made!((file, file()), (epoch, epoch()), (sealed, chunk()), (len, chunk_len()),
             (next, chunk()), (avoid, vec(server(), 0..4)), (spares, spares.clone()),
-            (left, vec(server(), 0..=PLACES_MAX)) => {
-            StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares, left }
+            (left, vec(server(), 0..=PLACES_MAX)), (in_copies, any::<bool>()) => {
+            StreamChange::Advance {
+                file, epoch, sealed, len, next, avoid, spares, left, in_copies,
+            }
         }),
         made!((file, file()), (epoch, epoch()), (avoid, vec(server(), 0..4)),
-            (spares, spares), (purpose, purpose()) => {
-            StreamChange::Extend { file, epoch, avoid, spares, purpose }
+            (spares, spares), (purpose, purpose()), (in_copies, any::<bool>()) => {
+            StreamChange::Extend { file, epoch, avoid, spares, purpose, in_copies }
         }),
         made!((file, file()), (epoch, epoch()), (sealed, option::of((chunk(), chunk_len()))),
             (finish, any::<bool>()), (left, vec(server(), 0..=PLACES_MAX)) => {

@@ -123,7 +123,7 @@ impl Proto for StreamChange {
         use pb::stream_change::{Advance, Change, Close, Extend, Open, SetPolicy};
         let (mut named, mut accept_loss) = (None, false);
         let change = match self {
-            StreamChange::Open { file, policy, grant, spares, purpose, follows } => {
+            StreamChange::Open { file, policy, grant, spares, purpose, follows, in_copies } => {
                 named = *follows;
                 Change::Open(Open {
                     file: file.get(),
@@ -131,27 +131,38 @@ impl Proto for StreamChange {
                     grant: grant.to_vec(),
                     spares: (*spares).into(),
                     purpose: *purpose as u32,
+                    in_copies: *in_copies,
                 })
             }
-            StreamChange::Advance { file, epoch, sealed, len, next, avoid, spares, left } => {
-                Change::Advance(Advance {
-                    file: file.get(),
-                    epoch: epoch.get(),
-                    sealed: sealed.get(),
-                    len: *len,
-                    next: next.get(),
-                    avoid: numbers(avoid),
-                    spares: (*spares).into(),
-                    left: numbers(left),
-                })
-            }
-            StreamChange::Extend { file, epoch, avoid, spares, purpose } => {
+            StreamChange::Advance {
+                file,
+                epoch,
+                sealed,
+                len,
+                next,
+                avoid,
+                spares,
+                left,
+                in_copies,
+            } => Change::Advance(Advance {
+                file: file.get(),
+                epoch: epoch.get(),
+                sealed: sealed.get(),
+                len: *len,
+                next: next.get(),
+                avoid: numbers(avoid),
+                spares: (*spares).into(),
+                left: numbers(left),
+                in_copies: *in_copies,
+            }),
+            StreamChange::Extend { file, epoch, avoid, spares, purpose, in_copies } => {
                 Change::Extend(Extend {
                     file: file.get(),
                     epoch: epoch.get(),
                     avoid: numbers(avoid),
                     spares: (*spares).into(),
                     purpose: *purpose as u32,
+                    in_copies: *in_copies,
                 })
             }
             StreamChange::Close { file, epoch, sealed, finish, left } => Change::Close(Close {
@@ -186,6 +197,7 @@ impl Proto for StreamChange {
                 spares: spares(pb.spares, "StreamChange.Open.spares")?,
                 purpose: purpose(pb.purpose, "StreamChange.Open.purpose")?,
                 follows,
+                in_copies: pb.in_copies,
             },
             Change::Advance(pb) => StreamChange::Advance {
                 file: FileId::new(pb.file),
@@ -196,6 +208,7 @@ impl Proto for StreamChange {
                 avoid: avoid(pb.avoid, "StreamChange.Advance.avoid")?,
                 spares: spares(pb.spares, "StreamChange.Advance.spares")?,
                 left: left(pb.left, "StreamChange.Advance.left")?,
+                in_copies: pb.in_copies,
             },
             Change::Extend(pb) => StreamChange::Extend {
                 file: FileId::new(pb.file),
@@ -203,6 +216,7 @@ impl Proto for StreamChange {
                 avoid: avoid(pb.avoid, "StreamChange.Extend.avoid")?,
                 spares: spares(pb.spares, "StreamChange.Extend.spares")?,
                 purpose: purpose(pb.purpose, "StreamChange.Extend.purpose")?,
+                in_copies: pb.in_copies,
             },
             Change::Close(pb) => {
                 let sealed = |pb: pb::SealedAt| {
