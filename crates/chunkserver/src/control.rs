@@ -143,6 +143,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                 Ok(ChunkserverReply::List { replicas, more })
             }
             ChunkserverRequest::Probe { disk } => self.probe(disk).await,
+            ChunkserverRequest::Scrub { start } => Ok(self.scrubs(start)),
             ChunkserverRequest::ReplaceDisk { path } => self.replace_disk(&path).await,
             ChunkserverRequest::Ping => Ok(ChunkserverReply::Done),
             ChunkserverRequest::FailDisk { disk, failed } => {

@@ -22,6 +22,7 @@ mod quiet;
 mod rebuild;
 mod replace;
 mod scrub;
+mod scrub_progress;
 mod scrub_rate;
 mod server;
 mod shard;

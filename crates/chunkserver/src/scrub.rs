@@ -7,6 +7,7 @@ use std::rc::Rc;
 use base::ChunkId;
 use chunkstore::{ChunkStore, Read, StoreError};
 use runtime::{Class, Env};
+use wire::control::ChunkserverReply;
 use wire::data::{ReplicaStat, ReplicaState};
 use wire::row::logical_end;
 
@@ -18,6 +19,20 @@ use crate::share::Urgency;
 const PAGE: usize = 64;
 
 impl<S: ChunkStore> Chunkserver<S> {
+    /// How far scrub is on this shard's disks; begins the next pass of those where none is under way, if
+    /// `start` says so.
+    pub(crate) fn scrubs(&self, start: bool) -> ChunkserverReply {
+        let now = self.0.env.now();
+        let off = !self.0.scrub_rate.is_any();
+        let report = |disk: Rc<Disk<S>>| {
+            if start && !off {
+                disk.scrub.ask();
+            }
+            disk.scrub.report(disk.id, now)
+        };
+        ChunkserverReply::Scrubs { disks: self.disks().into_iter().map(report).collect(), off }
+    }
+
     /// Scrubs a disk in passes, for as long as the server has it.
     pub(crate) fn scrub(&self, disk: Rc<Disk<S>>) {
         if self.0.scrub_rate.is_any() {
@@ -30,13 +45,17 @@ impl<S: ChunkStore> Chunkserver<S> {
         let env = &self.0.env;
         loop {
             // The pause comes first: a start is busy enough.
-            env.sleep(env.jitter(self.0.config.scrub_pause)).await;
+            // Unless an operator wants the pass now.
+            let pause = env.jitter(self.0.config.scrub_pause);
+            let _ = env.timeout(pause, disk.scrub.asked()).await;
             let has_it =
                 self.0.disks.borrow().get(&disk.id).is_some_and(|it| Rc::ptr_eq(it, &disk));
             if !has_it {
                 return;
             }
+            disk.scrub.begin(disk.store.info().chunks);
             self.scrub_disk(&disk).await;
+            disk.scrub.end(env.now());
             self.count(|stats| stats.scrub_passes += 1);
         }
     }
@@ -52,6 +71,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                     return;
                 }
                 self.scrub_replica(disk, replica.chunk, &replica.stat).await;
+                disk.scrub.note_done();
             }
         }
     }
@@ -73,8 +93,12 @@ impl<S: ChunkStore> Chunkserver<S> {
 
     async fn scrub_replica(&self, disk: &Rc<Disk<S>>, chunk: ChunkId, stat: &ReplicaStat) {
         // Known already: the report may have been lost.
+        let damaged = || {
+            disk.scrub.note_damaged();
+            self.note_damaged(disk.id, chunk);
+        };
         if stat.len < stat.durable_bound {
-            return self.note_damaged(disk.id, chunk);
+            return damaged();
         }
         let pace = async |bytes: u64| {
             self.count(|stats| stats.scrubbed_bytes += bytes);
@@ -84,7 +108,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         let read = ReadThrough { env: &self.0.env, disk, urgency: Urgency::Scrub };
         let read = read.run(chunk, stat.len, pace).await;
         if matches!(read, Err(StoreError::Corrupt { .. })) {
-            self.note_damaged(disk.id, chunk);
+            damaged();
         }
     }
 }

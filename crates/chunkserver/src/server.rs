@@ -22,6 +22,7 @@ use crate::limits::{
 use crate::new_stores::NewStores;
 use crate::owner::{DiskOwner, Home};
 use crate::probe::Probes;
+use crate::scrub_progress::Progress;
 use crate::scrub_rate::ScrubRate;
 use crate::shard::{Forwarded, Origin, ShardDirectory, ShardReport};
 use crate::share::DiskShare;
@@ -93,13 +94,15 @@ pub(crate) struct Disk<S> {
     pub(crate) owner: RefCell<DiskOwner>,
     pub(crate) probes: Probes,
     pub(crate) share: DiskShare,
+    pub(crate) scrub: Progress,
 }
 
 impl<S> Disk<S> {
     fn new(id: DiskId, (path, store): (String, S), owner: DiskOwner, config: &Config) -> Disk<S> {
         let (failed, owner, probes) = (Cell::new(false), RefCell::new(owner), Probes::default());
         let share = DiskShare::new(config.background);
-        Disk { id, path, store, failed, owner, probes, share }
+        let scrub = Progress::default();
+        Disk { id, path, store, failed, owner, probes, share, scrub }
     }
 }
 

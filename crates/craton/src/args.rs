@@ -12,7 +12,7 @@ use crate::fs::policy::PolicyCommand;
 use crate::masters::args::MastersCommand;
 use crate::sizes::{parse_length, parse_size};
 use crate::upkeep::args::{
-    DecommissionArgs, DiskCommand, DrainArgs, MaintenanceArgs, RebalanceArgs,
+    DecommissionArgs, DiskCommand, DrainArgs, MaintenanceArgs, RebalanceArgs, ScrubCommand,
 };
 use crate::volume::VolumeCommand;
 
@@ -118,6 +118,15 @@ pub enum Command {
         /// What to do.
         #[command(subcommand)]
         command: DiskCommand,
+    },
+    /// Show how far stored bytes are verified, or begin with it
+    Scrub {
+        /// Which cluster.
+        #[command(flatten)]
+        connection: Connection,
+        /// What to do.
+        #[command(subcommand)]
+        command: ScrubCommand,
     },
     /// Show or change whether chunks are moved until the disks are even
     Rebalance {

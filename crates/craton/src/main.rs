@@ -80,6 +80,7 @@ fn run(command: Command) -> Done {
         Command::Decommission { connection, args } => upkeep::decommission(&connection, &args),
         Command::Maintenance { connection, args } => upkeep::maintenance(&connection, &args),
         Command::Disk { connection, command } => upkeep::disk::run(&connection, &command),
+        Command::Scrub { connection, command } => upkeep::scrub::run(&connection, command),
         Command::Rebalance { connection, args } => upkeep::rebalance(&connection, &args),
         Command::Trace(args) => trace::run(&args),
         Command::Store { command } => store::run(command),

@@ -69,6 +69,19 @@ pub enum DiskCommand {
     },
 }
 
+/// `craton scrub`.
+#[derive(Subcommand, Clone, Copy, Debug)]
+pub enum ScrubCommand {
+    /// Show how far it is on each disk
+    Status {
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Begin the next pass over each disk now, at the configured rate
+    Start,
+}
+
 fn parse_time(text: &str) -> Result<Duration, String> {
     let wrong = || format!("'{text}' is no time: such as 90s, 30m or 2h");
     let unit_at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;

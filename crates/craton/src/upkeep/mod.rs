@@ -4,6 +4,7 @@
 
 pub mod args;
 pub mod disk;
+pub mod scrub;
 
 use std::time::Duration;
 

@@ -155,6 +155,17 @@ fn disks_are_replaced_under_running_processes() {
     std::fs::remove_file(place.join("notes")).expect("it goes");
     replace("cs3", text(&place)).expect("it is replaced");
     assert_eq!(disk(&dir, "cs3", "store1")["state"], "up");
+    // All disks are read on demand, the new ones too.
+    let cluster = ["--cluster", text(&dir)];
+    let begun = good(&[&["scrub", "start"], &cluster[..]].concat());
+    assert!(begun.contains("a pass begins on") || begun.contains("was under way"), "{begun}");
+    let status = [&["scrub", "status", "--json"], &cluster[..]].concat();
+    wait("each disk has been read", REPAIR, || {
+        let all = json(&status)["disks"].as_array().expect("disks").clone();
+        all.len() == 8 && all.iter().all(|disk| disk["passes"] != 0 && disk["damaged"] == 0)
+    });
+    let table = good(&[&["scrub", "status"], &cluster[..]].concat());
+    assert!(table.contains("cs3/store1"), "{table}");
     wait_for_repair(&dir, REPAIR);
 }
 

@@ -85,6 +85,11 @@ pub enum ChunkserverRequest {
         /// The path in the chunkserver's configuration.
         path: String,
     },
+    /// How far scrub is on each disk of the executor that is asked.
+    Scrub {
+        /// Begin the next pass now, where none is under way.
+        start: bool,
+    },
     /// Answer, to show that requests arrive. Masters ask: heartbeats of a server that gets nothing of
     /// what others send come too (`protocols-tail.md` 10.7).
     Ping,
@@ -100,7 +105,9 @@ impl ChunkserverRequest {
             | ChunkserverRequest::List { disk, .. }
             | ChunkserverRequest::FailDisk { disk, .. }
             | ChunkserverRequest::Probe { disk } => Some(*disk),
-            ChunkserverRequest::ReplaceDisk { .. } | ChunkserverRequest::Ping => None,
+            ChunkserverRequest::ReplaceDisk { .. }
+            | ChunkserverRequest::Scrub { .. }
+            | ChunkserverRequest::Ping => None,
         }
     }
 }
@@ -132,6 +139,32 @@ pub enum ChunkserverReply {
         /// The incarnation.
         disk: DiskId,
     },
+    /// To `Scrub`.
+    Scrubs {
+        /// The disks.
+        disks: Vec<DiskScrub>,
+        /// The configuration lets nothing be scrubbed.
+        off: bool,
+    },
     /// Done.
     Done,
+}
+
+/// Scrub of a disk (C26).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DiskScrub {
+    /// The disk.
+    pub disk: DiskId,
+    /// Passes over all its replicas since the process started.
+    pub passes: u64,
+    /// A pass is under way.
+    pub running: bool,
+    /// Replicas that it has read, or the last one had.
+    pub done: u64,
+    /// Replicas on the disk when it began.
+    pub replicas: u64,
+    /// Of those read, the damaged ones: each is reported for repair.
+    pub damaged: u64,
+    /// Milliseconds since the last pass ended; absent before.
+    pub ended_ms: Option<u64>,
 }

@@ -106,6 +106,7 @@ impl ControlRequest {
                 Chunks::FailDisk { .. } => "fail disk",
                 Chunks::Probe { .. } => "probe a disk",
                 Chunks::ReplaceDisk { .. } => "replace a disk",
+                Chunks::Scrub { .. } => "scrub",
                 Chunks::Ping => "ping",
             },
             ControlRequest::Trace(_) => "trace",

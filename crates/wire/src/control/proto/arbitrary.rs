@@ -483,8 +483,17 @@ fn chunkserver_request() -> impl Strategy<Value = ChunkserverRequest> {
         }),
         made!((disk, disk()) => ChunkserverRequest::Probe { disk }),
         "\\PC{1,40}".prop_map(|path| ChunkserverRequest::ReplaceDisk { path }),
+        any::<bool>().prop_map(|start| ChunkserverRequest::Scrub { start }),
         Just(ChunkserverRequest::Ping),
     ]
+}
+
+fn disk_scrub() -> impl Strategy<Value = DiskScrub> {
+    made!((disk, disk()), (running, any::<bool>()), (n, any::<[u64; 4]>()),
+        (ended_ms, option::of(any::<u64>())) => {
+        let [passes, done, replicas, damaged] = n;
+        DiskScrub { disk, passes, running, done, replicas, damaged, ended_ms }
+    })
 }
 
 fn chunkserver_reply() -> impl Strategy<Value = ChunkserverReply> {
@@ -497,6 +506,9 @@ fn chunkserver_reply() -> impl Strategy<Value = ChunkserverReply> {
             ChunkserverReply::List { replicas, more }
         }),
         disk().prop_map(|disk| ChunkserverReply::Replaced { disk }),
+        made!((disks, vec(disk_scrub(), 0..3)), (off, any::<bool>()) => {
+            ChunkserverReply::Scrubs { disks, off }
+        }),
         Just(ChunkserverReply::Done),
     ]
 }

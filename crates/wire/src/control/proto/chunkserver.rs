@@ -7,8 +7,8 @@ use codec::limits::{DATA_MAX, PARITY_MAX};
 use super::stream::chunk_len;
 use super::{Proto, WireError, all, need, pb};
 use crate::control::check::{each, range_u8, range_u32, secret, text, u128_bytes, u128_from};
-use crate::control::limits::{CHUNKS_MAX, PLACES_MAX};
-use crate::control::{ChunkserverReply, ChunkserverRequest};
+use crate::control::limits::{CHUNKS_MAX, DISKS_MAX, PLACES_MAX};
+use crate::control::{ChunkserverReply, ChunkserverRequest, DiskScrub};
 use crate::data::{ReplicaStat, ReplicaState};
 use crate::row::Fragment;
 
@@ -97,7 +97,7 @@ impl Proto for ChunkserverRequest {
     type Pb = pb::ChunkserverRequest;
 
     fn to_pb(&self) -> pb::ChunkserverRequest {
-        use pb::chunkserver_request::{Ask, FailDisk, List, Probe, ReplaceDisk, Replicate};
+        use pb::chunkserver_request::{Ask, FailDisk, List, Probe, ReplaceDisk, Replicate, Scrub};
         let ask = match self {
             ChunkserverRequest::Replicate {
                 chunk,
@@ -142,6 +142,7 @@ impl Proto for ChunkserverRequest {
             ChunkserverRequest::ReplaceDisk { path } => {
                 Ask::ReplaceDisk(ReplaceDisk { path: path.clone() })
             }
+            ChunkserverRequest::Scrub { start } => Ask::Scrub(Scrub { start: *start }),
             ChunkserverRequest::Ping => Ask::Ping(pb::Empty {}),
         };
         pb::ChunkserverRequest { ask: Some(ask) }
@@ -193,6 +194,7 @@ impl Proto for ChunkserverRequest {
             Ask::ReplaceDisk(pb) => ChunkserverRequest::ReplaceDisk {
                 path: text(pb.path, 1..=PATH_MAX, "ChunkserverRequest.ReplaceDisk.path")?,
             },
+            Ask::Scrub(pb) => ChunkserverRequest::Scrub { start: pb.start },
             Ask::Ping(pb::Empty {}) => ChunkserverRequest::Ping,
         })
     }
@@ -202,7 +204,7 @@ impl Proto for ChunkserverReply {
     type Pb = pb::ChunkserverReply;
 
     fn to_pb(&self) -> pb::ChunkserverReply {
-        use pb::chunkserver_reply::{Answer, List, ListedReplica, Replicated};
+        use pb::chunkserver_reply::{Answer, List, ListedReplica, Replicated, Scrubs};
         let answer = match self {
             ChunkserverReply::Replicated { stat, bytes } => {
                 Answer::Replicated(Replicated { stat: Some(stat.to_pb()), bytes: *bytes })
@@ -216,6 +218,9 @@ impl Proto for ChunkserverReply {
             }
             ChunkserverReply::Probed { took_us } => Answer::Probed(*took_us),
             ChunkserverReply::Replaced { disk } => Answer::Replaced(u128_bytes(disk.get())),
+            ChunkserverReply::Scrubs { disks, off } => {
+                Answer::Scrubs(Scrubs { disks: disks.iter().map(disk_scrub).collect(), off: *off })
+            }
             ChunkserverReply::Done => Answer::Done(pb::Empty {}),
         };
         pb::ChunkserverReply { answer: Some(answer) }
@@ -240,7 +245,24 @@ impl Proto for ChunkserverReply {
             Answer::Replaced(pb) => {
                 ChunkserverReply::Replaced { disk: disk(&pb, "ChunkserverReply.Replaced.disk")? }
             }
+            Answer::Scrubs(pb) => {
+                let field = "ChunkserverReply.Scrubs.disks";
+                let disks = each(pb.disks, DISKS_MAX, field, from_disk_scrub)?;
+                ChunkserverReply::Scrubs { disks, off: pb.off }
+            }
             Answer::Done(_) => ChunkserverReply::Done,
         })
     }
+}
+
+fn disk_scrub(it: &DiskScrub) -> pb::chunkserver_reply::DiskScrub {
+    let DiskScrub { passes, running, done, replicas, damaged, ended_ms, .. } = *it;
+    let disk = u128_bytes(it.disk.get());
+    pb::chunkserver_reply::DiskScrub { disk, passes, running, done, replicas, damaged, ended_ms }
+}
+
+fn from_disk_scrub(pb: pb::chunkserver_reply::DiskScrub) -> Result<DiskScrub, WireError> {
+    let disk = disk(&pb.disk, "ChunkserverReply.DiskScrub.disk")?;
+    let pb::chunkserver_reply::DiskScrub { passes, running, done, replicas, damaged, .. } = pb;
+    Ok(DiskScrub { disk, passes, running, done, replicas, damaged, ended_ms: pb.ended_ms })
 }
