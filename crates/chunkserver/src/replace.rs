@@ -26,11 +26,10 @@ impl<S: ChunkStore> Chunkserver<S> {
         let stores = self.0.new_stores.borrow().clone();
         let stores = stores.ok_or_else(|| invalid("no store can be made here".to_owned()))?;
         let replacing = Replacing::begin(self, path)?;
-        let old = self.replaceable(path)?;
+        self.replaceable(path)?;
         stores.check(path).await.map_err(invalid)?;
-        if let Some(old) = old {
-            // It may have come to serve while its path was looked at.
-            self.replaceable(path)?;
+        // A disk may have come back while its path was looked at.
+        if let Some(old) = self.replaceable(path)? {
             self.0.disks.borrow_mut().remove(&old.id);
             tracing::info!(path, disk = %old.id, "a disk is taken out to be replaced");
             self.0.env.spawn(Class::Background, "close a replaced disk", async move {

@@ -339,6 +339,12 @@ fn servers(answers: &BTreeMap<u64, ClusterStatus>) -> Vec<ServerStatus> {
     servers
 }
 
+/// Asks all masters for the chunkservers.
+pub async fn chunkservers(client: &Client) -> Result<Vec<ServerStatus>, Failure> {
+    let answers = client.status().await?;
+    Ok(servers(&answers.into_iter().map(|(_, status)| (status.master, status)).collect()))
+}
+
 /// `cs2` before `cs10`.
 pub fn natural(name: &str) -> (&str, u64, &str) {
     let letters = name.trim_end_matches(|c: char| c.is_ascii_digit());

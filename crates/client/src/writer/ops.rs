@@ -105,11 +105,7 @@ impl Writer {
     /// chunks on servers whose heartbeats reach it.
     fn ask_whole(&mut self, now: Instant, out: &mut Vec<Action>) {
         self.whole_after = now + self.whole_pause;
-        self.op = Some(OpState { kind: OpKind::Whole, avoid: Vec::new() });
-        let spares = self.config.spares.max(1);
-        let (avoid, purpose) = (Vec::new(), self.purpose_of_need());
-        let in_copies = self.form.in_copies;
-        out.push(Action::Op(StreamOp::Extend { avoid, spares, purpose, in_copies }));
+        self.ask_extend(OpKind::Whole, self.config.spares.max(1), Vec::new(), out);
     }
 
     /// Leaves a chunk that is short of copies for a spare that has them all, if there is one.
@@ -151,10 +147,7 @@ impl Writer {
             self.ask_spares(now, false, self.config.spares, avoid, out);
         } else if self.renewal_due().is_some_and(|at| now >= at) {
             self.renew_after = now + self.config.extend_pause;
-            self.op = Some(OpState { kind: OpKind::Renew, avoid: Vec::new() });
-            let (avoid, purpose) = (Vec::new(), self.purpose_of_need());
-            let in_copies = self.form.in_copies;
-            out.push(Action::Op(StreamOp::Extend { avoid, spares: 0, purpose, in_copies }));
+            self.ask_extend(OpKind::Renew, 0, Vec::new(), out);
         }
     }
 
@@ -178,11 +171,7 @@ impl Writer {
     /// Asks for a chunk in the form that is wanted.
     fn ask_form(&mut self, now: Instant, out: &mut Vec<Action>) {
         self.form.note_asked(now, self.config.extend_pause);
-        let avoid = self.avoided(now);
-        self.op = Some(OpState { kind: OpKind::Form, avoid: avoid.clone() });
-        let spares = self.config.spares.max(1);
-        let (purpose, in_copies) = (self.purpose_of_need(), self.form.in_copies);
-        out.push(Action::Op(StreamOp::Extend { avoid, spares, purpose, in_copies }));
+        self.ask_extend(OpKind::Form, self.config.spares.max(1), self.avoided(now), out);
     }
 
     /// Asks for spares without the servers that the chunk is written without.
@@ -197,10 +186,7 @@ impl Writer {
             }
         }
         self.thin_after = now + self.config.extend_pause;
-        self.op = Some(OpState { kind: OpKind::Thin, avoid: avoid.clone() });
-        let (spares, purpose) = (self.config.spares.max(1), self.purpose_of_need());
-        let in_copies = self.form.in_copies;
-        out.push(Action::Op(StreamOp::Extend { avoid, spares, purpose, in_copies }));
+        self.ask_extend(OpKind::Thin, self.config.spares.max(1), avoid, out);
     }
 
     /// When the stream service is to be asked for rights alone.
@@ -220,7 +206,18 @@ impl Writer {
         // Needed ones are asked for often, until the stall budget ends.
         self.need_after = now + self.config.extend_pause / 50;
         self.extend_after = now + self.config.extend_pause;
-        self.op = Some(OpState { kind: OpKind::Extend(needed), avoid: avoid.clone() });
+        self.ask_extend(OpKind::Extend(needed), spares, avoid, out);
+    }
+
+    /// Asks for `spares` spares in all without some servers, and for rights.
+    fn ask_extend(
+        &mut self,
+        kind: OpKind,
+        spares: u8,
+        avoid: Vec<ServerId>,
+        out: &mut Vec<Action>,
+    ) {
+        self.op = Some(OpState { kind, avoid: avoid.clone() });
         let (purpose, in_copies) = (self.purpose_of_need(), self.form.in_copies);
         out.push(Action::Op(StreamOp::Extend { avoid, spares, purpose, in_copies }));
     }

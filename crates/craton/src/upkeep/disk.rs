@@ -13,6 +13,7 @@ use crate::args::Connection;
 use crate::connect::with_client;
 use crate::exit::{Done, Failure};
 use crate::output::print_line;
+use crate::status;
 
 /// Time in which a store is made: its log and superblocks are written.
 const FORMAT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -59,15 +60,11 @@ async fn replace(client: &Client, server: &str, disk: &str) -> Done {
 
 /// A chunkserver's address, and its disks as masters know them.
 async fn reports(client: &Client, server: &str) -> Result<(SocketAddr, Vec<DiskReport>), Failure> {
-    let answers = client.status().await?;
-    let servers: Vec<_> = answers.into_iter().flat_map(|(_, answer)| answer.servers).collect();
-    let most = servers.iter().filter(|it| it.name == server).max_by_key(|it| it.disks.len());
-    if let Some(found) = most {
+    let servers = status::chunkservers(client).await?;
+    if let Some(found) = servers.iter().find(|it| it.name == server) {
         return Ok((found.addr, found.disks.clone()));
     }
-    let mut names: Vec<_> = servers.into_iter().map(|it| it.name).collect();
-    names.sort_unstable();
-    names.dedup();
+    let names: Vec<_> = servers.into_iter().map(|it| it.name).collect();
     let text = format!("no chunkserver '{server}': there are {}", names.join(", "));
     Err(Failure::failed(text))
 }

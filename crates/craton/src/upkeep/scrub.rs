@@ -7,7 +7,7 @@ use base::DiskId;
 use client::Client;
 use serde::Serialize;
 use wire::control::{
-    ChunkserverReply, ChunkserverRequest, ControlReply, ControlRequest, DiskScrub, ServerStatus,
+    ChunkserverReply, ChunkserverRequest, ControlReply, ControlRequest, DiskScrub,
 };
 
 use super::args::ScrubCommand;
@@ -15,7 +15,7 @@ use crate::args::Connection;
 use crate::connect::with_client;
 use crate::exit::{Done, Failure};
 use crate::output::{print_json, print_line, print_table, table, warn};
-use crate::status::natural;
+use crate::status;
 
 /// Wait for the answer of an executor.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -62,25 +62,9 @@ pub fn run(connection: &Connection, command: ScrubCommand) -> Done {
     })
 }
 
-/// The chunkservers, each once, as the master knows it that hears most of it.
-async fn servers(client: &Client) -> Result<Vec<ServerStatus>, Failure> {
-    let mut servers = BTreeMap::new();
-    for (_, answer) in client.status().await? {
-        for server in answer.servers {
-            let known = servers.entry(server.server).or_insert_with(|| server.clone());
-            if known.disks.len() < server.disks.len() {
-                *known = server;
-            }
-        }
-    }
-    let mut servers: Vec<_> = servers.into_values().collect();
-    servers.sort_by(|one, other| natural(&one.name).cmp(&natural(&other.name)));
-    Ok(servers)
-}
-
 async fn ask(client: &Client, start: bool) -> Result<Scrubs, Failure> {
     let mut all = Scrubs { disks: Vec::new(), errors: Vec::new() };
-    for server in servers(client).await? {
+    for server in status::chunkservers(client).await? {
         let paths: BTreeMap<DiskId, &str> =
             server.disks.iter().map(|disk| (disk.disk, disk.path.as_str())).collect();
         // Each executor knows its own disks.
