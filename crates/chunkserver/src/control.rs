@@ -144,6 +144,10 @@ impl<S: ChunkStore> Chunkserver<S> {
             }
             ChunkserverRequest::Probe { disk } => self.probe(disk).await,
             ChunkserverRequest::Scrub { start } => Ok(self.scrubs(start)),
+            ChunkserverRequest::Convert { disk, order } => self.convert(disk, &order).await,
+            ChunkserverRequest::Digest { disk, chunk, len } => {
+                self.digest(ChunkRef { chunk, disk }, len).await
+            }
             ChunkserverRequest::ReplaceDisk { path } => self.replace_disk(&path).await,
             ChunkserverRequest::Ping => Ok(ChunkserverReply::Done),
             ChunkserverRequest::FailDisk { disk, failed } => {
@@ -388,14 +392,14 @@ fn replications_max(urgency: Option<Urgency>) -> usize {
     }
 }
 
-/// One copy under way: bounds how many there are, and keeps a second one off the same chunk.
-struct Slot<'a> {
+/// One copy or conversion under way: bounds how many there are, and keeps a second one off the same chunk.
+pub(crate) struct Slot<'a> {
     under_way: &'a RefCell<BTreeSet<ChunkId>>,
     chunk: ChunkId,
 }
 
 impl<'a> Slot<'a> {
-    fn take(
+    pub(crate) fn take(
         under_way: &'a RefCell<BTreeSet<ChunkId>>,
         chunk: ChunkId,
         most: usize,

@@ -88,7 +88,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         match request {
             DataRequest::Append(append) => {
                 let sectors = payload.ok_or(DataError::Invalid)?;
-                Ok((self.append(append, sectors).await?, None))
+                Ok((self.append(append, sectors, priority).await?, None))
             }
             DataRequest::Commit(commit) => {
                 let stat = self.disk(commit.at)?.store.stat(commit.at.chunk);
@@ -135,7 +135,12 @@ impl<S: ChunkStore> Chunkserver<S> {
         })
     }
 
-    async fn append(&self, request: AppendRequest, sectors: Buf) -> Result<DataReply, DataError> {
+    async fn append(
+        &self,
+        request: AppendRequest,
+        sectors: Buf,
+        priority: Priority,
+    ) -> Result<DataReply, DataError> {
         let disk = self.disk(request.at)?;
         let bytes = sectors.len();
         let _held = self.0.append_bytes.take(bytes).ok_or(DataError::Busy)?;
@@ -162,7 +167,8 @@ impl<S: ChunkStore> Chunkserver<S> {
             repair: false,
             purpose: request.purpose,
         };
-        let appended = disk.share.foreground(&self.0.env, disk.store.append(append)).await;
+        let appended = disk.store.append(append);
+        let appended = self.share_work(&disk, priority, bytes, appended).await?;
         let appended = appended.map_err(|error| self.data_error(request.at, error))?;
         if !known && is_open() {
             self.note_committed(commit);
@@ -265,7 +271,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         if let Some(index) = request.cell_sector {
             let _held = self.0.read_bytes.take(SECTOR).ok_or(DataError::Busy)?;
             let read = disk.store.read_cell_sector(chunk, request.offset, index);
-            let read = self.share_read(&disk, priority, SECTOR, read).await?;
+            let read = self.share_work(&disk, priority, SECTOR, read).await?;
             let read = read.map_err(|error| self.data_error(request.at, error))?;
             return Ok((reply, Some(read.sectors)));
         }
@@ -281,7 +287,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                 false => disk.store.read_while(chunk, request.offset, len, waits).await,
             }
         };
-        let read = self.share_read(&disk, priority, bytes, read).await?;
+        let read = self.share_work(&disk, priority, bytes, read).await?;
         if let Err(StoreError::Unwanted { device_asked }) = read {
             self.give_up(device_asked);
         } else if !waits() {
@@ -302,21 +308,22 @@ impl<S: ChunkStore> Chunkserver<S> {
 }
 
 impl<S: ChunkStore> Chunkserver<S> {
-    /// Reads as what it is: a user waits for it, or it is part of a copy, and gets that share of the disk.
-    async fn share_read(
+    /// Reads or writes as what it is: a user waits for it, or it is part of a copy or a conversion, and gets
+    /// that share of the disk.
+    async fn share_work<T>(
         &self,
         disk: &Disk<S>,
         priority: Priority,
         bytes: usize,
-        read: impl Future<Output = Result<chunkstore::Read, StoreError>>,
-    ) -> Result<Result<chunkstore::Read, StoreError>, DataError> {
+        work: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<Result<T, StoreError>, DataError> {
         let env = &self.0.env;
         match priority {
             Priority::Background => {
-                let share = disk.share.background(env, (Urgency::Copy, bytes as u64), read).await;
+                let share = disk.share.background(env, (Urgency::Copy, bytes as u64), work).await;
                 share.map_err(|TooManyWait| DataError::Busy)
             }
-            Priority::Control | Priority::Foreground => Ok(disk.share.foreground(env, read).await),
+            Priority::Control | Priority::Foreground => Ok(disk.share.foreground(env, work).await),
         }
     }
 }

@@ -11,6 +11,7 @@
 
 mod config;
 mod control;
+mod convert;
 mod copy;
 mod data;
 mod heartbeat;

@@ -27,6 +27,8 @@ pub const REPLICATIONS_URGENT_MAX: usize = 12;
 pub const REPLICATIONS_SHARED_MAX: usize = 8;
 const _: () = assert!(REPLICATIONS_SHARED_MAX < REPLICATIONS_URGENT_MAX);
 const _: () = assert!(REPLICATIONS_URGENT_MAX < REPLICATIONS_MAX);
+/// Conversions under way at most: each has up to 8 MiB of rows in memory.
+pub const CONVERSIONS_MAX: usize = 4;
 /// Replicas that were verified for masters that had given up, remembered at most, and for how long:
 /// many times the longest pause of a master between two orders (5 s).
 pub const UNHEARD_MAX: usize = 1024;

@@ -33,7 +33,13 @@ impl Rebuild {
         Rebuild { fragment, decoder: RowDecoder::new() }
     }
 
-    fn k(&self) -> usize {
+    /// To read a chunk of the code of this fragment: none is made.
+    pub(crate) fn reader(code: Fragment) -> Rebuild {
+        Rebuild::of(Fragment { number: u8::MAX, ..code })
+    }
+
+    /// Fragments that give all others.
+    pub(crate) fn k(&self) -> usize {
         usize::from(self.fragment.k)
     }
 
@@ -184,7 +190,7 @@ impl<S: ChunkStore> Chunkserver<S> {
 
     /// Whole cells from a place on, of as many different fragments as are wanted, or as there are. The
     /// fragment that is being made is none of them.
-    async fn gather(
+    pub(crate) async fn gather(
         &self,
         copy: &CopySource,
         rebuild: &Rebuild,

@@ -100,7 +100,8 @@ impl<S: ChunkStore> Chunkserver<S> {
         if stat.len < stat.durable_bound {
             return damaged();
         }
-        let pace = async |bytes: u64| {
+        let pace = async |sectors: &[u8]| {
+            let bytes = sectors.len() as u64;
             self.count(|stats| stats.scrubbed_bytes += bytes);
             self.0.scrub_rate.pace(&self.0.env, bytes).await;
         };
@@ -133,12 +134,12 @@ impl<S: ChunkStore> ReadThrough<'_, S> {
     }
 
     /// Reads the first `len` bytes of a replica, each sector of which the store verifies; less where it is
-    /// sealed at less by then. `pace` gets the bytes of each read.
+    /// sealed at less by then. `each` gets the sectors of each read.
     pub(crate) async fn run(
         &self,
         chunk: ChunkId,
         len: u32,
-        pace: impl AsyncFn(u64),
+        each: impl AsyncFn(&[u8]),
     ) -> Result<(), StoreError> {
         let (env, store) = (self.env, &self.disk.store);
         let (mut offset, mut busy_since) = (0, None);
@@ -155,7 +156,7 @@ impl<S: ChunkStore> ReadThrough<'_, S> {
                         };
                     };
                     (offset, busy_since) = (end, None);
-                    pace(read.sectors.len() as u64).await;
+                    each(&read.sectors).await;
                 }
                 Err(StoreError::Busy) => {
                     let since = *busy_since.get_or_insert(env.now());

@@ -130,6 +130,8 @@ pub(crate) struct ChunkserverInner<S> {
     pub(crate) read_bytes: Budget,
     pub(crate) scrub_rate: ScrubRate,
     pub(crate) replicating: RefCell<BTreeSet<ChunkId>>,
+    /// Chunks that are made from others.
+    pub(crate) converting: RefCell<BTreeSet<ChunkId>>,
     /// Replicas that were verified for a master that had given up by then: length, and when.
     pub(crate) unheard: RefCell<BTreeMap<(DiskId, ChunkId), (u32, Instant)>>,
     pub(crate) stats: Cell<Stats>,
@@ -203,6 +205,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             read_bytes: Budget::new(READ_BYTES_INFLIGHT_MAX / shards),
             scrub_rate,
             replicating: RefCell::default(),
+            converting: RefCell::default(),
             unheard: RefCell::default(),
             stats: Cell::default(),
             addr: Cell::new(None),

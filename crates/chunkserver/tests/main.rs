@@ -2,6 +2,7 @@
 
 mod beats;
 mod cancelled;
+mod convert;
 mod latent;
 mod orders;
 mod probes;

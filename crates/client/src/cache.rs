@@ -129,6 +129,7 @@ mod tests {
             epoch: Epoch::new(1),
             policy: None,
             loss_accepted: false,
+            converting: false,
         }
     }
 

@@ -230,6 +230,21 @@ impl FlatLogFile {
         }
     }
 
+    /// Has the sealed chunks that it has now given the form that its policy asks for, in the background: the
+    /// view of [`FlatLogFile::chunks`] says how far that is, and for how long it goes on. Or, not wanted,
+    /// leaves those as they are that have not been converted yet (`protocols-tail.md` 9.12).
+    pub async fn convert(&self, wanted: bool) -> Result<(), Error> {
+        let inner = &*self.0;
+        let change = StreamChange::Convert { file: inner.file, wanted };
+        let work = async {
+            match inner.client.stream_change(inner.file, change).await {
+                Ok(_) => Ok(()),
+                Err(refusal) => Err(refusal.about("convert", &inner.path)),
+            }
+        };
+        inner.client.operation("convert", work).await
+    }
+
     /// An error when the file was removed. Its stream is made with the first writer, and goes with
     /// the last name: where the masters know none, only its name distinguishes the two.
     pub(crate) async fn check_named(&self) -> Result<(), Error> {
@@ -252,8 +267,16 @@ impl FlatLogFile {
         let file = inner.file;
         let Some(mut view) = self.reader().locate(0).await? else {
             let (chunks, epoch) = (Vec::new(), base::Epoch::NONE);
-            let (sealed_len, open, policy, loss_accepted) = (0, false, None, false);
-            return Ok(StreamView { file, chunks, sealed_len, open, epoch, policy, loss_accepted });
+            return Ok(StreamView {
+                file,
+                chunks,
+                sealed_len: 0,
+                open: false,
+                epoch,
+                policy: None,
+                loss_accepted: false,
+                converting: false,
+            });
         };
         loop {
             let Some(last) = view.chunks.last() else { return Ok(view) };

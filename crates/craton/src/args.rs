@@ -7,7 +7,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use wire::control::Policy;
 
 use crate::bench::parts::Part;
+use crate::connection::Connection;
 use crate::exit::{EXIT_CODES, Failure};
+use crate::fs::convert::ConvertArgs;
 use crate::fs::policy::PolicyCommand;
 use crate::masters::args::MastersCommand;
 use crate::sizes::{parse_length, parse_size};
@@ -119,6 +121,8 @@ pub enum Command {
         #[command(subcommand)]
         command: DiskCommand,
     },
+    /// Give what files hold already the form that their policies ask for
+    Convert(ConvertArgs),
     /// Show how far stored bytes are verified, or begin with it
     Scrub {
         /// Which cluster.
@@ -166,21 +170,6 @@ pub enum Command {
         /// The shell.
         shell: clap_complete::Shell,
     },
-}
-
-/// Which cluster a command talks to.
-#[derive(Args, Clone, Debug)]
-pub struct Connection {
-    /// Directory of a local cluster, or masters' addresses separated by commas
-    #[arg(long, env = "CRATON_CLUSTER", global = true, value_name = "DIR|ADDRESS[,...]")]
-    pub cluster: Option<String>,
-    /// File with the cluster's key, when it has one and no directory is given
-    #[arg(long, env = "CRATON_KEY_FILE", global = true, value_name = "FILE")]
-    pub key_file: Option<PathBuf>,
-    /// Print the trace of this command, and its stages in this process, to standard error;
-    /// 'craton trace' shows them in all processes
-    #[arg(long, env = "CRATON_TRACE", global = true)]
-    pub trace: bool,
 }
 
 /// How programs of this machine reach the volumes of a new cluster.

@@ -9,8 +9,8 @@ use runtime::{Runtime, RuntimeConfig};
 use transport::{Endpoint, Identity, Limits};
 use wire::handshake::ClusterKey;
 
-use crate::args::Connection;
 use crate::cluster::Directory;
+use crate::connection::Connection;
 use crate::exit::{Code, Failure};
 use roles::config;
 

@@ -6,6 +6,7 @@ mod args;
 mod bench;
 mod cluster;
 mod connect;
+mod connection;
 mod exit;
 mod file_lock;
 mod format;
@@ -80,6 +81,7 @@ fn run(command: Command) -> Done {
         Command::Decommission { connection, args } => upkeep::decommission(&connection, &args),
         Command::Maintenance { connection, args } => upkeep::maintenance(&connection, &args),
         Command::Disk { connection, command } => upkeep::disk::run(&connection, &command),
+        Command::Convert(args) => fs::convert(&args),
         Command::Scrub { connection, command } => upkeep::scrub::run(&connection, command),
         Command::Rebalance { connection, args } => upkeep::rebalance(&connection, &args),
         Command::Trace(args) => trace::run(&args),

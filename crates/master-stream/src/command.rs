@@ -161,6 +161,19 @@ pub enum Action {
         holders: Vec<ReplicaLocation>,
         delete_at_ms: u64,
     },
+    /// The sealed chunks of a file are to have the form of its policy, or stay as they are.
+    Convert { op: OpId, file: FileId, wanted: bool },
+    /// Records the chunk that is to take the place of another (`protocols-tail.md` 9.12).
+    BeginConversion { chunk: ChunkId, policy: Policy, places: Vec<ReplicaLocation> },
+    /// Puts it there; `settled` are its replicas, sealed and compared with what they are made of.
+    EndConversion {
+        chunk: ChunkId,
+        shadow: ChunkId,
+        settled: Vec<ReplicaLocation>,
+        delete_at_ms: u64,
+    },
+    /// Gives it up.
+    AbortConversion { shadow: ChunkId, delete_at_ms: u64 },
 }
 
 impl Action {
@@ -203,6 +216,10 @@ encode_enum!(Action {
     19 => SealAfter { op, file, follows },
     20 => AddFragments { chunk, epoch, places },
     21 => SealWithLoss { file, epoch, chunk, len, votes, lost, holders, delete_at_ms },
+    22 => Convert { op, file, wanted },
+    23 => BeginConversion { chunk, policy, places },
+    24 => EndConversion { chunk, shadow, settled, delete_at_ms },
+    25 => AbortConversion { shadow, delete_at_ms },
 });
 
 /// Result of a command.

@@ -10,6 +10,7 @@
 
 mod chunk;
 mod command;
+mod convert;
 pub(crate) mod encoding;
 mod fragments;
 pub mod limits;

@@ -47,6 +47,9 @@ pub const QUIET_FRESH: Duration = Duration::from_secs(60);
 /// Copies in a row that find no source for some byte before the target is given up: it may be the
 /// one that reaches none of the sources.
 pub const TORN_COPIES_MAX: u32 = 3;
+/// Pauses between two attempts to convert a chunk: first and longest.
+pub const CONVERSION_RETRY: (Duration, Duration) =
+    (Duration::from_secs(1), Duration::from_secs(60));
 /// Chunks that a scan checks before other tasks get their turn.
 pub const SCAN_SLICE: usize = 2048;
 
@@ -198,6 +201,7 @@ mod tests {
                 epoch: Epoch::new(u64::MAX),
                 policy: None,
                 loss_accepted: true,
+                converting: true,
             };
             let reply = ControlReply::Stream(StreamReply::Views(vec![view])).encode();
             assert!(reply.len() <= wire::frame::BODY_MAX, "{count}: {} bytes", reply.len());

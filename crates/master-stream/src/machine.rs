@@ -9,9 +9,10 @@ use wire::control::{Compression, Policy};
 
 use super::chunk::{Chunk, PlaceIndex, Places, Slot};
 use super::command::{Action, Command, Outcome};
+use super::convert::ConversionRow;
 use super::encoding::Encode;
 use super::planted::{Planted, planted};
-use super::state::{Dead, Stream, StreamMachine};
+use super::state::{Dead, Owner, Stream, StreamMachine};
 use super::writers::{SealedBy, SpareChange, TailSeal};
 use master_consensus::bytes::{DecodeError, Reader, Writer, row_key, split_key};
 use master_consensus::limits::SHED_ROWS;
@@ -105,13 +106,26 @@ impl StreamMachine {
             Action::SetPolicy { op, file, policy } => {
                 self.once(&op, |state| state.set_policy(file, policy))
             }
+            Action::Convert { op, file, wanted } => {
+                self.once(&op, |state| state.convert(file, wanted))
+            }
+            Action::BeginConversion { chunk, policy, places } => {
+                self.begin_conversion(chunk, policy, &places)
+            }
+            Action::EndConversion { chunk, shadow, settled, delete_at_ms } => {
+                self.end_conversion(chunk, shadow, &settled, delete_at_ms)
+            }
+            Action::AbortConversion { shadow, delete_at_ms } => {
+                self.abort_conversion(shadow, delete_at_ms)
+            }
         }
     }
 
     /// Rebuilds what follows from a stream.
     fn index_stream(&mut self, file: FileId, stream: &Stream) -> Result<(), DecodeError> {
-        for chunk in stream.chunks.iter().chain(&stream.spares) {
-            if self.owners.insert(chunk.id, file).is_some() {
+        let owners = stream.chunks.iter().map(|chunk| (chunk, Some(chunk.base)));
+        for (chunk, base) in owners.chain(stream.spares.iter().map(|spare| (spare, None))) {
+            if self.owners.insert(chunk.id, Owner { file, base }).is_some() {
                 return Err(DecodeError);
             }
             let Some(len) = chunk.sealed() else { continue };
@@ -124,6 +138,9 @@ impl StreamMachine {
         self.spares += stream.spares.len() as u64;
         if stream.needs_recovery() {
             self.recovering.insert(file);
+        }
+        if stream.converting {
+            self.converting.insert(file);
         }
         Ok(())
     }
@@ -157,7 +174,11 @@ impl StateMachine for StreamMachine {
         let files = self.dead_files.take_changes(rows, |rows, &file, until| {
             put_row(rows, &file_key(DEAD_FILE, file), until);
         });
-        if streams || dead || files || self.replies.take_changes(SESSION, rows) {
+        let conversions = self.conversions.take_changes(rows, |rows, &of, shadow| {
+            let key = row_key(CONVERSION, of.get().to_be_bytes(), "");
+            rows.put(&key, shadow.map(|shadow| ConversionRow(shadow).encode()).as_deref());
+        });
+        if streams || dead || files || conversions || self.replies.take_changes(SESSION, rows) {
             return true;
         }
         let mut head = Writer::new();
@@ -178,6 +199,7 @@ impl StateMachine for StreamMachine {
         for _ in 0..SHED_ROWS {
             let more = self.streams.shed().is_some()
                 || self.owners.pop_first().is_some()
+                || self.conversions.shed().is_some()
                 || self.dead.shed().is_some()
                 || self.dead_files.shed().is_some()
                 || self.dead_files_by_time.pop_first().is_some();
@@ -199,6 +221,8 @@ const DEAD: u8 = 3;
 const DEAD_FILE: u8 = 4;
 /// Sessions of the reply table.
 const SESSION: u8 = 5;
+/// Conversions, by the chunk that is converted. A master that knows none refuses the row.
+const CONVERSION: u8 = 6;
 
 fn file_key(table: u8, file: FileId) -> Vec<u8> {
     row_key(table, file.get().to_be_bytes(), "")
@@ -258,14 +282,18 @@ impl StreamMachine {
                 self.dead_files_by_time.insert((until, file));
             }
             SESSION => return self.replies.load(key, value),
+            CONVERSION => {
+                let of = key[1..].try_into().map_err(|_| DecodeError)?;
+                self.load_conversion(ChunkId::new(u64::from_be_bytes(of)), &mut from)?;
+            }
             _ => return Err(DecodeError),
         }
         from.end()
     }
 
-    /// True for a replica that this partition made, and that no stream refers to.
+    /// True for a replica that this partition made, and that nothing refers to.
     fn may_be_dead(&self, (place, chunk): (PlaceIndex, ChunkId)) -> bool {
-        let refers = self.chunk(chunk).is_some_and(|(_, _, known)| known.slot(place).is_some());
+        let refers = self.refers_at(chunk, place);
         (place.0 as usize) < self.places.len() && self.may_have_made(chunk) && !refers
     }
 }
@@ -274,8 +302,9 @@ impl Encode for Stream {
     fn put(&self, to: &mut Writer) {
         self.policy.put(to);
         self.epoch.put(to);
-        to.bool(self.writing)
-            .u8(flag(FINISHED, self.finished) | flag(LOSS_ACCEPTED, self.loss_accepted));
+        to.bool(self.writing).u8(flag(FINISHED, self.finished)
+            | flag(LOSS_ACCEPTED, self.loss_accepted)
+            | flag(CONVERTING, self.converting));
         let opening = self.opening.map(|(client, seq)| (client.get(), seq));
         opening.put(to);
         self.chunks.put(to);
@@ -302,11 +331,11 @@ impl Encode for Stream {
         stream.epoch = Epoch::take(from)?;
         stream.writing = from.bool()?;
         let flags = from.u8()?;
-        if flags & !(FINISHED | LOSS_ACCEPTED) != 0 {
+        if flags & !(FINISHED | LOSS_ACCEPTED | CONVERTING) != 0 {
             return Err(DecodeError);
         }
-        (stream.finished, stream.loss_accepted) =
-            (flags & FINISHED != 0, flags & LOSS_ACCEPTED != 0);
+        (stream.finished, stream.loss_accepted, stream.converting) =
+            (flags & FINISHED != 0, flags & LOSS_ACCEPTED != 0, flags & CONVERTING != 0);
         let opening = <Option<(u64, u64)> as Encode>::take(from)?;
         stream.opening = opening.map(|(client, seq)| (base::ClientId::new(client), seq));
         stream.chunks = Vec::<Chunk>::take(from)?;
@@ -334,10 +363,10 @@ impl Encode for Stream {
     }
 }
 
-/// Bits of a stream's second flag byte. A master that knows the first alone refuses a row with the
-/// other.
+/// Bits of a stream's second flag byte. A master that does not know one refuses a row with it.
 const FINISHED: u8 = 1;
 const LOSS_ACCEPTED: u8 = 2;
+const CONVERTING: u8 = 4;
 
 fn flag(bit: u8, is_set: bool) -> u8 {
     if is_set { bit } else { 0 }
@@ -387,11 +416,13 @@ impl StreamMachine {
     pub fn check(&self) -> Result<(), Violation> {
         let mut owners = BTreeMap::new();
         let (mut partly_sealed, mut recovering) = (BTreeSet::new(), BTreeSet::new());
+        let mut converting = BTreeSet::new();
         let (mut logical_bytes, mut spares) = (0, 0);
         for (&file, stream) in &self.streams {
             self.check_stream(file, stream)?;
-            for chunk in stream.chunks.iter().chain(&stream.spares) {
-                owners.insert(chunk.id, file);
+            let based = stream.chunks.iter().map(|chunk| (chunk, Some(chunk.base)));
+            for (chunk, base) in based.chain(stream.spares.iter().map(|spare| (spare, None))) {
+                owners.insert(chunk.id, Owner { file, base });
                 logical_bytes += u64::from(chunk.sealed().unwrap_or(0));
                 if chunk.sealed().is_some() && !chunk.is_sealed_everywhere() {
                     partly_sealed.insert(chunk.id);
@@ -401,6 +432,9 @@ impl StreamMachine {
             if stream.needs_recovery() {
                 recovering.insert(file);
             }
+            if stream.converting {
+                converting.insert(file);
+            }
         }
         let ensure = |holds: bool, invariant: &'static str| match holds {
             true => Ok(()),
@@ -409,6 +443,14 @@ impl StreamMachine {
         ensure(owners == self.owners, "5: every chunk of a stream is known by its stream alone")?;
         ensure(partly_sealed == self.partly_sealed, "2: chunks with replicas to seal are known")?;
         ensure(recovering == self.recovering, "3: streams to recover are known")?;
+        ensure(converting == self.converting, "9: streams to convert are known")?;
+        let shadows: BTreeMap<_, _> =
+            self.conversions.iter().map(|(&of, shadow)| (shadow.id, of)).collect();
+        ensure(shadows == self.shadows, "9: what conversions make is known")?;
+        for (&of, shadow) in &self.conversions {
+            self.check_conversion(of, shadow)
+                .map_err(|invariant| Violation { invariant, place: format!("{of} {shadow:?}") })?;
+        }
         ensure(logical_bytes == self.logical_bytes && spares == self.spares, "sums agree")?;
         let made = |&(place, chunk): &(PlaceIndex, ChunkId)| {
             (place.0 as usize) < self.places.len() && self.may_have_made(chunk)
@@ -421,18 +463,23 @@ impl StreamMachine {
         if !stream.policy.is_valid() || self.dead_files.contains_key(&file) {
             return fail("5: a deleted file has no stream");
         }
+        if stream.converting && !stream.has_other_form() {
+            return fail("9: a stream to convert has a chunk to convert");
+        }
         let mut base = 0;
         let mut last = (ChunkId::new(0), Epoch::NONE);
         for (at, chunk) in stream.chunks.iter().enumerate() {
-            if chunk.base != base || chunk.id <= last.0 || chunk.epoch < last.1 {
+            if chunk.base != base || chunk.epoch < last.1 {
                 return fail("2: chunks are in order and without gaps");
             }
             if chunk.sealed().is_none() && at + 1 < stream.chunks.len() {
                 return fail("2: all chunks but the last are sealed");
             }
-            last = (chunk.id, chunk.epoch);
+            last.1 = chunk.epoch;
             base = chunk.end();
         }
+        // The tail was a spare that those behind it follow; sealed chunks may have been converted since.
+        last.0 = stream.tail().map_or(last.0, |tail| tail.id);
         for spare in &stream.spares {
             if spare.sealed().is_some() || spare.id <= last.0 || spare.epoch < last.1 {
                 return fail("3: spares are open, in order, and younger than the chunks");
@@ -454,7 +501,7 @@ impl StreamMachine {
         Ok(())
     }
 
-    fn check_chunk(&self, stream: &Stream, chunk: &Chunk) -> Result<(), &'static str> {
+    pub(super) fn check_chunk(&self, stream: &Stream, chunk: &Chunk) -> Result<(), &'static str> {
         let places: BTreeSet<_> = chunk.slots().map(|slot| slot.place).collect();
         if places.len() != chunk.len_slots() || places.is_empty() {
             return Err("2: a chunk has replicas, each at another place");

@@ -34,6 +34,12 @@ pub enum Planted {
     StaleHolders,
     /// An operator's word gives up replicas whose servers have only just fallen silent.
     SilentIsGone,
+    /// What a conversion wrote that was given up is not on record as dead.
+    ShadowForgotten,
+    /// A conversion ends when the other chunk is written, and is not compared with anything.
+    ConvertDropsEarly,
+    /// A conversion believes the one copy that it was made of.
+    ConvertOneCopy,
 }
 
 /// A binary that holds this text has the bugs compiled in: `cargo xtask shipped` looks for it.

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use base::{ChunkId, DiskId, Epoch, Kind, ServerId};
-use wire::control::{ControlError, ReplicaPlace};
+use wire::control::{ControlError, Conversion, ReplicaPlace};
 use wire::data::{DataError, ReplicaStat};
 use wire::row::Fragment;
 use wire::token::Token;
@@ -150,6 +150,22 @@ pub trait ChunkserverCalls {
         to: ReplicaPlace,
         order: CopyOrder,
     ) -> LocalFuture<'_, Result<(ReplicaStat, u64), CallError>>;
+
+    /// Makes a chunk from another, by the server of `to`: see
+    /// [`wire::control::ChunkserverRequest::Convert`].
+    fn convert(
+        &self,
+        to: ReplicaPlace,
+        order: Conversion,
+    ) -> LocalFuture<'_, Result<Vec<u32>, CallError>>;
+
+    /// The digest of a sealed replica, from its medium.
+    fn digest(
+        &self,
+        to: ReplicaPlace,
+        chunk: ChunkId,
+        len: u32,
+    ) -> LocalFuture<'_, Result<u32, CallError>>;
 
     /// Deletes replicas, unless the order arrives later than `not_after_s`, in seconds since 1970.
     /// Those that are absent get a tombstone.

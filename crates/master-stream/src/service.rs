@@ -366,6 +366,12 @@ impl<L: Log> Service<L> {
                     _ => Ok(StreamReply::Done { len: 0 }),
                 }
             }
+            StreamChange::Convert { file, wanted } => {
+                match self.decide(Action::Convert { op, file, wanted }).await? {
+                    Outcome::Refused { why } => Err(refusal(why)),
+                    _ => Ok(StreamReply::Done { len: 0 }),
+                }
+            }
             StreamChange::Delete { file } => {
                 let delete_at_ms = self.rights_end_ms();
                 let file_memory_ms = self.config.file_memory.as_millis() as u64;
@@ -550,6 +556,7 @@ impl<L: Log> Service<L> {
                 epoch: stream.epoch,
                 policy: Some(stream.policy),
                 loss_accepted: stream.loss_accepted,
+                converting: stream.converting,
             })
         })
     }

@@ -28,6 +28,8 @@ pub struct Stream {
     pub finished: bool,
     /// An operator had it sealed without replicas that are gone: acknowledged bytes may be missing.
     pub loss_accepted: bool,
+    /// Its sealed chunks are to have the form that its policy asks for, those that there are.
+    pub converting: bool,
     /// The mutation that took `epoch` and was not answered yet.
     pub opening: Option<(ClientId, u64)>,
     /// In file order. All but the last are sealed.
@@ -44,6 +46,7 @@ impl Stream {
             writing: false,
             finished: false,
             loss_accepted: false,
+            converting: false,
             opening: None,
             chunks: Vec::new(),
             spares: Vec::new(),
@@ -74,17 +77,17 @@ impl Stream {
         !self.writing && (self.tail().is_some() || !self.spares.is_empty())
     }
 
-    /// A chunk of it. Identities grow along the stream, and spares are younger than its chunks.
-    pub fn chunk(&self, id: ChunkId) -> Option<&Chunk> {
-        match self.chunks.binary_search_by_key(&id, |chunk| chunk.id) {
-            Ok(at) => Some(&self.chunks[at]),
-            Err(_) => self.spares.iter().find(|chunk| chunk.id == id),
-        }
+    /// Where in its list a chunk is that begins at `base`. Identities do not grow along the stream: one
+    /// that was converted has a younger one.
+    fn position(&self, id: ChunkId, base: u64) -> Option<usize> {
+        let at = self.chunks.binary_search_by_key(&base, |chunk| chunk.base).ok()?;
+        (self.chunks[at].id == id).then_some(at)
     }
 
-    pub(super) fn sealed_chunk_mut(&mut self, id: ChunkId) -> Option<&mut Chunk> {
-        let at = self.chunks.binary_search_by_key(&id, |chunk| chunk.id).ok()?;
-        Some(&mut self.chunks[at]).filter(|chunk| chunk.sealed().is_some())
+    /// True when it has a sealed chunk that is to be converted to its policy.
+    pub fn has_other_form(&self) -> bool {
+        let sealed = |chunk: &&Chunk| chunk.sealed().is_some();
+        self.chunks.iter().filter(sealed).any(|chunk| chunk.is_to_convert(self.policy))
     }
 
     /// True when no writer can be given an epoch any more, but for the one that `op` has taken.
@@ -118,6 +121,14 @@ pub struct Dead {
 
 encode_struct!(Dead { delete_at_ms, forget_at_ms });
 
+/// Where a chunk belongs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Owner {
+    pub file: FileId,
+    /// Offset in the file at which the chunk begins; none of a spare.
+    pub base: Option<u64>,
+}
+
 /// A stream partition: pure state, no clock, no I/O. Every replica of the group computes it alike
 /// from the same commands.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -132,7 +143,14 @@ pub struct StreamMachine {
     pub(super) places: Places,
     pub(super) streams: Tracked<FileId, Stream>,
     /// The file of every chunk and spare.
-    pub(super) owners: BTreeMap<ChunkId, FileId>,
+    pub(super) owners: BTreeMap<ChunkId, Owner>,
+    /// Conversions under way: the chunk that is to take the place of another, by that
+    /// (`protocols-tail.md` 9.12).
+    pub(super) conversions: Tracked<ChunkId, Chunk>,
+    /// The chunks that they convert, by those that take their places.
+    pub(super) shadows: BTreeMap<ChunkId, ChunkId>,
+    /// Streams with chunks to convert.
+    pub(super) converting: BTreeSet<FileId>,
     /// Sealed chunks with a replica that is not known to be sealed.
     pub(super) partly_sealed: BTreeSet<ChunkId>,
     /// Streams with something open and no writer.
@@ -159,6 +177,9 @@ impl StreamMachine {
             places: Places::default(),
             streams: Tracked::default(),
             owners: BTreeMap::new(),
+            conversions: Tracked::default(),
+            shadows: BTreeMap::new(),
+            converting: BTreeSet::new(),
             partly_sealed: BTreeSet::new(),
             recovering: BTreeSet::new(),
             dead: Tracked::default(),
@@ -207,14 +228,31 @@ impl StreamMachine {
 
     /// The stream of a chunk.
     pub fn owner(&self, chunk: ChunkId) -> Option<(FileId, &Stream)> {
-        let file = *self.owners.get(&chunk)?;
+        let file = self.owners.get(&chunk)?.file;
         Some((file, &self.streams[&file]))
     }
 
     /// A chunk with its stream.
     pub fn chunk(&self, chunk: ChunkId) -> Option<(FileId, &Stream, &Chunk)> {
-        let (file, stream) = self.owner(chunk)?;
-        Some((file, stream, stream.chunk(chunk).expect("owners match streams")))
+        let &Owner { file, base } = self.owners.get(&chunk)?;
+        let stream = &self.streams[&file];
+        let found = match base {
+            Some(base) => stream.position(chunk, base).map(|at| &stream.chunks[at]),
+            None => stream.spares.iter().find(|spare| spare.id == chunk),
+        };
+        Some((file, stream, found.expect("owners match streams")))
+    }
+
+    /// A chunk of a stream, to be changed; no spare.
+    pub(super) fn chunk_mut(&mut self, chunk: ChunkId) -> Option<&mut Chunk> {
+        let &Owner { file, base } = self.owners.get(&chunk)?;
+        let stream = self.streams.get_mut(&file).expect("owners match streams");
+        let at = stream.position(chunk, base?).expect("owners match streams");
+        Some(&mut stream.chunks[at])
+    }
+
+    pub(super) fn sealed_chunk_mut(&mut self, chunk: ChunkId) -> Option<&mut Chunk> {
+        self.chunk_mut(chunk).filter(|chunk| chunk.sealed().is_some())
     }
 
     /// The place with a number.
@@ -227,10 +265,40 @@ impl StreamMachine {
         self.places.find(place)
     }
 
-    /// True when a stream refers to the replica of `chunk` at `place`.
+    /// True when a stream refers to the replica of `chunk` at `place`, or a conversion makes it.
     pub fn refers_to(&self, chunk: ChunkId, place: ReplicaLocation) -> bool {
-        let Some(index) = self.places.find(place) else { return false };
-        self.chunk(chunk).is_some_and(|(_, _, chunk)| chunk.slot(index).is_some())
+        self.places.find(place).is_some_and(|index| self.refers_at(chunk, index))
+    }
+
+    pub(super) fn refers_at(&self, chunk: ChunkId, place: PlaceIndex) -> bool {
+        self.on_record(chunk).is_some_and(|found| found.slot(place).is_some())
+    }
+
+    /// A chunk of a stream, or one that a conversion makes.
+    pub fn on_record(&self, chunk: ChunkId) -> Option<&Chunk> {
+        self.chunk(chunk).map(|(_, _, found)| found).or_else(|| self.shadow(chunk))
+    }
+
+    /// The chunk with this identity that a conversion makes.
+    pub fn shadow(&self, chunk: ChunkId) -> Option<&Chunk> {
+        let converted = self.shadows.get(&chunk)?;
+        Some(&self.conversions[converted])
+    }
+
+    /// Conversions under way: the chunks that are converted, and what takes their places.
+    pub fn conversions(&self) -> impl Iterator<Item = (ChunkId, &Chunk)> {
+        self.conversions.iter().map(|(&of, shadow)| (of, shadow))
+    }
+
+    /// The chunk that is to take the place of another.
+    pub fn conversion(&self, of: ChunkId) -> Option<&Chunk> {
+        self.conversions.get(&of)
+    }
+
+    /// Streams with chunks to convert, above `after`.
+    pub fn to_convert(&self, after: Option<FileId>) -> impl Iterator<Item = FileId> + '_ {
+        let from = after.map_or(0, |file| file.get().saturating_add(1));
+        self.converting.range(FileId::new(from)..).copied()
     }
 
     /// True when a stream has ever had a replica on the disk, at whichever server.
@@ -339,11 +407,10 @@ impl StreamMachine {
         (!self.replies.is_answered(op)).then_some(epoch)
     }
 
-    /// Makes a chunk. The leader has chosen the places, of a coded chunk in the order of its fragments;
+    /// Makes a spare. The leader has chosen the places, of a coded chunk in the order of its fragments;
     /// the caller has seen that a number is left.
     pub(super) fn make_chunk(&mut self, file: FileId, places: &[ReplicaLocation]) -> Chunk {
-        let id = ChunkId::compose(self.partition, self.next_chunk);
-        self.next_chunk += 1;
+        let id = self.next_id();
         let stream = &self.streams[&file];
         let (policy, epoch) = (stream.policy, stream.epoch);
         // A code only with places for all its fragments. With more than either needs, they were chosen
@@ -351,12 +418,29 @@ impl StreamMachine {
         let policy = policy.for_places(places.len());
         let places = &places[..places.len().min(usize::from(policy.copies))];
         let indexes: Vec<_> = places.iter().map(|&place| self.places.intern(place)).collect();
-        self.owners.insert(id, file);
+        self.owners.insert(id, Owner { file, base: None });
         Chunk::new(id, epoch, policy, &indexes)
     }
 
-    /// Records every replica of a chunk as dead. The caller has taken it out of its stream.
+    /// The number of a new chunk; the caller has seen that one is left.
+    pub(super) fn next_id(&mut self) -> ChunkId {
+        let id = ChunkId::compose(self.partition, self.next_chunk);
+        self.next_chunk += 1;
+        id
+    }
+
+    /// A spare becomes the last chunk of its stream.
+    pub(super) fn push_chunk(&mut self, file: FileId, mut spare: Chunk) {
+        let stream = self.streams.get_mut(&file).expect("the caller has it");
+        spare.base = stream.sealed_len();
+        self.owners.insert(spare.id, Owner { file, base: Some(spare.base) });
+        stream.chunks.push(spare);
+    }
+
+    /// Records every replica of a chunk as dead, and of the one that was to take its place. The caller
+    /// has taken it out of its stream.
     pub(super) fn condemn_chunk(&mut self, chunk: &Chunk, delete_at_ms: u64) {
+        self.drop_conversion(chunk.id, delete_at_ms);
         self.owners.remove(&chunk.id);
         self.partly_sealed.remove(&chunk.id);
         if let Some(len) = chunk.sealed() {

@@ -18,7 +18,7 @@ impl StreamMachine {
         places: &[(ReplicaLocation, u8)],
         coded: bool,
     ) -> Outcome {
-        let Some((file, stream, found)) = self.chunk(chunk) else {
+        let Some((_, stream, found)) = self.chunk(chunk) else {
             return refused(Refusal::NotFound);
         };
         if found.sealed().is_none() {
@@ -42,9 +42,7 @@ impl StreamMachine {
         }
         let indexes: Vec<_> =
             places.iter().map(|&(place, fragment)| (self.places.intern(place), fragment)).collect();
-        let stream = self.streams.get_mut(&file).expect("found above");
-        let at = stream.chunks.binary_search_by_key(&chunk, |chunk| chunk.id).expect("no spare");
-        let found = &mut stream.chunks[at];
+        let found = self.chunk_mut(chunk).expect("no spare");
         indexes.into_iter().for_each(|(place, fragment)| found.add_target(place, fragment));
         if found.sealed().is_some() {
             self.partly_sealed.insert(chunk);
@@ -54,12 +52,8 @@ impl StreamMachine {
 
     pub(super) fn record_seals(&mut self, replicas: &[(ChunkId, ReplicaLocation, u32)]) -> Outcome {
         for &(chunk, place, len) in replicas {
-            let (Some(&file), Some(place)) = (self.owners.get(&chunk), self.places.find(place))
-            else {
-                continue;
-            };
-            let stream = self.streams.get_mut(&file).expect("owners match streams");
-            let Some(found) = stream.sealed_chunk_mut(chunk) else { continue };
+            let Some(place) = self.places.find(place) else { continue };
+            let Some(found) = self.sealed_chunk_mut(chunk) else { continue };
             if found.sealed() == Some(len) && found.slot(place).is_some() {
                 found.seal_slot(place);
                 if found.is_sealed_everywhere() {
@@ -94,9 +88,7 @@ impl StreamMachine {
         if !slot.target && !self.chunk(chunk).is_some_and(may_go) {
             return refused(Refusal::Stale);
         }
-        let file = self.owners[&chunk];
-        let stream = self.streams.get_mut(&file).expect("owners match streams");
-        let Some(found) = stream.sealed_chunk_mut(chunk) else { return refused(Refusal::Stale) };
+        let Some(found) = self.sealed_chunk_mut(chunk) else { return refused(Refusal::Stale) };
         found.remove(index);
         if found.is_sealed_everywhere() {
             self.partly_sealed.remove(&chunk);
@@ -117,6 +109,7 @@ impl StreamMachine {
                 self.condemn_chunk(chunk, delete_at_ms);
             }
             self.recovering.remove(&file);
+            self.converting.remove(&file);
         }
         if !planted(Planted::ForgetDeletedFile) {
             let until = self.clock_ms.saturating_add(file_memory_ms);

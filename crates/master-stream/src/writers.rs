@@ -97,7 +97,9 @@ impl StreamMachine {
         let first = || Stream { epoch, ..Stream::new(policy) };
         let stream = self.streams.get_or_insert_with(file, first);
         stream.policy = policy;
-        Outcome::Done { len: stream.sealed_len() }
+        let len = stream.sealed_len();
+        self.note_converting(file);
+        Outcome::Done { len }
     }
 
     /// Gives the stream's epoch to a writer, with a chunk to write and spares.
@@ -106,13 +108,13 @@ impl StreamMachine {
         self.spares += chunks.len() as u64 - 1;
         let stream = self.streams.get_mut(&file).expect("the caller has it");
         assert!(!stream.writing && stream.tail().is_none() && stream.spares.is_empty());
-        let mut first = chunks.remove(0);
-        first.base = stream.sealed_len();
-        stream.chunks.push(first);
+        let first = chunks.remove(0);
         stream.spares = chunks;
         stream.writing = true;
         stream.opening = None;
-        Outcome::Writer { file, epoch: stream.epoch }
+        let epoch = stream.epoch;
+        self.push_chunk(file, first);
+        Outcome::Writer { file, epoch }
     }
 
     pub(super) fn seal(&mut self, op: &OpId, file: FileId, follows: Option<Epoch>) -> Outcome {
@@ -298,13 +300,11 @@ impl StreamMachine {
         }
         // Spares in front of the one that the writer goes on in are passed over for ever.
         let mut passed: Vec<_> = stream.spares.drain(..=at).collect();
-        let mut successor = passed.pop().expect("the spare found");
+        let successor = passed.pop().expect("the spare found");
         self.spares -= 1;
         self.bury_spares(&passed, change.delete_at_ms);
         self.end_tail(file, sealed.1, change.delete_at_ms);
-        let stream = self.streams.get_mut(&file).expect("found above");
-        successor.base = stream.sealed_len();
-        stream.chunks.push(successor);
+        self.push_chunk(file, successor);
         self.change_spares(file, change);
         Outcome::Writer { file, epoch }
     }

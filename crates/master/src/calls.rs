@@ -6,7 +6,8 @@ use base::{ChunkId, Epoch, Kind};
 use runtime::Env;
 use transport::{Endpoint, Priority, Request, Response, Service, Token};
 use wire::control::{
-    ChunkserverReply, ChunkserverRequest, ControlError, ControlReply, ControlRequest, ReplicaPlace,
+    ChunkserverReply, ChunkserverRequest, ControlError, ControlReply, ControlRequest, Conversion,
+    ReplicaPlace,
 };
 use wire::data::{ChunkRef, DataReply, DataRequest, FenceRequest, ReplicaStat, SealRequest};
 use wire::data_codec::decode_answer;
@@ -158,6 +159,35 @@ impl ChunkserverCalls for TransportCalls {
         Box::pin(async move {
             match self.control(to, order).await? {
                 ChunkserverReply::Replicated { stat, bytes } => Ok((stat, bytes)),
+                _ => Err(unexpected_reply("an answer to another question")),
+            }
+        })
+    }
+
+    fn convert(
+        &self,
+        to: ReplicaPlace,
+        order: Conversion,
+    ) -> LocalFuture<'_, Result<Vec<u32>, CallError>> {
+        Box::pin(async move {
+            let order = ChunkserverRequest::Convert { disk: to.disk, order };
+            match self.control(to, order).await? {
+                ChunkserverReply::Converted { digests } => Ok(digests),
+                _ => Err(unexpected_reply("an answer to another question")),
+            }
+        })
+    }
+
+    fn digest(
+        &self,
+        to: ReplicaPlace,
+        chunk: ChunkId,
+        len: u32,
+    ) -> LocalFuture<'_, Result<u32, CallError>> {
+        Box::pin(async move {
+            let order = ChunkserverRequest::Digest { disk: to.disk, chunk, len };
+            match self.control(to, order).await? {
+                ChunkserverReply::Digest { crc } => Ok(crc),
                 _ => Err(unexpected_reply("an answer to another question")),
             }
         })

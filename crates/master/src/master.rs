@@ -783,6 +783,7 @@ fn file_of(request: &StreamRequest) -> Option<FileId> {
             | StreamChange::Close { file, .. }
             | StreamChange::Seal { file, .. }
             | StreamChange::Delete { file }
+            | StreamChange::Convert { file, .. }
             | StreamChange::SetPolicy { file, .. } => *file,
         },
     })

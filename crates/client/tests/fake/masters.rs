@@ -151,6 +151,7 @@ impl FakeState {
             epoch: stream.epoch,
             policy: Some(stream.policy),
             loss_accepted: false,
+            converting: false,
         })
     }
 
@@ -296,6 +297,7 @@ impl FakeState {
                 stream.policy = policy;
                 Ok(StreamReply::Done { len: 0 })
             }
+            StreamChange::Convert { .. } => Ok(StreamReply::Done { len: 0 }),
             StreamChange::Delete { .. } => panic!("no business of a client"),
         }
     }

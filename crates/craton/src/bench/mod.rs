@@ -14,9 +14,10 @@ use block_client::{Limits, VolumeExports};
 use block_proto::Managers;
 use runtime::Duration;
 
-use crate::args::{BenchArgs, BenchCommand, Connection};
+use crate::args::{BenchArgs, BenchCommand};
 use crate::cluster::Directory;
 use crate::connect::{self, with_client};
+use crate::connection::Connection;
 use crate::exit::{Done, Failure};
 use crate::fs::policy;
 use crate::output::{print_json, print_line, print_table, table};

@@ -7,8 +7,9 @@ use runtime::{Duration, Env, Instant};
 use super::cluster_file::Process;
 use super::directory::Directory;
 use super::process::{has_said_to_serve, is_alive, last_words, role_word};
-use crate::args::{Connection, RoleName};
+use crate::args::RoleName;
 use crate::connect;
+use crate::connection::Connection;
 use crate::exit::{Code, Done, Failure};
 use crate::fs::policy;
 

@@ -2,6 +2,7 @@
 
 mod beneath;
 mod content;
+pub mod convert;
 mod get;
 mod names;
 pub mod policy;
@@ -11,15 +12,32 @@ mod show;
 
 use client::Client;
 
-use crate::args::{Connection, FsCommand};
+use self::convert::ConvertArgs;
+use crate::args::FsCommand;
 use crate::connect::with_client_as;
+use crate::connection::Connection;
 use crate::exit::{Done, Failure};
 
 /// Runs a command.
 pub fn run(connection: &Connection, services: bool, command: FsCommand) -> Done {
+    with_files(connection, services, async |client| dispatch(&client, command).await)
+}
+
+/// Runs `craton convert`.
+pub fn convert(args: &ConvertArgs) -> Done {
+    let run = async |client: Client| convert::run(&client, args).await;
+    with_files(&args.connection, args.services, run)
+}
+
+/// Runs something with a client that sees the files of services only where it is meant to.
+fn with_files(
+    connection: &Connection,
+    services: bool,
+    run: impl AsyncFnOnce(Client) -> Done,
+) -> Done {
     let hidden = (!services).then_some(SERVICES);
     let config = client::Config { hidden, ..client::Config::default() };
-    let done = with_client_as(connection, config, async |client| dispatch(&client, command).await);
+    let done = with_client_as(connection, config, run);
     done.map_err(|failure| match hidden {
         Some(name) if failure.message.contains(&format!("/{name} is kept from this client")) => {
             let text = format!(

@@ -30,7 +30,7 @@ pub enum PolicyCommand {
         json: bool,
     },
     /// Set the policy of files that are made in a directory and below from now on, or of what a file
-    /// gets from now on; what is stored stays as it is
+    /// gets from now on; what is stored stays as it is until 'craton convert' changes it
     Set {
         /// The directory or file.
         path: String,

@@ -179,6 +179,9 @@ struct Stat {
     /// An operator had it sealed without replicas that were gone; absent of what is no file.
     #[serde(skip_serializing_if = "Option::is_none")]
     loss_accepted: Option<bool>,
+    /// Sealed chunks are being given the form of the policy (`craton convert`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    converting: Option<bool>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     chunks: Vec<Chunk>,
 }
@@ -187,7 +190,8 @@ struct Stat {
 pub async fn stat(client: &Client, path: &str, json: bool) -> Done {
     let found = client.lookup(path).await?;
     let mut facts = Facts::of(base_name(path).unwrap_or("/"), &found.node);
-    let (mut chunks, mut len_at_least, mut loss_accepted) = (Vec::new(), None, None);
+    let (mut chunks, mut len_at_least) = (Vec::new(), None);
+    let (mut loss_accepted, mut converting) = (None, None);
     if matches!(found.node, Node::File { .. }) {
         let file = client.file_of(path, found)?;
         (facts.len, len_at_least) = match file.len().await {
@@ -201,7 +205,7 @@ pub async fn stat(client: &Client, path: &str, json: bool) -> Done {
             names.get(&server).cloned().unwrap_or_else(|| server.to_string())
         };
         let view = file.chunks().await?;
-        loss_accepted = Some(view.loss_accepted);
+        (loss_accepted, converting) = (Some(view.loss_accepted), Some(view.converting));
         // What a set policy has made of it, also where its record in the directory is late.
         let policy = view.policy.unwrap_or(file.policy());
         facts = facts.with_policy(policy);
@@ -230,7 +234,8 @@ pub async fn stat(client: &Client, path: &str, json: bool) -> Done {
             });
         }
     }
-    let stat = Stat { path: path.to_owned(), facts, len_at_least, loss_accepted, chunks };
+    let path = path.to_owned();
+    let stat = Stat { path, facts, len_at_least, loss_accepted, converting, chunks };
     if json {
         return print_json(&stat);
     }
@@ -253,6 +258,9 @@ fn print_stat(stat: &Stat) -> Done {
     lines.extend(stat.len_at_least.map(at_least));
     if stat.loss_accepted == Some(true) {
         lines.push("loss      accepted: it was sealed without replicas that were gone".to_owned());
+    }
+    if stat.converting == Some(true) {
+        lines.push("converts  what is stored to its policy, in the background".to_owned());
     }
     let with = |word: &String, compression: &Option<String>| match compression {
         Some(compression) => format!("{word} {compression}"),

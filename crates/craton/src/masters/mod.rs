@@ -10,9 +10,9 @@ use serde::Serialize;
 use wire::control::{ClusterReply, ClusterRequest, MasterInfo, MemberChange};
 
 use self::args::MastersCommand;
-use crate::args::Connection;
 use crate::cluster::{self, Directory};
 use crate::connect::{self, with_client};
+use crate::connection::Connection;
 use crate::exit::{Done, Failure};
 use crate::output::{print_json, print_line, print_table, table};
 

@@ -9,8 +9,8 @@ use wire::control::{
 };
 
 use super::args::DiskCommand;
-use crate::args::Connection;
 use crate::connect::with_client;
+use crate::connection::Connection;
 use crate::exit::{Done, Failure};
 use crate::output::print_line;
 use crate::status;

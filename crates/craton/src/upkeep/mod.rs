@@ -13,8 +13,8 @@ use wire::control::limits::MAINTENANCE_MAX_MS;
 use wire::control::{ClusterRequest, Holdings, ServerOrder};
 
 use self::args::{DecommissionArgs, DrainArgs, MaintenanceArgs, RebalanceArgs};
-use crate::args::Connection;
 use crate::connect::{with_client, with_client_as};
+use crate::connection::Connection;
 use crate::exit::{Done, Failure};
 use crate::output::{bytes, print_line, print_table, table};
 use crate::status::{self, Chunkserver};

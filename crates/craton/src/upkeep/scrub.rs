@@ -11,8 +11,8 @@ use wire::control::{
 };
 
 use super::args::ScrubCommand;
-use crate::args::Connection;
 use crate::connect::with_client;
+use crate::connection::Connection;
 use crate::exit::{Done, Failure};
 use crate::output::{print_json, print_line, print_table, table, warn};
 use crate::status;

@@ -22,9 +22,9 @@ pub use args::VolumeCommand;
 use block_proto::Managers;
 use runtime::Duration;
 
-use crate::args::Connection;
 use crate::cluster::Directory;
 use crate::connect::{self, with_client};
+use crate::connection::Connection;
 use crate::exit::{Done, Failure};
 
 /// Time that a snapshot or clone may take: block servers link thousands of files.

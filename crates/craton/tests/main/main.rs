@@ -7,6 +7,7 @@ mod bench;
 mod bystander;
 mod c_api;
 mod cluster;
+mod conversions;
 mod copies;
 mod crash;
 mod diffs;

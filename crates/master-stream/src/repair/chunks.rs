@@ -183,7 +183,7 @@ impl<L: Log> Service<L> {
     }
 
     /// Waits until a copy of `bytes` fits the pace.
-    async fn keep_pace(&self, bytes: u64) {
+    pub(super) async fn keep_pace(&self, bytes: u64) {
         let rate = self.config.repair_bytes_per_s.max(1);
         let now = self.env.now();
         let start = self.repairs.next_copy.get().max(now);

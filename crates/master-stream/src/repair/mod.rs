@@ -10,6 +10,7 @@
 
 mod balance;
 mod chunks;
+mod convert;
 mod drain;
 mod garbage;
 mod judged;
@@ -57,6 +58,8 @@ pub(crate) struct Repairs {
     verified: RefCell<BTreeSet<(ChunkId, ReplicaLocation)>>,
     /// Chunks whose repair brought nothing, and when it is tried again.
     setbacks: RefCell<BTreeMap<ChunkId, Setback>>,
+    /// Chunks whose conversion did not end, and when it is tried again.
+    doubts: RefCell<BTreeMap<ChunkId, Retry>>,
     /// Open replicas whose writers are silent, and the time of their servers' reports.
     quiet: RefCell<BTreeMap<(ChunkId, ReplicaLocation), Instant>>,
     /// Locations that are not healthy.
@@ -138,6 +141,7 @@ impl Repairs {
             bad: RefCell::default(),
             verified: RefCell::default(),
             setbacks: RefCell::default(),
+            doubts: RefCell::default(),
             quiet: RefCell::default(),
             absent: RefCell::default(),
             unsealed: RefCell::default(),
@@ -241,6 +245,7 @@ impl<L: Log> StreamService<L> {
         for _ in 0..service.config.repair_parallel.max(1) {
             spawn("repair chunks", Box::pin(service.clone().repair_chunks()));
         }
+        spawn("convert chunks", Box::pin(service.clone().convert_chunks()));
         spawn("balance chunks", Box::pin(service.clone().balance_chunks()));
         spawn("collect garbage", Box::pin(service.clone().collect_garbage()));
         spawn("compare disks", Box::pin(service.clone().compare_disks()));

@@ -81,6 +81,20 @@ impl World {
         self.acknowledged.borrow().values().map(|known| known.1.len()).sum()
     }
 
+    /// What is acknowledged of a chunk is in the one that takes its place from now on.
+    fn note_converted(&self, chunk: ChunkId, shadow: ChunkId) {
+        if self.state.borrow().chunk(shadow).is_none() {
+            return;
+        }
+        let (all, sealed) = (&mut *self.acknowledged.borrow_mut(), &mut *self.sealed.borrow_mut());
+        if let Some(known) = all.remove(&chunk) {
+            all.insert(shadow, known);
+        }
+        if let Some(len) = sealed.remove(&chunk) {
+            sealed.insert(shadow, len);
+        }
+    }
+
     fn check(&self) {
         let state = self.state.borrow();
         if let Err(violation) = state.check() {
@@ -125,7 +139,7 @@ impl World {
     /// The fragment that a replica of a chunk is on record with.
     pub fn fragment(&self, chunk: ChunkId, place: ReplicaLocation) -> Option<Fragment> {
         let state = self.state.borrow();
-        let (_, _, found) = state.chunk(chunk)?;
+        let found = state.on_record(chunk)?;
         let slot = found.slots().find(|slot| state.place(slot.place) == place)?;
         found.fragment(slot)
     }
@@ -138,7 +152,7 @@ impl World {
         }
         let state = self.state.borrow();
         let known = state.refers_to(chunk, place) || state.dead(chunk, place).is_some();
-        if !known && state.chunk(chunk).is_some() {
+        if !known && state.on_record(chunk).is_some() {
             self.violate(format!("5: a copy of {chunk} goes to {place:?}, not on record"));
         }
     }
@@ -195,8 +209,10 @@ impl Log for MemoryLog {
         let answer = world.state.borrow_mut().apply(world.commands.get(), &command);
         let answer = answer.expect("it decodes");
         world.commands.set(world.commands.get() + 1);
-        if let Ok(Command { action: Action::Delete { file, .. }, .. }) = Command::decode(&command) {
-            world.note_deleted(file);
+        match Command::decode(&command).expect("it was encoded here").action {
+            Action::Delete { file, .. } => world.note_deleted(file),
+            Action::EndConversion { chunk, shadow, .. } => world.note_converted(chunk, shadow),
+            _ => {}
         }
         if std::env::var("CRATON_TRACE").is_ok() {
             let text = format!("{:?}", Command::decode(&command).unwrap().action);

@@ -1,7 +1,7 @@
 //! The state machine under random commands, valid, stale and wrong, with its named invariants and
 //! an oracle of what must never change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::{ChunkId, ClientId, DiskId, Epoch, FileId, ServerId};
 use proptest::prelude::*;
@@ -23,11 +23,18 @@ struct Oracle {
     policies: BTreeMap<FileId, Policy>,
     /// Policy of each chunk, as it was made.
     made: BTreeMap<ChunkId, Policy>,
+    /// Length of the sealed chunk at each place of a file, whichever it is.
+    extents: BTreeMap<(FileId, u64), u32>,
+    /// Replicas that were referred to, until they are deleted and forgotten.
+    replicas: BTreeSet<(ChunkId, PlaceIndex)>,
 }
 
 impl Oracle {
     fn check(&mut self, state: &StreamMachine) -> Result<(), String> {
         state.check().map_err(|violation| format!("{violation:?}"))?;
+        for (_, shadow) in state.conversions() {
+            self.made.entry(shadow.id).or_insert(shadow.policy());
+        }
         for (file, stream) in state.streams() {
             let known = self.epochs.entry(file).or_default();
             if stream.epoch < *known {
@@ -51,12 +58,25 @@ impl Oracle {
             for chunk in &stream.chunks {
                 let Some(len) = chunk.sealed() else { continue };
                 let first = *self.sealed.entry(chunk.id).or_insert((file, len));
-                if first != (file, len) {
+                let there = *self.extents.entry((file, chunk.base)).or_insert(len);
+                if first != (file, len) || there != len {
                     return Err(format!("2: the sealed length of {} changed", chunk.id));
                 }
             }
         }
-        Ok(())
+        let chunks = state.streams().flat_map(|(_, stream)| stream.all_chunks());
+        let made = state.conversions().map(|(_, shadow)| shadow);
+        for chunk in chunks.chain(made) {
+            self.replicas.extend(chunk.slots().map(|slot| (chunk.id, slot.place)));
+        }
+        let gone = self.replicas.iter().find(|&&(chunk, place)| {
+            let dead = state.dead(chunk, state.place(place)).is_some();
+            !dead && !state.refers_at(chunk, place)
+        });
+        match gone {
+            Some(replica) => Err(format!("5: {replica:?} was made, and is not on record")),
+            None => Ok(()),
+        }
     }
 }
 
@@ -84,6 +104,7 @@ struct Driver {
     seqs: [u64; 3],
     past: Vec<Command>,
     granted: u64,
+    converted: u64,
 }
 
 impl Driver {
@@ -98,6 +119,7 @@ impl Driver {
             seqs: [0; 3],
             past: Vec::new(),
             granted: 0,
+            converted: 0,
         }
     }
 
@@ -194,6 +216,49 @@ impl Driver {
         Action::SealTail { file, epoch, chunk, len, votes, holders, delete_at_ms: self.clock_ms }
     }
 
+    /// A command of a conversion, right more often than not.
+    fn conversion(&mut self, op: OpId, file: FileId) -> Action {
+        let delete_at_ms = self.clock_ms + 100;
+        let under_way: Vec<_> = self.state.conversions().map(|(of, it)| (of, it.clone())).collect();
+        if !under_way.is_empty() && self.rng.one_in(2) {
+            let (chunk, made) = self.rng.pick(&under_way).clone();
+            let shadow = if self.rng.one_in(10) { self.chunk(file) } else { made.id };
+            if self.rng.one_in(4) {
+                return Action::AbortConversion { shadow, delete_at_ms };
+            }
+            let slots = made.slots().map(|slot| self.state.place(slot.place));
+            let settled = slots.filter(|_| !self.rng.one_in(20)).collect();
+            return Action::EndConversion { chunk, shadow, settled, delete_at_ms };
+        }
+        let some = self.rng.one_in(4);
+        let Some(stream) = self.state.stream(file).filter(|stream| stream.converting != some)
+        else {
+            return Action::Convert { op, file, wanted: !self.rng.one_in(5) };
+        };
+        let policy = if self.rng.one_in(8) { Policy::rep(2) } else { stream.policy };
+        let sealed = stream.chunks.iter().filter(|chunk| chunk.sealed().is_some());
+        let sealed: Vec<_> = sealed.cloned().collect();
+        if sealed.is_empty() {
+            let (epoch, finish) = (stream.epoch, false);
+            let sealed = stream.tail().map(|tail| (tail.id, 300_000));
+            return Action::Close { op, file, epoch, sealed, finish, delete_at_ms };
+        }
+        let chunk = self.rng.pick(&sealed);
+        if !chunk.is_sealed_everywhere() && !self.rng.one_in(8) {
+            let len = chunk.sealed().expect("filtered");
+            let slots = chunk.slots().map(|slot| (chunk.id, self.state.place(slot.place), len));
+            return Action::SealReplicas { replicas: slots.collect() };
+        }
+        let chunk = chunk.id;
+        // Some of the nine places, each once, or one too few.
+        let count = usize::from(policy.copies) - usize::from(self.rng.one_in(10));
+        let mut places: Vec<_> = (0..40).map(|_| self.place()).collect();
+        places.sort_unstable();
+        places.dedup();
+        places.truncate(count);
+        Action::BeginConversion { chunk, policy, places }
+    }
+
     fn replicas(&mut self) -> Vec<(ChunkId, ReplicaLocation)> {
         let referred: Vec<_> = self.state.chunk_ids(None).collect();
         (0..self.rng.between(1, 6))
@@ -213,7 +278,8 @@ impl Driver {
         let epoch = self.epoch(file);
         let delete_at_ms = self.clock_ms + 100;
         let policy = *self.rng.pick(&[Policy::strict(3), Policy::plain(3, 2), Policy::ec(2, 1)]);
-        match self.rng.below(21) {
+        match self.rng.below(26) {
+            21.. => self.conversion(op, file),
             0..5 if self.rng.one_in(2) => {
                 let follows =
                     if self.rng.one_in(4) { Epoch::new(self.rng.below(5)) } else { epoch };
@@ -367,7 +433,16 @@ impl Driver {
                 self.oracle.deleted.insert(*file, until);
                 self.oracle.epochs.remove(file);
                 self.oracle.policies.remove(file);
+                self.oracle.extents.retain(|&(of, _), _| of != *file);
             }
+            (Outcome::Done { .. }, Action::Forget { replicas, .. }) => {
+                for &(chunk, place) in replicas {
+                    let index = self.state.place_number(place);
+                    let gone = index.filter(|_| self.state.dead(chunk, place).is_none());
+                    self.oracle.replicas.retain(|it| Some(*it) != gone.map(|it| (chunk, it)));
+                }
+            }
+            (Outcome::Done { .. }, Action::EndConversion { .. }) => self.converted += 1,
             // Or a repeat of one that was done before.
             (Outcome::Done { .. }, Action::SetPolicy { file, policy, .. })
                 if before.streams != self.state.streams =>
@@ -387,18 +462,20 @@ impl Driver {
     }
 }
 
-fn run(seed: u64, steps: usize) -> Result<u64, String> {
+fn run(seed: u64, steps: usize) -> Result<(u64, u64), String> {
     let mut driver = Driver::new(seed);
     for step in 0..steps {
         driver.step().map_err(|error| format!("seed {seed}, step {step}: {error}"))?;
     }
-    Ok(driver.granted)
+    Ok((driver.granted, driver.converted))
 }
 
 #[test]
 fn invariants_hold_under_any_commands() {
-    let granted: u64 = (0..200).map(|seed| run(seed, 400).unwrap()).sum();
-    assert!(granted > 3_000, "the commands reach deep: {granted}");
+    let counts: Vec<_> = (0..200).map(|seed| run(seed, 400).unwrap()).collect();
+    let granted: u64 = counts.iter().map(|it| it.0).sum();
+    let converted: u64 = counts.iter().map(|it| it.1).sum();
+    assert!(granted > 3_000 && converted > 100, "they reach deep: {granted}, {converted}");
 }
 
 #[test]
@@ -409,6 +486,7 @@ fn planted_bugs_in_commands_are_found() {
         Planted::OldEpochAdvances,
         Planted::CopiesLostInRow,
         Planted::FollowsIgnored,
+        Planted::ShadowForgotten,
     ] {
         plant(Some(bug));
         let found = (0..100).find_map(|seed| run(seed, 400).err());

@@ -1,6 +1,7 @@
 //! Tests of the stream service: the state machine alone, then the service in the simulator.
 
 mod coded;
+mod convert;
 mod drain;
 mod ends;
 mod group;

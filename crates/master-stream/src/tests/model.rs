@@ -8,7 +8,7 @@ use std::rc::Rc;
 use base::{ChunkId, DiskId, Epoch, GIB, Kind, ServerId};
 use runtime::sim::Sim;
 use runtime::{Duration, Env};
-use wire::control::{ControlError, ReplicaPlace};
+use wire::control::{ControlError, Conversion, ReplicaPlace};
 use wire::data::{DataError, ReplicaStat, ReplicaState};
 use wire::row::Fragment;
 use wire::token::Token;
@@ -84,6 +84,8 @@ pub struct Model {
     pub met: RefCell<BTreeSet<(ReplicaLocation, ChunkId)>>,
     /// Deletions that were ordered, with the second up to which each may be carried out.
     pub deletions: RefCell<Vec<(ReplicaPlace, Vec<ChunkId>, u64)>>,
+    /// One conversion in so many writes other bytes than it answers for to one replica; 0 is none.
+    pub errs_one_in: Cell<u64>,
     /// Servers take fragments of coded chunks.
     takes_fragments: Cell<bool>,
     /// Servers that make no fragments: they would copy the one of their first source.
@@ -121,6 +123,7 @@ impl Model {
             full: RefCell::default(),
             met: RefCell::default(),
             deletions: RefCell::default(),
+            errs_one_in: Cell::new(0),
             takes_fragments: Cell::new(true),
             old: RefCell::default(),
             in_place: Cell::new(sim.with_rng(|rng| rng.one_in(2))),
@@ -492,6 +495,12 @@ impl ClusterSource for Model {
     }
 }
 
+/// What a conversion answers of a fragment, or of all copies.
+fn digest(bytes: &[u8], fragment: u8) -> u32 {
+    let start = 0x811c_9dc5 ^ u32::from(fragment);
+    bytes.iter().fold(start, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
 fn no_source() -> CallError {
     CallError::Control(ControlError::new(Kind::Reroute, "no source serves some byte"))
 }
@@ -674,6 +683,91 @@ impl ChunkserverCalls for Model {
                 } else {
                     Ok(done)
                 }
+            })
+        }))
+    }
+
+    fn convert(
+        &self,
+        to: ReplicaPlace,
+        order: Conversion,
+    ) -> LocalFuture<'_, Result<Vec<u32>, CallError>> {
+        Box::pin(self.call(to, async move |place| {
+            self.pause(3_000).await;
+            let Conversion { chunk, epoch, base, len, made, policy, .. } = order;
+            let read = CopyOrder {
+                chunk,
+                epoch,
+                base,
+                len,
+                sources: order.sources.clone(),
+                token: Token(order.read_token),
+                seal: false,
+                fragment: order.code,
+                urgent: false,
+            };
+            let bytes = self.gather(&read);
+            if bytes.len() < len as usize {
+                return Err(no_source());
+            }
+            let errs = self.errs_one_in.get();
+            let wrong = (errs > 0 && self.draw(errs) == 0).then(|| self.draw(policy.copies.into()));
+            for (number, to) in (0u8..).zip(&order.places) {
+                self.pause(1_000).await;
+                // The server that converts may be gone by now.
+                self.on(place, |_| Ok(()))?;
+                let to = ReplicaLocation { server: to.server, disk: to.disk };
+                let (k, p) = (policy.data, policy.copies - policy.data.min(policy.copies));
+                let fragment = policy.is_coded().then_some(Fragment { k, p, number });
+                let mut bytes = bytes.clone();
+                if wrong == Some(number.into()) {
+                    bytes[0] ^= 1;
+                }
+                self.world.check_copy(made, to, fragment);
+                self.on(to, |server| {
+                    let replica = Replica {
+                        state: ReplicaState::Open,
+                        epoch,
+                        base,
+                        durable: len,
+                        bytes,
+                        committed: 0,
+                        holes: BTreeSet::new(),
+                        noticed: false,
+                        fragment,
+                    };
+                    match server.replicas.insert((to.disk, made), replica) {
+                        None => Ok(()),
+                        Some(other) => {
+                            server.replicas.insert((to.disk, made), other);
+                            Err(DataError::Conflict)
+                        }
+                    }
+                })?;
+            }
+            let all = if policy.is_coded() { policy.copies } else { 1 };
+            Ok((0..all).map(|number| digest(&bytes, number)).collect())
+        }))
+    }
+
+    fn digest(
+        &self,
+        to: ReplicaPlace,
+        chunk: ChunkId,
+        len: u32,
+    ) -> LocalFuture<'_, Result<u32, CallError>> {
+        Box::pin(self.call(to, async move |place| {
+            self.on(place, |server| {
+                let replica = server.replicas.get(&(place.disk, chunk));
+                let replica = replica.ok_or(DataError::NotFound)?;
+                let stat = replica.stat();
+                if (stat.state, stat.len) != (ReplicaState::Sealed, len) {
+                    return Err(DataError::Corrupt { offset: stat.len });
+                }
+                if let Some(&offset) = replica.holes.first() {
+                    return Err(DataError::Corrupt { offset });
+                }
+                Ok(digest(&replica.bytes, replica.fragment.map_or(0, |it| it.number)))
             })
         }))
     }

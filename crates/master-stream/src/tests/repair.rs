@@ -367,7 +367,9 @@ fn end_with_a_late_replica(sends: bool) -> (Option<Result<u32, CallError>>, Mark
 #[test]
 fn short_replica_of_an_ended_chunk_is_left_to_its_writer_for_a_while() {
     let (answer, marks) = end_with_a_late_replica(true);
-    assert_eq!(answer, Some(Ok(100)));
+    // It has them all, and may have been sealed with them before it answers.
+    let whole = [Ok(100), Err(CallError::Data(DataError::Sealed { len: 100 }))];
+    assert!(answer.as_ref().is_some_and(|it| whole.contains(it)), "{answer:?}");
     assert!(!marks.contains_key("short replica completed"), "{marks:?}");
     let (_, marks) = end_with_a_late_replica(false);
     assert!(marks.contains_key("short replica completed"), "{marks:?}");

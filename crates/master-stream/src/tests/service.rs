@@ -1,6 +1,6 @@
 //! The service end to end without faults: what each request answers.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 
 use base::{Epoch, FileId, Kind};
@@ -91,6 +91,7 @@ impl Cluster {
             policy,
             clients: Cell::new(0),
             stop: Cell::new(false),
+            targets: OnceCell::new(),
         })
     }
 

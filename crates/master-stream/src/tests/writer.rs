@@ -1,7 +1,7 @@
 //! Writers as clients are: they send to all replicas, acknowledge in order, go on in a spare when
 //! a replica fails, and vanish at any moment.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 
 use base::{ClientId, Epoch, FileId, Kind, ServerId};
@@ -28,6 +28,14 @@ pub struct Cluster {
     pub clients: Cell<u64>,
     /// Stops writers.
     pub stop: Cell<bool>,
+    /// Policies that files are converted to now and then.
+    pub targets: OnceCell<Vec<Policy>>,
+}
+
+impl Cluster {
+    pub fn targets(&self) -> &[Policy] {
+        self.targets.get().map_or(&[], Vec::as_slice)
+    }
 }
 
 /// A client session.

@@ -10,6 +10,7 @@ use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Class, Rng};
 use wire::control::Policy;
 
+use super::conversions::Conversions;
 use super::drains::Drains;
 use super::readers::{Readers, Shared};
 use crate::audit;
@@ -43,6 +44,8 @@ pub struct Plan {
     pub drains: bool,
     /// Appends are small for a while, and then not.
     pub small: bool,
+    /// An operator has files converted to these.
+    pub converts: &'static [Policy],
 }
 
 impl Default for Plan {
@@ -59,6 +62,7 @@ impl Default for Plan {
             deadline: Duration::from_secs(180),
             drains: false,
             small: false,
+            converts: &[],
         }
     }
 }
@@ -123,6 +127,8 @@ pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     };
     let readers = Readers::start(&cluster, shared, READERS).await?;
     let drains = plan.drains.then(|| Drains::start(&cluster));
+    let converts = plan.converts;
+    let conversions = (!converts.is_empty()).then(|| Conversions::start(&cluster, converts));
     let nemesis = Nemesis::start(&cluster, plan.faults);
     let writers = (0..WRITERS).map(|number| {
         let load = Load {
@@ -163,6 +169,11 @@ pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     match &drains {
         Some(drains) => drains.finish(cluster.settle(plan.deadline)).await?,
         None => cluster.settle(plan.deadline).await?,
+    }
+    if let Some(conversions) = &conversions {
+        conversions.finish().await?;
+        // What was written instead is whole too.
+        cluster.settle(plan.deadline).await?;
     }
     if let Some(violation) = cluster.violations().first() {
         return Err(violation.clone());

@@ -23,6 +23,14 @@ const SMALL: &[Policy] = &[
     Policy::ec(2, 2).compressed(Some(Compression::ZSTD)),
     Policy::rep(3),
 ];
+/// What files are converted to.
+const CONVERSIONS: &[Policy] = &[
+    Policy::ec(2, 1),
+    Policy::ec(4, 2),
+    Policy::ec(3, 2).compressed(LZ4),
+    Policy::rep(3),
+    Policy::rep(2).compressed(Some(Compression::ZSTD)),
+];
 /// The papers' code for what is cold, and the widest row of parity.
 const WIDE: &[Policy] = &[Policy::ec(8, 3), Policy::ec(8, 3).compressed(LZ4), Policy::ec(7, 4)];
 
@@ -68,6 +76,27 @@ pub(super) const SMALL_APPENDS: Scenario = Scenario {
         "audit: a file is back in its code",
         "stream recovered",
         "chunk repaired",
+    ],
+};
+
+pub(super) const CONVERT: Scenario = Scenario {
+    name: "ec-convert",
+    about: "files are converted between codes, copies and compressions, in a storm and while some go",
+    run: |sim| {
+        let remove = sim.with_rng(|rng| rng.one_in(3));
+        run_with(sim, entry::STORM, Plan { converts: CONVERSIONS, remove, ..Plan::default() })
+    },
+    marks: &[
+        "conversions: a file is to be converted",
+        "conversions: a file is to stay as it is",
+        "conversion begun",
+        "conversion of another leader given up",
+        "converted chunk was deleted",
+        "no places for a conversion",
+        "chunk laid out in another form",
+        "chunk converted",
+        "chunk repaired",
+        "audit: a coded chunk is whole",
     ],
 };
 

@@ -5,6 +5,7 @@ mod bad_client;
 mod block_managers;
 mod chase;
 mod coded;
+mod conversions;
 mod cut_off;
 mod cuts;
 mod deleted;
@@ -226,6 +227,7 @@ pub const SCENARIOS: &[Scenario] = &[
     drain_storm::SCENARIO,
     coded::APPEND,
     coded::SMALL_APPENDS,
+    coded::CONVERT,
     coded::STORM,
     coded::ROT,
     Scenario {

@@ -90,6 +90,7 @@ scenarios! {
     disks "disks",
     drain_storm "drain-storm",
     ec_append "ec-append",
+    ec_convert "ec-convert",
     ec_rot "ec-rot",
     ec_small "ec-small",
     ec_storm "ec-storm",

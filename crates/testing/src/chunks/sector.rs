@@ -126,7 +126,7 @@ impl Sector {
         let width = s.div_ceil(k);
         let blocks = width.div_ceil(1 << log2);
         let sound = s > 0
-            && s <= (1 << 20).min(k * (256 << 10))
+            && s <= (1 << 20).min(k * (512 << 10))
             && (9 * blocks..=width + 8 * blocks).contains(&y)
             && usize::from(fragment) < k + p
             && layout >> 4 == 2

@@ -2,6 +2,7 @@
 
 use base::{ChunkId, DiskId, Epoch};
 
+use super::policy::Policy;
 use super::stream::ReplicaPlace;
 use crate::data::ReplicaStat;
 use crate::row::Fragment;
@@ -90,6 +91,25 @@ pub enum ChunkserverRequest {
         /// Begin the next pass now, where none is under way.
         start: bool,
     },
+    /// Lay the bytes of a sealed chunk out in another form, and write them to the replicas of another
+    /// chunk, which take appends then: they are not sealed. Sent once for each chunk that is made; any
+    /// doubt about the answer, and another one is made.
+    Convert {
+        /// A disk of the server, on which it has the share for background work.
+        disk: DiskId,
+        /// What, from what, to where.
+        order: Conversion,
+    },
+    /// Read a sealed replica to its end, and answer its digest: CRC32C of the data in its sectors, one
+    /// after the other.
+    Digest {
+        /// The disk.
+        disk: DiskId,
+        /// The chunk.
+        chunk: ChunkId,
+        /// Its length.
+        len: u32,
+    },
     /// Answer, to show that requests arrive. Masters ask: heartbeats of a server that gets nothing of
     /// what others send come too (`protocols-tail.md` 10.7).
     Ping,
@@ -104,12 +124,41 @@ impl ChunkserverRequest {
             | ChunkserverRequest::Forget { disk, .. }
             | ChunkserverRequest::List { disk, .. }
             | ChunkserverRequest::FailDisk { disk, .. }
+            | ChunkserverRequest::Convert { disk, .. }
+            | ChunkserverRequest::Digest { disk, .. }
             | ChunkserverRequest::Probe { disk } => Some(*disk),
             ChunkserverRequest::ReplaceDisk { .. }
             | ChunkserverRequest::Scrub { .. }
             | ChunkserverRequest::Ping => None,
         }
     }
+}
+
+/// A chunk that is made from the bytes of another (`protocols-tail.md` 9.12).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Conversion {
+    /// The chunk that has the bytes.
+    pub chunk: ChunkId,
+    /// Epoch of both.
+    pub epoch: Epoch,
+    /// Offset in the file of the first byte of both.
+    pub base: u64,
+    /// Bytes of both.
+    pub len: u32,
+    /// Replicas to read, the best first; of a coded chunk each with its fragment.
+    pub sources: Vec<ReplicaPlace>,
+    /// The right to read them.
+    pub read_token: [u8; 16],
+    /// The code of the chunk, in one of its fragments; none where replicas are copies.
+    pub code: Option<Fragment>,
+    /// The chunk to make.
+    pub made: ChunkId,
+    /// Its form.
+    pub policy: Policy,
+    /// Its replicas, in the order of fragments; none, and nothing is written.
+    pub places: Vec<ReplicaPlace>,
+    /// The right to write them.
+    pub write_token: [u8; 16],
 }
 
 /// A successful answer of a chunkserver.
@@ -145,6 +194,16 @@ pub enum ChunkserverReply {
         disks: Vec<DiskScrub>,
         /// The configuration lets nothing be scrubbed.
         off: bool,
+    },
+    /// To `Convert`: the digest of each fragment as it was laid out, of copies one.
+    Converted {
+        /// As of [`ChunkserverRequest::Digest`].
+        digests: Vec<u32>,
+    },
+    /// To `Digest`.
+    Digest {
+        /// See [`ChunkserverRequest::Digest`].
+        crc: u32,
     },
     /// Done.
     Done,

@@ -96,6 +96,7 @@ impl ControlRequest {
                     StreamChange::Seal { .. } => "seal file",
                     StreamChange::Delete { .. } => "delete file",
                     StreamChange::SetPolicy { .. } => "set policy",
+                    StreamChange::Convert { .. } => "convert file",
                 },
             },
             ControlRequest::Chunkserver(request) => match request {
@@ -107,6 +108,8 @@ impl ControlRequest {
                 Chunks::Probe { .. } => "probe a disk",
                 Chunks::ReplaceDisk { .. } => "replace a disk",
                 Chunks::Scrub { .. } => "scrub",
+                Chunks::Convert { .. } => "convert",
+                Chunks::Digest { .. } => "digest",
                 Chunks::Ping => "ping",
             },
             ControlRequest::Trace(_) => "trace",

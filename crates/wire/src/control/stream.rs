@@ -219,6 +219,14 @@ pub enum StreamChange {
         /// The namespace's grant.
         grant: [u8; 16],
     },
+    /// Gives the sealed chunks that the file has the form that its policy asks for, in the background
+    /// (`protocols-tail.md` 9.12), or leaves them as they are by then.
+    Convert {
+        /// The file.
+        file: FileId,
+        /// Convert.
+        wanted: bool,
+    },
 }
 
 impl StreamChange {
@@ -260,6 +268,8 @@ pub struct StreamView {
     pub policy: Option<Policy>,
     /// An operator had it sealed without replicas that are gone: acknowledged bytes may be missing.
     pub loss_accepted: bool,
+    /// Sealed chunks of it are being given the form that its policy asks for.
+    pub converting: bool,
 }
 
 /// A successful answer of a stream partition.

@@ -404,6 +404,7 @@ fn stream_change() -> impl Strategy<Value = StreamChange> {
         made!((file, file()), (policy, policy()), (grant, any::<[u8; 16]>()) => {
             StreamChange::SetPolicy { file, policy, grant }
         }),
+        made!((file, file()), (wanted, any::<bool>()) => StreamChange::Convert { file, wanted }),
     ]
 }
 
@@ -436,8 +437,9 @@ fn stream_reply() -> impl Strategy<Value = StreamReply> {
     });
     let view = made!((file, file()), (chunks, vec(chunk_place(), 0..3)),
         (sealed_len, any::<u64>()), (open, any::<bool>()), (epoch, epoch()),
-        (policy, option::of(policy())), (loss_accepted, any::<bool>()) => {
-        StreamView { file, chunks, sealed_len, open, epoch, policy, loss_accepted }
+        (policy, option::of(policy())), (loss_accepted, any::<bool>()),
+        (converting, any::<bool>()) => {
+        StreamView { file, chunks, sealed_len, open, epoch, policy, loss_accepted, converting }
     });
     prop_oneof![
         grant.prop_map(StreamReply::Writer),
@@ -484,8 +486,24 @@ fn chunkserver_request() -> impl Strategy<Value = ChunkserverRequest> {
         made!((disk, disk()) => ChunkserverRequest::Probe { disk }),
         "\\PC{1,40}".prop_map(|path| ChunkserverRequest::ReplaceDisk { path }),
         any::<bool>().prop_map(|start| ChunkserverRequest::Scrub { start }),
+        made!((disk, disk()), (order, conversion()) => ChunkserverRequest::Convert { disk, order }),
+        made!((disk, disk()), (chunk, chunk()), (len, chunk_len()) => {
+            ChunkserverRequest::Digest { disk, chunk, len }
+        }),
         Just(ChunkserverRequest::Ping),
     ]
+}
+
+fn conversion() -> impl Strategy<Value = Conversion> {
+    made!((chunk, chunk()), (epoch, epoch()), (base, any::<u64>()), (len, chunk_len()),
+        (sources, vec(replica(), 0..4)), (tokens, any::<[[u8; 16]; 2]>()),
+        (code, option::of(fragment())), (made, chunk()), (policy, policy()),
+        (places, vec(replica(), 0..4)) => {
+        let [read_token, write_token] = tokens;
+        Conversion {
+            chunk, epoch, base, len, sources, read_token, code, made, policy, places, write_token,
+        }
+    })
 }
 
 fn disk_scrub() -> impl Strategy<Value = DiskScrub> {
@@ -509,6 +527,8 @@ fn chunkserver_reply() -> impl Strategy<Value = ChunkserverReply> {
         made!((disks, vec(disk_scrub(), 0..3)), (off, any::<bool>()) => {
             ChunkserverReply::Scrubs { disks, off }
         }),
+        vec(any::<u32>(), 0..4).prop_map(|digests| ChunkserverReply::Converted { digests }),
+        any::<u32>().prop_map(|crc| ChunkserverReply::Digest { crc }),
         Just(ChunkserverReply::Done),
     ]
 }

@@ -8,7 +8,7 @@ use super::stream::chunk_len;
 use super::{Proto, WireError, all, need, pb};
 use crate::control::check::{each, range_u8, range_u32, secret, text, u128_bytes, u128_from};
 use crate::control::limits::{CHUNKS_MAX, DISKS_MAX, PLACES_MAX};
-use crate::control::{ChunkserverReply, ChunkserverRequest, DiskScrub};
+use crate::control::{ChunkserverReply, ChunkserverRequest, Conversion, DiskScrub};
 use crate::data::{ReplicaStat, ReplicaState};
 use crate::row::Fragment;
 
@@ -97,7 +97,9 @@ impl Proto for ChunkserverRequest {
     type Pb = pb::ChunkserverRequest;
 
     fn to_pb(&self) -> pb::ChunkserverRequest {
-        use pb::chunkserver_request::{Ask, FailDisk, List, Probe, ReplaceDisk, Replicate, Scrub};
+        use pb::chunkserver_request::{
+            Ask, Digest, FailDisk, List, Probe, ReplaceDisk, Replicate, Scrub,
+        };
         let ask = match self {
             ChunkserverRequest::Replicate {
                 chunk,
@@ -143,6 +145,10 @@ impl Proto for ChunkserverRequest {
                 Ask::ReplaceDisk(ReplaceDisk { path: path.clone() })
             }
             ChunkserverRequest::Scrub { start } => Ask::Scrub(Scrub { start: *start }),
+            ChunkserverRequest::Convert { disk, order } => Ask::Convert(conversion(*disk, order)),
+            ChunkserverRequest::Digest { disk, chunk, len } => {
+                Ask::Digest(Digest { disk: u128_bytes(disk.get()), chunk: chunk.get(), len: *len })
+            }
             ChunkserverRequest::Ping => Ask::Ping(pb::Empty {}),
         };
         pb::ChunkserverRequest { ask: Some(ask) }
@@ -195,16 +201,60 @@ impl Proto for ChunkserverRequest {
                 path: text(pb.path, 1..=PATH_MAX, "ChunkserverRequest.ReplaceDisk.path")?,
             },
             Ask::Scrub(pb) => ChunkserverRequest::Scrub { start: pb.start },
+            Ask::Convert(pb) => from_conversion(pb)?,
+            Ask::Digest(pb) => ChunkserverRequest::Digest {
+                disk: disk(&pb.disk, "ChunkserverRequest.Digest.disk")?,
+                chunk: ChunkId::new(pb.chunk),
+                len: chunk_len(pb.len, "ChunkserverRequest.Digest.len")?,
+            },
             Ask::Ping(pb::Empty {}) => ChunkserverRequest::Ping,
         })
     }
+}
+
+fn conversion(disk: DiskId, order: &Conversion) -> pb::chunkserver_request::Convert {
+    pb::chunkserver_request::Convert {
+        disk: u128_bytes(disk.get()),
+        chunk: order.chunk.get(),
+        epoch: order.epoch.get(),
+        base: order.base,
+        len: order.len,
+        sources: all(&order.sources),
+        read_token: order.read_token.to_vec(),
+        code: order.code.as_ref().map(Proto::to_pb),
+        made: order.made.get(),
+        policy: Some(order.policy.to_pb()),
+        places: all(&order.places),
+        write_token: order.write_token.to_vec(),
+    }
+}
+
+fn from_conversion(pb: pb::chunkserver_request::Convert) -> Result<ChunkserverRequest, WireError> {
+    let places = |places, field| each(places, PLACES_MAX, field, Proto::from_pb);
+    let order = Conversion {
+        chunk: ChunkId::new(pb.chunk),
+        epoch: Epoch::new(pb.epoch),
+        base: pb.base,
+        len: chunk_len(pb.len, "ChunkserverRequest.Convert.len")?,
+        sources: places(pb.sources, "ChunkserverRequest.Convert.sources")?,
+        read_token: secret(&pb.read_token, "ChunkserverRequest.Convert.read_token")?,
+        code: pb.code.map(Proto::from_pb).transpose()?,
+        made: ChunkId::new(pb.made),
+        policy: need(pb.policy, "ChunkserverRequest.Convert.policy")?,
+        places: places(pb.places, "ChunkserverRequest.Convert.places")?,
+        write_token: secret(&pb.write_token, "ChunkserverRequest.Convert.write_token")?,
+    };
+    Ok(ChunkserverRequest::Convert {
+        disk: disk(&pb.disk, "ChunkserverRequest.Convert.disk")?,
+        order,
+    })
 }
 
 impl Proto for ChunkserverReply {
     type Pb = pb::ChunkserverReply;
 
     fn to_pb(&self) -> pb::ChunkserverReply {
-        use pb::chunkserver_reply::{Answer, List, ListedReplica, Replicated, Scrubs};
+        use pb::chunkserver_reply::{Answer, Converted, List, ListedReplica, Replicated, Scrubs};
         let answer = match self {
             ChunkserverReply::Replicated { stat, bytes } => {
                 Answer::Replicated(Replicated { stat: Some(stat.to_pb()), bytes: *bytes })
@@ -221,6 +271,10 @@ impl Proto for ChunkserverReply {
             ChunkserverReply::Scrubs { disks, off } => {
                 Answer::Scrubs(Scrubs { disks: disks.iter().map(disk_scrub).collect(), off: *off })
             }
+            ChunkserverReply::Converted { digests } => {
+                Answer::Converted(Converted { digests: digests.clone() })
+            }
+            ChunkserverReply::Digest { crc } => Answer::Digest(*crc),
             ChunkserverReply::Done => Answer::Done(pb::Empty {}),
         };
         pb::ChunkserverReply { answer: Some(answer) }
@@ -250,6 +304,12 @@ impl Proto for ChunkserverReply {
                 let disks = each(pb.disks, DISKS_MAX, field, from_disk_scrub)?;
                 ChunkserverReply::Scrubs { disks, off: pb.off }
             }
+            Answer::Converted(pb) => {
+                let field = "ChunkserverReply.Converted.digests";
+                let digests = each(pb.digests, PLACES_MAX, field, Ok)?;
+                ChunkserverReply::Converted { digests }
+            }
+            Answer::Digest(crc) => ChunkserverReply::Digest { crc },
             Answer::Done(_) => ChunkserverReply::Done,
         })
     }

@@ -120,7 +120,7 @@ impl Proto for StreamChange {
     type Pb = pb::StreamChange;
 
     fn to_pb(&self) -> pb::StreamChange {
-        use pb::stream_change::{Advance, Change, Close, Extend, Open, SetPolicy};
+        use pb::stream_change::{Advance, Change, Close, Convert, Extend, Open, SetPolicy};
         let (mut named, mut accept_loss) = (None, false);
         let change = match self {
             StreamChange::Open { file, policy, grant, spares, purpose, follows, in_copies } => {
@@ -182,6 +182,9 @@ impl Proto for StreamChange {
                 policy: Some(policy.to_pb()),
                 grant: grant.to_vec(),
             }),
+            StreamChange::Convert { file, wanted } => {
+                Change::Convert(Convert { file: file.get(), wanted: *wanted })
+            }
         };
         pb::StreamChange { change: Some(change), follows: named.map(Epoch::get), accept_loss }
     }
@@ -239,6 +242,9 @@ impl Proto for StreamChange {
                 policy: need(pb.policy, "StreamChange.SetPolicy.policy")?,
                 grant: secret(&pb.grant, "StreamChange.SetPolicy.grant")?,
             },
+            Change::Convert(pb) => {
+                StreamChange::Convert { file: FileId::new(pb.file), wanted: pb.wanted }
+            }
         })
     }
 }
@@ -358,6 +364,7 @@ impl Proto for StreamView {
             epoch: self.epoch.get(),
             policy: self.policy.as_ref().map(Proto::to_pb),
             loss_accepted: self.loss_accepted,
+            converting: self.converting,
         }
     }
 
@@ -371,6 +378,7 @@ impl Proto for StreamView {
             epoch: Epoch::new(pb.epoch),
             policy: pb.policy.map(Proto::from_pb).transpose()?,
             loss_accepted: pb.loss_accepted,
+            converting: pb.converting,
         })
     }
 }

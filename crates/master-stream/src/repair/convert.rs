@@ -1,0 +1,283 @@
+//! Conversion of sealed chunks to the form that their files' policies ask for (C18, C26;
+//! `protocols-tail.md` 9.12): one at a time, while nothing is in danger.
+//!
+//! The chunk that takes another's place is on record before a byte of it is written, and is written by one
+//! order. Two servers lay the bytes of two replicas out; what each replica of the new chunk has on its
+//! medium is compared with both. Any doubt, and that chunk is given up: another one is made. So what a
+//! leader finds that it did not begin, or did not end, is given up first.
+
+use std::rc::Rc;
+
+use base::{ChunkId, FileId, Kind};
+use futures_util::future::{join, join_all};
+use wire::control::{ControlError, Conversion, Policy, ReplicaPlace};
+use wire::data::Purpose;
+use wire::row::Fragment;
+use wire::token::Rights;
+
+use super::Retry;
+use super::judged::{Judged, is_complete};
+use super::seal::is_whole;
+use crate::limits::CONVERSION_RETRY;
+use crate::placement::ReplicaLocation;
+use crate::planted::{Planted, planted};
+use crate::service::Demand;
+use crate::{Action, CallError, Chunk, Log, Outcome, Service, Slot};
+
+/// Why a conversion did not end.
+struct Doubt(String);
+
+impl Doubt {
+    fn differs(what: &str) -> Doubt {
+        Doubt(format!("{what} differs"))
+    }
+}
+
+impl From<CallError> for Doubt {
+    fn from(error: CallError) -> Doubt {
+        Doubt(error.to_string())
+    }
+}
+
+impl<L: Log> Service<L> {
+    pub(super) async fn convert_chunks(self: Rc<Self>) {
+        loop {
+            self.env.sleep(self.env.jitter(self.config.scan_interval)).await;
+            while self.may_convert() {
+                match self.convert_next().await {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(error) => {
+                        tracing::debug!(%error, "a conversion did not end");
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Nothing is in danger: repair goes first. What was begun is given up in any case.
+    fn may_convert(&self) -> bool {
+        self.leads() && self.repairs.under_replicated.borrow().is_empty()
+            || self.leads() && self.log.with_state(|state| state.conversions().next().is_some())
+    }
+
+    /// Converts one chunk. True when another one may follow at once.
+    async fn convert_next(&self) -> Result<bool, ControlError> {
+        let left: Vec<_> = self.log.with_state(|state| {
+            state.conversions().map(|(of, shadow)| (of, shadow.clone())).collect()
+        });
+        for (of, shadow) in left {
+            self.env.mark("conversion of another leader given up");
+            self.abort_conversion(of, &shadow).await?;
+        }
+        if !self.repairs.under_replicated.borrow().is_empty() {
+            return Ok(false);
+        }
+        let Some((of, policy)) = self.next_conversion() else { return Ok(false) };
+        let demand = Demand { policy, purpose: Purpose::Data };
+        let places = match self.fresh(demand, 1, &[]) {
+            Ok(mut places) => places.pop().filter(|it| it.len() == usize::from(policy.copies)),
+            Err(_) => None,
+        };
+        let Some(places) = places else {
+            self.env.mark("no places for a conversion");
+            self.note_doubt(of);
+            return Ok(true);
+        };
+        match self.decide(Action::BeginConversion { chunk: of, policy, places }).await? {
+            Outcome::Refused { .. } => {
+                self.note_doubt(of);
+                return Ok(true);
+            }
+            _ => self.env.mark("conversion begun"),
+        }
+        let shadow = self.log.with_state(|state| state.conversion(of).cloned());
+        let Some(shadow) = shadow else { return Ok(true) };
+        self.finish_conversion(of, &shadow).await
+    }
+
+    /// A chunk to convert, and the policy that it gets: whole, and all of it at healthy places.
+    fn next_conversion(&self) -> Option<(ChunkId, Policy)> {
+        let (view, now) = (self.cluster.view(), self.env.now());
+        let setbacks = &mut *self.repairs.doubts.borrow_mut();
+        self.log.with_state(|state| {
+            setbacks.retain(|&chunk, _| state.chunk(chunk).is_some());
+            let due =
+                |id: &ChunkId| setbacks.get(id).and_then(|it| it.at).is_none_or(|at| at <= now);
+            let next = |file: FileId| {
+                let stream = state.stream(file)?;
+                let policy = stream.policy;
+                if policy.compression.is_some() && !view.takes_rows() {
+                    return None;
+                }
+                let is_due = |chunk: &&Chunk| {
+                    let settled = chunk.sealed().is_some() && chunk.is_sealed_everywhere();
+                    settled && chunk.is_to_convert(policy) && due(&chunk.id)
+                };
+                let is_whole = |chunk: &&Chunk| {
+                    let replicas = self.judge_chunk(&view, state, chunk);
+                    is_complete(chunk, &replicas) && replicas.iter().all(Judged::is_source)
+                };
+                let found = stream.chunks.iter().filter(is_due).find(is_whole)?;
+                Some((found.id, policy))
+            };
+            state.to_convert(None).find_map(next)
+        })
+    }
+
+    /// Has the chunk made that was begun, and puts it in the place of the other; or gives it up.
+    async fn finish_conversion(&self, of: ChunkId, shadow: &Chunk) -> Result<bool, ControlError> {
+        let settled = match self.make_shadow(of, shadow).await {
+            Ok(settled) => settled,
+            Err(Doubt(why)) => {
+                tracing::warn!(chunk = %of, made = %shadow.id, why, "a conversion is given up");
+                self.abort_conversion(of, shadow).await?;
+                return Ok(true);
+            }
+        };
+        let (chunk, delete_at_ms) = (of, self.rights_end_ms());
+        let action = Action::EndConversion { chunk, shadow: shadow.id, settled, delete_at_ms };
+        match self.decide(action).await? {
+            Outcome::Refused { .. } => self.env.mark("converted chunk was deleted"),
+            _ => {
+                self.env.mark("chunk converted");
+                let policy = shadow.policy();
+                tracing::info!(%chunk, made = %shadow.id, %policy, "converted a chunk");
+                self.repairs.doubts.borrow_mut().remove(&of);
+            }
+        }
+        Ok(true)
+    }
+
+    async fn abort_conversion(&self, of: ChunkId, shadow: &Chunk) -> Result<(), ControlError> {
+        self.note_doubt(of);
+        let (shadow, delete_at_ms) = (shadow.id, self.rights_end_ms());
+        self.decide(Action::AbortConversion { shadow, delete_at_ms }).await.map(drop)
+    }
+
+    /// The chunk is tried again after a pause, which grows.
+    fn note_doubt(&self, of: ChunkId) {
+        let setbacks = &mut *self.repairs.doubts.borrow_mut();
+        let (first, longest) = CONVERSION_RETRY;
+        let pause = setbacks.get(&of).map_or(first, |it| (it.pause * 2).min(longest));
+        let at = Some(self.env.now() + self.env.jitter(pause));
+        setbacks.insert(of, Retry { at, pause });
+    }
+
+    /// Has a chunk written, sealed, read back and compared. Returns its replicas.
+    async fn make_shadow(
+        &self,
+        of: ChunkId,
+        shadow: &Chunk,
+    ) -> Result<Vec<ReplicaLocation>, Doubt> {
+        let len = shadow.sealed().expect("conversions are of sealed chunks");
+        let (places, slots) = self.log.with_state(|state| {
+            let slots: Vec<_> = shadow.slots().collect();
+            let places: Vec<_> = slots.iter().map(|slot| state.place(slot.place)).collect();
+            (places, slots)
+        });
+        self.keep_pace(u64::from(len)).await;
+        let (chunk, sources) = self.sources_of(of)?;
+        let addresses: Vec<_> = places.iter().map(|&place| self.address(place)).collect();
+        let first = self.order_conversion(&chunk, shadow, &sources, addresses.clone());
+        // C26: the bytes of another replica, or of other fragments, laid out by another server.
+        let mut others = sources.clone();
+        others.rotate_left(chunk.data() % sources.len());
+        let again = self.order_conversion(&chunk, shadow, &others, Vec::new());
+        let digests = if planted(Planted::ConvertOneCopy) || planted(Planted::ConvertDropsEarly) {
+            first.await?
+        } else {
+            let (first, again) = join(first, again).await;
+            let first = first?;
+            if first != again? {
+                self.env.mark("two replicas are laid out otherwise");
+                return Err(Doubt::differs("what two replicas of the chunk hold"));
+            }
+            first
+        };
+        if planted(Planted::ConvertDropsEarly) {
+            return Ok(places);
+        }
+        let check = |(slot, address): (Slot, &ReplicaPlace)| {
+            let digest = digests.get(usize::from(slot.fragment)).copied();
+            self.settle_replica(shadow.id, *address, len, digest)
+        };
+        let settled = join_all(slots.into_iter().zip(&addresses).map(check)).await;
+        settled.into_iter().collect::<Result<(), Doubt>>()?;
+        Ok(places)
+    }
+
+    /// A chunk, and its replicas in an order drawn at random.
+    fn sources_of(&self, of: ChunkId) -> Result<(Chunk, Vec<ReplicaLocation>), Doubt> {
+        let Some((chunk, replicas)) = self.judged(of) else {
+            return Err(Doubt("the chunk was deleted".to_owned()));
+        };
+        let sources = replicas.iter().filter(|it| it.is_source()).map(|it| it.place);
+        let mut sources: Vec<_> = sources.collect();
+        if sources.is_empty() || !self.gives_back(&chunk, &sources) {
+            return Err(Doubt("too few replicas of the chunk are whole".to_owned()));
+        }
+        let first = self.env.random_below(sources.len() as u64) as usize;
+        sources.rotate_left(first);
+        Ok((chunk, sources))
+    }
+
+    /// Has the first of some replicas, or of a coded chunk the server with it, laid out in the form of
+    /// another chunk, and written to `places`, if there are some.
+    async fn order_conversion(
+        &self,
+        chunk: &Chunk,
+        shadow: &Chunk,
+        sources: &[ReplicaLocation],
+        places: Vec<ReplicaPlace>,
+    ) -> Result<Vec<u32>, Doubt> {
+        let to = self.address(sources[0]);
+        // Of copies one alone: the other order reads another one.
+        let read = if chunk.is_coded() { sources } else { &sources[..1] };
+        let slot = chunk.slots().next();
+        let order = Conversion {
+            chunk: chunk.id,
+            epoch: chunk.epoch,
+            base: chunk.base,
+            len: chunk.sealed().expect("sealed"),
+            sources: self.addresses(chunk.id, read),
+            read_token: self.chunk_token(chunk.id, Rights::READ, base::Epoch::NONE).0,
+            code: slot.and_then(|slot| chunk.fragment(slot)).map(|it| Fragment { number: 0, ..it }),
+            made: shadow.id,
+            policy: shadow.policy(),
+            places,
+            write_token: self.chunk_token(shadow.id, Rights::WRITER, shadow.epoch).0,
+        };
+        let call = self.calls.convert(to, order);
+        let answer = self.env.timeout(self.config.copy_timeout, call).await;
+        let answer = answer.unwrap_or(Err(CallError::Unreachable));
+        if answer.as_ref().is_err_and(|error| error.kind() == Kind::Corrupt) {
+            self.note_report(chunk.id, sources[0]);
+        }
+        Ok(answer?)
+    }
+
+    /// Seals a replica of the chunk that is made, and compares what it has on its medium.
+    async fn settle_replica(
+        &self,
+        made: ChunkId,
+        to: ReplicaPlace,
+        len: u32,
+        digest: Option<u32>,
+    ) -> Result<(), Doubt> {
+        let token = self.chunk_token(made, Rights::ALL, base::Epoch::new(u64::MAX));
+        let seal = self.calls.seal(to, made, len, token);
+        let sealed = self.env.timeout(self.config.call_timeout, seal).await;
+        if !is_whole(&sealed.unwrap_or(Err(CallError::Unreachable))?, len) {
+            return Err(Doubt::differs("the length of a replica"));
+        }
+        let read = self.calls.digest(to, made, len);
+        let read = self.env.timeout(self.config.copy_timeout, read).await;
+        if Some(read.unwrap_or(Err(CallError::Unreachable))?) != digest {
+            self.env.mark("what was converted reads otherwise");
+            return Err(Doubt::differs("what a replica has on its medium"));
+        }
+        Ok(())
+    }
+}

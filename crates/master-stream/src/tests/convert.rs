@@ -1,0 +1,221 @@
+//! Conversions of sealed chunks, step by step.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use base::{ChunkId, FileId, ServerId};
+use runtime::Duration;
+use runtime::sim::Sim;
+use wire::control::{ChunkPlace, Policy, StreamChange, StreamView};
+use wire::data::ReplicaState;
+
+use super::writer::{Client, Cluster, Writer};
+use crate::planted::{Planted, plant};
+
+const FILE: FileId = FileId::new(1);
+/// Enough for a code to take less room.
+const BYTES: usize = 100_000;
+
+/// A closed file of `chunks` chunks, whose service works in the background.
+async fn closed_file(cluster: &Rc<Cluster>, chunks: usize) {
+    cluster.services.iter().for_each(|service| service.start_background());
+    let mut writer = Writer::open(Client::new(cluster), FILE).await.unwrap();
+    for number in 0..chunks {
+        if number > 0 {
+            writer.advance(Vec::new()).await.unwrap();
+        }
+        writer.append(&vec![number as u8; BYTES]).await.unwrap();
+    }
+    assert_eq!(writer.close(false).await, Ok((chunks * BYTES) as u64));
+    cluster.sim.sleep(Duration::from_secs(1)).await;
+}
+
+async fn convert(cluster: &Rc<Cluster>, policy: Policy) {
+    let client = Client::new(cluster);
+    let set = StreamChange::SetPolicy { file: FILE, policy, grant: [0; 16] };
+    client.change(set).await.unwrap();
+    client.change(StreamChange::Convert { file: FILE, wanted: true }).await.unwrap();
+}
+
+async fn view(cluster: &Rc<Cluster>) -> StreamView {
+    cluster.locate(FILE, 0).await.expect("the file is there")
+}
+
+/// Until nothing is to be converted any more, or for some time.
+async fn until_converted(cluster: &Rc<Cluster>, most: Duration) -> bool {
+    let mut waited = Duration::ZERO;
+    while view(cluster).await.converting {
+        if waited >= most {
+            return false;
+        }
+        cluster.sim.sleep(Duration::from_millis(50)).await;
+        waited += Duration::from_millis(50);
+    }
+    true
+}
+
+fn forms(view: &StreamView) -> Vec<(u8, u8, usize)> {
+    let form = |chunk: &ChunkPlace| (chunk.data, chunk.copies, chunk.replicas.len());
+    view.chunks.iter().map(form).collect()
+}
+
+/// Replicas of chunks that have not been deleted, sealed or not.
+fn held(cluster: &Cluster) -> Vec<(ServerId, ChunkId)> {
+    let servers = cluster.model.servers.borrow();
+    let all = servers.values().flat_map(|server| {
+        let there = server.replicas.iter().filter(|(_, it)| !it.state.is_tombstone());
+        there.map(|(&(_, chunk), _)| (server.id, chunk))
+    });
+    all.collect()
+}
+
+/// Each replica of the file has the bytes of its chunk.
+async fn check_bytes(cluster: &Rc<Cluster>) {
+    let view = view(cluster).await;
+    let servers = cluster.model.servers.borrow();
+    for (number, chunk) in view.chunks.iter().enumerate() {
+        assert_eq!(chunk.base, (number * BYTES) as u64);
+        for replica in &chunk.replicas {
+            let found = &servers[&replica.server].replicas[&(replica.disk, chunk.chunk)];
+            assert_eq!(found.state, ReplicaState::Sealed);
+            assert!(found.bytes == vec![number as u8; BYTES], "chunk {number} has other bytes");
+        }
+    }
+}
+
+#[test]
+fn sealed_chunks_get_the_form_of_a_policy_and_another_one() {
+    let sim = Sim::new(1);
+    let cluster = Cluster::new(&sim, Policy::rep(3), 7);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        closed_file(&cluster, 3).await;
+        let before = held(&cluster);
+        convert(&cluster, Policy::ec(4, 2)).await;
+        assert!(until_converted(&cluster, Duration::from_secs(30)).await);
+        assert_eq!(forms(&view(&cluster).await), [(4, 6, 6); 3]);
+        check_bytes(&cluster).await;
+        // Readers with old places go on for as long as their rights live.
+        assert!(before.iter().all(|replica| held(&cluster).contains(replica)));
+        cluster.sim.sleep(Duration::from_secs(8)).await;
+        assert_eq!(held(&cluster).len(), 18, "the copies are gone");
+        // A chunk that is found by its place, and one behind it that is written later.
+        let mut writer = Writer::open(Client::new(&cluster), FILE).await.unwrap();
+        writer.append(&[3; BYTES]).await.unwrap();
+        writer.close(false).await.unwrap();
+        cluster.sim.sleep(Duration::from_secs(1)).await;
+        convert(&cluster, Policy::rep(3)).await;
+        assert!(until_converted(&cluster, Duration::from_secs(30)).await);
+        assert_eq!(forms(&view(&cluster).await), [(1, 3, 3); 4]);
+        check_bytes(&cluster).await;
+    });
+}
+
+#[test]
+fn few_bytes_stay_in_copies_and_nothing_is_wanted_of_a_file_in_form() {
+    let sim = Sim::new(2);
+    let cluster = Cluster::new(&sim, Policy::rep(3), 7);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        cluster.services.iter().for_each(|service| service.start_background());
+        let mut writer = Writer::open(Client::new(&cluster), FILE).await.unwrap();
+        writer.append(&[1; 100]).await.unwrap();
+        writer.close(false).await.unwrap();
+        convert(&cluster, Policy::ec(4, 2)).await;
+        assert!(!view(&cluster).await.converting, "three sectors are not made six");
+        convert(&cluster, Policy::rep(2)).await;
+        assert!(view(&cluster).await.converting);
+        assert!(until_converted(&cluster, Duration::from_secs(10)).await);
+        assert_eq!(forms(&view(&cluster).await), [(1, 2, 2)]);
+    });
+}
+
+/// A file that is deleted, or not to be converted any more, while its chunks are.
+#[test]
+fn conversion_ends_with_its_file_or_its_wish() {
+    for seed in 0..8 {
+        let sim = Sim::new(seed);
+        let cluster = Cluster::new(&sim, Policy::rep(3), 7);
+        Cluster::run(&sim, &cluster, async move |cluster| {
+            closed_file(&cluster, 3).await;
+            convert(&cluster, Policy::ec(4, 2)).await;
+            while cluster.world.state.borrow().conversions().next().is_none() {
+                cluster.sim.sleep(Duration::from_millis(1)).await;
+            }
+            let client = Client::new(&cluster);
+            if seed % 2 == 0 {
+                client.change(StreamChange::Convert { file: FILE, wanted: false }).await.unwrap();
+                cluster.sim.sleep(Duration::from_secs(10)).await;
+                let coded = forms(&view(&cluster).await).iter().filter(|it| it.0 == 4).count();
+                assert!(coded <= 1, "what was under way may end");
+                check_bytes(&cluster).await;
+                assert_eq!(held(&cluster).len(), 3 * 3 + coded * 3);
+            } else {
+                client.change(StreamChange::Delete { file: FILE }).await.unwrap();
+                cluster.sim.sleep(Duration::from_secs(10)).await;
+                assert_eq!(held(&cluster), []);
+            }
+        });
+    }
+}
+
+/// One of two copies has other bytes, which verify: the chunk stays as it is (C26).
+fn of_two_copies(seed: u64) -> bool {
+    let sim = Sim::new(seed);
+    let cluster = Cluster::new(&sim, Policy::strict(2), 5);
+    let converted = Rc::new(Cell::new(false));
+    let said = converted.clone();
+    Cluster::run(&sim, &cluster, async move |cluster| {
+        closed_file(&cluster, 1).await;
+        let (server, chunk) = held(&cluster)[0];
+        for ((_, of), replica) in
+            &mut cluster.model.servers.borrow_mut().get_mut(&server).unwrap().replicas
+        {
+            if *of == chunk {
+                replica.bytes[7] ^= 1;
+            }
+        }
+        convert(&cluster, Policy::ec(2, 1)).await;
+        said.set(until_converted(&cluster, Duration::from_secs(30)).await);
+    });
+    converted.get()
+}
+
+#[test]
+fn copies_that_differ_are_not_converted() {
+    assert!(!of_two_copies(1));
+    plant(Some(Planted::ConvertOneCopy));
+    let converted = of_two_copies(1);
+    plant(None);
+    assert!(converted, "the bug is not there");
+}
+
+/// Places that are lost while they are written: others are taken, and nothing stays behind.
+#[test]
+fn servers_lost_meanwhile_are_replaced() {
+    for seed in 0..16 {
+        let sim = Sim::new(seed);
+        let cluster = Cluster::new(&sim, Policy::rep(3), 8);
+        Cluster::run(&sim, &cluster, async move |cluster| {
+            closed_file(&cluster, 1).await;
+            convert(&cluster, Policy::ec(4, 2)).await;
+            let target = loop {
+                let made = held(&cluster)
+                    .into_iter()
+                    .find(|(_, chunk)| cluster.world.state.borrow().shadow(*chunk).is_some());
+                if let Some((server, _)) = made {
+                    break server;
+                }
+                cluster.sim.sleep(Duration::from_micros(300)).await;
+            };
+            cluster.model.crash(target);
+            if seed % 2 == 0 {
+                cluster.world.elect(2);
+            }
+            assert!(until_converted(&cluster, Duration::from_secs(60)).await, "seed {seed}");
+            check_bytes(&cluster).await;
+            cluster.model.restart(target);
+            cluster.sim.sleep(Duration::from_secs(30)).await;
+            check_bytes(&cluster).await;
+            assert_eq!(held(&cluster).len(), 6, "seed {seed}");
+        });
+    }
+}
