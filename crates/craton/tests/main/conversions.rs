@@ -46,7 +46,7 @@ fn stored_files_are_converted_while_they_are_read_and_processes_are_killed() {
     let refused = |words: &[&str], code, want: &str| {
         bad(&[words, &["--cluster", text(&dir)]].concat(), code, want);
     };
-    refused(&["convert", "/nothing"], 4, "/nothing");
+    refused(&["convert", "/nothing"], 1, "/nothing: no such file");
     refused(&["convert", "/.craton"], 1, "--services");
     refused(&["convert", "/d", "--cancel", "--no-wait"], 2, "--cancel");
     let shown = on(&dir, &["convert", "/d"]);

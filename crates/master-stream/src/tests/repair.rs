@@ -8,6 +8,7 @@ use base::{FileId, ServerId};
 use runtime::Duration;
 use runtime::sim::Sim;
 use wire::control::{Policy, ReplicaPlace, StreamChange, StreamReply, StreamView};
+use wire::data::DataError;
 
 use super::model::Append;
 use super::service::config;
