@@ -1,7 +1,7 @@
 //! Servers that leave the cluster, and what is on record.
 
-use base::ServerId;
-use master_stream::StreamMachine;
+use base::{DiskId, ServerId};
+use master_stream::{Slot, StreamMachine};
 use runtime::sim::CrashMode;
 
 use super::Cluster;
@@ -25,6 +25,23 @@ impl Cluster {
             master.cluster().host().read(|state| state.server_named(name).map(|(id, _)| id))
         });
         found.next()
+    }
+
+    /// A chunk that has a replica on record at one of some disks; an error while a partition cannot be
+    /// looked at.
+    pub(crate) fn chunk_at(&self, disks: &[DiskId]) -> Result<Option<String>, String> {
+        let (mut partitions, mut found) = (0, None);
+        self.newest_streams(|state, _| {
+            partitions += 1;
+            let at = |slot: &Slot| disks.contains(&state.place(slot.place).disk);
+            let chunks = state.streams().flat_map(|(_, stream)| stream.all_chunks());
+            let there = chunks.filter(|chunk| chunk.slots().any(|slot| at(&slot)));
+            found = found.take().or(there.map(|chunk| chunk.id.to_string()).next());
+        });
+        if partitions < usize::from(self.0.shape.stream_partitions) {
+            return Err("no master shows all partitions".to_owned());
+        }
+        Ok(found)
     }
 
     /// Shows the state of each stream partition, of the master that has applied most, with the entry
