@@ -202,6 +202,16 @@ impl BlockingFile {
         Ok(self.len()? == 0)
     }
 
+    /// See [`FlatLogFile::set_policy`].
+    pub fn set_policy(&self, policy: Policy) -> Result<(), Error> {
+        self.file.run(move |file| async move { file.set_policy(policy).await }).wait()
+    }
+
+    /// See [`FlatLogFile::convert`].
+    pub fn convert(&self, wanted: bool) -> Result<(), Error> {
+        self.file.run(move |file| async move { file.convert(wanted).await }).wait()
+    }
+
     /// See [`FlatLogFile::seal`].
     pub fn seal(&self) -> Result<u64, Error> {
         self.file.run(|file| async move { file.seal().await }).wait()

@@ -77,6 +77,10 @@ pub struct StreamStatus {
     pub repair: RepairStatus,
     /// Chunks moved to other disks for balance.
     pub moved: u64,
+    /// Files with stored chunks that are to have another form.
+    pub converting: u64,
+    /// Chunks that were given another form.
+    pub converted: u64,
 }
 
 /// Chunks by their redundancy, see [`StreamStatus`].
@@ -210,6 +214,8 @@ impl<L: Log> StreamService<L> {
             unreferenced_bytes: self.0.repairs.unreferenced.borrow().values().sum(),
             repair,
             moved,
+            converting: self.0.log.with_state(|state| state.to_convert().len()) as u64,
+            converted: self.0.repairs.converted.get(),
         }
     }
 }

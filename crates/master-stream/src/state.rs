@@ -295,10 +295,9 @@ impl StreamMachine {
         self.conversions.get(&of)
     }
 
-    /// Streams with chunks to convert, above `after`.
-    pub fn to_convert(&self, after: Option<FileId>) -> impl Iterator<Item = FileId> + '_ {
-        let from = after.map_or(0, |file| file.get().saturating_add(1));
-        self.converting.range(FileId::new(from)..).copied()
+    /// Streams with chunks to convert.
+    pub fn to_convert(&self) -> impl ExactSizeIterator<Item = FileId> + '_ {
+        self.converting.iter().copied()
     }
 
     /// True when a stream has ever had a replica on the disk, at whichever server.

@@ -355,6 +355,8 @@ impl Master {
             sum.chunks += one.chunks;
             sum.under_replicated += one.under_replicated;
             sum.moved += one.moved;
+            sum.converting += one.converting;
+            sum.converted += one.converted;
             sum.lost += one.lost;
             sum.survive.iter_mut().zip(one.survive).for_each(|(sum, one)| *sum += one);
             sum.logical_bytes += one.logical_bytes;

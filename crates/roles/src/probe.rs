@@ -373,6 +373,8 @@ pub fn master(text: &mut Exposition, master: &master::Master) {
         ("craton_repair_done_total", "Chunks repaired by leaders here.", repair.done),
         ("craton_repair_bytes_total", "Bytes copied for them.", repair.bytes),
         ("craton_balance_moved_total", "Chunks moved for balance by leaders here.", chunks.moved),
+        ("craton_led_files_converting", "Files with chunks to convert.", chunks.converting),
+        ("craton_converted_total", "Chunks converted by leaders here.", chunks.converted),
     ] {
         let mut family = match name.ends_with("_total") {
             true => text.counters(name, help),

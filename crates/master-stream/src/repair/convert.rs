@@ -43,8 +43,10 @@ impl<L: Log> Service<L> {
     pub(super) async fn convert_chunks(self: Rc<Self>) {
         loop {
             self.env.sleep(self.env.jitter(self.config.scan_interval)).await;
+            // Policies for which there are no places in this round.
+            let mut without = Vec::new();
             while self.may_convert() {
-                match self.convert_next().await {
+                match self.convert_next(&mut without).await {
                     Ok(true) => {}
                     Ok(false) => break,
                     Err(error) => {
@@ -63,7 +65,7 @@ impl<L: Log> Service<L> {
     }
 
     /// Converts one chunk. True when another one may follow at once.
-    async fn convert_next(&self) -> Result<bool, ControlError> {
+    async fn convert_next(&self, without: &mut Vec<Policy>) -> Result<bool, ControlError> {
         let left: Vec<_> = self.log.with_state(|state| {
             state.conversions().map(|(of, shadow)| (of, shadow.clone())).collect()
         });
@@ -74,7 +76,7 @@ impl<L: Log> Service<L> {
         if !self.repairs.under_replicated.borrow().is_empty() {
             return Ok(false);
         }
-        let Some((of, policy)) = self.next_conversion() else { return Ok(false) };
+        let Some((of, policy)) = self.next_conversion(without) else { return Ok(false) };
         let demand = Demand { policy, purpose: Purpose::Data };
         let places = match self.fresh(demand, 1, &[]) {
             Ok(mut places) => places.pop().filter(|it| it.len() == usize::from(policy.copies)),
@@ -82,7 +84,7 @@ impl<L: Log> Service<L> {
         };
         let Some(places) = places else {
             self.env.mark("no places for a conversion");
-            self.note_doubt(of);
+            without.push(policy);
             return Ok(true);
         };
         match self.decide(Action::BeginConversion { chunk: of, policy, places }).await? {
@@ -97,8 +99,9 @@ impl<L: Log> Service<L> {
         self.finish_conversion(of, &shadow).await
     }
 
-    /// A chunk to convert, and the policy that it gets: whole, and all of it at healthy places.
-    fn next_conversion(&self) -> Option<(ChunkId, Policy)> {
+    /// A chunk to convert, and the policy that it gets, none of those `without` places: whole, and all of it
+    /// at healthy places.
+    fn next_conversion(&self, without: &[Policy]) -> Option<(ChunkId, Policy)> {
         let (view, now) = (self.cluster.view(), self.env.now());
         let setbacks = &mut *self.repairs.doubts.borrow_mut();
         self.log.with_state(|state| {
@@ -108,7 +111,8 @@ impl<L: Log> Service<L> {
             let next = |file: FileId| {
                 let stream = state.stream(file)?;
                 let policy = stream.policy;
-                if policy.compression.is_some() && !view.takes_rows() {
+                let no_rows = policy.compression.is_some() && !view.takes_rows();
+                if no_rows || without.contains(&policy) {
                     return None;
                 }
                 let is_due = |chunk: &&Chunk| {
@@ -122,7 +126,7 @@ impl<L: Log> Service<L> {
                 let found = stream.chunks.iter().filter(is_due).find(is_whole)?;
                 Some((found.id, policy))
             };
-            state.to_convert(None).find_map(next)
+            state.to_convert().find_map(next)
         })
     }
 
@@ -142,6 +146,7 @@ impl<L: Log> Service<L> {
             Outcome::Refused { .. } => self.env.mark("converted chunk was deleted"),
             _ => {
                 self.env.mark("chunk converted");
+                self.repairs.converted.set(self.repairs.converted.get() + 1);
                 let policy = shadow.policy();
                 tracing::info!(%chunk, made = %shadow.id, %policy, "converted a chunk");
                 self.repairs.doubts.borrow_mut().remove(&of);

@@ -38,6 +38,17 @@ pub(super) fn tally_draining(
     }
 }
 
+/// The same of what conversions make: before the chunks, which some of it is among from then on.
+pub(super) fn tally_conversions(
+    draining: &mut BTreeMap<ServerId, Holdings>,
+    state: &StreamMachine,
+) {
+    for (of, made) in state.conversions() {
+        let (file, ..) = state.chunk(of).expect("conversions are of chunks of streams");
+        tally_draining(draining, state, (file, made));
+    }
+}
+
 /// Counts one replica as held.
 fn note_held(held: &mut Holdings, (file, chunk): (FileId, &Chunk), slot: Slot) {
     let sealed = chunk.sealed();
@@ -70,7 +81,9 @@ impl<L: Log> StreamService<L> {
         let term = service.log.leading();
         // A command without effect: what this leader proposed before it is applied before it.
         service.decide(Action::SealReplicas { replicas: Vec::new() }).await?;
-        let mut held = Holdings::none(server);
+        let mut held = BTreeMap::from([(server, Holdings::none(server))]);
+        service.log.with_state(|state| tally_conversions(&mut held, state));
+        let mut held = held.remove(&server).expect("just put there");
         held.partitions = vec![service.log.with_state(StreamMachine::partition)];
         let mut after = None;
         while service.hold_slice(&mut held, &mut after) {

@@ -51,6 +51,8 @@ pub(crate) struct Repairs {
     moving: Cell<Option<ChunkId>>,
     /// Chunks moved for balance.
     pub(crate) moves: Cell<u64>,
+    /// Chunks that were given another form.
+    pub(crate) converted: Cell<u64>,
     /// Replicas that were checked and are not whole, and since when that is known.
     bad: RefCell<BTreeMap<(ChunkId, ReplicaLocation), (Defect, Instant)>>,
     /// Replicas that were read to their end, or just made and read back, in the repair of their
@@ -138,6 +140,7 @@ impl Repairs {
             under_replicated: RefCell::default(),
             moving: Cell::new(None),
             moves: Cell::new(0),
+            converted: Cell::new(0),
             bad: RefCell::default(),
             verified: RefCell::default(),
             setbacks: RefCell::default(),

@@ -8,7 +8,7 @@ use runtime::{Class, Duration, Instant};
 use wire::control::Holdings;
 
 use super::Absence;
-use super::drain::{begin_tally, tally_draining};
+use super::drain::{begin_tally, tally_conversions, tally_draining};
 use super::judged::{Judged, Worth, distinct, is_complete, margin};
 use crate::limits::{ABANDONED_MAX, QUIET_FRESH, SCAN_SLICE};
 use crate::placement::{ClusterView, PlaceState, ReplicaLocation};
@@ -158,7 +158,8 @@ impl<L: Log> Service<L> {
     /// Checks every chunk, a slice at a time.
     async fn scan(&self) -> Tally {
         let partition = self.log.with_state(StreamMachine::partition);
-        let draining = begin_tally(&self.cluster.view(), partition);
+        let mut draining = begin_tally(&self.cluster.view(), partition);
+        self.log.with_state(|state| tally_conversions(&mut draining, state));
         let mut tally = Tally { draining, ..Tally::default() };
         let mut after = None;
         loop {

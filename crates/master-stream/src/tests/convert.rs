@@ -188,6 +188,37 @@ fn copies_that_differ_are_not_converted() {
     assert!(converted, "the bug is not there");
 }
 
+/// What a conversion writes on a server is held by it from the beginning: else a server could leave with it.
+#[test]
+fn conversions_count_as_held() {
+    for seed in 0..8 {
+        let sim = Sim::new(seed);
+        let cluster = Cluster::new(&sim, Policy::rep(2), 8);
+        Cluster::run(&sim, &cluster, async move |cluster| {
+            closed_file(&cluster, 1).await;
+            let before: Vec<_> = held(&cluster).into_iter().map(|(server, _)| server).collect();
+            convert(&cluster, Policy::ec(4, 2)).await;
+            let server = loop {
+                let place = {
+                    let state = cluster.world.state.borrow();
+                    let made = state.conversions().next().map(|(_, made)| made.clone());
+                    made.into_iter()
+                        .flat_map(|made| made.slots().collect::<Vec<_>>())
+                        .map(|slot| state.place(slot.place).server)
+                        .find(|server| !before.contains(server))
+                };
+                if let Some(server) = place {
+                    break server;
+                }
+                cluster.sim.sleep(Duration::from_micros(300)).await;
+            };
+            let holdings = cluster.services[0].held(server).await.unwrap();
+            assert_eq!((holdings.replicas, &holdings.files[..]), (1, &[FILE][..]), "seed {seed}");
+            assert!(until_converted(&cluster, Duration::from_secs(30)).await);
+        });
+    }
+}
+
 /// Places that are lost while they are written: others are taken, and nothing stays behind.
 #[test]
 fn servers_lost_meanwhile_are_replaced() {

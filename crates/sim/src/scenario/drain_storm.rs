@@ -3,10 +3,16 @@
 
 use std::time::Duration;
 
+use wire::control::{Compression, Policy};
+
 use super::append::{self, Plan};
 use super::entry::Scenario;
 use crate::cluster::Shape;
 use crate::nemesis::{Faults, NONE};
+
+/// What files are converted to: five servers stay, and have places for these.
+const CONVERSIONS: &[Policy] =
+    &[Policy::ec(2, 1), Policy::rep(3), Policy::rep(3).compressed(Some(Compression::LZ4))];
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "drain-storm",
@@ -16,6 +22,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
         let shape = Shape { servers: 7, ..Shape::default() }.partitioned(&sim);
         let (load, deadline) = (Duration::from_secs(30), Duration::from_secs(240));
         let plan = Plan { shape, faults, load, deadline, drains: true, ..Plan::default() };
+        let plan = Plan { converts: CONVERSIONS, ..plan };
         Box::pin(append::run(sim, plan))
     },
     marks: &[
@@ -26,5 +33,6 @@ pub(super) const SCENARIO: Scenario = Scenario {
         "drains: a server was away under maintenance",
         "drains: what holds data is not decommissioned",
         "replica dropped from a draining server",
+        "chunk converted",
     ],
 };

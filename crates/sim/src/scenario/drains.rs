@@ -53,7 +53,8 @@ struct State {
 #[derive(Default)]
 struct Seen {
     applied: u64,
-    settled: BTreeMap<ChunkId, (u8, BTreeSet<ServerId>)>,
+    /// With the fragments that they have of a coded chunk.
+    settled: BTreeMap<ChunkId, BTreeMap<ServerId, u8>>,
 }
 
 impl Drains {
@@ -288,21 +289,29 @@ impl Drains {
         for (_, stream) in state.streams() {
             for chunk in stream.chunks.iter().filter(|chunk| chunk.sealed().is_some()) {
                 let slots = chunk.slots().filter(|slot| slot.sealed);
-                let places: BTreeSet<_> =
-                    slots.map(|slot| state.place(slot.place).server).collect();
-                let before = seen.settled.get(&chunk.id);
-                let dropped = before.and_then(|(_, before)| before.difference(&places).next());
-                let stay = places.intersection(stays).count();
-                if let Some(dropped) = dropped
+                let places: BTreeMap<_, _> =
+                    slots.map(|slot| (state.place(slot.place).server, slot.fragment)).collect();
+                let mut before = seen.settled.get(&chunk.id).into_iter().flatten();
+                let dropped = before.find(|(server, _)| !places.contains_key(server));
+                let staying = places.iter().filter(|(server, _)| stays.contains(server));
+                let stay = staying.clone().count();
+                // A fragment that is there twice is no redundancy.
+                let twice = |fragment: &u8| {
+                    chunk.is_coded() && staying.clone().any(|(_, other)| other == fragment)
+                };
+                if let Some((dropped, fragment)) = dropped
                     && stay < usize::from(chunk.copies)
+                    && !twice(fragment)
                 {
                     let (id, copies) = (chunk.id, chunk.copies);
+                    let (drains, down) = (self.0.drains.borrow(), self.0.down.borrow());
                     self.violate(format!(
                         "{id} was dropped at {dropped}, and of {copies} copies {stay} stay: on \
-                         {places:?}, of which only {stays:?} count"
+                         {places:?}, of which only {stays:?} count; servers drain since {drains:?} \
+                         and are down since {down:?}, counted from 0"
                     ));
                 }
-                settled.insert(chunk.id, (chunk.copies, places));
+                settled.insert(chunk.id, places);
             }
         }
         seen.settled = settled;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::failure::Failure;
 use client::{BlockingClient, Error};
 use runtime::Rng;
-use wire::control::Policy;
+use wire::control::{Compression, Policy};
 
 use super::blocks::fill;
 use super::cluster::Cluster;
@@ -24,6 +24,16 @@ const RECORDS: u64 = 256;
 const FILES_MAX: usize = 150;
 /// Between two records of a writer: the load leaves the machine time for the cluster.
 const THINK: Duration = Duration::from_millis(4);
+/// Between two files that are to be converted.
+const CONVERTED_EACH: Duration = Duration::from_millis(250);
+/// What they are converted to: five servers have places for these.
+const POLICIES: &[Policy] = &[
+    Policy::rep(3),
+    Policy::rep(2),
+    Policy::ec(2, 1),
+    Policy::ec(2, 1).compressed(Some(Compression::LZ4)),
+    Policy::rep(3).compressed(Some(Compression::ZSTD)),
+];
 /// Between two attempts after an error.
 const RETRY: Duration = Duration::from_millis(200);
 
@@ -44,6 +54,8 @@ struct Shared {
     records: AtomicU64,
     refused: AtomicU64,
     reads: AtomicU64,
+    /// Orders to convert what a file has stored.
+    converted: AtomicU64,
     /// Reads that were answered with an error, amid faults.
     unread: AtomicU64,
 }
@@ -71,6 +83,8 @@ impl Load {
             let rng = rng.fork();
             threads.push(std::thread::spawn(move || read(&client, &shared, rng, &stop)));
         }
+        let (client, converted, stop) = (cluster.client()?, shared.clone(), stop.clone());
+        threads.push(std::thread::spawn(move || convert(&client, &converted, rng, &stop)));
         Ok(Load { shared, threads })
     }
 
@@ -195,6 +209,28 @@ fn read(client: &BlockingClient, shared: &Shared, mut rng: Rng, stop: &AtomicBoo
     }
 }
 
+/// Gives files other policies, and has what is stored converted.
+fn convert(client: &BlockingClient, shared: &Shared, mut rng: Rng, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        std::thread::sleep(CONVERTED_EACH);
+        let known = {
+            let files = shared.files();
+            match files.len() as u64 {
+                0 => continue,
+                count => files[rng.below(count) as usize].clone(),
+            }
+        };
+        let policy = *rng.pick(POLICIES);
+        let ordered = client.open(&known.path).and_then(|file| {
+            file.set_policy(policy)?;
+            file.convert(true)
+        });
+        if ordered.is_ok() {
+            shared.converted.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
 fn removed(shared: &Shared, known: &Known) -> bool {
     !shared.files().iter().any(|one| one.number == known.number)
 }
@@ -245,9 +281,11 @@ impl Ended {
     pub fn summary(&self) -> String {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         format!(
-            "files: {} records acknowledged, {} files given up, {} reads compared, {} refused",
+            "files: {} records acknowledged, {} files given up, {} to be converted, {} reads compared, \
+             {} refused",
             of(&self.0.records),
             of(&self.0.refused),
+            of(&self.0.converted),
             of(&self.0.reads),
             of(&self.0.unread)
         )
