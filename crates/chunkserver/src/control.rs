@@ -392,28 +392,28 @@ fn replications_max(urgency: Option<Urgency>) -> usize {
     }
 }
 
-/// One copy or conversion under way: bounds how many there are, and keeps a second one off the same chunk.
-pub(crate) struct Slot<'a> {
-    under_way: &'a RefCell<BTreeSet<ChunkId>>,
-    chunk: ChunkId,
+/// One copy or conversion under way: bounds how many there are, and keeps a second one of the same off.
+pub(crate) struct Slot<'a, K: Ord + Copy> {
+    under_way: &'a RefCell<BTreeSet<K>>,
+    key: K,
 }
 
-impl<'a> Slot<'a> {
+impl<'a, K: Ord + Copy> Slot<'a, K> {
     pub(crate) fn take(
-        under_way: &'a RefCell<BTreeSet<ChunkId>>,
-        chunk: ChunkId,
+        under_way: &'a RefCell<BTreeSet<K>>,
+        key: K,
         most: usize,
-    ) -> Option<Slot<'a>> {
+    ) -> Option<Slot<'a, K>> {
         let all = &mut *under_way.borrow_mut();
-        let free = all.len() < most && all.insert(chunk);
-        // Made only when it is taken: what is dropped gives the chunk's slot back.
-        free.then(|| Slot { under_way, chunk })
+        let free = all.len() < most && all.insert(key);
+        // Made only when it is taken: what is dropped gives the slot back.
+        free.then(|| Slot { under_way, key })
     }
 }
 
-impl Drop for Slot<'_> {
+impl<K: Ord + Copy> Drop for Slot<'_, K> {
     fn drop(&mut self) {
-        self.under_way.borrow_mut().remove(&self.chunk);
+        self.under_way.borrow_mut().remove(&self.key);
     }
 }
 

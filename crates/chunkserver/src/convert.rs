@@ -41,9 +41,10 @@ impl<S: ChunkStore> Chunkserver<S> {
         order: &Conversion,
     ) -> Result<ChunkserverReply, ControlError> {
         let mut maker = Maker::of(order)?;
-        let Some(_slot) = Slot::take(&self.0.converting, order.made, CONVERSIONS_MAX) else {
-            let text =
-                format!("{CONVERSIONS_MAX} conversions, or one of this chunk, are under way");
+        // A server with two replicas of a chunk gets both orders.
+        let key = (order.made, order.places.is_empty());
+        let Some(_slot) = Slot::take(&self.0.converting, key, CONVERSIONS_MAX) else {
+            let text = format!("{CONVERSIONS_MAX} conversions, or this one, are under way");
             return Err(ControlError::new(Kind::Retry, text));
         };
         let copy = CopySource {

@@ -130,8 +130,8 @@ pub(crate) struct ChunkserverInner<S> {
     pub(crate) read_bytes: Budget,
     pub(crate) scrub_rate: ScrubRate,
     pub(crate) replicating: RefCell<BTreeSet<ChunkId>>,
-    /// Chunks that are made from others.
-    pub(crate) converting: RefCell<BTreeSet<ChunkId>>,
+    /// Chunks that are made from others, each once that is written and once that is only laid out.
+    pub(crate) converting: RefCell<BTreeSet<(ChunkId, bool)>>,
     /// Replicas that were verified for a master that had given up by then: length, and when.
     pub(crate) unheard: RefCell<BTreeMap<(DiskId, ChunkId), (u32, Instant)>>,
     pub(crate) stats: Cell<Stats>,

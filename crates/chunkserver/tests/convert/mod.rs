@@ -150,6 +150,26 @@ fn bytes_are_the_same_in_each_form() {
     }
 }
 
+/// Both replicas of a chunk are on disks of one server, as where there is one server.
+#[test]
+fn one_server_lays_a_chunk_out_twice_at_a_time() {
+    check(5, async |bed| {
+        let data = data();
+        let len = data.len() as u32;
+        let of = bed.copies(1, &data).await;
+        let made = Made { chunk: MADE, policy: Policy::ec(2, 1), servers: vec![2, 3, 4] };
+        let order = bed.conversion(&of, &made, len);
+        let check = Conversion { places: Vec::new(), ..order.clone() };
+        let disk = bed.servers[0].1;
+        let send = |order| bed.send_control(0, ChunkserverRequest::Convert { disk, order });
+        let (first, laid_out, again) = (send(order.clone()), send(check), send(order));
+        let both = [first.await.expect("it ends"), again.await.expect("it ends")];
+        let written: Vec<_> = both.iter().flatten().collect();
+        assert_eq!(written.len(), 1, "one order writes one chunk: {both:?}");
+        assert_eq!(laid_out.await.expect("it ends").as_ref(), Ok(written[0]));
+    });
+}
+
 /// What one append of the largest size cannot hold is several rows, each as large as it may be: a chunk of
 /// small appends takes less room.
 #[test]

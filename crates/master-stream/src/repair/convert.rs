@@ -58,10 +58,14 @@ impl<L: Log> Service<L> {
         }
     }
 
-    /// Nothing is in danger: repair goes first. What was begun is given up in any case.
+    /// Repair, which goes first, has nothing that it can do now. What was begun is given up in any case.
     fn may_convert(&self) -> bool {
-        self.leads() && self.repairs.under_replicated.borrow().is_empty()
-            || self.leads() && self.log.with_state(|state| state.conversions().next().is_some())
+        let begun = || self.log.with_state(|state| state.conversions().next().is_some());
+        self.leads() && (self.repair_rests() || begun())
+    }
+
+    fn repair_rests(&self) -> bool {
+        self.repairs.queue.borrow().is_empty() && self.repairs.busy.borrow().is_empty()
     }
 
     /// Converts one chunk. True when another one may follow at once.
@@ -73,7 +77,7 @@ impl<L: Log> Service<L> {
             self.env.mark("conversion of another leader given up");
             self.abort_conversion(of, &shadow).await?;
         }
-        if !self.repairs.under_replicated.borrow().is_empty() {
+        if !self.repair_rests() {
             return Ok(false);
         }
         let Some((of, policy)) = self.next_conversion(without) else { return Ok(false) };
@@ -99,8 +103,8 @@ impl<L: Log> Service<L> {
         self.finish_conversion(of, &shadow).await
     }
 
-    /// A chunk to convert, and the policy that it gets, none of those `without` places: whole, and all of it
-    /// at healthy places.
+    /// A chunk to convert, and the policy that it gets, none of those `without` places: all of it is at
+    /// healthy places, or as much as repair finds places for.
     fn next_conversion(&self, without: &[Policy]) -> Option<(ChunkId, Policy)> {
         let (view, now) = (self.cluster.view(), self.env.now());
         let setbacks = &mut *self.repairs.doubts.borrow_mut();
@@ -121,7 +125,13 @@ impl<L: Log> Service<L> {
                 };
                 let is_whole = |chunk: &&Chunk| {
                     let replicas = self.judge_chunk(&view, state, chunk);
-                    is_complete(chunk, &replicas) && replicas.iter().all(Judged::is_source)
+                    // More copies than there are places for: another policy may be the way out.
+                    let no_more = || {
+                        let lacks = self.repairs.setbacks.borrow().contains_key(&chunk.id);
+                        lacks && !chunk.is_coded() && replicas.len() < usize::from(chunk.copies)
+                    };
+                    let complete = is_complete(chunk, &replicas) || no_more();
+                    complete && replicas.iter().all(Judged::is_source)
                 };
                 let found = stream.chunks.iter().filter(is_due).find(is_whole)?;
                 Some((found.id, policy))

@@ -128,6 +128,23 @@ fn few_bytes_stay_in_copies_and_nothing_is_wanted_of_a_file_in_form() {
     });
 }
 
+/// Three copies were asked for where there are two servers: repair has no place, and another policy fits.
+#[test]
+fn what_lacks_a_place_for_good_is_converted() {
+    let sim = Sim::new(3);
+    let cluster = Cluster::new(&sim, Policy::rep(3), 2);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        closed_file(&cluster, 2).await;
+        assert_eq!(forms(&view(&cluster).await), [(1, 3, 2); 2]);
+        convert(&cluster, Policy::rep(2)).await;
+        assert!(until_converted(&cluster, Duration::from_secs(60)).await);
+        assert_eq!(forms(&view(&cluster).await), [(1, 2, 2); 2]);
+        check_bytes(&cluster).await;
+        cluster.sim.sleep(Duration::from_secs(2)).await;
+        assert_eq!(cluster.services[0].status().under_replicated, 0);
+    });
+}
+
 /// A file that is deleted, or not to be converted any more, while its chunks are.
 #[test]
 fn conversion_ends_with_its_file_or_its_wish() {
