@@ -108,6 +108,11 @@ fn stages(length: Length) -> Vec<Stage> {
             ))],
         });
         stages.push(Stage {
+            name: "rolling upgrade",
+            budget: minutes(20),
+            steps: vec![Step::Check("rolling upgrade", words("scripts/rolling-upgrade.sh"))],
+        });
+        stages.push(Stage {
             name: "fixed seeds with openraft's own checks",
             budget: minutes(30),
             steps: vec![Step::Tests(words(

@@ -1,6 +1,6 @@
 //! Control requests of masters: copies, deletions, lists.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use base::{ChunkId, DiskId, Kind};
@@ -82,32 +82,8 @@ impl<S: ChunkStore> Chunkserver<S> {
         origin: Origin<'_>,
     ) -> Result<ChunkserverReply, ControlError> {
         match request {
-            ChunkserverRequest::Replicate {
-                chunk,
-                disk,
-                epoch,
-                base,
-                len,
-                sources,
-                token,
-                seal,
-                fragment,
-                urgent,
-            } => {
-                let source = CopySource {
-                    chunk,
-                    disk,
-                    epoch,
-                    base,
-                    len,
-                    sources,
-                    token,
-                    seal,
-                    fragment,
-                    urgent,
-                    passing: Cell::new(false),
-                };
-                self.replicate(source, origin).await
+            ChunkserverRequest::Replicate { disk, order } => {
+                self.replicate(CopySource::new(disk, order), origin).await
             }
             ChunkserverRequest::Delete { disk, chunks, not_after_s } => {
                 for chunk in chunks {
@@ -205,14 +181,14 @@ impl<S: ChunkStore> Chunkserver<S> {
         copy: CopySource,
         origin: Origin<'_>,
     ) -> Result<ChunkserverReply, ControlError> {
-        let at = ChunkRef { chunk: copy.chunk, disk: copy.disk };
+        let at = ChunkRef { chunk: copy.order.chunk, disk: copy.disk };
         let disk = self.disk(at).map_err(refused)?;
         let store = &disk.store;
-        if copy.len == 0 || copy.sources.is_empty() {
+        if copy.order.len == 0 || copy.order.sources.is_empty() {
             return Err(ControlError::new(Kind::Invalid, "a copy needs a length and a source"));
         }
         let most = replications_max(copy.urgency());
-        let Some(_slot) = Slot::take(&self.0.replicating, copy.chunk, most) else {
+        let Some(_slot) = Slot::take(&self.0.replicating, copy.order.chunk, most) else {
             return Err(ControlError::new(
                 Kind::Retry,
                 format!("{most} copies, or one of this chunk, are under way: retry"),
@@ -221,22 +197,22 @@ impl<S: ChunkStore> Chunkserver<S> {
         let bytes = self.copy_chunk(&disk, at, &copy).await?;
         self.check_fragment(&disk, &copy).await?;
         let mut is_verified = false;
-        let stat = if copy.seal {
-            let stat = store.seal(copy.chunk, copy.len).await;
+        let stat = if copy.order.seal {
+            let stat = store.seal(copy.order.chunk, copy.order.len).await;
             let stat = stat.map_err(|error| self.refuse(at, error))?;
-            self.0.committed.borrow_mut().remove(&copy.chunk);
-            let is_unsound = self.0.unsound.borrow_mut().remove(&(copy.disk, copy.chunk));
+            self.0.committed.borrow_mut().remove(&copy.order.chunk);
+            let is_unsound = self.0.unsound.borrow_mut().remove(&(copy.disk, copy.order.chunk));
             is_verified = self.takes_unheard(&copy) && bytes == 0 && !is_unsound;
             stat
         } else {
-            store.stat(copy.chunk).map_err(|error| self.refuse(at, error))?
+            store.stat(copy.order.chunk).map_err(|error| self.refuse(at, error))?
         };
-        if copy.seal && !is_verified {
+        if copy.order.seal && !is_verified {
             // The copy is verified from the medium, of a replica that was here before too: masters
             // drop others on the strength of this answer.
             let urgency = copy.urgency().unwrap_or(Urgency::Copy);
             let verified = ReadThrough { env: &self.0.env, disk: &disk, urgency };
-            let verified = verified.run(copy.chunk, copy.len, async |_| ());
+            let verified = verified.run(copy.order.chunk, copy.order.len, async |_| ());
             verified.await.map_err(|error| self.refuse(at, error))?;
             if !origin.waits(self.0.env.now()) {
                 self.keep_unheard(&copy);
@@ -253,12 +229,12 @@ impl<S: ChunkStore> Chunkserver<S> {
     /// on it for would be there twice, and this one not at all.
     async fn check_fragment(&self, disk: &Disk<S>, copy: &CopySource) -> Result<(), ControlError> {
         // Damage is for the read of all of it.
-        let Ok(first) = disk.store.read(copy.chunk, 0, 1).await else { return Ok(()) };
+        let Ok(first) = disk.store.read(copy.order.chunk, 0, 1).await else { return Ok(()) };
         let found = match Layout::of(&first.sectors) {
             Layout::Rows(fragment) if fragment != Fragment::COPY => Some(fragment),
             Layout::Plain | Layout::Rows(_) => None,
         };
-        if found == copy.fragment {
+        if found == copy.order.fragment {
             return Ok(());
         }
         self.0.env.mark("copy ordered where another fragment is");
@@ -267,10 +243,10 @@ impl<S: ChunkStore> Chunkserver<S> {
                 format!("fragment {} of {}+{}", it.number, it.k, it.p)
             })
         };
-        let (found, wanted) = (name(found), name(copy.fragment));
+        let (found, wanted) = (name(found), name(copy.order.fragment));
         let text = format!(
             "{} is here already, as {found}, not as {wanted}: order it at another place",
-            copy.chunk
+            copy.order.chunk
         );
         Err(ControlError::new(Kind::Exists, text))
     }
@@ -282,16 +258,16 @@ impl<S: ChunkStore> Chunkserver<S> {
         let (unheard, now) = (&mut *self.0.unheard.borrow_mut(), self.0.env.now());
         unheard.retain(|_, &mut (_, at)| now - at < UNHEARD_LIFE);
         if unheard.len() < UNHEARD_MAX {
-            unheard.insert((copy.disk, copy.chunk), (copy.len, now));
+            unheard.insert((copy.disk, copy.order.chunk), (copy.order.len, now));
         }
     }
 
     /// Whether a replica was verified a while ago, of which no master has heard yet. Once: what is asked
     /// for again is read again.
     fn takes_unheard(&self, copy: &CopySource) -> bool {
-        let unheard = self.0.unheard.borrow_mut().remove(&(copy.disk, copy.chunk));
+        let unheard = self.0.unheard.borrow_mut().remove(&(copy.disk, copy.order.chunk));
         let now = self.0.env.now();
-        unheard.is_some_and(|(len, at)| len == copy.len && now - at < UNHEARD_LIFE)
+        unheard.is_some_and(|(len, at)| len == copy.order.len && now - at < UNHEARD_LIFE)
     }
 
     async fn copy_chunk(
@@ -302,9 +278,9 @@ impl<S: ChunkStore> Chunkserver<S> {
     ) -> Result<u64, ControlError> {
         let store = &disk.store;
         // A copy that was interrupted goes on where it stopped; a sealed one is done.
-        let mut offset = match store.stat(copy.chunk) {
+        let mut offset = match store.stat(copy.order.chunk) {
             Ok(ReplicaStat { state: ReplicaState::Sealed, durable_bound, .. })
-                if durable_bound == copy.len =>
+                if durable_bound == copy.order.len =>
             {
                 return Ok(0);
             }
@@ -320,17 +296,17 @@ impl<S: ChunkStore> Chunkserver<S> {
                     Kind::Exists,
                     format!(
                         "{} is here already, {:?} at {} bytes",
-                        copy.chunk, stat.state, stat.len
+                        copy.order.chunk, stat.state, stat.len
                     ),
                 ));
             }
             Err(StoreError::NotFound) => 0,
             Err(error) => return Err(self.refuse(at, error)),
         };
-        let mut sources: Vec<&ReplicaPlace> = copy.sources.iter().collect();
-        let mut rebuild = copy.fragment.map(Rebuild::of);
+        let mut sources: Vec<&ReplicaPlace> = copy.order.sources.iter().collect();
+        let mut rebuild = copy.order.fragment.map(Rebuild::of);
         let (mut want, mut bytes, mut busy_since) = (READ_LEN_MAX, 0, None);
-        while offset < copy.len {
+        while offset < copy.order.len {
             let sectors = match &mut rebuild {
                 None => self.next_sectors(copy, &mut sources, offset, &mut want).await,
                 Some(rebuild) => {
@@ -341,9 +317,9 @@ impl<S: ChunkStore> Chunkserver<S> {
             want = (want * 2).min(READ_LEN_MAX);
             let stored = sectors.len();
             let append = Append {
-                chunk: copy.chunk,
-                epoch: copy.epoch,
-                base: copy.base,
+                chunk: copy.order.chunk,
+                epoch: copy.order.epoch,
+                base: copy.order.base,
                 offset,
                 sectors,
                 create: offset == 0,

@@ -17,7 +17,7 @@ use codec::row::{Cell, RowDecoder, RowEncoder, Scheme};
 use futures_util::future::try_join_all;
 use runtime::{Buf, Env};
 use transport::{Priority, Request, Service, Token};
-use wire::control::{ChunkserverReply, ControlError, Conversion, Policy, ReplicaPlace};
+use wire::control::{ChunkserverReply, ControlError, Conversion, CopyOrder, Policy, ReplicaPlace};
 use wire::data::{AppendRequest, ChunkRef, DataError, DataReply, DataRequest, Purpose};
 use wire::data_codec::decode_answer;
 use wire::row::{
@@ -47,9 +47,8 @@ impl<S: ChunkStore> Chunkserver<S> {
             let text = format!("{CONVERSIONS_MAX} conversions, or this one, are under way");
             return Err(ControlError::new(Kind::Retry, text));
         };
-        let copy = CopySource {
+        let read = CopyOrder {
             chunk: order.chunk,
-            disk,
             epoch: order.epoch,
             base: order.base,
             len: order.len,
@@ -58,8 +57,8 @@ impl<S: ChunkStore> Chunkserver<S> {
             seal: true,
             fragment: None,
             urgent: false,
-            passing: Counter::new(false),
         };
+        let copy = CopySource::new(disk, read);
         let mut source = Source::new(&copy, order.code);
         let mut offset = 0;
         while offset < order.len {
@@ -177,7 +176,7 @@ struct Source<'a> {
 
 impl<'a> Source<'a> {
     fn new(copy: &'a CopySource, code: Option<Fragment>) -> Source<'a> {
-        let sources = copy.sources.iter().collect();
+        let sources = copy.order.sources.iter().collect();
         let rebuild = code.map(Rebuild::reader);
         let (offset, want, bytes) = (0, READ_LEN_MAX, Vec::new());
         Source { copy, sources, rebuild, decoder: None, offset, want, bytes }
@@ -219,7 +218,7 @@ impl<'a> Source<'a> {
     }
 
     fn damaged(&self, why: impl std::fmt::Display) -> ControlError {
-        let text = format!("{} from byte {}: {why}", self.copy.chunk, self.offset);
+        let text = format!("{} from byte {}: {why}", self.copy.order.chunk, self.offset);
         ControlError::new(Kind::Corrupt, text)
     }
 
@@ -240,7 +239,7 @@ impl<'a> Source<'a> {
 
     fn push_cells(&mut self, cells: &[(u8, Buf)], k: usize) -> Result<(), ControlError> {
         if cells.len() < k {
-            let text = format!("fewer than {k} fragments serve {}", self.copy.chunk);
+            let text = format!("fewer than {k} fragments serve {}", self.copy.order.chunk);
             return Err(ControlError::new(Kind::Reroute, text));
         }
         let cells: Vec<_> = cells.iter().map(|(number, it)| (*number, &it[..])).collect();

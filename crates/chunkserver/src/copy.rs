@@ -3,42 +3,39 @@
 use std::cell::Cell;
 
 use base::limits::{APPEND_SECTORS_MAX, SECTOR, SECTOR_DATA_MAX};
-use base::{ChunkId, DiskId, Kind};
+use base::{DiskId, Kind};
 use chunkstore::ChunkStore;
 use runtime::{Buf, Env};
 use transport::{Endpoint, Priority, Request, Service, Token};
-use wire::control::{ControlError, ReplicaPlace};
+use wire::control::{ControlError, CopyOrder, ReplicaPlace};
 use wire::data::{ChunkRef, DataError, DataReply, DataRequest, ReadRequest};
 use wire::data_codec::decode_answer;
-use wire::row::{CellParts, Fragment, usable_len, verify_append};
+use wire::row::{CellParts, usable_len, verify_append};
 use wire::sector::{AppendAt, parse_footer};
 
 use crate::limits::{BUSY_PAUSE, BUSY_WAIT_MAX, COPY_READ_TIMEOUT};
 use crate::server::Chunkserver;
 use crate::share::Urgency;
 
-/// Sources and length of a copy; see [`ChunkserverRequest::Replicate`].
+/// A copy under way.
 pub(crate) struct CopySource {
-    pub(crate) chunk: ChunkId,
+    pub(crate) order: CopyOrder,
+    /// The disk that it goes to.
     pub(crate) disk: DiskId,
-    pub(crate) epoch: base::Epoch,
-    pub(crate) base: u64,
-    pub(crate) len: u32,
-    pub(crate) sources: Vec<ReplicaPlace>,
-    pub(crate) token: [u8; 16],
-    pub(crate) seal: bool,
-    pub(crate) fragment: Option<Fragment>,
-    pub(crate) urgent: bool,
     /// A source was given up that may serve the next order: it stayed busy, or the right to read has run
     /// out.
     pub(crate) passing: Cell<bool>,
 }
 
 impl CopySource {
+    pub(crate) fn new(disk: DiskId, order: CopyOrder) -> CopySource {
+        CopySource { order, disk, passing: Cell::new(false) }
+    }
+
     /// Urgency of its reads and appends; none of a copy that recovery, and so an opening, waits for.
     pub(crate) fn urgency(&self) -> Option<Urgency> {
-        let urgency = if self.urgent { Urgency::NoMargin } else { Urgency::Copy };
-        self.seal.then_some(urgency)
+        let urgency = if self.order.urgent { Urgency::NoMargin } else { Urgency::Copy };
+        self.order.seal.then_some(urgency)
     }
 
     /// The error for a copy without a source. Masters take it for a loss after some in a row, and have the
@@ -50,7 +47,7 @@ impl CopySource {
         let text = format!(
             "a source of {} stays busy, or the right to read it has run out: order the copy again, \
              which goes on where it stopped",
-            self.chunk
+            self.order.chunk
         );
         ControlError::new(Kind::Retry, text)
     }
@@ -86,7 +83,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             }
             let cell = self.collect_cell(copy, sources, offset).await;
             return cell.ok_or_else(|| {
-                let text = format!("no source serves {} from byte {offset}", copy.chunk);
+                let text = format!("no source serves {} from byte {offset}", copy.order.chunk);
                 ControlError::new(Kind::Reroute, text)
             });
         }
@@ -99,13 +96,18 @@ impl<S: ChunkStore> Chunkserver<S> {
         sources: &[&ReplicaPlace],
         offset: u32,
     ) -> Option<Buf> {
-        let at = AppendAt { chunk: copy.chunk, epoch: copy.epoch, base: copy.base, offset };
+        let at = AppendAt {
+            chunk: copy.order.chunk,
+            epoch: copy.order.epoch,
+            base: copy.order.base,
+            offset,
+        };
         let mut parts = CellParts::new(at);
         while parts.whole().is_none() {
             let before = parts.next_index();
             for place in sources {
                 let read = DataRequest::Read(ReadRequest {
-                    at: ChunkRef { chunk: copy.chunk, disk: place.disk },
+                    at: ChunkRef { chunk: copy.order.chunk, disk: place.disk },
                     offset,
                     len: 1,
                     uncommitted: true,
@@ -148,7 +150,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                     why
                 }
             };
-            tracing::debug!(chunk = %copy.chunk, source = %place.addr, offset, why, "no sectors");
+            tracing::debug!(chunk = %copy.order.chunk, source = %place.addr, offset, why, "no sectors");
             self.0.env.mark("copy goes on from another source");
         }
         None
@@ -163,9 +165,9 @@ impl<S: ChunkStore> Chunkserver<S> {
         want: u32,
     ) -> Result<Buf, NoSectors> {
         let read = DataRequest::Read(ReadRequest {
-            at: ChunkRef { chunk: copy.chunk, disk: place.disk },
+            at: ChunkRef { chunk: copy.order.chunk, disk: place.disk },
             offset,
-            len: (copy.len - offset).min(want),
+            len: (copy.order.len - offset).min(want),
             uncommitted: true,
             cell_sector: None,
             blocks: false,
@@ -176,17 +178,22 @@ impl<S: ChunkStore> Chunkserver<S> {
         while end >= SECTOR {
             let last = parse_footer(&sectors[end - SECTOR..end])
                 .map_err(|error| NoSectors::Damaged(error.to_string()))?;
-            if last.offset < copy.len {
+            if last.offset < copy.order.len {
                 break;
             }
             end -= SECTOR;
         }
         let sectors = sectors.slice(0..end);
-        let expected = AppendAt { chunk: copy.chunk, epoch: copy.epoch, base: copy.base, offset };
+        let expected = AppendAt {
+            chunk: copy.order.chunk,
+            epoch: copy.order.epoch,
+            base: copy.order.base,
+            offset,
+        };
         let len = verify_append(expected, &sectors)
             .map_err(|(index, error)| NoSectors::Damaged(format!("sector {index}: {error}")))?;
-        if offset + len > copy.len {
-            let text = format!("byte {} lies within a sector", copy.len);
+        if offset + len > copy.order.len {
+            let text = format!("byte {} lies within a sector", copy.order.len);
             return Err(NoSectors::Damaged(text));
         }
         Ok(sectors)
@@ -218,7 +225,7 @@ pub(crate) async fn call_read(
             priority: copy.priority(),
             flow: 0,
             trace: env.trace(),
-            token: Token(copy.token),
+            token: Token(copy.order.token),
             body: read.encode(),
             payload: None,
         };

@@ -140,7 +140,12 @@ impl<S: ChunkStore> Chunkserver<S> {
         offset: u32,
         want: &mut u32,
     ) -> Result<Buf, ControlError> {
-        let at = AppendAt { chunk: copy.chunk, epoch: copy.epoch, base: copy.base, offset };
+        let at = AppendAt {
+            chunk: copy.order.chunk,
+            epoch: copy.order.epoch,
+            base: copy.order.base,
+            offset,
+        };
         let number = rebuild.fragment.number;
         loop {
             let mut same: Vec<_> =
@@ -177,7 +182,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                 "fewer than {} of {} fragments serve {} from byte {offset}",
                 rebuild.fragment.k,
                 rebuild.fragment.k + rebuild.fragment.p,
-                copy.chunk
+                copy.order.chunk
             );
             return Err(ControlError::new(Kind::Reroute, text));
         }
@@ -233,7 +238,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                     }
                 };
                 let source = place.addr;
-                tracing::debug!(chunk = %copy.chunk, %source, offset, why, "no cells");
+                tracing::debug!(chunk = %copy.order.chunk, %source, offset, why, "no cells");
                 self.0.env.mark("rebuild goes on with another fragment");
             }
         }
@@ -263,7 +268,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                     continue;
                 }
                 let read = DataRequest::Read(ReadRequest {
-                    at: ChunkRef { chunk: copy.chunk, disk: place.disk },
+                    at: ChunkRef { chunk: copy.order.chunk, disk: place.disk },
                     offset: at.offset,
                     len: 1,
                     uncommitted: true,

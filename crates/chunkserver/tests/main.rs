@@ -22,7 +22,8 @@ use testing::chunks::ModelDisk;
 use testing::rows::cell_of;
 use transport::{ClusterKey, Endpoint, Identity, Limits, Priority, Request, Service, Token};
 use wire::control::{
-    ChunkserverReply, ChunkserverRequest, ControlError, ControlReply, ControlRequest, ReplicaPlace,
+    ChunkserverReply, ChunkserverRequest, ControlError, ControlReply, ControlRequest, CopyOrder,
+    ReplicaPlace,
 };
 use wire::data::{
     AppendRequest, ChunkRef, CommitRequest, DataError, DataReply, DataRequest, FenceRequest,
@@ -246,13 +247,20 @@ impl Bed {
 
     /// An order to server `to` to copy the chunk from the servers `from`.
     fn replicate(&self, to: usize, from: &[usize], len: u32) -> ChunkserverRequest {
+        self.to_copy(to, self.copy_from(from, len))
+    }
+
+    fn to_copy(&self, to: usize, order: CopyOrder) -> ChunkserverRequest {
+        ChunkserverRequest::Replicate { disk: self.servers[to].1, order }
+    }
+
+    fn copy_from(&self, from: &[usize], len: u32) -> CopyOrder {
         let source = |&server: &usize| {
             let (addr, disk, _) = self.servers[server];
             ReplicaPlace { server: ServerId::new(server as u32 + 1), disk, addr, fragment: 0 }
         };
-        ChunkserverRequest::Replicate {
+        CopyOrder {
             chunk: CHUNK,
-            disk: self.servers[to].1,
             epoch: EPOCH,
             base: BASE,
             len,
@@ -431,27 +439,12 @@ fn a_copy_is_equal_and_sealed() {
             turn += 1;
         }
         let (addr, disk, _) = bed.servers[0];
-        let replicate = ChunkserverRequest::Replicate {
-            chunk: CHUNK,
-            disk: bed.servers[1].1,
-            epoch: EPOCH,
-            base: BASE,
-            len,
-            sources: vec![
-                // The first source has no such disk: the copy goes on from the next.
-                ReplicaPlace {
-                    server: ServerId::new(1),
-                    disk: DiskId::new(999),
-                    addr,
-                    fragment: 0,
-                },
-                ReplicaPlace { server: ServerId::new(1), disk, addr, fragment: 0 },
-            ],
-            token: bed.token().0,
-            seal: true,
-            fragment: None,
-            urgent: false,
-        };
+        let sources = vec![
+            // The first source has no such disk: the copy goes on from the next.
+            ReplicaPlace { server: ServerId::new(1), disk: DiskId::new(999), addr, fragment: 0 },
+            ReplicaPlace { server: ServerId::new(1), disk, addr, fragment: 0 },
+        ];
+        let replicate = bed.to_copy(1, CopyOrder { sources, ..bed.copy_from(&[0], len) });
         let reply = bed.control(1, replicate.clone()).await.unwrap();
         let ChunkserverReply::Replicated { stat, .. } = reply else { panic!("{reply:?}") };
         assert_eq!((stat.state, stat.len), (ReplicaState::Sealed, len));
@@ -474,19 +467,8 @@ fn a_short_fenced_replica_is_completed_in_place() {
             let fence = FenceRequest { at: bed.at(server), epoch: EPOCH.next() };
             bed.data_with(server, DataRequest::Fence(fence), None, token).await.unwrap();
         }
-        let (addr, disk, _) = bed.servers[0];
-        let replicate = |seal| ChunkserverRequest::Replicate {
-            chunk: CHUNK,
-            disk: bed.servers[1].1,
-            epoch: EPOCH,
-            base: BASE,
-            len: 8000,
-            sources: vec![ReplicaPlace { server: ServerId::new(1), disk, addr, fragment: 0 }],
-            token: token.0,
-            seal,
-            fragment: None,
-            urgent: false,
-        };
+        let replicate =
+            |seal| bed.to_copy(1, CopyOrder { token: token.0, seal, ..bed.copy_from(&[0], 8000) });
         let reply = bed.control(1, replicate(false)).await.unwrap();
         let ChunkserverReply::Replicated { stat, bytes } = reply else { panic!("{reply:?}") };
         assert_eq!((stat.state, stat.len), (ReplicaState::Fenced(EPOCH.next()), 8000));
@@ -516,27 +498,9 @@ async fn fenced_before_its_creation(bed: &Bed) -> Token {
 fn tombstone_of_a_fence_is_filled_and_stays_fenced() {
     check(2, async |bed| {
         fenced_before_its_creation(&bed).await;
-        let ChunkserverRequest::Replicate { chunk, disk, epoch, base, len, sources, token, .. } =
-            bed.replicate(1, &[0], 8000)
-        else {
-            unreachable!("an order to copy");
-        };
-        let (seal, whole) = (false, len);
-        for (len, copied) in [(5000, 8192), (whole, 4096)] {
-            let sources = sources.clone();
-            let order = ChunkserverRequest::Replicate {
-                chunk,
-                disk,
-                epoch,
-                base,
-                len,
-                sources,
-                token,
-                seal,
-                fragment: None,
-                urgent: false,
-            };
-            let reply = bed.control(1, order).await.unwrap();
+        for (len, copied) in [(5000, 8192), (8000, 4096)] {
+            let order = CopyOrder { seal: false, ..bed.copy_from(&[0], len) };
+            let reply = bed.control(1, bed.to_copy(1, order)).await.unwrap();
             let ChunkserverReply::Replicated { stat, bytes } = reply else { panic!("{reply:?}") };
             let fenced = ReplicaState::Fenced(EPOCH.next());
             assert_eq!((stat.state, stat.len, bytes), (fenced, len, copied));
@@ -544,9 +508,9 @@ fn tombstone_of_a_fence_is_filled_and_stays_fenced() {
         // The writer is shut out as before.
         let late = bed.append(1, 8000, &[3; 100], 0).await;
         assert_eq!(late, Err(DataError::Fenced { epoch: EPOCH.next() }));
-        let reply = bed.control(1, bed.replicate(1, &[0], whole)).await.unwrap();
+        let reply = bed.control(1, bed.replicate(1, &[0], 8000)).await.unwrap();
         let ChunkserverReply::Replicated { stat, .. } = reply else { panic!("{reply:?}") };
-        assert_eq!((stat.state, stat.len), (ReplicaState::Sealed, whole));
+        assert_eq!((stat.state, stat.len), (ReplicaState::Sealed, 8000));
     });
 }
 

@@ -36,7 +36,7 @@ pub use limits::StreamConfig;
 pub use machine::{Violation, fuzz_rows};
 #[cfg(feature = "planted")]
 pub use planted::{Planted, plant};
-pub use ports::{CallError, ChunkserverCalls, ClusterSource, CopyOrder, Listing, Log};
+pub use ports::{CallError, ChunkserverCalls, ClusterSource, Listing, Log};
 pub(crate) use service::Service;
 pub use service::{GrantCheck, StreamParts, StreamService, StreamStatus};
 pub use state::{Dead, Stream, StreamMachine};

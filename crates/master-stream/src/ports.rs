@@ -6,9 +6,8 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use base::{ChunkId, DiskId, Epoch, Kind, ServerId};
-use wire::control::{ControlError, Conversion, ReplicaPlace};
+use wire::control::{ControlError, Conversion, CopyOrder, ReplicaPlace};
 use wire::data::{DataError, ReplicaStat};
-use wire::row::Fragment;
 use wire::token::Token;
 
 use super::state::StreamMachine;
@@ -88,29 +87,6 @@ impl fmt::Display for CallError {
 }
 
 impl std::error::Error for CallError {}
-
-/// An order to copy, see [`wire::control::ChunkserverRequest::Replicate`].
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CopyOrder {
-    /// The chunk.
-    pub chunk: ChunkId,
-    /// Its epoch.
-    pub epoch: Epoch,
-    /// Offset in the file of its first byte.
-    pub base: u64,
-    /// Bytes to copy.
-    pub len: u32,
-    /// Replicas to copy from, the best first.
-    pub sources: Vec<ReplicaPlace>,
-    /// The right to read them.
-    pub token: Token,
-    /// Seal the copy at `len`.
-    pub seal: bool,
-    /// The fragment to make; none where replicas are copies.
-    pub fragment: Option<Fragment>,
-    /// The chunk survives no further loss.
-    pub urgent: bool,
-}
 
 /// Replicas on a disk, in order, and whether more follow.
 pub type Listing = (Vec<(ChunkId, ReplicaStat)>, bool);

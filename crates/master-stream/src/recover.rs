@@ -10,7 +10,7 @@ use futures_util::future::{FutureExt, LocalBoxFuture, join, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use runtime::sync::Notify;
 use runtime::{Class, Duration, Instant};
-use wire::control::ControlError;
+use wire::control::{ControlError, CopyOrder};
 use wire::data::{DataError, Purpose, ReplicaStat, ReplicaState};
 use wire::token::Rights;
 
@@ -18,7 +18,7 @@ use super::chunk::Chunk;
 use super::command::{Action, Outcome, Refusal};
 use super::limits::{COPY_TARGETS_MAX, COPY_TRIES_MAX};
 use super::planted::{Planted, planted};
-use super::ports::{CallError, CopyOrder, Log};
+use super::ports::{CallError, Log};
 use super::service::{Service, refusal};
 use super::votes::{Vote, judge};
 use crate::placement::{ClusterView, ReplicaLocation, ServerView, Wanted, choose};
@@ -561,7 +561,7 @@ impl<L: Log> Service<L> {
             base: tail.base,
             len,
             sources: self.addresses(tail.id, sources),
-            token: self.chunk_token(tail.id, Rights::READ, Epoch::NONE),
+            token: self.chunk_token(tail.id, Rights::READ, Epoch::NONE).0,
             seal: false,
             fragment: self.fragment_at(tail, place).map_err(|_| false)?,
             urgent: true,

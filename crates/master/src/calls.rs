@@ -7,13 +7,13 @@ use runtime::Env;
 use transport::{Endpoint, Priority, Request, Response, Service, Token};
 use wire::control::{
     ChunkserverReply, ChunkserverRequest, ControlError, ControlReply, ControlRequest, Conversion,
-    ReplicaPlace,
+    CopyOrder, ReplicaPlace,
 };
 use wire::data::{ChunkRef, DataReply, DataRequest, FenceRequest, ReplicaStat, SealRequest};
 use wire::data_codec::decode_answer;
 
 use master_consensus::LocalFuture;
-use master_stream::{CallError, ChunkserverCalls, CopyOrder, Listing};
+use master_stream::{CallError, ChunkserverCalls, Listing};
 
 /// No call takes longer; callers give up far earlier.
 const TIMEOUT: Duration = Duration::from_secs(300);
@@ -142,20 +142,7 @@ impl ChunkserverCalls for TransportCalls {
         to: ReplicaPlace,
         order: CopyOrder,
     ) -> LocalFuture<'_, Result<(ReplicaStat, u64), CallError>> {
-        let CopyOrder { chunk, epoch, base, len, sources, token, seal, fragment, urgent } = order;
-        let (disk, token) = (to.disk, token.0);
-        let order = ChunkserverRequest::Replicate {
-            chunk,
-            disk,
-            epoch,
-            base,
-            len,
-            sources,
-            token,
-            seal,
-            fragment,
-            urgent,
-        };
+        let order = ChunkserverRequest::Replicate { disk: to.disk, order };
         Box::pin(async move {
             match self.control(to, order).await? {
                 ChunkserverReply::Replicated { stat, bytes } => Ok((stat, bytes)),

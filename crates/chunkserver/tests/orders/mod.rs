@@ -111,9 +111,8 @@ fn a_copy_whose_right_to_read_has_run_out_is_to_be_ordered_again() {
     check(2, async |bed| {
         bed.append(0, 0, &[1; 5000], 0).await.unwrap();
         bed.seal(0, 5000).await;
-        let mut order = bed.replicate(1, &[0], 5000);
-        let ChunkserverRequest::Replicate { token, .. } = &mut order else { unreachable!() };
-        *token = bed.key.issue(CHUNK, Rights::READ, Epoch::NONE, 1).0;
+        let token = bed.key.issue(CHUNK, Rights::READ, Epoch::NONE, 1).0;
+        let order = bed.to_copy(1, CopyOrder { token, ..bed.copy_from(&[0], 5000) });
         let error = bed.control(1, order).await.unwrap_err();
         assert_eq!(error.kind, base::Kind::Retry, "{error}");
     });
@@ -129,19 +128,14 @@ fn copies_that_wait_leave_room_for_recovery() {
         for id in 0..20 {
             let other = ChunkId::new(0x1000 + id);
             let rights = bed.fill_other(0, other).await;
-            let mut order = bed.replicate(1, &[0], 5000);
-            let ChunkserverRequest::Replicate { chunk, token, .. } = &mut order else {
-                unreachable!()
-            };
-            (*chunk, *token) = (other, rights.0);
-            orders.push(order);
+            let (chunk, token) = (other, rights.0);
+            let order = CopyOrder { chunk, token, ..bed.copy_from(&[0], 5000) };
+            orders.push(bed.to_copy(1, order));
         }
         bed.stores[0].hang();
         let waiting: Vec<_> = orders.into_iter().map(|order| bed.send_control(1, order)).collect();
         bed.env.sleep(Duration::from_millis(500)).await;
-        let mut order = bed.replicate(1, &[2], 5000);
-        let ChunkserverRequest::Replicate { seal, .. } = &mut order else { unreachable!() };
-        *seal = false;
+        let order = bed.to_copy(1, CopyOrder { seal: false, ..bed.copy_from(&[2], 5000) });
         let reply = bed.control(1, order).await.unwrap();
         let ChunkserverReply::Replicated { stat, .. } = reply else { panic!("{reply:?}") };
         assert_eq!(stat.len, 5000);

@@ -46,36 +46,11 @@ impl Bed {
 
     /// An order to server `to` to make a fragment from servers that have those of their numbers.
     fn rebuild(&self, to: usize, number: u8, from: &[u8]) -> ChunkserverRequest {
-        let order = self.replicate(to, &from.iter().map(|&at| at.into()).collect::<Vec<_>>(), LEN);
-        let ChunkserverRequest::Replicate {
-            chunk,
-            disk,
-            epoch,
-            base,
-            len,
-            sources,
-            token,
-            seal,
-            ..
-        } = order
-        else {
-            unreachable!()
-        };
+        let order = self.copy_from(&from.iter().map(|&at| at.into()).collect::<Vec<_>>(), LEN);
         let with = |(place, &fragment): (ReplicaPlace, &u8)| ReplicaPlace { fragment, ..place };
-        let sources = sources.into_iter().zip(from).map(with).collect();
+        let sources = order.sources.iter().copied().zip(from).map(with).collect();
         let fragment = Some(Fragment { number, ..CODE });
-        ChunkserverRequest::Replicate {
-            chunk,
-            disk,
-            epoch,
-            base,
-            len,
-            sources,
-            token,
-            seal,
-            fragment,
-            urgent: false,
-        }
+        self.to_copy(to, CopyOrder { sources, fragment, ..order })
     }
 
     async fn sectors(&self, server: usize) -> Vec<u8> {

@@ -6,13 +6,14 @@ use std::rc::Rc;
 use base::{ChunkId, Kind, ServerId};
 use futures_util::future::join_all;
 use runtime::{Class, Duration};
+use wire::control::CopyOrder;
 use wire::data::{DataError, ReplicaStat, ReplicaState};
 use wire::token::Rights;
 
 use super::{Defect, Retry};
 use crate::limits::{BATCH_MAX, REPORTS_MAX, SEAL_QUEUE_MAX};
 use crate::placement::{PlaceState, ReplicaLocation};
-use crate::{Action, CallError, Chunk, CopyOrder, Log, Outcome, PlaceIndex, Service};
+use crate::{Action, CallError, Chunk, Log, Outcome, PlaceIndex, Service};
 
 /// Pauses between two attempts to seal the replicas of a chunk: first and longest.
 pub(super) const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -263,7 +264,7 @@ impl<L: Log> Service<L> {
             base: chunk.base,
             len: chunk.sealed().expect("sealed"),
             sources: self.addresses(chunk.id, sources),
-            token: self.chunk_token(chunk.id, Rights::READ, base::Epoch::NONE),
+            token: self.chunk_token(chunk.id, Rights::READ, base::Epoch::NONE).0,
             seal: true,
             // Taken off the record since: the chunk is looked at again.
             fragment: self.fragment_at(chunk, place).map_err(|_| CallError::Unreachable)?,

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use base::{ChunkId, DiskId, Epoch, GIB, Kind, ServerId};
 use runtime::sim::Sim;
 use runtime::{Duration, Env};
-use wire::control::{ControlError, Conversion, ReplicaPlace};
+use wire::control::{ControlError, Conversion, CopyOrder, ReplicaPlace};
 use wire::data::{DataError, ReplicaStat, ReplicaState};
 use wire::row::Fragment;
 use wire::token::Token;
@@ -701,7 +701,7 @@ impl ChunkserverCalls for Model {
                 base,
                 len,
                 sources: order.sources.clone(),
-                token: Token(order.read_token),
+                token: order.read_token,
                 seal: false,
                 fragment: order.code,
                 urgent: false,

@@ -348,6 +348,7 @@ const TARGETS: [Policy; 5] = [
 /// What runs with conversions must reach beside that.
 const CONVERTED: &[&str] = &[
     "conversion begun",
+    "no places for a conversion",
     "conversion of another leader given up",
     "converted chunk was deleted",
     "what was converted reads otherwise",

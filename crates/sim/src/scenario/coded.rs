@@ -92,7 +92,6 @@ pub(super) const CONVERT: Scenario = Scenario {
         "conversion begun",
         "conversion of another leader given up",
         "converted chunk was deleted",
-        "no places for a conversion",
         "chunk laid out in another form",
         "chunk converted",
         "chunk repaired",

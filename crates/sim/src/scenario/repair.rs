@@ -209,7 +209,7 @@ impl Act {
         let half = u64::from(len / 2);
         let first = self.draw(0, half.saturating_sub(4_096));
         // The other one is in the second half, or near: perhaps in the same row.
-        let near = (first + self.draw(4_096, 60_000)).min(u64::from(len) - 1);
+        let near = (first + self.draw(4_096, 16_000)).min(u64::from(len) - 1);
         let second = half + self.draw(0, half.saturating_sub(4_096));
         let second = if self.draw(0, 1) == 0 { near } else { second };
         // If the dead server has none, one replica stays whole.

@@ -13,28 +13,10 @@ pub enum ChunkserverRequest {
     /// Make a replica of a sealed chunk, or of a fenced one up to `len`, from another replica.
     /// Answered when the copy is durable and sealed (or fenced, see `seal`).
     Replicate {
-        /// The chunk.
-        chunk: ChunkId,
         /// The disk to put it on.
         disk: DiskId,
-        /// The chunk's epoch.
-        epoch: Epoch,
-        /// Offset in the file of its first byte.
-        base: u64,
-        /// Bytes to copy.
-        len: u32,
-        /// Replicas to copy from, the best first. Of a coded chunk each says its fragment: any k
-        /// different ones give the one that is wanted.
-        sources: Vec<ReplicaPlace>,
-        /// The right to read them.
-        token: [u8; 16],
-        /// Seal the copy at `len`.
-        seal: bool,
-        /// The fragment to make; none where replicas are copies.
-        fragment: Option<Fragment>,
-        /// The chunk survives no further loss: the copy has a larger share of the disks
-        /// (`protocols-tail.md` 10.14).
-        urgent: bool,
+        /// What, from what.
+        order: CopyOrder,
     },
     /// Remove replicas: a committed decision of the partition that owns them.
     Delete {
@@ -132,6 +114,31 @@ impl ChunkserverRequest {
             | ChunkserverRequest::Ping => None,
         }
     }
+}
+
+/// A replica that is made from others.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CopyOrder {
+    /// The chunk.
+    pub chunk: ChunkId,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// Offset in the file of its first byte.
+    pub base: u64,
+    /// Bytes to copy.
+    pub len: u32,
+    /// Replicas to copy from, the best first. Of a coded chunk each says its fragment: any k different
+    /// ones give the one that is wanted.
+    pub sources: Vec<ReplicaPlace>,
+    /// The right to read them.
+    pub token: [u8; 16],
+    /// Seal the copy at `len`.
+    pub seal: bool,
+    /// The fragment to make; none where replicas are copies.
+    pub fragment: Option<Fragment>,
+    /// The chunk survives no further loss: the copy has a larger share of the disks
+    /// (`protocols-tail.md` 10.14).
+    pub urgent: bool,
 }
 
 /// A chunk that is made from the bytes of another (`protocols-tail.md` 9.12).

@@ -467,9 +467,10 @@ fn chunkserver_request() -> impl Strategy<Value = ChunkserverRequest> {
         made!((chunk, chunk()), (disk, disk()), (epoch, epoch()), (base, any::<u64>()),
             (len, chunk_len()), (sources, vec(replica(), 0..4)), (token, any::<[u8; 16]>()),
             (seal, any::<bool>()), (fragment, option::of(fragment())), (urgent, any::<bool>()) => {
-            ChunkserverRequest::Replicate {
-                chunk, disk, epoch, base, len, sources, token, seal, fragment, urgent,
-            }
+            let order = CopyOrder {
+                chunk, epoch, base, len, sources, token, seal, fragment, urgent,
+            };
+            ChunkserverRequest::Replicate { disk, order }
         }),
         made!((disk, disk()), (chunks, vec(chunk(), 0..5)), (not_after_s, any::<u64>()) => {
             ChunkserverRequest::Delete { disk, chunks, not_after_s }

@@ -8,7 +8,7 @@ use super::stream::chunk_len;
 use super::{Proto, WireError, all, need, pb};
 use crate::control::check::{each, range_u8, range_u32, secret, text, u128_bytes, u128_from};
 use crate::control::limits::{CHUNKS_MAX, DISKS_MAX, PLACES_MAX};
-use crate::control::{ChunkserverReply, ChunkserverRequest, Conversion, DiskScrub};
+use crate::control::{ChunkserverReply, ChunkserverRequest, Conversion, CopyOrder, DiskScrub};
 use crate::data::{ReplicaStat, ReplicaState};
 use crate::row::Fragment;
 
@@ -101,28 +101,17 @@ impl Proto for ChunkserverRequest {
             Ask, Digest, FailDisk, List, Probe, ReplaceDisk, Replicate, Scrub,
         };
         let ask = match self {
-            ChunkserverRequest::Replicate {
-                chunk,
-                disk,
-                epoch,
-                base,
-                len,
-                sources,
-                token,
-                seal,
-                fragment,
-                urgent,
-            } => Ask::Replicate(Replicate {
-                chunk: chunk.get(),
+            ChunkserverRequest::Replicate { disk, order } => Ask::Replicate(Replicate {
+                chunk: order.chunk.get(),
                 disk: u128_bytes(disk.get()),
-                epoch: epoch.get(),
-                base: *base,
-                len: *len,
-                sources: all(sources),
-                token: token.to_vec(),
-                seal: *seal,
-                fragment: fragment.as_ref().map(Proto::to_pb),
-                urgent: *urgent,
+                epoch: order.epoch.get(),
+                base: order.base,
+                len: order.len,
+                sources: all(&order.sources),
+                token: order.token.to_vec(),
+                seal: order.seal,
+                fragment: order.fragment.as_ref().map(Proto::to_pb),
+                urgent: order.urgent,
             }),
             ChunkserverRequest::Delete { disk, chunks, not_after_s } => {
                 Ask::Delete(disk_chunks(*disk, chunks, *not_after_s))
@@ -158,21 +147,23 @@ impl Proto for ChunkserverRequest {
         use pb::chunkserver_request::Ask;
         Ok(match pb.ask.ok_or(WireError::Missing { field: "ChunkserverRequest.ask" })? {
             Ask::Replicate(pb) => ChunkserverRequest::Replicate {
-                chunk: ChunkId::new(pb.chunk),
                 disk: disk(&pb.disk, "ChunkserverRequest.Replicate.disk")?,
-                epoch: Epoch::new(pb.epoch),
-                base: pb.base,
-                len: chunk_len(pb.len, "ChunkserverRequest.Replicate.len")?,
-                sources: each(
-                    pb.sources,
-                    PLACES_MAX,
-                    "ChunkserverRequest.Replicate.sources",
-                    Proto::from_pb,
-                )?,
-                token: secret(&pb.token, "ChunkserverRequest.Replicate.token")?,
-                seal: pb.seal,
-                fragment: pb.fragment.map(Proto::from_pb).transpose()?,
-                urgent: pb.urgent,
+                order: CopyOrder {
+                    chunk: ChunkId::new(pb.chunk),
+                    epoch: Epoch::new(pb.epoch),
+                    base: pb.base,
+                    len: chunk_len(pb.len, "ChunkserverRequest.Replicate.len")?,
+                    sources: each(
+                        pb.sources,
+                        PLACES_MAX,
+                        "ChunkserverRequest.Replicate.sources",
+                        Proto::from_pb,
+                    )?,
+                    token: secret(&pb.token, "ChunkserverRequest.Replicate.token")?,
+                    seal: pb.seal,
+                    fragment: pb.fragment.map(Proto::from_pb).transpose()?,
+                    urgent: pb.urgent,
+                },
             },
             Ask::Delete(pb) => {
                 let (disk, chunks, not_after_s) = from_disk_chunks(pb)?;
