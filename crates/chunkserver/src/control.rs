@@ -353,7 +353,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         Ok(bytes)
     }
 
-    fn refuse(&self, at: ChunkRef, error: StoreError) -> ControlError {
+    pub(crate) fn refuse(&self, at: ChunkRef, error: StoreError) -> ControlError {
         refused(self.data_error(at, error))
     }
 }
@@ -393,6 +393,6 @@ impl<K: Ord + Copy> Drop for Slot<'_, K> {
     }
 }
 
-fn refused(error: DataError) -> ControlError {
+pub(crate) fn refused(error: DataError) -> ControlError {
     ControlError::new(error.kind(), format!("the chunkserver refused: {error}"))
 }

@@ -25,7 +25,7 @@ use wire::row::{
 };
 use wire::sector::{AppendAt, format_append, parse_footer, sectors_for};
 
-use crate::control::Slot;
+use crate::control::{Slot, refused};
 use crate::copy::CopySource;
 use crate::limits::{BUSY_PAUSE, BUSY_WAIT_MAX, CONVERSIONS_MAX, COPY_READ_TIMEOUT, READ_LEN_MAX};
 use crate::rebuild::Rebuild;
@@ -134,13 +134,8 @@ impl<S: ChunkStore> Chunkserver<S> {
         at: ChunkRef,
         len: u32,
     ) -> Result<ChunkserverReply, ControlError> {
-        let refuse = |error| {
-            let error = self.data_error(at, error);
-            ControlError::new(error.kind(), format!("the digest of {}: {error}", at.chunk))
-        };
-        let disk = self.disk(at).map_err(|error| {
-            ControlError::new(error.kind(), format!("the digest of {}: {error}", at.chunk))
-        })?;
+        let refuse = |error| self.refuse(at, error);
+        let disk = self.disk(at).map_err(refused)?;
         let stat = disk.store.stat(at.chunk).map_err(refuse)?;
         if stat.durable_bound != len || stat.len != len {
             return Err(refuse(StoreError::Corrupt { offset: stat.len }));

@@ -373,6 +373,12 @@ impl<L: Log> Service<L> {
                 }
             }
             StreamChange::Convert { file, wanted } => {
+                // Most files have the form already, and nothing is to be recorded.
+                self.read().await?;
+                let is_noted = |it: &Stream| it.converting == (wanted && it.has_other_form());
+                if self.stream(file, is_noted) == Some(true) {
+                    return Ok(StreamReply::Done { len: 0 });
+                }
                 match self.decide(Action::Convert { op, file, wanted }).await? {
                     Outcome::Refused { why } => Err(refusal(why)),
                     _ => Ok(StreamReply::Done { len: 0 }),

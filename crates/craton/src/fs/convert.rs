@@ -6,7 +6,7 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use clap::Args;
-use client::{Client, FlatLogFile};
+use client::{Client, Error, FlatLogFile};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use wire::control::{Node, StreamView};
@@ -71,17 +71,19 @@ impl Extent {
 /// Runs the command.
 pub async fn run(client: &Client, args: &ConvertArgs) -> Done {
     let files = files_of(client, &args.path).await?;
-    for file in &files {
-        file.convert(!args.cancel).await?;
+    let mut left: VecDeque<FlatLogFile> = VecDeque::new();
+    for file in files {
+        if there(file.convert(!args.cancel).await)?.is_some() {
+            left.push_back(file);
+        }
     }
-    let mut left: VecDeque<FlatLogFile> = files.into();
     let mut done = Extent::default();
     let (bar, mut before, mut since) = (bar(args.json), None, client.env().now());
     loop {
         let mut now = done;
         for _ in 0..left.len() {
             let file = left.pop_front().expect("counted");
-            let view = file.chunks().await?;
+            let Some(view) = there(file.chunks().await)? else { continue };
             now.add(&view);
             // What is converted stays so: only the others are looked at again.
             match view.converting {
@@ -100,7 +102,7 @@ pub async fn run(client: &Client, args: &ConvertArgs) -> Done {
         } else if client.env().now() - since >= STALL {
             since = client.env().now();
             warn(&format!(
-                "nothing was converted for {} s: chunks are while nothing is in danger, and while the \
+                "nothing was converted for {} s: chunks are while repair has nothing to do and the \
                  policy's places are there; see 'craton status' and the masters' logs",
                 STALL.as_secs()
             ));
@@ -136,8 +138,19 @@ fn report(args: &ConvertArgs, now: Extent) -> Done {
             "{figures}; {converting} files are converted in the background"
         ));
     }
+    if args.cancel {
+        return print_line(&format!("{figures}; the rest stays as it is"));
+    }
     // Few bytes stay in copies.
     print_line(&format!("{figures}; nothing is left to convert"))
+}
+
+/// What a file answers; nothing when it has been removed since it was found.
+fn there<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
+    match answer {
+        Err(Error::NotFound { .. }) => Ok(None),
+        answer => answer.map(Some),
+    }
 }
 
 /// The files that a path names.
@@ -154,11 +167,8 @@ async fn files_of(client: &Client, path: &str) -> Result<Vec<FlatLogFile>, Failu
             match entry.node {
                 Node::Dir { .. } => dirs.push(path),
                 Node::File { .. } => {
-                    // Others may have removed it.
-                    match client.lookup(&path).await {
-                        Ok(found) => files.push(client.file_of(&path, found)?),
-                        Err(client::Error::NotFound { .. }) => {}
-                        Err(error) => return Err(error.into()),
+                    if let Some(found) = there(client.lookup(&path).await)? {
+                        files.push(client.file_of(&path, found)?);
                     }
                 }
                 _ => {}

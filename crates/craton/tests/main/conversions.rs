@@ -57,7 +57,8 @@ fn stored_files_are_converted_while_they_are_read_and_processes_are_killed() {
     on(&dir, &["fs", "policy", "set", "/d/e/small", "ec4+2"]);
     // It begins, and is called off: what has been converted stays so.
     on(&dir, &["convert", "/d", "--no-wait"]);
-    on(&dir, &["convert", "/d", "--cancel"]);
+    let shown = on(&dir, &["convert", "/d", "--cancel"]);
+    assert!(shown.contains("the rest stays as it is"), "{shown}");
     let called_off = schemes(&stat(&dir, "/d/large"));
     assert!(called_off.iter().any(|scheme| scheme == "rep3"), "{called_off:?}");
     assert_eq!(stat(&dir, "/d/large")["converting"], false);
