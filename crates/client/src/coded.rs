@@ -409,9 +409,7 @@ impl Reader {
 
 impl<'a> Whole<'a> {
     fn new(reader: &Reader, chunk: &'a ChunkPlace, range: (u32, u32)) -> Whole<'a> {
-        // What this reader has shown was committed, whatever replicas show.
-        let seen = reader.seen().saturating_sub(chunk.base);
-        let shown = chunk.sealed.map_or(u32::try_from(seen).unwrap_or(u32::MAX), |len| len);
+        let shown = chunk.sealed.unwrap_or_else(|| reader.shown_of(chunk));
         Whole {
             chunk,
             range,

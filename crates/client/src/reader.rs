@@ -44,6 +44,8 @@ pub struct Reader {
     file: FlatLogFile,
     /// Bytes that are known to be readable.
     seen: Cell<u64>,
+    /// The open chunk of which bytes were shown last, and the offset in the file behind them.
+    shown: Cell<Option<(ChunkId, u64)>>,
     /// When a busy replica was last given up.
     busy: Cell<Option<Instant>>,
     /// Rows of the coded chunks that were read last.
@@ -100,8 +102,13 @@ pub(crate) enum Answer {
 
 impl Reader {
     pub(crate) fn new(file: &FlatLogFile) -> Reader {
-        let (seen, busy, rows_seen) = (Cell::new(0), Cell::new(None), RefCell::default());
-        Reader { file: file.clone(), seen, busy, rows_seen }
+        Reader {
+            file: file.clone(),
+            seen: Cell::new(0),
+            shown: Cell::new(None),
+            busy: Cell::new(None),
+            rows_seen: RefCell::default(),
+        }
     }
 
     /// The file.
@@ -113,9 +120,13 @@ impl Reader {
         &self.file.0.client
     }
 
-    /// Offset behind the bytes that were shown before.
-    pub(crate) fn seen(&self) -> u64 {
-        self.seen.get()
+    /// Length of an open chunk that was shown before, and so was committed in this chunk, whatever its
+    /// replicas show now. The length of the file does not say so: a chunk that is taken for open may
+    /// have been ended below it, and others have come behind.
+    pub(crate) fn shown_of(&self, chunk: &ChunkPlace) -> u32 {
+        let shown = self.shown.get().filter(|(of, _)| *of == chunk.chunk);
+        let len = shown.map_or(0, |(_, end)| end.saturating_sub(chunk.base));
+        u32::try_from(len).unwrap_or(u32::MAX)
     }
 
     /// A row that was seen in a chunk.
@@ -162,7 +173,11 @@ impl Reader {
             let ended = self.read_chunk(&chunk, at, end, &mut out).await?;
             if out.len() > before {
                 budget = Budget::start(self.client());
-                self.seen.set(self.seen.get().max(offset + out.len() as u64));
+                let end = offset + out.len() as u64;
+                self.seen.set(self.seen.get().max(end));
+                if chunk.sealed.is_none() {
+                    self.note_shown(&chunk, end);
+                }
             }
             if let Some(ended) = ended {
                 let at = offset + out.len() as u64;
@@ -199,10 +214,18 @@ impl Reader {
             };
             if proven && len >= self.seen.get() {
                 self.seen.set(len);
+                open.iter().for_each(|chunk| self.note_shown(chunk, len));
                 return Ok(len);
             }
             budget.pause_at_end(self, len).await?;
         }
+    }
+
+    /// Bytes of an open chunk up to an offset of the file were shown.
+    fn note_shown(&self, chunk: &ChunkPlace, end: u64) {
+        let before = self.shown.get().filter(|(of, _)| *of == chunk.chunk);
+        let end = before.map_or(end, |(_, before)| before.max(end));
+        self.shown.set(Some((chunk.chunk, end)));
     }
 
     /// The stream from an offset on; nothing when the file was never opened for append.

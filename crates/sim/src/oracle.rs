@@ -40,6 +40,23 @@ impl FileState {
         self.stays.values().map(|stay| stay.acked).max().unwrap_or(0)
     }
 
+    /// Whose bytes these at `at` are, for messages.
+    fn writer_of(&self, at: u64, bytes: &[u8]) -> String {
+        let bytes = &bytes[..bytes.len().min(16)];
+        let end = at + bytes.len() as u64;
+        let wrote = |stay: &Stay| stay.start <= at && content(stay.seed, at, end) == bytes;
+        let of = self.stays.iter().find(|(_, stay)| wrote(stay));
+        let stays: Vec<String> = self
+            .stays
+            .iter()
+            .map(|(epoch, stay)| {
+                format!("{epoch}: {} to {}, {} acknowledged", stay.start, stay.issued, stay.acked)
+            })
+            .collect();
+        let of = of.map_or("no writer".to_owned(), |(epoch, _)| format!("the writer of {epoch}"));
+        format!(": of {of}; writers: {}", stays.join("; "))
+    }
+
     /// End of the bytes that may be in the file: given by the last writer, or found by it.
     fn issued(&self) -> u64 {
         self.stays.values().next_back().map_or(0, |stay| stay.issued)
@@ -247,8 +264,10 @@ impl Oracle {
             if have != want {
                 let differs = |&index: &usize| have[index] != want[index];
                 let index = (0..have.len()).find(differs).expect("they are not equal");
-                let (at, have, want) = (from + index as u64, have[index], want[index]);
-                return Err(format!("{path}: byte {at} is {have:#04x}, not {want:#04x}"));
+                let at = from + index as u64;
+                let of = file.writer_of(at, &have[index..]);
+                let (have, want) = (have[index], want[index]);
+                return Err(format!("{path}: byte {at} is {have:#04x}, not {want:#04x}{of}"));
             }
             above = from;
         }

@@ -1,5 +1,6 @@
 //! Every scenario on fixed seeds, then on fresh ones for a while; every planted bug; determinism.
 
+mod cached;
 mod checkers;
 mod command;
 mod fixed;
