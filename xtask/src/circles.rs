@@ -23,7 +23,7 @@ const FILES_IN_CIRCLES: &[(&str, usize)] = &[
     ("master-consensus", 7),
     ("master-namespace", 6),
     ("master-stream", 3),
-    ("roles", 5),
+    ("roles", 2),
     ("runtime", 17),
     ("sim", 2),
     ("table", 10),

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 const PROTOCOLS: &str = "docs/protocols.md";
+const OBJECTS: &str = "docs/object-protocols.md";
 const DESIGN: &str = "docs/design.md";
 /// Table of checkers, whose last column has numbers of invariants.
 const CHECKERS: &str = "docs/simulation.md";
@@ -15,6 +16,8 @@ const CHECKERS: &str = "docs/simulation.md";
 struct Rules {
     /// Sections and rules of the protocols, as `3` and `3.4`.
     protocols: BTreeSet<String>,
+    /// The same of the object service's.
+    objects: BTreeSet<String>,
     /// Sections of the design.
     sections: BTreeSet<String>,
     /// `D1` and the others.
@@ -25,9 +28,10 @@ struct Rules {
 /// Compares sources and documents with the two pages.
 pub fn check(sources: &[PathBuf], breaches: &mut Vec<String>) {
     let page = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let rules = Rules::of(&page(PROTOCOLS), &page(DESIGN));
+    let rules = Rules::of(&page(PROTOCOLS), &page(OBJECTS), &page(DESIGN));
     for (what, known) in [
         ("rules in docs/protocols.md", &rules.protocols),
+        ("rules in docs/object-protocols.md", &rules.objects),
         ("sections in docs/design.md", &rules.sections),
         ("decisions in docs/design.md", &rules.decisions),
         ("invariants in docs/design.md", &rules.invariants),
@@ -62,18 +66,21 @@ pub fn check(sources: &[PathBuf], breaches: &mut Vec<String>) {
 }
 
 impl Rules {
-    fn of(protocols: &str, design: &str) -> Rules {
+    fn of(protocols: &str, objects: &str, design: &str) -> Rules {
         let headings = |text: &str, mark: &str| -> BTreeSet<String> {
             let rests = text.lines().filter_map(|line| line.strip_prefix(mark));
             let words = rests.filter_map(|rest| rest.split(' ').next());
             words.map(|word| word.trim_end_matches('.').to_owned()).collect()
         };
         let is_number = |word: &String| word.starts_with(|c: char| c.is_ascii_digit());
-        let mut rules = headings(protocols, "## ");
-        rules.extend(headings(protocols, "### "));
+        let rules = |page: &str| -> BTreeSet<String> {
+            let all = headings(page, "## ").into_iter().chain(headings(page, "### "));
+            all.filter(is_number).collect()
+        };
         let invariants = design.split("**Invariant ").skip(1);
         Rules {
-            protocols: rules.into_iter().filter(is_number).collect(),
+            protocols: rules(protocols),
+            objects: rules(objects),
             sections: headings(design, "## ").into_iter().filter(is_number).collect(),
             decisions: headings(design, "### D").into_iter().filter(is_number).collect(),
             invariants: invariants.flat_map(numbers).collect(),
@@ -90,7 +97,11 @@ impl Rules {
             }
         };
         for (at, rest) in behind(&flat, "protocols.md") {
-            note(at, "rule of protocols.md: ", cited_sections(rest), &self.protocols);
+            let (page, known) = match flat[..at].ends_with("object-") {
+                true => ("rule of object-protocols.md: ", &self.objects),
+                false => ("rule of protocols.md: ", &self.protocols),
+            };
+            note(at, page, cited_sections(rest), known);
         }
         for (at, rest) in behind(&flat, "design.md") {
             let rest = rest.trim_start_matches('`').strip_prefix(" section ");
@@ -208,7 +219,7 @@ mod tests {
         let protocols = "# P\n## 1. A\n### 1.1 B\n### 1.2 C\n## 2. D\n### 2.1 E\n## Else\n";
         let design = "# D\n## 1. X\n### D1 A\n### D12 B\n## 3. Y\n| **Invariant 1** | x |\n\
                       | **Invariant 2** | y |\n";
-        Rules::of(protocols, design)
+        Rules::of(protocols, "## 1. A\n### 1.7 B\n", design)
     }
 
     #[test]
@@ -232,6 +243,8 @@ mod tests {
         };
         assert_eq!(missing("a\n`protocols.md` 1.3"), ["2 rule of protocols.md: 1.3"]);
         assert_eq!(missing("`protocols.md` 1.1 and\n7"), ["1 rule of protocols.md: 7"]);
+        assert_eq!(missing("`object-protocols.md` 1.7"), [""; 0]);
+        assert_eq!(missing("`object-protocols.md` 1.1"), ["1 rule of object-protocols.md: 1.1"]);
         assert_eq!(missing("`design.md` section 2"), ["1 section of design.md: 2"]);
         assert_eq!(missing("(Invariants 1 and 3.)"), ["1 invariant 3"]);
         assert_eq!(missing("design D2"), ["1 decision D2"]);

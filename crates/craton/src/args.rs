@@ -215,6 +215,9 @@ pub struct UpArgs {
     /// Make it without a key: every user of this machine can read, change and remove its data
     #[arg(long)]
     pub no_key: bool,
+    /// Address of 127.0.0.1 for S3; a free port at the first start
+    #[arg(long, value_name = "ADDRESS")]
+    pub s3_listen: Option<SocketAddr>,
     /// How this machine's programs reach volumes.
     #[command(flatten)]
     pub nearby: Nearby,
@@ -288,6 +291,8 @@ pub enum RoleName {
     BlockServer,
     /// A front end.
     Frontend,
+    /// A gateway.
+    Gateway,
 }
 
 /// `craton cluster up`.

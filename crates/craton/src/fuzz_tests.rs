@@ -1,8 +1,11 @@
-//! The decoders of the binary's own files, as in `sim::fuzz`.
+//! The decoders of the binary's own files and of the HTTP edge, which the simulator does not link, as
+//! in `sim::fuzz`.
 
 use sim::fuzz::{Target, target};
 
-const TARGETS: [Target; 3] = [
+const TARGETS: [Target; 5] = [
+    target("s3_key_file", object_gateway::fuzz_key_file, "crates/object-gateway/corpus/key_file/"),
+    target("s3_chunked", object_gateway::fuzz_chunked, "crates/object-gateway/corpus/chunked/"),
     target("file_config", roles::config::fuzz_config, "crates/roles/corpus/config/"),
     target("file_cluster_json", crate::cluster::fuzz_book, "crates/craton/corpus/cluster_json/"),
     target("file_http", roles::http::fuzz_http, "crates/roles/corpus/http/"),

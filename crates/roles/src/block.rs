@@ -17,10 +17,11 @@ use client::Client;
 use metrics::Exposition;
 use runtime::{Duration, Env, Handle};
 use table::Cache;
-use transport::{Endpoint, Identity, Limits};
+use transport::Endpoint;
 use wire::control::Policy;
 
 use crate::error::{Error, io};
+use crate::home::Home;
 use crate::http::{self, Page, Pages};
 use crate::seams::Seams;
 use crate::uses::Directories;
@@ -31,52 +32,8 @@ const _: () = assert!(
     block_manager::limits::KEEP_CUTS.as_millis() * 3 <= block_segment::limits::CUT_KEEP.as_millis()
 );
 
-/// Between two attempts to reach a master at the start.
-const CONNECT_PAUSE: Duration = Duration::from_millis(100);
-
 /// Address of a front end that takes no connections over TCP.
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-
-/// Cluster of any of the three roles.
-struct Home<'a> {
-    role: &'static str,
-    id: &'a str,
-    cluster: Option<&'a str>,
-    key_file: Option<&'a Path>,
-    masters: &'a [SocketAddr],
-    seams: &'a Seams,
-}
-
-impl Home<'_> {
-    fn endpoint(&self, env: &Env) -> Result<Endpoint, Error> {
-        let identity = Identity {
-            cluster: config::cluster_id(self.cluster).map_err(Error::Setup)?,
-            key: self.seams.key(self.key_file)?,
-            name: format!("{} {}", self.role, self.id),
-        };
-        Ok(Endpoint::new(env, identity, Limits::default()))
-    }
-
-    /// A client of the core, as soon as a master answers.
-    async fn connect(
-        &self,
-        env: &Env,
-        endpoint: &Endpoint,
-        config: client::Config,
-    ) -> Result<Client, Error> {
-        loop {
-            let (masters, config) = (self.masters.to_vec(), config.clone());
-            let peers = (self.seams.peers)(env, endpoint.clone());
-            match Client::connect_over(env, peers, masters, config).await {
-                Err(client::Error::Unavailable { cause, .. }) => {
-                    tracing::warn!(cause, "no master answers yet");
-                    env.sleep(CONNECT_PAUSE).await;
-                }
-                connected => return Ok(connected?),
-            }
-        }
-    }
-}
 
 /// A running block manager.
 #[derive(Clone)]

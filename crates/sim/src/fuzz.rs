@@ -106,6 +106,21 @@ pub const TARGETS: &[Target] = &[
     ),
     target("nbd_chunk", block_nbd::fuzz::fuzz_chunk, "crates/block-nbd/tests/corpus/chunk"),
     target(
+        "object_key",
+        object_index::fuzz::fuzz_object_key,
+        "crates/object-index/tests/corpus/key-",
+    ),
+    target(
+        "object_row",
+        object_index::fuzz::fuzz_object_row,
+        "crates/object-index/tests/corpus/row-",
+    ),
+    target(
+        "object_piece",
+        object_index::fuzz::fuzz_object_piece,
+        "crates/object-index/tests/corpus/piece",
+    ),
+    target(
         "device_file",
         block_segment::fuzz::fuzz_data_file,
         "crates/block-segment/tests/corpus/device_file",

@@ -34,6 +34,11 @@ pub async fn run(env: &Env, dir: &Path, role: RoleName, json: bool) -> Done {
         RoleName::BlockManager => "bm",
         RoleName::BlockServer => "bs",
         RoleName::Frontend => "f",
+        RoleName::Gateway => {
+            return Err(Failure::usage(
+                "S3 is served by 'craton up' alone for now: start that on a directory of its own",
+            ));
+        }
     };
     let number = |process: &Process| process.id.strip_prefix(prefix)?.parse::<u64>().ok();
     let removed = if role == RoleName::Master { book.last_master_removed } else { 0 };
@@ -47,7 +52,7 @@ pub async fn run(env: &Env, dir: &Path, role: RoleName, json: bool) -> Done {
             format_new_stores(env, &made.dir, &config.stores).await?;
             made
         }
-        RoleName::BlockManager | RoleName::BlockServer | RoleName::Frontend => {
+        RoleName::BlockManager | RoleName::BlockServer | RoleName::Frontend | RoleName::Gateway => {
             let nearby = plan::nearby_of(&book)?;
             plan::block_role(env, &directory, &mut ports, &book, &nearby, (role, id))?
         }

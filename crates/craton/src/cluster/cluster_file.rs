@@ -59,6 +59,9 @@ pub struct Endpoints {
     /// Its Unix socket, `nbd+unix:///?socket=PATH`; a volume is `nbd+unix:///NAME?socket=PATH`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nbd_unix: Option<String>,
+    /// The gateways of this machine, `http://ADDRESS`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub s3: Option<String>,
 }
 
 impl Endpoints {
@@ -146,7 +149,7 @@ impl ClusterFile {
         replace(path, text.as_bytes(), 0o600)
     }
 
-    /// Masters' and the front end's addresses from the processes.
+    /// Masters', the front end's and the gateway's addresses from the processes.
     pub fn refresh_endpoints(&mut self) {
         let masters = self.processes.iter().filter(|process| process.role == RoleName::Master);
         self.endpoints.masters = masters.map(|process| process.addr).collect();
@@ -163,6 +166,8 @@ impl ClusterFile {
         let socket = config.and_then(|config| config.nbd_unix);
         let socket = socket.as_deref().and_then(Path::to_str).map(uri_text);
         self.endpoints.nbd_unix = socket.map(|path| format!("nbd+unix:///?socket={path}"));
+        let gateway = self.processes.iter().find(|one| one.role == RoleName::Gateway);
+        self.endpoints.s3 = gateway.map(|one| format!("http://{}", one.addr));
     }
 }
 

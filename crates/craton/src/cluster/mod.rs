@@ -17,9 +17,11 @@ use serde::Serialize;
 
 #[cfg(test)]
 pub use cluster_file::fuzz_book;
-pub use cluster_file::{ClusterFile, Endpoints, Process, uri_plain};
+pub use cluster_file::{ClusterFile, Endpoints, Process, replace as replace_file, uri_plain};
 pub use directory::{Directory, DirectoryState, config_path};
-pub use plan::{block_roles as plan_block_roles, master as plan_master, nearby_of};
+pub use plan::{
+    block_roles as plan_block_roles, gateway as plan_gateway, master as plan_master, nearby_of,
+};
 pub use ports::Reserved;
 pub use process::{is_alive, role_word};
 pub use stores::{check_new as check_new_store, format_new as format_new_stores, were_formatted};
@@ -145,6 +147,7 @@ pub async fn drop_master(
 async fn stop_all(env: &runtime::Env, processes: &[Process]) -> Result<usize, Failure> {
     let mut count = 0;
     let order = [
+        RoleName::Gateway,
         RoleName::Frontend,
         RoleName::BlockServer,
         RoleName::BlockManager,

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use base::ClusterId;
+use object_gateway::KeyFile;
 use runtime::Env;
 
 use super::cluster_file::{ClusterFile, Process};
@@ -14,9 +15,12 @@ use crate::args::{ClusterUpArgs, Nearby, RoleName};
 use crate::exit::{Failure, io};
 use crate::role::random_key;
 use roles::config::{
-    self, BlockManager, BlockServer, Chunkserver, Frontend, FrontendTls, Logging, Master, Peer,
-    Store,
+    self, BlockManager, BlockServer, Chunkserver, Frontend, FrontendTls, Gateway, Logging, Master,
+    Peer, Store,
 };
+
+/// Name of the file with the keys that wrap secrets of S3.
+const S3_KEYS: &str = "s3-keys";
 
 /// Shape of a new cluster.
 #[derive(Clone, Debug)]
@@ -249,11 +253,57 @@ pub fn block_role(
             let config = Frontend { key_file, nbd_unix, nbd_group, metrics, log, ..read };
             directory.write_config(&made.dir, role, &config)?;
         }
-        RoleName::Master | RoleName::Chunkserver => {
+        RoleName::Master | RoleName::Chunkserver | RoleName::Gateway => {
             unreachable!("these have files of their own kind")
         }
     }
     Ok(made)
+}
+
+/// A gateway, as `craton up` has it, and the keys that wrap secrets: they are made with it, and never
+/// again.
+pub fn gateway(
+    env: &Env,
+    directory: &Directory,
+    ports: &mut Reserved,
+    book: &mut ClusterFile,
+    listen: Option<SocketAddr>,
+) -> Result<(), Failure> {
+    if book.processes.iter().any(|one| one.role == RoleName::Gateway) {
+        return Ok(());
+    }
+    let addr = match listen.filter(|addr| addr.port() != 0) {
+        Some(addr) => addr,
+        None => ports.take_local(env)?,
+    };
+    let made = process(RoleName::Gateway, "gw1".to_owned(), addr, directory.path());
+    let servers = book.processes.iter().filter(|one| one.role == RoleName::Chunkserver).count();
+    let masters: Vec<String> =
+        book.endpoints.masters.iter().map(|addr| format!("\"{addr}\"")).collect();
+    let text = format!(
+        "id = {:?}\nmasters = [{}]\nlisten = \"{addr}\"\ncopies = {}\ns3_keys = \"\"\n",
+        made.id,
+        masters.join(","),
+        servers.clamp(1, 3)
+    );
+    let read: Gateway =
+        toml::from_str(&text).map_err(|error| Failure::failed(error.to_string()))?;
+    let config = Gateway {
+        key_file: directory.key()?.map(|_| directory.key_path()),
+        s3_keys: directory.path().join(S3_KEYS),
+        log: logging(&made.dir),
+        ..read
+    };
+    let mut random = [0; 32];
+    env.fill_secret(&mut random);
+    if !config.s3_keys.exists() {
+        KeyFile::create(&config.s3_keys, random)
+            .map_err(|error| Failure::setup(error.to_string()))?;
+    }
+    directory.write_config(&made.dir, RoleName::Gateway, &config)?;
+    book.processes.push(made);
+    book.refresh_endpoints();
+    Ok(())
 }
 
 /// Access of this machine's programs to the front ends of a cluster.

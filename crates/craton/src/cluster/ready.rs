@@ -186,7 +186,10 @@ pub async fn wait_joined(env: &Env, client: &Client, process: &Process) -> Done 
                 known.any(|known| known.name == process.id && known.alive)
             }),
             // It has printed that it serves.
-            RoleName::BlockManager | RoleName::BlockServer | RoleName::Frontend => true,
+            RoleName::BlockManager
+            | RoleName::BlockServer
+            | RoleName::Frontend
+            | RoleName::Gateway => true,
             RoleName::Master => client
                 .cluster_info()
                 .await

@@ -189,6 +189,6 @@ pub(super) fn action(server: &Server) -> Option<&'static str> {
         (RoleName::BlockServer, _) => "its segments are given to others",
         (RoleName::Master, _) => "others lead",
         (RoleName::BlockManager, _) => "another leads",
-        (RoleName::Frontend, _) => "none: its clients wait for it",
+        (RoleName::Frontend | RoleName::Gateway, _) => "none: its clients wait for it",
     })
 }

@@ -1,6 +1,7 @@
 //! `craton up`: all roles in one process.
 
 use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use base::ClusterId;
@@ -9,6 +10,7 @@ use roles::{block, chunkserver, master, stores};
 use runtime::{Duration, Env, Handle};
 use wire::control::{ClusterReply, ClusterRequest, ControlReply, ControlRequest};
 
+use super::objects::{self, Objects};
 use super::signals::Stop;
 use super::{BUILD, ended, executor, prepare_tracer, warn_unopened};
 use crate::args::{Nearby, RoleName, UpArgs};
@@ -100,6 +102,7 @@ struct Plan {
     master: config::Master,
     chunkservers: Vec<config::Chunkserver>,
     block: Block,
+    gateway: Option<config::Gateway>,
     /// Those of new roles: no other command gets them before they listen.
     ports: Reserved,
 }
@@ -122,7 +125,7 @@ impl Block {
                 RoleName::BlockManager => block.manager = Some(config::read(&path)?),
                 RoleName::BlockServer => block.server = Some(config::read(&path)?),
                 RoleName::Frontend => block.frontend = Some(config::read(&path)?),
-                RoleName::Master | RoleName::Chunkserver => {}
+                RoleName::Master | RoleName::Chunkserver | RoleName::Gateway => {}
             }
         }
         Ok(block)
@@ -137,6 +140,12 @@ fn absolute(path: &Path) -> Result<PathBuf, Failure> {
 async fn check_first_start(env: &Env, dir: &Path, args: &UpArgs) -> Done {
     args.nearby.group()?;
     args.stores.iter().try_for_each(|store| check_store(dir, store))?;
+    if let Some(addr) = args.s3_listen.filter(|addr| !addr.ip().is_loopback()) {
+        return Err(Failure::usage(format!(
+            "--s3-listen {addr} is no loopback address: S3 is served over plain HTTP for now, on this \
+             machine alone"
+        )));
+    }
     if let Some(addr) = args.listen {
         if addr.ip().is_unspecified() {
             return Err(Failure::usage(format!(
@@ -199,12 +208,13 @@ async fn make(env: &Env, directory: &Directory, args: &UpArgs) -> Result<Plan, F
     directory.write_config(&dir, RoleName::Master, &master)?;
     book.processes.push(Process { role: RoleName::Master, id: "m1".to_owned(), pid: 0, addr, dir });
     book.refresh_endpoints();
-    let mut plan = Plan { book, master, chunkservers: Vec::new(), block: Block::default(), ports };
+    let (chunkservers, block) = (Vec::new(), Block::default());
+    let mut plan = Plan { book, master, chunkservers, block, gateway: None, ports };
     for store in stores {
         add_store(env, directory, &mut plan, store)?;
     }
     format_stores(env, directory, &plan.chunkservers).await?;
-    finish(env, directory, plan, &args.nearby)
+    finish(env, directory, plan, (&args.nearby, args.s3_listen))
 }
 
 /// Formats the stores of new chunkservers: before they are on the list, and never again.
@@ -251,7 +261,10 @@ async fn load(env: &Env, directory: &Directory, args: &UpArgs) -> Result<Plan, F
         match process.role {
             RoleName::Master => master = Some(config::read(&path)?),
             RoleName::Chunkserver => chunkservers.push(config::read(&path)?),
-            RoleName::BlockManager | RoleName::BlockServer | RoleName::Frontend => {}
+            RoleName::BlockManager
+            | RoleName::BlockServer
+            | RoleName::Frontend
+            | RoleName::Gateway => {}
         }
     }
     let master = master.ok_or_else(|| {
@@ -259,7 +272,8 @@ async fn load(env: &Env, directory: &Directory, args: &UpArgs) -> Result<Plan, F
         Failure::setup(format!("{path}/cluster.json names no master: restore it"))
     })?;
     let ports = Reserved::at(master.listen.ip());
-    let mut plan = Plan { book, master, chunkservers, block: Block::default(), ports };
+    let (block, gateway) = (Block::default(), None);
+    let mut plan = Plan { book, master, chunkservers, block, gateway, ports };
     if let Some(addr) = args.listen.filter(|addr| *addr != plan.master.listen) {
         return Err(Failure::usage(format!(
             "{} listens on {}, not on {addr}: leave --listen out",
@@ -278,8 +292,9 @@ async fn load(env: &Env, directory: &Directory, args: &UpArgs) -> Result<Plan, F
     let known = plan.chunkservers.len();
     add_new_stores(env, directory, args, &mut plan)?;
     format_stores(env, directory, &plan.chunkservers[known..]).await?;
+    refuse_other_s3(&plan.book, args.s3_listen)?;
     let nearby = crate::cluster::nearby_of(&plan.book)?;
-    finish(env, directory, plan, &nearby)
+    finish(env, directory, plan, (&nearby, args.s3_listen))
 }
 
 /// When stores are named, all existing ones must be; new ones join.
@@ -309,16 +324,35 @@ fn add_new_stores(env: &Env, directory: &Directory, args: &UpArgs, plan: &mut Pl
     Ok(())
 }
 
-/// All roles are this process. Those of the block service join directories that were made before
-/// there was one.
+/// An error when S3 is served at another address than the one that is asked for.
+fn refuse_other_s3(book: &ClusterFile, listen: Option<SocketAddr>) -> Done {
+    let gateway = book.processes.iter().find(|process| process.role == RoleName::Gateway);
+    match (gateway, listen) {
+        (Some(gateway), Some(listen)) if gateway.addr != listen => Err(Failure::usage(format!(
+            "S3 is served at {}, not at {listen}: leave --s3-listen out, or change gateway.toml and \
+             cluster.json",
+            gateway.addr
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// All roles are this process. Those of the services join directories that were made before there
+/// were some.
 fn finish(
     env: &Env,
     directory: &Directory,
     mut plan: Plan,
-    nearby: &Nearby,
+    (nearby, s3): (&Nearby, Option<SocketAddr>),
 ) -> Result<Plan, Failure> {
     crate::cluster::plan_block_roles(env, directory, &mut plan.ports, &mut plan.book, nearby)?;
+    crate::cluster::plan_gateway(env, directory, &mut plan.ports, &mut plan.book, s3)?;
     plan.block = Block::read(&plan.book)?;
+    let gateway = plan.book.processes.iter().find(|one| one.role == RoleName::Gateway);
+    plan.gateway = match gateway {
+        Some(gateway) => Some(config::read(&config_path(&gateway.dir, gateway.role))?),
+        None => None,
+    };
     for process in &mut plan.book.processes {
         process.pid = std::process::id();
     }
@@ -361,33 +395,33 @@ async fn serve(env: &Env, handle: &Handle, dir: &Path, plan: &Plan) -> Done {
             dir.join("log").display()
         )));
     }
-    let block = RefCell::new(BlockRoles::default());
-    let mut starting = Box::pin(start_block(env, handle, &plan.block, &block));
+    let services = RefCell::new(Services::default());
+    let mut starting = Box::pin(start_services(env, handle, (dir, plan), &services));
     let missing = plan.chunkservers.len() - stores;
     let limit = if missing == 0 { JOIN_WAIT } else { DEGRADED_WAIT };
     match env.timeout(limit, &mut starting).await {
         Ok(started) => {
             started?;
-            announce(dir, plan, stores);
+            announce(dir, plan, stores, services.borrow().objects.as_ref());
             stop.asked().await;
         }
         Err(_) if missing == 0 => {
             return Err(Failure::setup(format!(
-                "the block service did not start in {limit:?}: see {}",
+                "the services did not start in {limit:?}: see {}",
                 dir.join("log").display()
             )));
         }
         Err(_) => {
             warn(
-                "volumes are not served yet: the block service waits for the \
-                 stores that are missing, since its files want two copies; files can be read",
+                "volumes and objects are not served yet: these services wait for the \
+                 stores that are missing, since their files want two copies; files can be read",
             );
-            announce(dir, plan, stores);
-            block_later(&stop, starting).await?;
+            announce(dir, plan, stores, None);
+            services_later(&stop, starting).await?;
         }
     }
-    let block = block.take();
-    block.stop().await;
+    let services = services.take();
+    services.stop(env).await;
     for server in &servers {
         server.stop().await;
     }
@@ -397,16 +431,20 @@ async fn serve(env: &Env, handle: &Handle, dir: &Path, plan: &Plan) -> Done {
     Ok(())
 }
 
-/// The running roles of the block service.
+/// The running roles of the services.
 #[derive(Default)]
-struct BlockRoles {
+struct Services {
+    objects: Option<Objects>,
     manager: Option<block::ManagerRole>,
     server: Option<block::ServerRole>,
     frontend: Option<block::FrontendRole>,
 }
 
-impl BlockRoles {
-    async fn stop(&self) {
+impl Services {
+    async fn stop(self, env: &Env) {
+        if let Some(objects) = self.objects {
+            objects.stop(env).await;
+        }
         self.frontend.iter().for_each(block::FrontendRole::stop);
         if let Some(server) = &self.server {
             server.stop().await;
@@ -417,28 +455,29 @@ impl BlockRoles {
     }
 }
 
-/// Waits until the block service has started, and then until the process is asked to end.
-async fn block_later(stop: &Stop, starting: impl Future<Output = Done> + Unpin) -> Done {
+/// Waits until the services have started, and then until the process is asked to end.
+async fn services_later(stop: &Stop, starting: impl Future<Output = Done> + Unpin) -> Done {
     let asked = std::pin::pin!(stop.asked());
     match select(asked, starting).await {
         Either::Left(_) => Ok(()),
         Either::Right((started, asked)) => {
             started?;
-            output::announce("volumes are served");
+            output::announce("volumes and objects are served");
             asked.await;
             Ok(())
         }
     }
 }
 
-/// Ends when the manager leads: at once, unless a previous process was killed and its lock lasts,
+/// Ends when the services serve: at once, unless a previous process was killed and its locks last,
 /// or stores are missing. Started roles are in `roles`.
-async fn start_block(
+async fn start_services(
     env: &Env,
     handle: &Handle,
-    configs: &Block,
-    roles: &RefCell<BlockRoles>,
+    (dir, plan): (&Path, &Plan),
+    roles: &RefCell<Services>,
 ) -> Done {
+    let configs = &plan.block;
     if let Some(config) = &configs.manager {
         let manager = block::start_manager(env, config).await?;
         roles.borrow_mut().manager = Some(manager.clone());
@@ -457,7 +496,25 @@ async fn start_block(
         roles.borrow_mut().frontend = Some(frontend.clone());
         frontend.show(env, config, BUILD, handle.clone()).await?;
     }
+    if let Some(config) = &plan.gateway {
+        let objects = objects::start(env, dir, config).await?;
+        roles.borrow_mut().objects = Some(objects);
+    }
     Ok(())
+}
+
+/// How S3 is reached; at the first start, with which key.
+fn objects_text(dir: &Path, objects: &Objects) -> String {
+    let mut text = format!("S3: {}\n", objects.access.endpoint);
+    if objects.is_new {
+        text += &format!(
+            "access key of 'admin': {} (its secret is in {1}/s3.json)\n\
+             keep a copy of {1}/s3-keys: without it no access key of S3 works\n",
+            objects.access.access_key,
+            dir.display()
+        );
+    }
+    text
 }
 
 /// Number of chunkservers that the master hears from.
@@ -471,7 +528,7 @@ async fn alive(master: &::master::Master) -> usize {
     }
 }
 
-fn announce(dir: &Path, plan: &Plan, stores: usize) {
+fn announce(dir: &Path, plan: &Plan, stores: usize, objects: Option<&Objects>) {
     use std::os::unix::fs::MetadataExt;
     let copies = match stores {
         1 if plan.chunkservers.len() > 1 => {
@@ -492,7 +549,7 @@ fn announce(dir: &Path, plan: &Plan, stores: usize) {
     }
     let plural = if stores == 1 { "" } else { "s" };
     output::announce(&format!(
-        "craton is up on {} with {stores} store{plural}; {copies}\nmasters: {}\n{}\
+        "craton is up on {} with {stores} store{plural}; {copies}\nmasters: {}\n{}{}\
          export CRATON_CLUSTER={0}",
         dir.display(),
         plan.master.listen,
@@ -500,6 +557,7 @@ fn announce(dir: &Path, plan: &Plan, stores: usize) {
             .endpoints
             .nbd
             .as_ref()
-            .map_or(String::new(), |nbd| format!("volumes: {nbd}/NAME\n"))
+            .map_or(String::new(), |nbd| format!("volumes: {nbd}/NAME\n")),
+        objects.map_or(String::new(), |objects| objects_text(dir, objects))
     ));
 }

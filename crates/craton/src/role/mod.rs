@@ -1,6 +1,7 @@
 //! Start-up of roles: one process each, or all in one. Crate `roles` assembles them.
 
 pub mod embedded;
+pub mod objects;
 pub mod process;
 mod signals;
 

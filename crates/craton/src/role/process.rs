@@ -27,6 +27,9 @@ pub fn run(role: RoleName, args: &RoleArgs) -> Done {
         RoleName::BlockManager => run_role(role, args, start_block_manager),
         RoleName::BlockServer => run_role(role, args, start_block_server),
         RoleName::Frontend => run_role(role, args, start_frontend),
+        // Its clients reach the owner of the objects in the same process alone, until there are
+        // object servers.
+        RoleName::Gateway => Err(Failure::usage("a gateway is a part of 'craton up' for now")),
     }
 }
 

@@ -26,6 +26,7 @@ mod logs;
 mod machine;
 mod managers;
 mod nbd;
+mod objects;
 mod options;
 mod partition;
 mod policies;

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::types::{Logging, check_listen, check_memory, memory_default};
-use super::{Config, Process, absolute, check_name, cluster_id};
+use super::common::{Config, Process, absolute, check_name, cluster_id};
+use super::logging::Logging;
+use super::types::{check_listen, check_memory, memory_default};
 
 /// A block manager's file.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
@@ -179,7 +180,7 @@ fn yes() -> bool {
     true
 }
 
-fn check_peers(masters: &[SocketAddr], cluster: Option<&str>) -> Result<(), String> {
+pub(super) fn check_peers(masters: &[SocketAddr], cluster: Option<&str>) -> Result<(), String> {
     cluster_id(cluster)?;
     match masters.is_empty() {
         true => Err("masters is empty: name the address of at least one master".to_owned()),
@@ -194,14 +195,14 @@ fn check_port(key: &str, addr: SocketAddr) -> Result<(), String> {
     }
 }
 
-fn within(key: &str, value: u64, (least, most): (u64, u64)) -> Result<(), String> {
+pub(super) fn within(key: &str, value: u64, (least, most): (u64, u64)) -> Result<(), String> {
     match (least..=most).contains(&value) {
         true => Ok(()),
         false => Err(format!("{key} = {value} must be {least} to {most}")),
     }
 }
 
-fn resolve<const N: usize>(dir: &Path, paths: [&mut Option<PathBuf>; N]) {
+pub(super) fn resolve<const N: usize>(dir: &Path, paths: [&mut Option<PathBuf>; N]) {
     paths.into_iter().flatten().for_each(|path| absolute(dir, path));
 }
 

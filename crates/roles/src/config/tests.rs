@@ -79,6 +79,21 @@ fn documented_examples_are_valid() {
     read::<BlockManager>(&docs.join("block-manager.toml")).expect("block-manager.toml");
     read::<BlockServer>(&docs.join("block-server.toml")).expect("block-server.toml");
     read::<Frontend>(&docs.join("frontend.toml")).expect("frontend.toml");
+    read::<Gateway>(&docs.join("gateway.toml")).expect("gateway.toml");
+}
+
+#[test]
+fn gateways_are_checked() {
+    let text = "id = \"x1\"\nlisten = \"127.0.0.1:9000\"\nmasters = [\"127.0.0.1:7001\"]\n\
+                s3_keys = \"keys\"\n";
+    let mut config: Gateway = parse(text).expect("it is complete");
+    assert_eq!((config.copies, config.lock_ms, config.bodies_mib), (3, 800, 64));
+    config.resolve(Path::new("/etc/craton"));
+    assert_eq!(config.s3_keys, Path::new("/etc/craton/keys"));
+    refused::<Gateway>(&text.replace("127.0.0.1:9000", "10.0.0.1:9000"), "no loopback address");
+    refused::<Gateway>(&format!("{text}copies = 0"), "copies = 0");
+    refused::<Gateway>(&format!("{text}bodies_mib = 1"), "bodies_mib = 1");
+    refused::<Gateway>(&text.replace("s3_keys", "s3_key"), "unknown key `s3_key`");
 }
 
 #[test]
@@ -130,7 +145,7 @@ proptest! {
 
 #[test]
 fn levels_are_checked() {
-    use super::types::check_level;
+    use super::logging::check_level;
     assert!(check_level("info,master=debug").is_ok());
     assert!(check_level("off").is_ok());
     assert!(["loud", "", "info,master=loud"].iter().all(|bad| check_level(bad).is_err()));

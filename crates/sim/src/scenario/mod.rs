@@ -27,6 +27,7 @@ mod locks;
 mod many_bad;
 mod names;
 mod nbd;
+mod objects;
 mod operator;
 mod ownership_views;
 mod policies;
@@ -722,6 +723,8 @@ pub const SCENARIOS: &[Scenario] = &[
             "grey-server: an open chunk has left",
         ],
     },
+    objects::OBJECTS,
+    objects::RACES,
     bad_client::SCENARIO,
     many_bad::SCENARIO,
     Scenario {

@@ -99,6 +99,8 @@ scenarios! {
     locks "locks",
     many_bad "many-bad",
     names "names",
+    object_races "object-races",
+    objects "objects",
     policies "policies",
     repair_latent "repair-latent",
     repair_quiet "repair-quiet",

@@ -1,0 +1,165 @@
+//! The object service of `craton up`: its owner, its gateway, and the key of its administrator.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use object_gateway::{Gateway, GatewayConfig, KeyFile};
+use object_index::ServiceHandle;
+use object_proto::{Error, Identity, User, UserId};
+use roles::config;
+use roles::object::{self, ObjectRole};
+use runtime::{Duration, Env};
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::replace_file;
+use crate::exit::{Failure, io};
+
+/// Name of the file with the administrator's access key, in the cluster's directory.
+const ACCESS: &str = "s3.json";
+/// Name of the administrator.
+const ADMIN: &str = "admin";
+/// Characters of access keys and of their secrets, as S3's have.
+const KEY_CHARS: usize = 20;
+const SECRET_CHARS: usize = 40;
+/// Between two looks whether this process owns the objects.
+const PAUSE: Duration = Duration::from_millis(10);
+/// Bytes of the file at most.
+const FILE_MAX: u64 = 64 << 10;
+
+/// How clients reach S3: the content of `s3.json`.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Access {
+    /// `http://ADDRESS`.
+    pub endpoint: String,
+    /// The region.
+    pub region: String,
+    /// The administrator's access key.
+    pub access_key: String,
+    /// Its secret.
+    pub secret_key: String,
+}
+
+/// A running object service.
+pub struct Objects {
+    role: ObjectRole,
+    gateway: Gateway,
+    /// How its administrator reaches it.
+    pub access: Access,
+    /// The administrator's key was made by this start.
+    pub is_new: bool,
+}
+
+impl Objects {
+    /// Ends the service: requests that are under way first.
+    pub async fn stop(self, env: &Env) {
+        let gateway = self.gateway;
+        // It waits for its threads.
+        let _ = env.blocking("stop s3", move || gateway.stop()).await;
+        self.role.stop().await;
+    }
+}
+
+/// Starts the service of a cluster's directory; ends when objects are served.
+pub async fn start(env: &Env, dir: &Path, config: &config::Gateway) -> Result<Objects, Failure> {
+    let keys = KeyFile::load(&config.s3_keys).map_err(|error| {
+        Failure::setup(format!("{error} (no other file of keys opens what this one has wrapped)"))
+    })?;
+    let keys = Arc::new(keys);
+    let role = object::start(env, config).await?;
+    while !role.owner().leads() {
+        env.sleep(PAUSE).await;
+    }
+    let (access, is_new) = administrator(env, dir, config, (&role, &keys)).await?;
+    let settings = GatewayConfig {
+        listen: vec![config.listen],
+        domains: config.domains.clone(),
+        region: config.region.clone(),
+        connections_max: config.connections as usize,
+        memory_bytes: config::mib(config.bodies_mib),
+        request_nonce: env.random_u64(),
+        ..GatewayConfig::default()
+    };
+    let backend = Arc::new(ServiceHandle::new(role.service()));
+    let gateway = Gateway::start(settings, backend, keys)
+        .map_err(|error| Failure::setup(error.to_string()))?;
+    gateway.set_ready(true);
+    Ok(Objects { role, gateway, access, is_new })
+}
+
+/// The administrator's access. It is written before the user is made: a start that was broken off
+/// between the two goes on with the same key.
+async fn administrator(
+    env: &Env,
+    dir: &Path,
+    config: &config::Gateway,
+    (role, keys): (&ObjectRole, &KeyFile),
+) -> Result<(Access, bool), Failure> {
+    let service = role.service();
+    let path = dir.join(ACCESS);
+    let endpoint = format!("http://{}", config.listen);
+    let known = read(&path)?;
+    let mut access = known.unwrap_or_else(|| Access {
+        endpoint: endpoint.clone(),
+        region: config.region.clone(),
+        access_key: format!(
+            "CR{}",
+            random_text(env, b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", KEY_CHARS - 2)
+        ),
+        secret_key: random_text(
+            env,
+            b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/",
+            SECRET_CHARS,
+        ),
+    });
+    access.endpoint = endpoint;
+    access.region.clone_from(&config.region);
+    let mut text = serde_json::to_string_pretty(&access)
+        .map_err(|error| Failure::failed(format!("cannot write JSON: {error}")))?;
+    text.push('\n');
+    replace_file(&path, text.as_bytes(), 0o600)?;
+    let refused = |error: Error| Failure::failed(format!("S3's administrator: {error}"));
+    if service.access_key(&access.access_key).await.map_err(refused)?.is_some() {
+        return Ok((access, false));
+    }
+    let mut nonce = [0; 12];
+    env.fill_secret(&mut nonce);
+    let user = User {
+        // The same behind a loss of the file: it gets another key of the same user.
+        id: UserId::new(format!("{:064x}", role.cluster().get())),
+        name: ADMIN.to_owned(),
+        display_name: ADMIN.to_owned(),
+        admin: true,
+    };
+    let wrapped_secret = keys.wrap(&access.access_key, &access.secret_key, nonce);
+    let access_key = access.access_key.clone();
+    service.create_user(Identity { user, access_key, wrapped_secret }).await.map_err(refused)?;
+    Ok((access, true))
+}
+
+/// Reads the administrator's access of a cluster's directory; none if there is no file.
+pub fn read(path: &Path) -> Result<Option<Access>, Failure> {
+    let len = match std::fs::metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        facts => facts.map_err(|error| io("read", path, &error))?.len(),
+    };
+    let damaged = |what: &str| {
+        Failure::setup(format!(
+            "{} is damaged ({what}): restore it; it has the administrator's key of S3",
+            path.display()
+        ))
+    };
+    if len > FILE_MAX {
+        return Err(damaged("it is too long"));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| io("read", path, &error))?;
+    serde_json::from_str(&text).map(Some).map_err(|error| damaged(&error.to_string()))
+}
+
+/// Random characters of an alphabet whose length is a power of two.
+fn random_text(env: &Env, alphabet: &[u8], count: usize) -> String {
+    debug_assert!(alphabet.len().is_power_of_two());
+    let mut raw = vec![0; count];
+    env.fill_secret(&mut raw);
+    raw.iter().map(|byte| alphabet[usize::from(*byte) % alphabet.len()] as char).collect()
+}

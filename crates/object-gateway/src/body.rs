@@ -1,0 +1,351 @@
+//! [`GuardedBody`]: a request's body as s3s reads it. Memory is claimed before the first byte is
+//! read, which is after signature and access were checked; a body that stalls ends; its framing is
+//! checked, and the digests of documents, which s3s does not check.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{EXPECT, HeaderMap};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use object_proto::ChecksumKind;
+use s3s::crypto::{Checksum as _, Sha256};
+use tokio::time::{Instant, Sleep};
+
+use crate::budget::{Budget, Claim};
+use crate::chunked::Scanner;
+use crate::context::RequestContext;
+use crate::digest::{Digest, Expected};
+use crate::head::{BodyFacts, Framing};
+use crate::hex;
+use crate::limits::{DRAIN_MAX, DRAIN_TIME, PUT_BUFFER, XML_MAX};
+use crate::reply::Refusal;
+
+/// Bytes of a signed chunk that need no claim of their own: what many clients send.
+const SMALL_CHUNK: usize = 64 << 10;
+
+/// The body ended before its time; the cause is in the request's context.
+#[derive(Debug)]
+pub struct BodyFailed;
+
+impl std::fmt::Display for BodyFailed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the request's body failed")
+    }
+}
+
+impl std::error::Error for BodyFailed {}
+
+/// Times that a body is held to.
+#[derive(Clone, Copy, Debug)]
+pub struct BodyTimes {
+    /// Without a byte.
+    pub stall: Duration,
+    /// For its share of memory.
+    pub claim: Duration,
+}
+
+type Claiming = Pin<Box<dyn Future<Output = Option<Claim>> + Send>>;
+
+/// A request's body.
+pub struct GuardedBody {
+    /// There until this is dropped.
+    incoming: Option<Incoming>,
+    facts: BodyFacts,
+    headers: HeaderMap,
+    context: Arc<RequestContext>,
+    budget: Budget,
+    times: BodyTimes,
+    started: bool,
+    ended: bool,
+    claiming: Option<Claiming>,
+    claims: Vec<Claim>,
+    /// Bytes claimed for signed chunks.
+    chunk_claimed: usize,
+    scanner: Option<Scanner>,
+    document: Option<Document>,
+    pending: VecDeque<Bytes>,
+    stall: Pin<Box<Sleep>>,
+}
+
+impl GuardedBody {
+    /// The body of a request with these headers.
+    pub fn new(
+        incoming: Incoming,
+        facts: BodyFacts,
+        headers: HeaderMap,
+        context: Arc<RequestContext>,
+        budget: Budget,
+        times: BodyTimes,
+    ) -> GuardedBody {
+        let scanner = match facts.framing {
+            Framing::Plain => None,
+            Framing::Chunked { signed, len } => Some(Scanner::new(signed, len)),
+        };
+        GuardedBody {
+            incoming: Some(incoming),
+            facts,
+            headers,
+            context,
+            budget,
+            times,
+            started: false,
+            ended: false,
+            claiming: None,
+            claims: Vec::new(),
+            chunk_claimed: SMALL_CHUNK,
+            scanner,
+            document: None,
+            pending: VecDeque::new(),
+            stall: Box::pin(tokio::time::sleep(times.stall)),
+        }
+    }
+
+    fn restart_stall(&mut self) {
+        let deadline = Instant::now() + self.times.stall;
+        self.stall.as_mut().reset(deadline);
+    }
+
+    fn start(&mut self) -> Result<(), Refusal> {
+        self.started = true;
+        self.restart_stall();
+        let len = self.facts.content_len().unwrap_or(u64::MAX);
+        let is_content = self.context.is_content();
+        if !is_content {
+            if len > XML_MAX as u64 {
+                return Err(Refusal::new("MaxMessageLengthExceeded", "Your request was too big."));
+            }
+            if self.facts.framing == Framing::Plain {
+                self.document = Some(Document::new(&self.headers, len)?);
+            }
+        }
+        let window = if is_content { PUT_BUFFER } else { XML_MAX };
+        let window = usize::try_from(len).unwrap_or(usize::MAX).min(window);
+        if window > 0 {
+            self.claim(window);
+        }
+        Ok(())
+    }
+
+    fn claim(&mut self, len: usize) {
+        let (budget, time) = (self.budget.clone(), self.times.claim);
+        self.claiming = Some(Box::pin(async move { budget.claim(len, time).await }));
+    }
+
+    fn receive(&mut self, data: Bytes) -> Result<(), Refusal> {
+        self.restart_stall();
+        if let Some(document) = &mut self.document {
+            document.receive(&data)?;
+        }
+        let Some(scanner) = &mut self.scanner else {
+            self.pending.push_back(data);
+            return Ok(());
+        };
+        scanner.feed(data, &mut self.pending)?;
+        let held = scanner.held();
+        if held > self.chunk_claimed {
+            let more = held - self.chunk_claimed;
+            self.chunk_claimed = held;
+            self.claim(more);
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), Refusal> {
+        self.ended = true;
+        self.scanner.as_ref().map_or(Ok(()), Scanner::end)
+    }
+
+    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Refusal>>> {
+        loop {
+            if let Some(claiming) = &mut self.claiming {
+                let claim = ready!(claiming.as_mut().poll(cx));
+                self.claiming = None;
+                match claim {
+                    Some(claim) => self.claims.push(claim),
+                    None => return Poll::Ready(Some(Err(busy()))),
+                }
+                self.restart_stall();
+            }
+            if !self.started {
+                self.start()?;
+                continue;
+            }
+            if let Some(data) = self.pending.pop_front() {
+                return Poll::Ready(Some(Ok(data)));
+            }
+            if self.ended {
+                return Poll::Ready(None);
+            }
+            let Some(incoming) = &mut self.incoming else { return Poll::Ready(None) };
+            match Pin::new(incoming).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    // Trailers of HTTP mean nothing here.
+                    if let Ok(data) = frame.into_data() {
+                        self.receive(data)?;
+                    }
+                }
+                Poll::Ready(Some(Err(_))) => {
+                    let message = "The body ended before its last byte.";
+                    return Poll::Ready(Some(Err(Refusal::new("IncompleteBody", message))));
+                }
+                Poll::Ready(None) => self.end()?,
+                Poll::Pending => {
+                    ready!(self.stall.as_mut().poll(cx));
+                    let message = "Your socket connection to the server was not read from or \
+                                   written to within the timeout period. Idle connections will be \
+                                   closed.";
+                    return Poll::Ready(Some(Err(Refusal::new("RequestTimeout", message))));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for GuardedBody {
+    fn drop(&mut self) {
+        // A client that waits for leave to send its body does not need to be read from.
+        let waits = !self.started && self.headers.contains_key(EXPECT);
+        if let Some(incoming) = self.incoming.take()
+            && !waits
+        {
+            drain(incoming);
+        }
+    }
+}
+
+/// Reads the rest of a body that is not used, within bounds. A connection that is closed before its
+/// client has sent all is reset, and the client sees that instead of the answer.
+pub fn drain(mut incoming: Incoming) {
+    // There is none when the gateway's thread ends.
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+    if incoming.is_end_stream() {
+        return;
+    }
+    runtime.spawn(async move {
+        let mut left = DRAIN_MAX;
+        let all = poll_fn(|cx| {
+            loop {
+                let frame = ready!(Pin::new(&mut incoming).poll_frame(cx));
+                let Some(Ok(frame)) = frame else { return Poll::Ready(()) };
+                let len = frame.data_ref().map_or(0, Bytes::len);
+                let Some(rest) = left.checked_sub(len) else { return Poll::Ready(()) };
+                left = rest;
+            }
+        });
+        let _ = tokio::time::timeout(DRAIN_TIME, all).await; // The rest is the client's loss.
+    });
+}
+
+impl Body for GuardedBody {
+    type Data = Bytes;
+    type Error = BodyFailed;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyFailed>>> {
+        let data = ready!(self.poll_data(cx));
+        Poll::Ready(data.map(|data| {
+            data.map(Frame::data).map_err(|refusal| {
+                self.pending.clear();
+                self.ended = true;
+                self.context.fail(refusal);
+                BodyFailed
+            })
+        }))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.facts.sent_len == Some(0)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match (self.facts.framing, self.facts.sent_len) {
+            (Framing::Plain, Some(len)) => SizeHint::with_exact(len),
+            _ => SizeHint::new(),
+        }
+    }
+}
+
+fn busy() -> Refusal {
+    Refusal::new("SlowDown", "Please reduce your request rate: the gateway's memory is in use.")
+}
+
+/// Digests of a document, which s3s reads as a whole and hands to its parser unchecked.
+struct Document {
+    left: u64,
+    /// Bytes of `<!` that were just seen.
+    mark: u8,
+    expected: Expected,
+    digest: Option<Digest>,
+    sha256: Option<(Sha256, Vec<u8>)>,
+}
+
+impl Document {
+    fn new(headers: &HeaderMap, len: u64) -> Result<Document, Refusal> {
+        let expected = Expected::of(headers)?;
+        let payload = headers.get("x-amz-content-sha256").and_then(|value| value.to_str().ok());
+        let sha256 = payload.and_then(hex::decode).filter(|bytes| bytes.len() == 32);
+        let digest = expected
+            .is_given()
+            .then(|| Digest::new(expected.kind().unwrap_or(ChecksumKind::Crc32)));
+        let sha256 = sha256.map(|bytes| (Sha256::new(), bytes));
+        Ok(Document { left: len, mark: 0, expected, digest, sha256 })
+    }
+
+    /// Takes the next bytes, and compares when they are the last ones: s3s may not ask for the end.
+    fn receive(&mut self, data: &[u8]) -> Result<(), Refusal> {
+        self.left = self.left.saturating_sub(data.len() as u64);
+        data.iter().try_for_each(|&byte| self.check_mark(byte))?;
+        if let Some((hasher, _)) = &mut self.sha256 {
+            hasher.update(data);
+        }
+        if let Some(digest) = &mut self.digest {
+            digest.update(data);
+        }
+        if self.left > 0 {
+            return Ok(());
+        }
+        if let Some((hasher, wanted)) = self.sha256.take()
+            && hasher.finalize()[..] != wanted
+        {
+            return Err(sha256_mismatch());
+        }
+        match self.digest.take() {
+            Some(digest) => self.expected.check(&digest.finish()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Document {
+    /// s3s passes over CDATA, so that a key would be cut to another one, and over the definitions
+    /// of entities: what begins with `<!` and is no comment is refused.
+    fn check_mark(&mut self, byte: u8) -> Result<(), Refusal> {
+        self.mark = match (self.mark, byte) {
+            (2, b'-') => 0,
+            (2, _) => {
+                let message = "Neither CDATA nor a document type is accepted in XML here.";
+                return Err(Refusal::new("MalformedXML", message));
+            }
+            (1, b'!') => 2,
+            (_, b'<') => 1,
+            _ => 0,
+        };
+        Ok(())
+    }
+}
+
+/// The signed digest of a body is not that of its bytes.
+pub fn sha256_mismatch() -> Refusal {
+    Refusal::new(
+        "XAmzContentSHA256Mismatch",
+        "The provided 'x-amz-content-sha256' header does not match what was computed.",
+    )
+}

@@ -1,0 +1,56 @@
+//! [`RequestContext`]: what the front, a request's body and its operation know of each other, past
+//! s3s, which passes it on as an extension.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::reply::Refusal;
+
+/// A request under way.
+#[derive(Debug)]
+pub struct RequestContext {
+    content_len: Option<u64>,
+    failure: Mutex<Option<Refusal>>,
+    is_content: AtomicBool,
+}
+
+impl RequestContext {
+    /// Whose body has a content of that length, if it is known.
+    pub fn new(content_len: Option<u64>) -> RequestContext {
+        let is_content = AtomicBool::new(false);
+        RequestContext { content_len, failure: Mutex::new(None), is_content }
+    }
+
+    /// Bytes of the content, without the framing of chunks. s3s knows them only where the client
+    /// sent a `Content-Length`.
+    pub fn content_len(&self) -> Option<u64> {
+        self.content_len
+    }
+
+    /// The body is the content of an object, not a document that s3s reads as a whole. Called
+    /// before the body is read.
+    pub fn begin_content(&self) {
+        self.is_content.store(true, Ordering::Relaxed);
+    }
+
+    /// See [`RequestContext::begin_content`].
+    pub fn is_content(&self) -> bool {
+        self.is_content.load(Ordering::Relaxed)
+    }
+
+    /// Notes why the body failed; the first cause counts. s3s makes an internal error of it.
+    pub fn fail(&self, refusal: Refusal) {
+        let mut failure = self.failure.lock().expect("no panic while it is held");
+        failure.get_or_insert(refusal);
+    }
+
+    /// Why the body failed.
+    pub fn failure(&self) -> Option<Refusal> {
+        self.failure.lock().expect("no panic while it is held").clone()
+    }
+}
+
+/// An answer has a part of an object only: an extension of responses, as s3s takes no status of an
+/// operation for HEAD.
+#[derive(Clone, Copy, Debug)]
+pub struct PartOnly;

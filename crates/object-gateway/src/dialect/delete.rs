@@ -1,0 +1,95 @@
+//! DeleteObject and DeleteObjects.
+
+use futures_util::{StreamExt, stream};
+use object_proto::{Bucket, Conditions, Etag, ObjectKey, Tags, Target};
+use s3s::dto::{
+    DeleteObjectInput, DeleteObjectOutput, DeleteObjectsInput, DeleteObjectsOutput, DeletedObject,
+    Error, ObjectIdentifier,
+};
+use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
+
+use super::put::{check_wishes, conditions_of};
+use super::state::{State, bucket_of, check_version, not_implemented, target_of};
+use crate::digest::Expected;
+use crate::errors::{refused, s3_error};
+use crate::limits::{DELETE_MAX, DELETES_INFLIGHT};
+
+/// Deletes an object.
+pub async fn delete_object(
+    state: &State,
+    request: S3Request<DeleteObjectInput>,
+) -> S3Result<S3Response<DeleteObjectOutput>> {
+    check_wishes(&request.headers)?;
+    check_version(request.input.version_id.as_deref())?;
+    let target = target_of(&request, &request.input.key)?;
+    let conditions = conditions_of(request.input.if_match.as_ref(), None);
+    state.backend.delete(target, conditions).await.map_err(s3_error)?;
+    Ok(S3Response::new(DeleteObjectOutput::default()))
+}
+
+/// Deletes many objects. Each key has an outcome of its own.
+pub async fn delete_objects(
+    state: &State,
+    request: S3Request<DeleteObjectsInput>,
+) -> S3Result<S3Response<DeleteObjectsOutput>> {
+    check_wishes(&request.headers)?;
+    // The digest itself was checked as the document came in.
+    if !Expected::of(&request.headers).map_err(refused)?.is_given() {
+        return Err(S3Error::with_message(
+            S3ErrorCode::InvalidRequest,
+            "Missing required header for this request: Content-MD5 OR x-amz-checksum-*",
+        ));
+    }
+    let bucket = bucket_of(&request)?.clone();
+    let delete = request.input.delete;
+    if delete.objects.is_empty() || delete.objects.len() > DELETE_MAX {
+        return Err(S3Error::with_message(
+            S3ErrorCode::MalformedXML,
+            "The XML you provided was not well-formed or did not validate against our published \
+             schema",
+        ));
+    }
+    let is_quiet = delete.quiet == Some(true);
+    let outcomes = stream::iter(delete.objects).map(|object| async {
+        let outcome = delete_one(state, &bucket, &object).await;
+        (object, outcome)
+    });
+    let outcomes: Vec<_> = outcomes.buffered(DELETES_INFLIGHT).collect().await;
+    let (mut deleted, mut errors) = (Vec::new(), Vec::new());
+    for (object, outcome) in outcomes {
+        let (key, version_id) = (Some(object.key), object.version_id);
+        match outcome {
+            Ok(()) if is_quiet => {}
+            Ok(()) => deleted.push(DeletedObject { key, version_id, ..DeletedObject::default() }),
+            Err(error) => errors.push(Error {
+                code: Some(error.code().as_str().to_owned()),
+                key,
+                message: error.message().map(str::to_owned),
+                version_id,
+            }),
+        }
+    }
+    Ok(S3Response::new(DeleteObjectsOutput {
+        deleted: Some(deleted),
+        errors: Some(errors),
+        ..DeleteObjectsOutput::default()
+    }))
+}
+
+async fn delete_one(state: &State, bucket: &Bucket, object: &ObjectIdentifier) -> S3Result<()> {
+    check_version(object.version_id.as_deref())?;
+    if object.last_modified_time.is_some() || object.size.is_some() {
+        return Err(not_implemented("A condition on time or size"));
+    }
+    let key = ObjectKey::new(object.key.as_str()).map_err(|error| match object.key.len() {
+        0 => S3Error::with_message(S3ErrorCode::UserKeyMustBeSpecified, error.0),
+        _ => S3Error::with_message(S3ErrorCode::KeyTooLongError, "Your key is too long"),
+    })?;
+    let if_match = object.e_tag.as_ref().map(|tag| match tag.value() {
+        "*" => Tags::Any,
+        value => Tags::Of(vec![Etag::new(value)]),
+    });
+    let conditions = Conditions { if_match, if_none_match: None };
+    let target = Target { bucket: bucket.id, key };
+    state.backend.delete(target, conditions).await.map(|_| ()).map_err(s3_error)
+}

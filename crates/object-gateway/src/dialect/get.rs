@@ -1,0 +1,326 @@
+//! GetObject and HeadObject.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use http::StatusCode;
+use http::header::{
+    ACCEPT_RANGES, CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LANGUAGE,
+};
+use http::header::{CONTENT_RANGE, CONTENT_TYPE, ETAG, EXPIRES, LAST_MODIFIED};
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+use object_proto::{Metadata, ObjectInfo};
+use s3s::dto::{
+    ChecksumMode, ChecksumType, ETag, ETagCondition, GetObjectInput, GetObjectOutput,
+    HeadObjectInput, HeadObjectOutput, StreamingBlob, Timestamp, TimestampFormat,
+};
+use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
+
+use super::download::Download;
+use super::put::SYSTEM_HEADERS;
+use super::state::{State, check_version, modified, not_implemented, target_of};
+use crate::context::PartOnly;
+use crate::digest::text_of;
+use crate::errors::{coded, s3_error};
+
+/// Type of content that none was given for, as in S3.
+const DEFAULT_TYPE: &str = "binary/octet-stream";
+
+/// What GET and HEAD ask for.
+struct Ask<'a> {
+    if_match: Option<&'a ETagCondition>,
+    if_none_match: Option<&'a ETagCondition>,
+    if_modified_since: Option<&'a Timestamp>,
+    if_unmodified_since: Option<&'a Timestamp>,
+    range: Option<&'a s3s::dto::Range>,
+    part_number: Option<i32>,
+    checksum_mode: Option<&'a ChecksumMode>,
+    version_id: Option<&'a str>,
+}
+
+/// Reads an object.
+pub async fn get_object(
+    state: &State,
+    request: S3Request<GetObjectInput>,
+) -> S3Result<S3Response<GetObjectOutput>> {
+    let input = &request.input;
+    let ask = Ask {
+        if_match: input.if_match.as_ref(),
+        if_none_match: input.if_none_match.as_ref(),
+        if_modified_since: input.if_modified_since.as_ref(),
+        if_unmodified_since: input.if_unmodified_since.as_ref(),
+        range: input.range.as_ref(),
+        part_number: input.part_number,
+        checksum_mode: input.checksum_mode.as_ref(),
+        version_id: input.version_id.as_deref(),
+    };
+    check_ask(&ask, &request.headers)?;
+    let target = target_of(&request, &input.key)?;
+    let found = state.backend.get(target).await.map_err(s3_error)?;
+    let mut answer = Answer::decide(&ask, &found.info)?;
+    let overrides = Overrides {
+        cache_control: input.response_cache_control.as_deref(),
+        content_disposition: input.response_content_disposition.as_deref(),
+        content_encoding: input.response_content_encoding.as_deref(),
+        content_language: input.response_content_language.as_deref(),
+        content_type: input.response_content_type.as_deref(),
+        expires: input.response_expires.as_ref(),
+    };
+    overrides.apply(&mut answer.headers)?;
+    let content = Arc::from(found.content);
+    let download =
+        Download::begin(content, answer.range.clone(), state.budget.clone(), state.claim_time);
+    let output = GetObjectOutput {
+        body: Some(StreamingBlob::new(download.await?)),
+        content_length: Some(answer.len()),
+        ..GetObjectOutput::default()
+    };
+    Ok(answer.respond(output))
+}
+
+/// Reads an object's facts.
+pub async fn head_object(
+    state: &State,
+    request: S3Request<HeadObjectInput>,
+) -> S3Result<S3Response<HeadObjectOutput>> {
+    let input = &request.input;
+    let ask = Ask {
+        if_match: input.if_match.as_ref(),
+        if_none_match: input.if_none_match.as_ref(),
+        if_modified_since: input.if_modified_since.as_ref(),
+        if_unmodified_since: input.if_unmodified_since.as_ref(),
+        range: input.range.as_ref(),
+        part_number: input.part_number,
+        checksum_mode: input.checksum_mode.as_ref(),
+        version_id: input.version_id.as_deref(),
+    };
+    check_ask(&ask, &request.headers)?;
+    let target = target_of(&request, &input.key)?;
+    let info = state.backend.head(target).await.map_err(s3_error)?;
+    let mut answer = Answer::decide(&ask, &info)?;
+    let overrides = Overrides {
+        cache_control: input.response_cache_control.as_deref(),
+        content_disposition: input.response_content_disposition.as_deref(),
+        content_encoding: input.response_content_encoding.as_deref(),
+        content_language: input.response_content_language.as_deref(),
+        content_type: input.response_content_type.as_deref(),
+        expires: input.response_expires.as_ref(),
+    };
+    overrides.apply(&mut answer.headers)?;
+    let output =
+        HeadObjectOutput { content_length: Some(answer.len()), ..HeadObjectOutput::default() };
+    Ok(answer.respond(output))
+}
+
+fn check_ask(ask: &Ask<'_>, headers: &HeaderMap) -> S3Result<()> {
+    check_version(ask.version_id)?;
+    if headers.keys().any(|name| name.as_str().starts_with("x-amz-server-side-encryption")) {
+        return Err(not_implemented("Server-side encryption"));
+    }
+    if ask.part_number.is_some() && ask.range.is_some() {
+        return Err(S3Error::with_message(
+            S3ErrorCode::InvalidRequest,
+            "Cannot specify both Range header and partNumber query parameter",
+        ));
+    }
+    Ok(())
+}
+
+/// The head of an answer, and the part of the content.
+struct Answer {
+    range: Range<u64>,
+    is_part: bool,
+    headers: HeaderMap,
+}
+
+impl Answer {
+    fn decide(ask: &Ask<'_>, info: &ObjectInfo) -> S3Result<Answer> {
+        check_conditions(ask, info)?;
+        let size = info.object.size;
+        let part = part_of(ask, size)?;
+        let is_part = part.is_some();
+        let range = part.unwrap_or(0..size);
+        let mut headers = facts_headers(info)?;
+        if is_part {
+            let text = format!("bytes {}-{}/{size}", range.start, range.end.saturating_sub(1));
+            headers.insert(CONTENT_RANGE, header_value(&text)?);
+        }
+        let wants_checksum = ask.checksum_mode.is_some_and(|mode| mode.as_str() == "ENABLED");
+        if wants_checksum && range == (0..size) {
+            add_checksums(info, &mut headers)?;
+        }
+        Ok(Answer { range, is_part, headers })
+    }
+
+    fn len(&self) -> i64 {
+        i64::try_from(self.range.end - self.range.start).unwrap_or(i64::MAX)
+    }
+
+    fn respond<T>(self, output: T) -> S3Response<T> {
+        let mut response = S3Response::with_headers(output, self.headers);
+        if self.is_part {
+            response.extensions.insert(PartOnly);
+        }
+        response
+    }
+}
+
+/// The part of the content that is asked for; `None` for all of it.
+fn part_of(ask: &Ask<'_>, size: u64) -> S3Result<Option<Range<u64>>> {
+    match ask.part_number {
+        None => {}
+        Some(1) => return Ok((size > 0).then_some(0..size)),
+        Some(_) => {
+            return Err(coded(
+                "InvalidPartNumber",
+                StatusCode::RANGE_NOT_SATISFIABLE,
+                "The requested partnumber is not satisfiable",
+            ));
+        }
+    }
+    let Some(range) = ask.range else { return Ok(None) };
+    let part = range.check(size).ok().filter(|part| !part.is_empty());
+    part.map(Some).ok_or_else(|| {
+        let mut error = S3Error::with_message(
+            S3ErrorCode::InvalidRange,
+            "The requested range is not satisfiable",
+        );
+        if let Ok(value) = HeaderValue::from_str(&format!("bytes */{size}")) {
+            error.set_headers(HeaderMap::from_iter([
+                (CONTENT_RANGE, value),
+                (CONTENT_TYPE, HeaderValue::from_static("application/xml")),
+            ]));
+        }
+        error
+    })
+}
+
+/// Conditions in their order (RFC 9110, 13.2.2), as S3 holds them: a tag counts more than a time.
+fn check_conditions(ask: &Ask<'_>, info: &ObjectInfo) -> S3Result<()> {
+    let etag = info.object.facts.etag.as_str();
+    let matches = |condition: &ETagCondition| match condition {
+        ETagCondition::Any => true,
+        ETagCondition::ETag(tag) => tag.value() == etag,
+    };
+    let is_later = |time: &Timestamp| seconds(&modified(info.stamp)) > seconds(time);
+    let holds = match (ask.if_match, ask.if_unmodified_since) {
+        (Some(condition), _) => matches(condition),
+        (None, Some(time)) => !is_later(time),
+        (None, None) => true,
+    };
+    if !holds {
+        return Err(S3Error::with_message(
+            S3ErrorCode::PreconditionFailed,
+            "At least one of the pre-conditions you specified did not hold",
+        ));
+    }
+    let is_modified = match (ask.if_none_match, ask.if_modified_since) {
+        (Some(condition), _) => !matches(condition),
+        (None, Some(time)) => is_later(time),
+        (None, None) => true,
+    };
+    if is_modified {
+        return Ok(());
+    }
+    let mut error = S3Error::new(S3ErrorCode::NotModified);
+    error.set_headers(facts_headers(info)?);
+    Err(error)
+}
+
+/// Whole seconds, as HTTP's dates have.
+fn seconds(time: &Timestamp) -> i64 {
+    let mut text = Vec::new();
+    let format = TimestampFormat::EpochSeconds;
+    let written = time.format(format, &mut text).is_ok();
+    let text = std::str::from_utf8(&text).ok().filter(|_| written);
+    text.and_then(|text| text.split('.').next()?.parse().ok()).unwrap_or_default()
+}
+
+/// Headers of every answer on an object that is there.
+fn facts_headers(info: &ObjectInfo) -> S3Result<HeaderMap> {
+    let mut headers = HeaderMap::new();
+    let facts = &info.object.facts;
+    let etag = ETag::Strong(facts.etag.as_str().to_owned());
+    headers.insert(ETAG, etag.to_http_header().map_err(S3Error::internal_error)?);
+    headers.insert(LAST_MODIFIED, http_date(&modified(info.stamp))?);
+    headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(DEFAULT_TYPE));
+    for (name, value) in facts.metadata.iter() {
+        if SYSTEM_HEADERS.contains(&name) {
+            headers.insert(header_name(name)?, header_value(value)?);
+        } else if name.starts_with(Metadata::USER_PREFIX) {
+            headers.insert(header_name(name)?, header_value(&encoded_word(value))?);
+        }
+    }
+    Ok(headers)
+}
+
+/// A user's value as S3 shows it: with RFC 2047 where it is not ASCII.
+fn encoded_word(value: &str) -> String {
+    let is_plain = |c: char| c.is_ascii() && !c.is_ascii_control();
+    match value.chars().all(is_plain) {
+        true => value.to_owned(),
+        false => format!("=?UTF-8?B?{}?=", crate::base64::encode(value.as_bytes())),
+    }
+}
+
+fn add_checksums(info: &ObjectInfo, headers: &mut HeaderMap) -> S3Result<()> {
+    for checksum in &info.object.facts.checksums {
+        let name = crate::digest::header_of(checksum.kind);
+        headers.insert(name, header_value(&text_of(checksum))?);
+        let kind = match checksum.parts {
+            0 => ChecksumType::FULL_OBJECT,
+            _ => ChecksumType::COMPOSITE,
+        };
+        let name = HeaderName::from_static("x-amz-checksum-type");
+        headers.insert(name, HeaderValue::from_static(kind));
+    }
+    Ok(())
+}
+
+/// Headers that the query gives other values, with GET and HEAD.
+struct Overrides<'a> {
+    cache_control: Option<&'a str>,
+    content_disposition: Option<&'a str>,
+    content_encoding: Option<&'a str>,
+    content_language: Option<&'a str>,
+    content_type: Option<&'a str>,
+    expires: Option<&'a Timestamp>,
+}
+
+impl Overrides<'_> {
+    fn apply(&self, headers: &mut HeaderMap) -> S3Result<()> {
+        let texts = [
+            (CACHE_CONTROL, self.cache_control),
+            (CONTENT_DISPOSITION, self.content_disposition),
+            (CONTENT_ENCODING, self.content_encoding),
+            (CONTENT_LANGUAGE, self.content_language),
+            (CONTENT_TYPE, self.content_type),
+        ];
+        for (name, value) in texts {
+            if let Some(value) = value {
+                headers.insert(name, header_value(value)?);
+            }
+        }
+        if let Some(time) = self.expires {
+            headers.insert(EXPIRES, http_date(time)?);
+        }
+        Ok(())
+    }
+}
+
+fn http_date(time: &Timestamp) -> S3Result<HeaderValue> {
+    let mut text = Vec::new();
+    time.format(TimestampFormat::HttpDate, &mut text).map_err(S3Error::internal_error)?;
+    HeaderValue::from_bytes(&text).map_err(S3Error::internal_error)
+}
+
+fn header_name(name: &str) -> S3Result<HeaderName> {
+    HeaderName::from_bytes(name.as_bytes()).map_err(S3Error::internal_error)
+}
+
+fn header_value(value: &str) -> S3Result<HeaderValue> {
+    HeaderValue::from_str(value).map_err(|_| {
+        S3Error::with_message(S3ErrorCode::InvalidArgument, "A header's value is not valid")
+    })
+}

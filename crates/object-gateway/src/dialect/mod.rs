@@ -1,0 +1,292 @@
+//! S3's operations, as s3s hands them on. All that is not here stays s3s's `NotImplemented`.
+
+mod bucket;
+mod delete;
+mod download;
+mod get;
+mod list;
+mod put;
+mod state;
+mod unset;
+
+use s3s::dto::*;
+use s3s::{S3, S3Request, S3Response, S3Result};
+
+pub use state::State;
+use unset::Setting;
+
+/// S3's operations on a backend.
+pub struct Dialect(pub State);
+
+#[async_trait::async_trait]
+impl S3 for Dialect {
+    async fn list_buckets(
+        &self,
+        request: S3Request<ListBucketsInput>,
+    ) -> S3Result<S3Response<ListBucketsOutput>> {
+        bucket::list_buckets(&self.0, request).await
+    }
+
+    async fn create_bucket(
+        &self,
+        request: S3Request<CreateBucketInput>,
+    ) -> S3Result<S3Response<CreateBucketOutput>> {
+        bucket::create_bucket(&self.0, request).await
+    }
+
+    async fn head_bucket(
+        &self,
+        request: S3Request<HeadBucketInput>,
+    ) -> S3Result<S3Response<HeadBucketOutput>> {
+        bucket::head_bucket(&self.0, &request)
+    }
+
+    async fn delete_bucket(
+        &self,
+        request: S3Request<DeleteBucketInput>,
+    ) -> S3Result<S3Response<DeleteBucketOutput>> {
+        bucket::delete_bucket(&self.0, request).await
+    }
+
+    async fn get_bucket_location(
+        &self,
+        request: S3Request<GetBucketLocationInput>,
+    ) -> S3Result<S3Response<GetBucketLocationOutput>> {
+        bucket::get_bucket_location(&self.0, &request)
+    }
+
+    async fn put_object(
+        &self,
+        request: S3Request<PutObjectInput>,
+    ) -> S3Result<S3Response<PutObjectOutput>> {
+        put::put_object(&self.0, request).await
+    }
+
+    async fn get_object(
+        &self,
+        request: S3Request<GetObjectInput>,
+    ) -> S3Result<S3Response<GetObjectOutput>> {
+        get::get_object(&self.0, request).await
+    }
+
+    async fn head_object(
+        &self,
+        request: S3Request<HeadObjectInput>,
+    ) -> S3Result<S3Response<HeadObjectOutput>> {
+        get::head_object(&self.0, request).await
+    }
+
+    async fn delete_object(
+        &self,
+        request: S3Request<DeleteObjectInput>,
+    ) -> S3Result<S3Response<DeleteObjectOutput>> {
+        delete::delete_object(&self.0, request).await
+    }
+
+    async fn delete_objects(
+        &self,
+        request: S3Request<DeleteObjectsInput>,
+    ) -> S3Result<S3Response<DeleteObjectsOutput>> {
+        delete::delete_objects(&self.0, request).await
+    }
+
+    async fn list_objects(
+        &self,
+        request: S3Request<ListObjectsInput>,
+    ) -> S3Result<S3Response<ListObjectsOutput>> {
+        list::list_objects(&self.0, request).await
+    }
+
+    async fn list_objects_v2(
+        &self,
+        request: S3Request<ListObjectsV2Input>,
+    ) -> S3Result<S3Response<ListObjectsV2Output>> {
+        list::list_objects_v2(&self.0, request).await
+    }
+
+    async fn get_bucket_acl(
+        &self,
+        request: S3Request<GetBucketAclInput>,
+    ) -> S3Result<S3Response<GetBucketAclOutput>> {
+        unset::bucket_acl(&request).map(S3Response::new)
+    }
+
+    async fn get_object_acl(
+        &self,
+        request: S3Request<GetObjectAclInput>,
+    ) -> S3Result<S3Response<GetObjectAclOutput>> {
+        unset::check_object(&self.0, &request, &request.input.key).await?;
+        unset::object_acl(&request).map(S3Response::new)
+    }
+
+    async fn get_bucket_ownership_controls(
+        &self,
+        _: S3Request<GetBucketOwnershipControlsInput>,
+    ) -> S3Result<S3Response<GetBucketOwnershipControlsOutput>> {
+        Ok(S3Response::new(unset::ownership_controls()))
+    }
+
+    async fn get_public_access_block(
+        &self,
+        _: S3Request<GetPublicAccessBlockInput>,
+    ) -> S3Result<S3Response<GetPublicAccessBlockOutput>> {
+        Ok(S3Response::new(unset::public_access_block()))
+    }
+
+    async fn get_bucket_versioning(
+        &self,
+        _: S3Request<GetBucketVersioningInput>,
+    ) -> S3Result<S3Response<GetBucketVersioningOutput>> {
+        Ok(S3Response::new(GetBucketVersioningOutput::default()))
+    }
+
+    async fn get_bucket_logging(
+        &self,
+        _: S3Request<GetBucketLoggingInput>,
+    ) -> S3Result<S3Response<GetBucketLoggingOutput>> {
+        Ok(S3Response::new(GetBucketLoggingOutput::default()))
+    }
+
+    async fn get_bucket_notification_configuration(
+        &self,
+        _: S3Request<GetBucketNotificationConfigurationInput>,
+    ) -> S3Result<S3Response<GetBucketNotificationConfigurationOutput>> {
+        Ok(S3Response::new(GetBucketNotificationConfigurationOutput::default()))
+    }
+
+    async fn get_bucket_accelerate_configuration(
+        &self,
+        _: S3Request<GetBucketAccelerateConfigurationInput>,
+    ) -> S3Result<S3Response<GetBucketAccelerateConfigurationOutput>> {
+        Ok(S3Response::new(GetBucketAccelerateConfigurationOutput::default()))
+    }
+
+    async fn get_bucket_request_payment(
+        &self,
+        _: S3Request<GetBucketRequestPaymentInput>,
+    ) -> S3Result<S3Response<GetBucketRequestPaymentOutput>> {
+        let payer = Some(Payer::from_static(Payer::BUCKET_OWNER));
+        Ok(S3Response::new(GetBucketRequestPaymentOutput { payer }))
+    }
+
+    async fn get_bucket_policy(
+        &self,
+        _: S3Request<GetBucketPolicyInput>,
+    ) -> S3Result<S3Response<GetBucketPolicyOutput>> {
+        Err(Setting::Policy.missing())
+    }
+
+    async fn get_bucket_policy_status(
+        &self,
+        _: S3Request<GetBucketPolicyStatusInput>,
+    ) -> S3Result<S3Response<GetBucketPolicyStatusOutput>> {
+        Err(Setting::Policy.missing())
+    }
+
+    async fn get_bucket_cors(
+        &self,
+        _: S3Request<GetBucketCorsInput>,
+    ) -> S3Result<S3Response<GetBucketCorsOutput>> {
+        Err(Setting::Cors.missing())
+    }
+
+    async fn get_bucket_lifecycle_configuration(
+        &self,
+        _: S3Request<GetBucketLifecycleConfigurationInput>,
+    ) -> S3Result<S3Response<GetBucketLifecycleConfigurationOutput>> {
+        Err(Setting::Lifecycle.missing())
+    }
+
+    async fn get_bucket_tagging(
+        &self,
+        _: S3Request<GetBucketTaggingInput>,
+    ) -> S3Result<S3Response<GetBucketTaggingOutput>> {
+        Err(Setting::Tagging.missing())
+    }
+
+    async fn get_bucket_encryption(
+        &self,
+        _: S3Request<GetBucketEncryptionInput>,
+    ) -> S3Result<S3Response<GetBucketEncryptionOutput>> {
+        Err(Setting::Encryption.missing())
+    }
+
+    async fn get_bucket_replication(
+        &self,
+        _: S3Request<GetBucketReplicationInput>,
+    ) -> S3Result<S3Response<GetBucketReplicationOutput>> {
+        Err(Setting::Replication.missing())
+    }
+
+    async fn get_bucket_website(
+        &self,
+        _: S3Request<GetBucketWebsiteInput>,
+    ) -> S3Result<S3Response<GetBucketWebsiteOutput>> {
+        Err(Setting::Website.missing())
+    }
+
+    async fn get_object_lock_configuration(
+        &self,
+        _: S3Request<GetObjectLockConfigurationInput>,
+    ) -> S3Result<S3Response<GetObjectLockConfigurationOutput>> {
+        Err(Setting::ObjectLock.missing())
+    }
+
+    async fn get_object_retention(
+        &self,
+        _: S3Request<GetObjectRetentionInput>,
+    ) -> S3Result<S3Response<GetObjectRetentionOutput>> {
+        Err(unset::no_lock())
+    }
+
+    async fn get_object_legal_hold(
+        &self,
+        _: S3Request<GetObjectLegalHoldInput>,
+    ) -> S3Result<S3Response<GetObjectLegalHoldOutput>> {
+        Err(unset::no_lock())
+    }
+
+    async fn get_object_tagging(
+        &self,
+        request: S3Request<GetObjectTaggingInput>,
+    ) -> S3Result<S3Response<GetObjectTaggingOutput>> {
+        unset::check_object(&self.0, &request, &request.input.key).await?;
+        Ok(S3Response::new(GetObjectTaggingOutput { tag_set: Vec::new(), version_id: None }))
+    }
+
+    async fn delete_bucket_policy(
+        &self,
+        _: S3Request<DeleteBucketPolicyInput>,
+    ) -> S3Result<S3Response<DeleteBucketPolicyOutput>> {
+        Ok(S3Response::new(DeleteBucketPolicyOutput {}))
+    }
+
+    async fn delete_bucket_cors(
+        &self,
+        _: S3Request<DeleteBucketCorsInput>,
+    ) -> S3Result<S3Response<DeleteBucketCorsOutput>> {
+        Ok(S3Response::new(DeleteBucketCorsOutput {}))
+    }
+
+    async fn delete_bucket_lifecycle(
+        &self,
+        _: S3Request<DeleteBucketLifecycleInput>,
+    ) -> S3Result<S3Response<DeleteBucketLifecycleOutput>> {
+        Ok(S3Response::new(DeleteBucketLifecycleOutput {}))
+    }
+
+    async fn delete_bucket_tagging(
+        &self,
+        _: S3Request<DeleteBucketTaggingInput>,
+    ) -> S3Result<S3Response<DeleteBucketTaggingOutput>> {
+        Ok(S3Response::new(DeleteBucketTaggingOutput {}))
+    }
+
+    async fn delete_object_tagging(
+        &self,
+        request: S3Request<DeleteObjectTaggingInput>,
+    ) -> S3Result<S3Response<DeleteObjectTaggingOutput>> {
+        unset::check_object(&self.0, &request, &request.input.key).await?;
+        Ok(S3Response::new(DeleteObjectTaggingOutput::default()))
+    }
+}

@@ -1,0 +1,114 @@
+//! S3's codes for what the backend answers.
+
+use object_proto::Error;
+use s3s::{S3Error, S3ErrorCode};
+
+use crate::reply::Refusal;
+
+/// S3's error for the backend's. Nothing of it shows where data lies.
+pub fn s3_error(error: Error) -> S3Error {
+    use S3ErrorCode as Code;
+    let text = error.to_string();
+    let with = |code| S3Error::with_message(code, text.clone());
+    match error {
+        Error::NoSuchBucket => {
+            S3Error::with_message(Code::NoSuchBucket, "The specified bucket does not exist")
+        }
+        Error::NoSuchKey => {
+            S3Error::with_message(Code::NoSuchKey, "The specified key does not exist.")
+        }
+        Error::BucketExists { own: true } => S3Error::with_message(
+            Code::BucketAlreadyOwnedByYou,
+            "Your previous request to create the named bucket succeeded and you already own it.",
+        ),
+        Error::BucketExists { own: false } => S3Error::with_message(
+            Code::BucketAlreadyExists,
+            "The requested bucket name is not available. The bucket namespace is shared by all \
+             users of the system. Please select a different name and try again.",
+        ),
+        Error::BucketNotEmpty => S3Error::with_message(
+            Code::BucketNotEmpty,
+            "The bucket you tried to delete is not empty",
+        ),
+        Error::TooManyBuckets => S3Error::with_message(
+            Code::TooManyBuckets,
+            "You have attempted to create more buckets than allowed",
+        ),
+        Error::Precondition => S3Error::with_message(
+            Code::PreconditionFailed,
+            "At least one of the pre-conditions you specified did not hold",
+        ),
+        Error::Busy { .. } | Error::Reroute | Error::SessionOver => with(Code::SlowDown),
+        Error::Unknown { .. } => with(Code::ServiceUnavailable),
+        Error::Full => coded("InsufficientStorage", http::StatusCode::INSUFFICIENT_STORAGE, text),
+        Error::Damaged { what } => {
+            tracing::warn!(%what, "stored bytes are damaged: a request was refused");
+            internal()
+        }
+        Error::Invalid { .. } | Error::NameTaken => with(Code::InvalidArgument),
+    }
+}
+
+/// S3's error for a defect or damage on this side.
+pub fn internal() -> S3Error {
+    S3Error::with_message(
+        S3ErrorCode::InternalError,
+        "We encountered an internal error. Please try again.",
+    )
+}
+
+/// The refusal as s3s's error.
+pub fn refused(refusal: Refusal) -> S3Error {
+    coded(refusal.code, refusal.status, refusal.message)
+}
+
+/// An error with a code that s3s may not know, or knows with another status.
+pub fn coded(
+    code: &'static str,
+    status: http::StatusCode,
+    message: impl Into<std::borrow::Cow<'static, str>>,
+) -> S3Error {
+    let Some(code) = S3ErrorCode::from_bytes(code.as_bytes()) else { return internal() };
+    let mut error = S3Error::with_message(code, message);
+    error.set_status_code(status);
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_error_has_its_code_and_status() {
+        let cause = String::new;
+        let cases = [
+            (Error::NoSuchBucket, "NoSuchBucket", 404),
+            (Error::NoSuchKey, "NoSuchKey", 404),
+            (Error::BucketExists { own: true }, "BucketAlreadyOwnedByYou", 409),
+            (Error::BucketExists { own: false }, "BucketAlreadyExists", 409),
+            (Error::BucketNotEmpty, "BucketNotEmpty", 409),
+            (Error::TooManyBuckets, "TooManyBuckets", 400),
+            (Error::Precondition, "PreconditionFailed", 412),
+            (Error::NameTaken, "InvalidArgument", 400),
+            (Error::Busy { cause: cause() }, "SlowDown", 503),
+            (Error::Unknown { cause: cause() }, "ServiceUnavailable", 503),
+            (Error::Reroute, "SlowDown", 503),
+            (Error::SessionOver, "SlowDown", 503),
+            (Error::Full, "InsufficientStorage", 507),
+            (Error::Damaged { what: cause() }, "InternalError", 500),
+            (Error::Invalid { message: cause() }, "InvalidArgument", 400),
+        ];
+        for (error, code, status) in cases {
+            let found = s3_error(error);
+            assert_eq!(found.code().as_str(), code);
+            assert_eq!(found.status_code().map(|status| status.as_u16()), Some(status), "{code}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_keeps_its_code_and_status() {
+        let error = refused(Refusal::new("XAmzContentSHA256Mismatch", "no"));
+        assert_eq!(error.code().as_str(), "XAmzContentSHA256Mismatch");
+        assert_eq!(error.status_code().map(|status| status.as_u16()), Some(400));
+    }
+}

@@ -1,0 +1,123 @@
+//! [`Front`]: what stands before s3s: pages for health, checks of heads, guards of bodies, and the
+//! completion of answers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use http::header::{EXPECT, HOST};
+use http::{Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use s3s::Body;
+use s3s::service::S3Service;
+
+use crate::body::{BodyTimes, GuardedBody, drain};
+use crate::budget::Budget;
+use crate::clock;
+use crate::conn::{Watch, WatchedBody};
+use crate::context::{PartOnly, RequestContext};
+use crate::head;
+use crate::hosts::Domains;
+use crate::reply::{Refusal, complete, page};
+
+/// Path of the page that answers as long as the process does.
+const LIVE: &str = "/_craton/live";
+/// Path of the page that answers 200 while requests can be served.
+const READY: &str = "/_craton/ready";
+
+/// Requests' way in.
+pub struct Front {
+    /// S3's dialect.
+    pub service: S3Service,
+    /// Hosts that name a bucket.
+    pub domains: Domains,
+    /// Memory for bodies.
+    pub budget: Budget,
+    /// Time limits of bodies.
+    pub times: BodyTimes,
+    /// Signatures of version 2 are taken.
+    pub allow_v2: bool,
+    /// Requests can be served.
+    pub ready: Arc<AtomicBool>,
+    /// ID of the next request.
+    pub next_id: AtomicU64,
+}
+
+impl Front {
+    /// Answers a request.
+    pub async fn serve(
+        &self,
+        request: Request<Incoming>,
+        watch: Arc<Watch>,
+    ) -> Response<WatchedBody> {
+        watch.begin_request();
+        let id = format!("{:016X}", self.next_id.fetch_add(1, Ordering::Relaxed));
+        let path = request.uri().path().to_owned();
+        let response = match self.page(&request) {
+            Some(page) => page,
+            None => self.serve_s3(request, &id).await,
+        };
+        complete(response, &id, &path).map(|body| WatchedBody::new(body, watch))
+    }
+
+    /// A page that is not S3's. A bucket's name cannot begin with an underscore.
+    fn page(&self, request: &Request<Incoming>) -> Option<Response<Body>> {
+        let path = request.uri().path();
+        if path != LIVE && path != READY {
+            return None;
+        }
+        let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+        if host.is_some_and(|host| self.domains.bucket_of(host).is_some()) {
+            return None; // A key of that bucket.
+        }
+        Some(match *request.method() {
+            Method::GET | Method::HEAD if path == LIVE => page(StatusCode::OK, "live\n"),
+            Method::GET | Method::HEAD if self.ready.load(Ordering::Relaxed) => {
+                page(StatusCode::OK, "ready\n")
+            }
+            Method::GET | Method::HEAD => page(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+            _ => page(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are answered\n"),
+        })
+    }
+
+    async fn serve_s3(&self, request: Request<Incoming>, id: &str) -> Response<Body> {
+        let (mut parts, incoming) = request.into_parts();
+        let facts = match head::check(&mut parts, clock::unix_seconds(), self.allow_v2) {
+            Ok(facts) => facts,
+            Err(refusal) => {
+                if !parts.headers.contains_key(EXPECT) {
+                    drain(incoming);
+                }
+                return refusal.response();
+            }
+        };
+        let context = Arc::new(RequestContext::new(facts.content_len()));
+        let body = GuardedBody::new(
+            incoming,
+            facts,
+            parts.headers.clone(),
+            context.clone(),
+            self.budget.clone(),
+            self.times,
+        );
+        parts.extensions.insert(context.clone());
+        let request = Request::from_parts(parts, Body::http_body_unsync(body));
+        let response = match self.service.call(request).await {
+            Ok(mut response) => {
+                if response.extensions().get::<PartOnly>().is_some() {
+                    *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+                }
+                response
+            }
+            Err(error) => {
+                let error: s3s::StdError = error.into();
+                tracing::warn!(request_id = %id, %error, "an answer could not be written");
+                Refusal::new("InternalError", "We encountered an internal error.").response()
+            }
+        };
+        match context.failure() {
+            // s3s makes an internal error of a body that failed.
+            Some(refusal) if !response.status().is_success() => refusal.response(),
+            _ => response,
+        }
+    }
+}

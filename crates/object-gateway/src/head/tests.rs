@@ -1,0 +1,114 @@
+use http::Request;
+use proptest::prelude::*;
+
+use super::*;
+
+type Pairs<'a> = &'a [(&'a str, &'a str)];
+
+fn parts(method: &str, uri: &str, headers: &[(&str, &str)]) -> Parts {
+    let mut request = Request::builder().method(method).uri(uri);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    request.body(()).expect("a request").into_parts().0
+}
+
+const NOW: u64 = 1_700_000_000;
+const SIGNED: (&str, &str) = (
+    "authorization",
+    "AWS4-HMAC-SHA256 Credential=a/20231114/r/s3/aws4_request, \
+     SignedHeaders=host;x-amz-content-sha256;x-amz-date, Signature=s",
+);
+
+fn checked(method: &str, uri: &str, headers: &[(&str, &str)]) -> Result<BodyFacts, &'static str> {
+    check(&mut parts(method, uri, headers), NOW, false).map_err(|refusal| refusal.code)
+}
+
+#[test]
+fn what_a_head_says_of_the_body_is_read() {
+    let plain = |sent_len| BodyFacts { framing: Framing::Plain, sent_len };
+    let chunked =
+        |signed, len, sent_len| BodyFacts { framing: Framing::Chunked { signed, len }, sent_len };
+    let cases: &[(Pairs<'_>, Result<BodyFacts, &str>)] = &[
+        (&[], Ok(plain(Some(0)))),
+        (&[("content-length", "5")], Ok(plain(Some(5)))),
+        (&[("transfer-encoding", "chunked")], Err("MissingContentLength")),
+        (&[("x-amz-content-sha256", "STREAMING-X")], Err("MissingContentLength")),
+        (
+            &[
+                ("x-amz-content-sha256", "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"),
+                ("x-amz-decoded-content-length", "5"),
+                ("content-length", "90"),
+            ],
+            Ok(chunked(true, 5, Some(90))),
+        ),
+        (
+            &[
+                ("x-amz-content-sha256", "STREAMING-UNSIGNED-PAYLOAD-TRAILER"),
+                ("x-amz-decoded-content-length", "5"),
+                ("transfer-encoding", "chunked"),
+            ],
+            Ok(chunked(false, 5, None)),
+        ),
+        (&[("x-amz-decoded-content-length", "-5")], Err("InvalidArgument")),
+        (&[("x-amz-decoded-content-length", "")], Err("InvalidArgument")),
+        (&[("content-encoding", "gzip, AWS-chunked")], Err("InvalidRequest")),
+    ];
+    for (headers, outcome) in cases {
+        assert_eq!(checked("PUT", "/b/k", headers), *outcome, "{headers:?}");
+    }
+}
+
+#[test]
+fn each_amz_header_must_be_signed() {
+    let host = ("host", "h");
+    let ok = checked("GET", "/", &[host, SIGNED, ("x-amz-date", "d"), ("other", "x")]);
+    assert!(ok.is_ok());
+    assert_eq!(checked("GET", "/", &[host, SIGNED, ("x-amz-meta-a", "d")]), Err("AccessDenied"));
+    let no_host = SIGNED.1.replace("host;", "");
+    assert_eq!(checked("GET", "/", &[host, ("authorization", &no_host)]), Err("AccessDenied"));
+    let capital = SIGNED.1.replace("host;", "Host;");
+    assert_eq!(checked("GET", "/", &[host, ("authorization", &capital)]), Err("AccessDenied"));
+}
+
+#[test]
+fn parameters_of_a_presigned_url_become_headers() {
+    let url = "/b/k?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=a/20231114/r/s3/aws4_request\
+               &X-Amz-Date=d&X-Amz-Expires=5&X-Amz-SignedHeaders=host&X-Amz-Signature=s\
+               &X-Amz-Meta-A=b%20c&x-amz-security-token=t";
+    let mut head = parts("PUT", url, &[("host", "h")]);
+    assert!(check(&mut head, NOW, false).is_ok());
+    let amz: Vec<_> = head.headers.keys().filter(|name| is_amz(name)).collect();
+    assert_eq!(amz, ["x-amz-meta-a"]);
+    assert_eq!(head.headers["x-amz-meta-a"], "b c");
+    assert_eq!(checked("PUT", &format!("{url}&x-amz-acl=%0A"), &[]), Err("InvalidArgument"));
+    assert_eq!(checked("PUT", &format!("{url}&x-amz-%20=a"), &[]), Err("InvalidArgument"));
+    let long = url.replace("Expires=5", "Expires=604801");
+    assert_eq!(checked("PUT", &long, &[]), Err("AuthorizationQueryParametersError"));
+}
+
+#[test]
+fn subresources_that_are_not_known_are_refused() {
+    assert!(checked("GET", "/b?versions&prefix=&delimiter=&response-expires=", &[]).is_ok());
+    assert!(checked("GET", "/b/k?unknown=x", &[]).is_ok());
+    assert_eq!(checked("DELETE", "/b?metadataConfiguration", &[]), Err("NotImplemented"));
+    assert_eq!(checked("PUT", "/b/k?new=", &[]), Err("NotImplemented"));
+    assert_eq!(checked("PUT", "/b/k?uploadId=1", &[]), Err("InvalidArgument"));
+}
+
+proptest! {
+    #[test]
+    fn any_head_is_decided(
+        query in "[ -~&&[^#<>\"]]{0,60}",
+        authorization in "(AWS4-HMAC-SHA256 |AWS |)[ -~]{0,80}",
+        names in proptest::collection::vec("(x-amz-[a-z]{1,8}|host|content-[a-z]{1,8})", 0..4),
+    ) {
+        let uri = format!("/b/k?{query}");
+        prop_assume!(uri.parse::<http::Uri>().is_ok());
+        let named = names.iter().map(|name| (name.as_str(), "v"));
+        let mut headers: Vec<(&str, &str)> = named.collect();
+        headers.push(("authorization", &authorization));
+        let _ = checked("PUT", &uri, &headers);
+        let _ = check(&mut parts("GET", &uri, &headers), NOW, true);
+    }
+}

@@ -1,0 +1,11 @@
+//! The gateway over HTTP, with a backend in memory behind it.
+
+mod bodies;
+mod buckets;
+mod client;
+mod heads;
+mod listing;
+mod model;
+mod objects;
+mod signatures;
+mod signer;

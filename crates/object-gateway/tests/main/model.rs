@@ -1,0 +1,285 @@
+//! A backend in memory, as simple as can be.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use object_gateway::KeyFile;
+use object_proto::{
+    AccessKey, Answer, Backend, Bucket, BucketId, BucketName, Conditions, Content, DataId, Error,
+    Found, ListPage, ListRequest, Listed, NewObject, ObjectData, ObjectFacts, ObjectInfo,
+    ObjectKey, Stamp, Target, Upload, User, UserId,
+};
+
+/// Time of the first commit, seconds since 1970.
+pub const FIRST_COMMIT_S: u64 = 1_700_000_000;
+
+type Objects = BTreeMap<ObjectKey, (ObjectInfo, Arc<Vec<u8>>)>;
+
+#[derive(Default)]
+struct Data {
+    keys: BTreeMap<String, AccessKey>,
+    buckets: BTreeMap<BucketName, Bucket>,
+    objects: BTreeMap<BucketId, Objects>,
+    commits: u64,
+    /// Answer of the next operations that are asked for data.
+    fault: Option<Error>,
+    /// Reads fail from this offset on.
+    read_until: Option<u64>,
+    /// Entries of a page at most.
+    page_max: Option<u32>,
+}
+
+/// The backend.
+#[derive(Clone, Default)]
+pub struct Model {
+    data: Arc<Mutex<Data>>,
+    /// Questions for access keys.
+    pub key_questions: Arc<AtomicUsize>,
+    /// Uploads that were begun.
+    pub uploads_begun: Arc<AtomicUsize>,
+    /// Contents that are being read.
+    pub contents_open: Arc<AtomicUsize>,
+}
+
+impl Model {
+    fn data(&self) -> MutexGuard<'_, Data> {
+        self.data.lock().expect("no panic while it is held")
+    }
+
+    /// Adds a user with an access key.
+    pub fn add_user(&self, name: &str, admin: bool, id: &str, secret: &str, file: &KeyFile) {
+        let user = User {
+            id: UserId::new(format!("id-{name}")),
+            name: name.to_owned(),
+            display_name: name.to_owned(),
+            admin,
+        };
+        let wrapped_secret = file.wrap(id, secret, [9; 12]);
+        let key = AccessKey { id: id.to_owned(), user, wrapped_secret, enabled: true };
+        self.data().keys.insert(id.to_owned(), key);
+    }
+
+    /// Switches a key on or off.
+    pub fn enable(&self, id: &str, enabled: bool) {
+        if let Some(key) = self.data().keys.get_mut(id) {
+            key.enabled = enabled;
+        }
+    }
+
+    /// Lets all questions for data fail.
+    pub fn set_fault(&self, fault: Option<Error>) {
+        self.data().fault = fault;
+    }
+
+    /// Lets reads of content fail from an offset on.
+    pub fn read_until(&self, offset: Option<u64>) {
+        self.data().read_until = offset;
+    }
+
+    /// Lets pages be short.
+    pub fn page_max(&self, entries: Option<u32>) {
+        self.data().page_max = entries;
+    }
+
+    /// Number of objects.
+    pub fn objects(&self) -> usize {
+        self.data().objects.values().map(BTreeMap::len).sum()
+    }
+
+    /// An object's facts and content.
+    pub fn object(&self, key: &str) -> Option<(ObjectInfo, Vec<u8>)> {
+        let key = ObjectKey::new(key).ok()?;
+        let data = self.data();
+        let (info, content) = data.objects.values().find_map(|objects| objects.get(&key))?;
+        Some((info.clone(), content.to_vec()))
+    }
+
+    fn ask<T>(&self, act: impl FnOnce(&mut Data) -> Result<T, Error>) -> Result<T, Error> {
+        let mut data = self.data();
+        match data.fault.clone() {
+            Some(fault) => Err(fault),
+            None => act(&mut data),
+        }
+    }
+
+    fn put_now(
+        &self,
+        target: Target,
+        content: Vec<u8>,
+        facts: ObjectFacts,
+        conditions: &Conditions,
+    ) -> Result<Stamp, Error> {
+        self.ask(|data| {
+            data.commits += 1;
+            let stamp = Stamp::new(FIRST_COMMIT_S * 1_000_000 + data.commits);
+            let objects = data.objects.get_mut(&target.bucket).ok_or(Error::NoSuchBucket)?;
+            let current = objects.get(&target.key).map(|(info, _)| &info.object.facts.etag);
+            conditions.check(current)?;
+            let object = NewObject {
+                data_id: DataId::new(u128::from(data.commits)),
+                size: content.len() as u64,
+                facts,
+                data: ObjectData::Inline(Vec::new()),
+            };
+            let info = ObjectInfo { stamp, object };
+            objects.insert(target.key, (info, Arc::new(content)));
+            Ok(stamp)
+        })
+    }
+}
+
+fn answer<'a, T: Send + 'a>(result: Result<T, Error>) -> Answer<'a, T> {
+    Box::pin(std::future::ready(result))
+}
+
+impl Backend for Model {
+    fn access_key<'a>(&'a self, id: &'a str) -> Answer<'a, Option<AccessKey>> {
+        self.key_questions.fetch_add(1, Ordering::Relaxed);
+        answer(Ok(self.data().keys.get(id).cloned()))
+    }
+
+    fn create_bucket(&self, name: BucketName, owner: UserId) -> Answer<'_, Bucket> {
+        answer(self.ask(|data| {
+            if let Some(bucket) = data.buckets.get(&name) {
+                return Err(Error::BucketExists { own: bucket.owner == owner });
+            }
+            let id = BucketId::new(data.buckets.len() as u64 + 1);
+            let created_us = FIRST_COMMIT_S * 1_000_000;
+            let bucket = Bucket { id, name: name.clone(), owner, created_us };
+            data.buckets.insert(name, bucket.clone());
+            data.objects.insert(id, Objects::new());
+            Ok(bucket)
+        }))
+    }
+
+    fn remove_bucket(&self, name: BucketName) -> Answer<'_, ()> {
+        answer(self.ask(|data| {
+            let id = data.buckets.get(&name).ok_or(Error::NoSuchBucket)?.id;
+            if data.objects.get(&id).is_some_and(|objects| !objects.is_empty()) {
+                return Err(Error::BucketNotEmpty);
+            }
+            data.buckets.remove(&name);
+            Ok(())
+        }))
+    }
+
+    fn bucket(&self, name: BucketName) -> Answer<'_, Bucket> {
+        answer(self.ask(|data| data.buckets.get(&name).cloned().ok_or(Error::NoSuchBucket)))
+    }
+
+    fn buckets(&self, of: Option<UserId>) -> Answer<'_, Vec<Bucket>> {
+        answer(self.ask(|data| {
+            let buckets = data.buckets.values();
+            let is_of = |bucket: &&Bucket| of.as_ref().is_none_or(|of| *of == bucket.owner);
+            Ok(buckets.filter(is_of).cloned().collect())
+        }))
+    }
+
+    fn put(&self, target: Target, _len: Option<u64>) -> Answer<'_, Box<dyn Upload>> {
+        self.uploads_begun.fetch_add(1, Ordering::Relaxed);
+        let sending = Sending { model: self.clone(), target, content: Vec::new() };
+        answer(self.ask(|_| Ok(Box::new(sending) as Box<dyn Upload>)))
+    }
+
+    fn head(&self, target: Target) -> Answer<'_, ObjectInfo> {
+        answer(self.ask(|data| {
+            let object = data.objects.get(&target.bucket).and_then(|all| all.get(&target.key));
+            object.map(|(info, _)| info.clone()).ok_or(Error::NoSuchKey)
+        }))
+    }
+
+    fn get(&self, target: Target) -> Answer<'_, Found> {
+        answer(self.ask(|data| {
+            let object = data.objects.get(&target.bucket).and_then(|all| all.get(&target.key));
+            let (info, content) = object.cloned().ok_or(Error::NoSuchKey)?;
+            self.contents_open.fetch_add(1, Ordering::Relaxed);
+            let open = self.contents_open.clone();
+            let content = Box::new(Bytes { content, until: data.read_until, open });
+            Ok(Found { info, content })
+        }))
+    }
+
+    fn delete(&self, target: Target, conditions: Conditions) -> Answer<'_, Stamp> {
+        answer(self.ask(|data| {
+            let objects = data.objects.get_mut(&target.bucket).ok_or(Error::NoSuchBucket)?;
+            let current = objects.get(&target.key).map(|(info, _)| &info.object.facts.etag);
+            conditions.check(current)?;
+            let removed = objects.remove(&target.key);
+            Ok(removed.map_or(Stamp::new(0), |(info, _)| info.stamp))
+        }))
+    }
+
+    fn list(&self, ask: ListRequest) -> Answer<'_, ListPage> {
+        answer(self.ask(|data| {
+            let objects = data.objects.get(&ask.bucket).ok_or(Error::NoSuchBucket)?;
+            let limit = data.page_max.map_or(ask.limit, |max| max.min(ask.limit));
+            Ok(page(objects, &ask, limit as usize))
+        }))
+    }
+}
+
+/// A page of a bucket, by the words of the contract.
+fn page(objects: &Objects, ask: &ListRequest, limit: usize) -> ListPage {
+    let mut entries: Vec<Listed> = Vec::new();
+    for (key, (info, _)) in objects {
+        let Some(rest) = key.as_str().strip_prefix(&ask.prefix) else { continue };
+        let at = Some(&ask.delimiter).filter(|delimiter| !delimiter.is_empty());
+        let at = at.and_then(|delimiter| Some(rest.find(delimiter.as_str())? + delimiter.len()));
+        let entry = match at {
+            Some(at) => Listed::Prefix(format!("{}{}", ask.prefix, &rest[..at])),
+            None => Listed::Object { key: key.clone(), info: Box::new(info.clone()) },
+        };
+        let is_new = entries.last().is_none_or(|last| last.name() != entry.name());
+        if is_new && entry.name() > ask.after.as_str() {
+            entries.push(entry);
+        }
+    }
+    let next = (entries.len() > limit).then(|| entries[limit - 1].name().to_owned());
+    entries.truncate(limit);
+    ListPage { entries, next }
+}
+
+struct Sending {
+    model: Model,
+    target: Target,
+    content: Vec<u8>,
+}
+
+impl Upload for Sending {
+    fn write(&mut self, bytes: Vec<u8>) -> Answer<'_, ()> {
+        self.content.extend_from_slice(&bytes);
+        answer(Ok(()))
+    }
+
+    fn commit(
+        self: Box<Self>,
+        facts: ObjectFacts,
+        conditions: Conditions,
+    ) -> Answer<'static, Stamp> {
+        answer(self.model.put_now(self.target, self.content, facts, &conditions))
+    }
+}
+
+struct Bytes {
+    content: Arc<Vec<u8>>,
+    until: Option<u64>,
+    open: Arc<AtomicUsize>,
+}
+
+impl Drop for Bytes {
+    fn drop(&mut self) {
+        self.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Content for Bytes {
+    fn read(&self, offset: u64, len: usize) -> Answer<'_, Vec<u8>> {
+        if self.until.is_some_and(|until| offset + len as u64 > until) {
+            return answer(Err(Error::NoSuchKey));
+        }
+        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(self.content.len());
+        let end = start.saturating_add(len).min(self.content.len());
+        answer(Ok(self.content[start..end].to_vec()))
+    }
+}

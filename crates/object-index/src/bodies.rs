@@ -1,0 +1,195 @@
+//! Bodies of objects, written and read beside the owner (`object-protocols.md` 5 and 9.1). Each has a
+//! file of its own in the range's directory, until there are packs.
+
+use std::rc::Rc;
+
+use base::{Fault, Kind};
+use codec::crc32c;
+use futures_util::future::try_join_all;
+use futures_util::stream::{FuturesOrdered, StreamExt};
+use object_proto::limits::PIECE_BYTES;
+use object_proto::{Error, FileName};
+use table::{Pending, Source, Store, Writer};
+use wire::data::Purpose;
+
+use crate::limits::PIECES_INFLIGHT_MAX;
+use crate::piece::{Body, PieceFlaw};
+use crate::planted::{Bugs, Planted};
+
+/// Meaning of a fault of a body's file.
+pub(crate) fn of_store(fault: Fault, file: &FileName) -> Error {
+    let cause = format!("{file}: {}", fault.message);
+    match fault.kind {
+        Kind::Full => Error::Full,
+        Kind::NotFound => Error::NoSuchKey,
+        Kind::Corrupt => Error::Damaged { what: cause },
+        _ => Error::Busy { cause },
+    }
+}
+
+/// A body's file that is being written.
+pub(crate) struct BodyWriter {
+    body: Body,
+    file: FileName,
+    writer: Box<dyn Writer>,
+    /// Bytes that are less than a piece.
+    rest: Vec<u8>,
+    len: u64,
+    pending: FuturesOrdered<Pending>,
+    bugs: Bugs,
+}
+
+impl BodyWriter {
+    /// Makes the file. After an error it may be there.
+    pub(crate) async fn create(
+        store: &dyn Store,
+        file: FileName,
+        body: Body,
+        bugs: Bugs,
+    ) -> Result<BodyWriter, Error> {
+        let writer = store.create(file.as_str()).await.map_err(|fault| of_store(fault, &file))?;
+        writer.set_purpose(Purpose::Data);
+        let (rest, pending) = (Vec::new(), FuturesOrdered::new());
+        Ok(BodyWriter { body, file, writer, rest, len: 0, pending, bugs })
+    }
+
+    /// Takes the next bytes, when few enough are under way.
+    pub(crate) async fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
+        while !bytes.is_empty() {
+            let room = PIECE_BYTES - self.rest.len();
+            let (now, later) = bytes.split_at(room.min(bytes.len()));
+            self.rest.extend_from_slice(now);
+            bytes = later;
+            if self.rest.len() == PIECE_BYTES {
+                self.send().await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn send(&mut self) -> Result<(), Error> {
+        while self.pending.len() >= PIECES_INFLIGHT_MAX {
+            self.wait().await?;
+        }
+        let piece = self.body.piece(self.len, &self.rest);
+        self.len += self.rest.len() as u64;
+        self.rest.clear();
+        let file = &self.file;
+        let pending = self.writer.submit(&piece).await.map_err(|fault| of_store(fault, file))?;
+        self.pending.push_back(pending);
+        Ok(())
+    }
+
+    /// Waits for the oldest append.
+    async fn wait(&mut self) -> Result<(), Error> {
+        match self.pending.next().await {
+            Some(Err(fault)) => Err(of_store(fault, &self.file)),
+            Some(Ok(_)) | None => Ok(()),
+        }
+    }
+
+    /// Ends when all of the body is durable and its file is sealed.
+    pub(crate) async fn finish(mut self, env: &runtime::Env) -> Result<(), Error> {
+        if !self.rest.is_empty() {
+            self.send().await?;
+        }
+        if self.bugs.has(Planted::EarlyRow) {
+            env.spawn(runtime::Class::Foreground, "object: late body", self.end());
+            return Ok(());
+        }
+        self.end().await
+    }
+
+    async fn end(mut self) -> Result<(), Error> {
+        while !self.pending.is_empty() {
+            self.wait().await?;
+        }
+        let closed = self.writer.close().await;
+        closed.map(drop).map_err(|fault| of_store(fault, &self.file))
+    }
+}
+
+/// A body's file that is read.
+pub(crate) struct BodyReader {
+    body: Body,
+    file: FileName,
+    source: Rc<dyn Source>,
+    size: u64,
+    bugs: Bugs,
+}
+
+impl BodyReader {
+    /// Opens the file of a body of `size` bytes.
+    pub(crate) async fn open(
+        store: &dyn Store,
+        file: &FileName,
+        (body, size): (Body, u64),
+        bugs: Bugs,
+    ) -> Result<BodyReader, Error> {
+        let source = store.open(file.as_str()).await.map_err(|fault| of_store(fault, file))?;
+        Ok(BodyReader { body, file: file.clone(), source, size, bugs })
+    }
+
+    /// Bytes of the body: `len` of them, fewer only at its end.
+    pub(crate) async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
+        let end = self.size.min(offset.saturating_add(len as u64));
+        let size = PIECE_BYTES as u64;
+        let pieces = (offset / size)..end.max(offset).div_ceil(size);
+        let parts = pieces.map(|piece| {
+            let start = piece * size;
+            let from = offset.max(start) - start;
+            let to = end.min(start + size) - start;
+            self.read_in(piece, from as usize, to as usize)
+        });
+        Ok(try_join_all(parts).await?.concat())
+    }
+
+    /// Bytes `from..to` of a piece.
+    async fn read_in(&self, piece: u64, from: usize, to: usize) -> Result<Vec<u8>, Error> {
+        let (place, head_len) = (self.body.place(piece), self.body.head_len());
+        let offset = piece * PIECE_BYTES as u64;
+        let len = (self.size - offset).min(PIECE_BYTES as u64) as usize;
+        if (from, to) != (0, len) {
+            let head = self.read_exact(place, head_len);
+            let bytes = self.read_exact(place + (head_len + from) as u64, to - from);
+            let (head, bytes) = futures_util::future::try_join(head, bytes).await?;
+            self.check(&head, (offset, len))?;
+            return Ok(bytes);
+        }
+        let mut bytes = self.read_exact(place, head_len + len).await?;
+        let crc = self.check(&bytes[..head_len], (offset, len))?;
+        let bytes = bytes.split_off(head_len);
+        if crc != crc32c(&bytes) && !self.bugs.has(Planted::WrongPlace) {
+            return Err(self.damaged("the bytes of a piece differ from its checksum"));
+        }
+        Ok(bytes)
+    }
+
+    async fn read_exact(&self, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
+        let bytes = self.source.read_at(offset, len).await;
+        let bytes = bytes.map_err(|fault| of_store(fault, &self.file))?;
+        match bytes.len() == len {
+            true => Ok(bytes),
+            false => Err(self.damaged("is shorter than the object")),
+        }
+    }
+
+    /// The checksum in a head, which must be the one of this piece of this body.
+    fn check(&self, head: &[u8], (offset, len): (u64, usize)) -> Result<u32, Error> {
+        let own = !self.bugs.has(Planted::WrongPlace);
+        let read = self.body.decode(head, own).map_err(|flaw| {
+            self.damaged(match flaw {
+                PieceFlaw::Damaged => "holds no piece where one must be",
+                PieceFlaw::Other => "holds bytes of another object",
+            })
+        })?;
+        match (read.offset, read.len as usize) == (offset, len) || !own {
+            true => Ok(read.crc),
+            false => Err(self.damaged("holds another piece of the object")),
+        }
+    }
+
+    fn damaged(&self, what: &str) -> Error {
+        Error::Damaged { what: format!("{}, body of {}: {what}", self.file, self.body.target) }
+    }
+}

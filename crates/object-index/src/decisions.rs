@@ -1,0 +1,240 @@
+//! [`Decisions`]: changes of a table's keys that are decided one at a time for each key
+//! (`object-protocols.md` 6.1).
+//!
+//! A decision holds its key from reading it to submitting its batch. What is submitted and not
+//! durable stands in an overlay, which the next decision sees. Every answer, a refusal too, waits
+//! until what it was decided on is durable. A failed append ends the instance: nothing that was
+//! built on it is answered.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use object_proto::{Error, Stamp};
+use runtime::sync::Notify;
+use runtime::{Class, Env};
+use table::{Batch, Range, Snapshot, Table};
+
+use crate::key_locks::{KeyGuard, KeyLocks};
+use crate::keys::STAMP;
+use crate::planted::{Bugs, Planted};
+use crate::row::{decode_stamp, encode_stamp};
+
+/// A batch of the instance, by its number; 0 is what was durable before all of them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(crate) struct Basis(u64);
+
+/// A row as a decision sees it.
+pub(crate) struct Seen {
+    /// Its value.
+    pub(crate) value: Option<Vec<u8>>,
+    /// The batch that it is of.
+    pub(crate) basis: Basis,
+}
+
+#[derive(Default)]
+struct State {
+    /// Batches submitted.
+    submitted: u64,
+    /// The last commit.
+    stamp: u64,
+    /// Rows that are submitted and not durable, with their batch.
+    overlay: BTreeMap<Vec<u8>, (u64, Option<Vec<u8>>)>,
+}
+
+/// Decisions on one table.
+pub(crate) struct Decisions {
+    env: Env,
+    table: Table,
+    locks: KeyLocks,
+    state: RefCell<State>,
+    /// The last batch that is durable, and all before it.
+    durable: Cell<u64>,
+    changed: Notify,
+    /// Why nothing is decided any more.
+    over: RefCell<Option<String>>,
+    bugs: Bugs,
+}
+
+/// Meaning of a table's error for a request that has changed nothing.
+pub(crate) fn of_table(error: table::Error) -> Error {
+    match error {
+        table::Error::Busy { .. } | table::Error::Unavailable { .. } => {
+            Error::Busy { cause: error.to_string() }
+        }
+        table::Error::Full { .. } => Error::Full,
+        table::Error::Corrupt { .. } | table::Error::Missing { .. } => {
+            Error::Damaged { what: error.to_string() }
+        }
+        table::Error::Fenced { .. } | table::Error::Stopped { .. } => Error::Reroute,
+        table::Error::Unknown { .. } => Error::Unknown { cause: error.to_string() },
+        table::Error::NotFound { .. }
+        | table::Error::Version { .. }
+        | table::Error::Invalid { .. } => Error::Invalid { message: error.to_string() },
+    }
+}
+
+/// The wall clock, microseconds since 1970.
+pub(crate) fn unix_us(env: &Env) -> u64 {
+    env.unix_time().as_nanos() / 1000
+}
+
+/// A row that cannot be read.
+pub(crate) fn damaged(what: &str) -> Error {
+    Error::Damaged { what: what.to_owned() }
+}
+
+impl Decisions {
+    /// Decisions on a table that this process has just opened.
+    pub(crate) async fn new(env: &Env, table: Table, bugs: Bugs) -> Result<Rc<Decisions>, Error> {
+        let stamp = match table.get(&[STAMP]).await.map_err(of_table)? {
+            Some(value) => decode_stamp(&value).ok_or_else(|| damaged("the last commit's row"))?,
+            None => Stamp::default(),
+        };
+        let state = State { stamp: stamp.get(), ..State::default() };
+        Ok(Rc::new(Decisions {
+            env: env.clone(),
+            table,
+            locks: KeyLocks::default(),
+            state: RefCell::new(state),
+            durable: Cell::new(0),
+            changed: Notify::new(),
+            over: RefCell::default(),
+            bugs,
+        }))
+    }
+
+    /// Holds a key of the table.
+    pub(crate) async fn lock(&self, key: &[u8]) -> KeyGuard {
+        self.locks.lock(key).await
+    }
+
+    /// A row whose key the caller holds.
+    pub(crate) async fn read(&self, key: &[u8]) -> Result<Seen, Error> {
+        if !self.bugs.has(Planted::DurableOnly)
+            && let Some((batch, value)) = self.state.borrow().overlay.get(key)
+        {
+            return Ok(Seen { value: value.clone(), basis: Basis(*batch) });
+        }
+        let value = self.table.get(key).await.map_err(of_table)?;
+        Ok(Seen { value, basis: Basis::default() })
+    }
+
+    /// A durable row: what readers are shown.
+    pub(crate) async fn durable(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        self.table.get(key).await.map_err(of_table)
+    }
+
+    /// The durable rows as they are now.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        self.table.snapshot()
+    }
+
+    /// All durable rows that begin with `prefix`; for sections that have few.
+    pub(crate) async fn all(&self, prefix: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
+        self.table.scan(Range::prefix(prefix)).take(usize::MAX).await.map_err(of_table)
+    }
+
+    /// Submits what `fill` puts into a batch for a commit at a time that it is given. Nothing is
+    /// awaited: what is decided and what is submitted are one step.
+    ///
+    /// # Errors
+    ///
+    /// Nothing was submitted.
+    pub(crate) fn submit(
+        self: &Rc<Self>,
+        fill: impl FnOnce(&mut Batch, Stamp),
+    ) -> Result<(Stamp, Basis), Error> {
+        if self.over.borrow().is_some() {
+            return Err(Error::Reroute);
+        }
+        let stamp = Stamp::new(unix_us(&self.env).max(self.state.borrow().stamp + 1));
+        let mut batch = Batch::new();
+        fill(&mut batch, stamp);
+        batch.put(&[STAMP], &encode_stamp(stamp));
+        let outcome = self.table.submit(&batch).map_err(of_table)?;
+        let number = {
+            let state = &mut *self.state.borrow_mut();
+            state.submitted += 1;
+            state.stamp = stamp.get();
+            for (key, value) in batch.changes() {
+                let value = value.map(<[u8]>::to_vec);
+                state.overlay.insert(key.to_vec(), (state.submitted, value));
+            }
+            state.submitted
+        };
+        let decisions = self.clone();
+        self.env.spawn(Class::Foreground, "object: batch", async move {
+            match outcome.await {
+                Ok(_) => decisions.settle(number),
+                Err(error) => decisions.end(error.to_string()),
+            }
+        });
+        Ok((stamp, Basis(number)))
+    }
+
+    /// All batches up to this one are durable.
+    fn settle(&self, number: u64) {
+        self.durable.set(self.durable.get().max(number));
+        let durable = self.durable.get();
+        // Scanned whole: it holds what is under way, some hundred rows at most.
+        self.state.borrow_mut().overlay.retain(|_, (batch, _)| *batch > durable);
+        self.changed.notify_waiters();
+    }
+
+    /// Ends the instance: what is submitted and not durable has an unknown outcome.
+    pub(crate) fn end(&self, cause: String) {
+        self.over.borrow_mut().get_or_insert(cause);
+        self.changed.notify_waiters();
+    }
+
+    /// True when nothing is decided any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.borrow().is_some()
+    }
+
+    /// Ends when a batch, and all before it, are durable. An error when that is not known.
+    pub(crate) async fn settled(&self, basis: Basis) -> Result<(), Error> {
+        loop {
+            let changed = self.changed.notified();
+            if self.durable.get() >= basis.0 {
+                return Ok(());
+            }
+            if let Some(cause) = &*self.over.borrow() {
+                return Err(Error::Unknown { cause: cause.clone() });
+            }
+            changed.await;
+        }
+    }
+
+    /// As [`Decisions::settled`], for an answer that changes nothing: its request may be decided
+    /// again elsewhere.
+    pub(crate) async fn settled_for_refusal(&self, basis: Basis) -> Result<(), Error> {
+        if self.bugs.has(Planted::EarlyRefusal) {
+            return Ok(());
+        }
+        self.settled(basis).await.map_err(|_| Error::Reroute)
+    }
+
+    /// The last batch that was submitted.
+    pub(crate) fn last(&self) -> Basis {
+        Basis(self.state.borrow().submitted)
+    }
+
+    /// Ends when the instance is over.
+    pub(crate) async fn ended(&self) {
+        loop {
+            let changed = self.changed.notified();
+            if self.is_over() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Ends the table in order, so that the next opening is quick.
+    pub(crate) async fn close(&self) {
+        let _ = self.table.clone().close().await; // The next opening finds all of it.
+        self.end("it was closed".to_owned());
+    }
+}

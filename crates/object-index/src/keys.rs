@@ -1,0 +1,204 @@
+//! Keys of a range's table (`object-protocols.md` 2).
+//!
+//! The first byte is the section. Sections by object have the bucket and the object's key behind it,
+//! escaped so that their order is that of the key's bytes and no key is the beginning of another's.
+
+use object_proto::{BucketId, FileName, ObjectKey, SessionId, Target};
+
+/// Current objects.
+pub const CURRENT: u8 = b'c';
+/// Metadata of current objects that is too long for their rows.
+pub const METADATA: u8 = b'x';
+/// Files of bodies.
+pub const FILE: u8 = b'f';
+/// Answers to requests.
+pub const REPLY: u8 = b'i';
+/// Usage of buckets.
+pub const USAGE: u8 = b'q';
+/// Time of the last commit.
+pub const STAMP: u8 = b's';
+/// Files that are of no use any more, by the time since when.
+pub const TRASH: u8 = b't';
+/// Buckets, by name; in the catalog.
+pub const BUCKET: u8 = b'B';
+/// Users, by ID; in the catalog.
+pub const USER: u8 = b'U';
+/// Access keys; in the catalog.
+pub const ACCESS_KEY: u8 = b'K';
+/// Sessions of gateways; in the catalog.
+pub const SESSION: u8 = b'S';
+
+/// Stands for a NUL of a key, and for a key's end.
+const NUL: [u8; 2] = [0, 0xff];
+const END: [u8; 2] = [0, 1];
+
+fn escape(out: &mut Vec<u8>, key: &[u8]) {
+    for &byte in key {
+        match byte {
+            0 => out.extend(NUL),
+            byte => out.push(byte),
+        }
+    }
+}
+
+/// The beginning of the keys of a section's rows of a bucket.
+pub fn bucket_prefix(section: u8, bucket: BucketId) -> Vec<u8> {
+    let mut out = vec![section];
+    out.extend(bucket.get().to_be_bytes());
+    out
+}
+
+/// The beginning of the keys of rows whose object's key begins with `prefix`.
+pub fn key_prefix(section: u8, bucket: BucketId, prefix: &str) -> Vec<u8> {
+    let mut out = bucket_prefix(section, bucket);
+    escape(&mut out, prefix.as_bytes());
+    out
+}
+
+/// The key of an object's row in a section.
+pub fn object_key(section: u8, target: &Target) -> Vec<u8> {
+    let mut out = key_prefix(section, target.bucket, target.key.as_str());
+    out.extend(END);
+    out
+}
+
+/// A key above the rows of `key` in a bucket, of which there may be none, and below all others.
+pub fn above(section: u8, bucket: BucketId, key: &str) -> Vec<u8> {
+    let mut out = key_prefix(section, bucket, key);
+    out.extend([0, 2]);
+    out
+}
+
+/// The object's key in a key of a section of a bucket.
+pub fn read_object_key(row: &[u8]) -> Option<Target> {
+    let (head, mut rest) = row.split_at_checked(9)?;
+    let bucket = BucketId::new(u64::from_be_bytes(head[1..].try_into().ok()?));
+    let mut key = Vec::with_capacity(rest.len());
+    loop {
+        let (&byte, after) = rest.split_first()?;
+        rest = after;
+        if byte != 0 {
+            key.push(byte);
+            continue;
+        }
+        let (&second, after) = rest.split_first()?;
+        rest = after;
+        match second {
+            0xff => key.push(0),
+            1 if rest.is_empty() => break,
+            _ => return None,
+        }
+    }
+    let key = ObjectKey::new(String::from_utf8(key).ok()?).ok()?;
+    Some(Target { bucket, key })
+}
+
+/// The key of a row for a number.
+pub fn number_key(section: u8, number: u64) -> Vec<u8> {
+    let mut out = vec![section];
+    out.extend(number.to_be_bytes());
+    out
+}
+
+/// The number in such a key.
+pub fn read_number_key(row: &[u8]) -> Option<u64> {
+    Some(u64::from_be_bytes(row.get(1..)?.try_into().ok()?))
+}
+
+/// The key of a row for a text.
+pub fn text_key(section: u8, text: &str) -> Vec<u8> {
+    let mut out = vec![section];
+    out.extend(text.as_bytes());
+    out
+}
+
+/// The text in such a key.
+pub fn read_text_key(row: &[u8]) -> Option<&str> {
+    std::str::from_utf8(row.get(1..)?).ok()
+}
+
+/// The key of the row of an answer.
+pub fn reply_key(session: SessionId, number: u64) -> Vec<u8> {
+    let mut out = number_key(REPLY, session.get());
+    out.extend(number.to_be_bytes());
+    out
+}
+
+/// Session and number in such a key.
+pub fn read_reply_key(row: &[u8]) -> Option<(SessionId, u64)> {
+    let (session, number) = row.get(1..)?.split_at_checked(8)?;
+    let session = SessionId::new(u64::from_be_bytes(session.try_into().ok()?));
+    Some((session, u64::from_be_bytes(number.try_into().ok()?)))
+}
+
+/// The key of a file in the trash since `since_us`.
+pub fn trash_key(since_us: u64, file: &FileName) -> Vec<u8> {
+    let mut out = number_key(TRASH, since_us);
+    out.extend(file.as_str().as_bytes());
+    out
+}
+
+/// Time and file in such a key.
+pub fn read_trash_key(row: &[u8]) -> Option<(u64, FileName)> {
+    let (since, file) = row.get(1..)?.split_at_checked(8)?;
+    let file = FileName::new(std::str::from_utf8(file).ok()?);
+    Some((u64::from_be_bytes(since.try_into().ok()?), file))
+}
+
+/// The name of the file of a body that a session sends with its request `number`.
+pub fn file_name(session: SessionId, number: u64) -> FileName {
+    FileName::new(format!("{}{number:016x}", session_files(session)))
+}
+
+/// The beginning of the names of a session's files.
+pub fn session_files(session: SessionId) -> String {
+    format!("body-{:016x}-", session.get())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn target(bucket: u64, key: &str) -> Target {
+        Target { bucket: BucketId::new(bucket), key: ObjectKey::new(key).unwrap() }
+    }
+
+    proptest! {
+        #[test]
+        fn rows_are_in_the_order_of_keys_and_read_back(
+            first in "[\0\u{1}a/\u{7f}ä]{1,8}", second in "[\0\u{1}a/\u{7f}ä]{1,8}", bucket: u64,
+        ) {
+            let rows = [&first, &second].map(|key| object_key(CURRENT, &target(bucket, key)));
+            prop_assert_eq!(rows[0].cmp(&rows[1]), first.as_bytes().cmp(second.as_bytes()));
+            prop_assert_eq!(read_object_key(&rows[0]), Some(target(bucket, &first)));
+            // Prefixes of keys are prefixes of rows, and no row begins another.
+            let prefix = key_prefix(CURRENT, BucketId::new(bucket), &first);
+            prop_assert_eq!(rows[1].starts_with(&prefix), second.starts_with(&first));
+            prop_assert!(first == second || !rows[1].starts_with(&rows[0]));
+            let above = above(CURRENT, BucketId::new(bucket), &first);
+            prop_assert_eq!(rows[1] < above, second.as_bytes() <= first.as_bytes());
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(row: Vec<u8>) {
+            read_object_key(&row);
+            read_number_key(&row);
+            read_reply_key(&row);
+            read_trash_key(&row);
+            read_text_key(&row);
+        }
+    }
+
+    #[test]
+    fn local_keys_read_back() {
+        let file = file_name(SessionId::new(7), 9);
+        assert_eq!(file.as_str(), "body-0000000000000007-0000000000000009");
+        assert_eq!(read_trash_key(&trash_key(5, &file)), Some((5, file)));
+        let session = SessionId::new(u64::MAX);
+        assert_eq!(read_reply_key(&reply_key(session, 3)), Some((session, 3)));
+        assert_eq!(read_number_key(&number_key(USAGE, 8)), Some(8));
+        assert_eq!(read_text_key(&text_key(BUCKET, "b")), Some("b"));
+    }
+}

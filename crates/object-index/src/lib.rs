@@ -1,0 +1,41 @@
+//! Buckets and objects on the core (O1): keys, rows, decisions and bodies, the owner of a range, and
+//! the service that gateways stand on. The rules are those of `object-protocols.md`, whose sections the
+//! sources name.
+//!
+//! There is one range, each body above 512 bytes is a file of its own, and the process that owns the
+//! range owns the catalog too: what comes with several object servers is listed in `docs/fidelity.md`
+//! (O1).
+//!
+//! Invariant: knows no HTTP and no signature; keeps nothing that is not in the core.
+
+mod bodies;
+mod buckets;
+mod catalog;
+mod collect;
+mod decisions;
+pub mod fuzz;
+mod ground;
+mod key_locks;
+mod keys;
+pub mod limits;
+mod list;
+mod once;
+mod owner;
+mod paths;
+mod piece;
+mod planted;
+mod range;
+mod row;
+#[cfg(test)]
+mod row_tests;
+mod service;
+mod session;
+mod sessions;
+mod threads;
+
+pub use ground::{Files, Lease, Owners};
+pub use owner::{ClientFiles, Config, Owner, Rule};
+pub use paths::{CATALOG_DIR, LOCK, RANGE_DIR};
+pub use planted::{Bugs, Planted};
+pub use service::{BodyContent, BodyUpload, Service};
+pub use threads::ServiceHandle;

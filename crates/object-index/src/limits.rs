@@ -1,0 +1,47 @@
+//! Bounds of the object index, with reason and arithmetic.
+
+use object_proto::limits::PIECE_BYTES;
+use runtime::Duration;
+
+/// Bytes of a key of the table at most: a section, a bucket, an escaped key and its end. Until tables
+/// take keys of 2,304 bytes (`object-protocols.md` 2.2), this bounds keys of objects: 1,013 bytes, and
+/// one less for each NUL.
+pub const TABLE_KEY_MAX: usize = table::limits::KEY_MAX;
+
+/// Pieces of a body whose appends are in flight at most: 4 MiB of a body in memory.
+pub const PIECES_INFLIGHT_MAX: usize = 4;
+/// Bytes of a body that one read takes at most.
+pub const READ_MAX: usize = 8 * PIECE_BYTES;
+
+/// A gateway's session that is silent for this long is closed (`object-protocols.md` 5.5).
+pub const SESSION_SILENT: Duration = Duration::from_secs(60);
+/// Between two signs of life of a session.
+pub const BEAT_INTERVAL: Duration = Duration::from_secs(5);
+/// A change is made within this time, or never.
+pub const CHANGE_BUDGET: Duration = Duration::from_secs(10);
+/// One attempt of a request.
+pub const ATTEMPT: Duration = Duration::from_secs(3);
+/// Round trip of the sample of a session's clock at most: a deadline is late by that at most.
+pub const SAMPLE_MAX: Duration = Duration::from_millis(500);
+/// Drift between two clocks at most, in thousandths: 1 % each.
+pub const DRIFT: u32 = 20;
+/// Between two attempts, at first and at most.
+pub const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
+
+/// Bodies that are of no use any more keep their files for this long: long reads end
+/// (`object-protocols.md` 10.4).
+pub const TRASH_AGE: Duration = Duration::from_secs(3600);
+/// Between two passes over what may be removed.
+pub const COLLECT_INTERVAL: Duration = Duration::from_secs(30);
+/// Rows of one batch of a pass.
+pub const COLLECT_ROWS: usize = 256;
+
+/// Lease of the owner's lock: a dead owner's successor waits as long.
+pub const LOCK_TTL: Duration = Duration::from_millis(800);
+/// An owner without requests for this long renews its lock for [`IDLE_LONGER`] times its lease: each
+/// renewal is a commit of the masters.
+pub const IDLE_AFTER: Duration = Duration::from_secs(3);
+/// See [`IDLE_AFTER`].
+pub const IDLE_LONGER: u32 = 5;
+/// Between two looks for a lock that another holds, and the longest after failures.
+pub const LEAD_PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));

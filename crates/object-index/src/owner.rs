@@ -1,0 +1,325 @@
+//! [`Owner`]: the process that owns the objects. It competes for a lock of the core; while it has it,
+//! it opens the tables of the catalog and of the range and answers.
+//!
+//! The lock's token is the epoch: tables opened under it shut former owners out, and requests name it.
+//! What is answered from memory or from reads is answered while the lock's lease lasts.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::rc::Rc;
+
+use base::Fault;
+use client::Client;
+use futures_util::future::{Either, LocalBoxFuture, select};
+use object_proto::{CatalogRequest, Error, Reply, Request};
+use runtime::sync::Notify;
+use runtime::{Class, Duration, Env, Instant};
+use table::{Cache, ClientStore, Options, Store, Table};
+use tenancy::{Contest, Term};
+use wire::control::Policy;
+
+use crate::buckets::Buckets;
+use crate::catalog::{Catalog, CatalogRows};
+use crate::collect::Collector;
+use crate::decisions::Decisions;
+use crate::ground::{Files, Lease};
+use crate::limits::{COLLECT_INTERVAL, IDLE_AFTER, IDLE_LONGER, LEAD_PAUSE, LOCK_TTL, TRASH_AGE};
+use crate::paths::{CATALOG_DIR, RANGE_DIR};
+use crate::planted::Bugs;
+use crate::range::{Ground, Range};
+use crate::sessions::Sessions;
+
+/// Directories of the core through a client, for files of one policy.
+#[derive(Clone, Debug)]
+pub struct ClientFiles {
+    /// The client.
+    pub client: Client,
+    /// Copies of new files.
+    pub policy: Policy,
+}
+
+impl Files for ClientFiles {
+    fn dir<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Rc<dyn Store>, Fault>> {
+        Box::pin(async move {
+            let store = ClientStore::new(&self.client, path, self.policy).await;
+            let store = store.map_err(|error| Fault::new(error.kind(), error.to_string()))?;
+            Ok(Rc::new(store) as Rc<dyn Store>)
+        })
+    }
+}
+
+/// Configuration of an owner.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Options of its tables.
+    pub table: Options,
+    /// Bytes of the cache of its tables' blocks.
+    pub cache_bytes: usize,
+    /// Lease of its lock.
+    pub lock_ttl: Duration,
+    /// Files stay in the trash for this long.
+    pub trash_age: Duration,
+    /// Between two passes of collection.
+    pub collect_interval: Duration,
+    /// For tests.
+    pub bugs: Bugs,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            table: Options::default(),
+            cache_bytes: 16 << 20,
+            lock_ttl: LOCK_TTL,
+            trash_age: TRASH_AGE,
+            collect_interval: COLLECT_INTERVAL,
+            bugs: Bugs::default(),
+        }
+    }
+}
+
+/// Catalog and range under one epoch.
+pub struct Rule {
+    env: Env,
+    range: Rc<Range>,
+    catalog: Rc<Catalog>,
+    decisions: [Rc<Decisions>; 2],
+    collector: Collector,
+}
+
+impl Rule {
+    /// Opens catalog and range under `epoch`, which is above that of all owners before.
+    pub async fn open(
+        env: &Env,
+        files: &dyn Files,
+        config: &Config,
+        (lease, epoch): (Rc<dyn Lease>, u64),
+    ) -> Result<Rc<Rule>, Error> {
+        let cache = Cache::new(config.cache_bytes);
+        let catalog = open_table(env, files, CATALOG_DIR, config, &cache, epoch).await?;
+        let (rows, _) = open_table(env, files, RANGE_DIR, config, &cache, epoch).await?;
+        let (catalog_rows, bugs) = (catalog.0, config.bugs);
+        let decisions = Decisions::new(env, rows, bugs).await?;
+        let catalog_decisions = Decisions::new(env, catalog_rows, Bugs::default()).await?;
+        let known = CatalogRows::read(&catalog_decisions).await?;
+        let sessions = Rc::new(Sessions::new(env, known.sessions.iter().copied(), bugs));
+        let buckets = Rc::new(Buckets::default());
+        known.buckets.iter().for_each(|bucket| buckets.open(bucket.id));
+        let ground = Ground { sessions, buckets, lease: lease.clone(), epoch, bugs };
+        let range = Range::open(env, decisions.clone(), ground).await?;
+        let (all, lease) = ([decisions, catalog_decisions.clone()], (lease, epoch));
+        let catalog = Catalog::new(env, catalog_decisions, range.clone(), lease, &known);
+        let store = files.dir(RANGE_DIR).await.map_err(of_fault)?;
+        let collector = Collector {
+            range: range.clone(),
+            catalog: catalog.clone(),
+            store,
+            trash_age: config.trash_age,
+        };
+        let env = env.clone();
+        Ok(Rc::new(Rule { env, range, catalog, decisions: all, collector }))
+    }
+
+    /// Answers a request.
+    pub async fn handle(&self, request: Request) -> Result<Reply, Error> {
+        match request {
+            Request::Range(request) => self.range.handle(request).await.map(Reply::Range),
+            Request::Catalog(request) => self.catalog.handle(request).await.map(Reply::Catalog),
+        }
+    }
+
+    /// One pass of collection.
+    pub async fn collect(&self) -> Result<(), Error> {
+        self.collector.pass().await
+    }
+
+    /// Ends when nothing is decided any more: another owner came, or an append has failed.
+    async fn ended(&self) {
+        let [range, catalog] = &self.decisions;
+        select(Box::pin(range.ended()), Box::pin(catalog.ended())).await;
+    }
+
+    /// Ends at once; what is under way has an unknown outcome.
+    pub fn end(&self, cause: &str) {
+        self.decisions.iter().for_each(|decisions| decisions.end(cause.to_owned()));
+    }
+
+    /// Ends in order, so that the next opening is quick.
+    pub async fn close(&self) {
+        let [range, catalog] = &self.decisions;
+        futures_util::future::join(range.close(), catalog.close()).await;
+    }
+
+    async fn collect_for_ever(self: Rc<Self>, interval: Duration) {
+        loop {
+            self.env.sleep(self.env.jitter(interval)).await;
+            if let Err(error) = self.collect().await {
+                tracing::debug!(%error, "a pass over what may be removed was not finished");
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Rule")
+    }
+}
+
+fn of_fault(fault: Fault) -> Error {
+    Error::Busy { cause: fault.message }
+}
+
+async fn open_table(
+    env: &Env,
+    files: &dyn Files,
+    path: &str,
+    config: &Config,
+    cache: &Cache,
+    epoch: u64,
+) -> Result<(Table, Rc<dyn Store>), Error> {
+    let store = files.dir(path).await.map_err(of_fault)?;
+    let options = Options { owner: epoch, ..config.table.clone() };
+    let table = Table::open(env, store.clone(), cache, options).await;
+    Ok((table.map_err(crate::decisions::of_table)?, store))
+}
+
+struct OwnerInner {
+    env: Env,
+    contest: Contest,
+    files: Rc<dyn Files>,
+    config: Config,
+    rule: RefCell<Option<Rc<Rule>>>,
+    /// When a request came last, a sign of life apart.
+    asked: Cell<Instant>,
+    stopping: Cell<bool>,
+    stop: Notify,
+    stopped: Cell<bool>,
+}
+
+/// A process that owns the objects while it has the lock. Clones share it.
+#[derive(Clone)]
+pub struct Owner(Rc<OwnerInner>);
+
+impl Owner {
+    /// Competes for the lock.
+    pub fn start(env: &Env, contest: Contest, files: Rc<dyn Files>, config: Config) -> Owner {
+        let owner = Owner(Rc::new(OwnerInner {
+            env: env.clone(),
+            contest,
+            files,
+            config,
+            rule: RefCell::default(),
+            asked: Cell::new(env.now()),
+            stopping: Cell::new(false),
+            stop: Notify::new(),
+            stopped: Cell::new(false),
+        }));
+        env.spawn(Class::Control, "object owner", owner.clone().compete());
+        owner
+    }
+
+    /// True while it owns the objects.
+    pub fn leads(&self) -> bool {
+        self.0.rule.borrow().is_some()
+    }
+
+    /// Answers a request; one that is not the owner says so.
+    pub async fn handle(&self, request: Request) -> Result<Reply, Error> {
+        if !matches!(request, Request::Catalog(CatalogRequest::Beat(_))) {
+            self.0.asked.set(self.0.env.now());
+        }
+        let rule = self.0.rule.borrow().clone();
+        rule.ok_or(Error::Reroute)?.handle(request).await
+    }
+
+    /// Gives the lock up, so that another owns the objects at once, and ends.
+    pub async fn stop(&self) {
+        self.0.stopping.set(true);
+        self.0.stop.notify_waiters();
+        while !self.0.stopped.get() {
+            self.0.env.sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn pause(&self, pause: Duration) {
+        let stop = self.0.stop.notified();
+        if !self.0.stopping.get() {
+            let _ = self.0.env.timeout(pause, stop).await; // Either has happened.
+        }
+    }
+
+    async fn compete(self) {
+        let inner = &*self.0;
+        let mut pause = LEAD_PAUSE.0;
+        while !inner.stopping.get() {
+            if let Some(term) = inner.contest.acquire().await {
+                let term = Rc::new(term);
+                let ruled = self.rule(&term).await;
+                if let Some(rule) = inner.rule.take() {
+                    rule.end("another process owns the objects now");
+                }
+                match ruled {
+                    Ok(()) => {
+                        tracing::info!(epoch = term.fencing(), "owns the objects no more");
+                        pause = LEAD_PAUSE.0;
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "objects cannot be served yet");
+                        self.pause(inner.env.jitter(pause)).await;
+                        pause = (2 * pause).min(LEAD_PAUSE.1);
+                    }
+                }
+                inner.contest.release(&term).await;
+            }
+            self.pause(inner.env.jitter(LEAD_PAUSE.0)).await;
+        }
+        inner.stopped.set(true);
+    }
+
+    /// Owns the objects until the lock or a table is lost, or it is asked to stop.
+    async fn rule(&self, term: &Rc<Term>) -> Result<(), Error> {
+        let inner = &*self.0;
+        let lease: Rc<dyn Lease> = term.clone();
+        let held = (lease, term.fencing());
+        let opening = Rule::open(&inner.env, &*inner.files, &inner.config, held);
+        // It may take long: the lock is renewed beside it.
+        let mut opening = Box::pin(opening);
+        let rule = loop {
+            match select(opening, Box::pin(self.pause(inner.contest.renewal_pause(1)))).await {
+                Either::Left((opened, _)) => break opened?,
+                Either::Right(((), goes_on)) => opening = goes_on,
+            }
+            if inner.stopping.get() || !inner.contest.renew(term, 1).await {
+                return Ok(());
+            }
+        };
+        tracing::info!(epoch = term.fencing(), "owns the objects");
+        inner.env.mark("object: owner rules");
+        inner.rule.replace(Some(rule.clone()));
+        let collecting = rule.clone().collect_for_ever(inner.config.collect_interval);
+        let collecting = inner.env.spawn(Class::Background, "object: collect", collecting);
+        let mut longer = 1;
+        loop {
+            let pause = Box::pin(self.pause(inner.contest.renewal_pause(longer)));
+            let over = matches!(select(Box::pin(rule.ended()), pause).await, Either::Left(_));
+            let is_idle = inner.env.now() - inner.asked.get() > IDLE_AFTER;
+            longer = if is_idle { IDLE_LONGER } else { 1 };
+            if over || inner.stopping.get() || !inner.contest.renew(term, longer).await {
+                break;
+            }
+        }
+        collecting.abort();
+        if inner.stopping.get() {
+            inner.rule.replace(None);
+            rule.close().await;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Owner({:?})", self.0.contest)
+    }
+}

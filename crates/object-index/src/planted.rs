@@ -1,0 +1,59 @@
+//! Bugs on purpose: each must be found by a test. The feature `planted` compiles them in, for the
+//! tests; without it [`Bugs::has`] is a constant.
+
+/// A bug (`object-protocols.md` 14).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Planted {
+    /// Decides on durable rows alone: what is submitted and not durable is not seen.
+    DurableOnly,
+    /// Answers a refusal before what it was decided on is durable.
+    EarlyRefusal,
+    /// Keeps no answer: a repeat is decided again.
+    ForgetReply,
+    /// Keeps no refusal: a first attempt that comes behind its refused repeat is made.
+    ForgetRefusal,
+    /// Sweeps sessions before it is on record that they are closed.
+    SweepUnrecorded,
+    /// Takes requests below the session's floor.
+    LateFrame,
+    /// Takes a deadline for one that begins as the request comes.
+    RelativeDeadline,
+    /// Commits rows before the body is durable.
+    EarlyRow,
+    /// Answers reads without a lease.
+    StaleOwner,
+    /// Takes a piece of a body whatever its identity.
+    WrongPlace,
+}
+
+/// The bug that runs, if any.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Bugs {
+    #[cfg(feature = "planted")]
+    planted: Option<Planted>,
+}
+
+impl Bugs {
+    /// The bug.
+    #[cfg(feature = "planted")]
+    pub fn of(bug: Planted) -> Bugs {
+        Bugs { planted: Some(bug) }
+    }
+
+    /// Whether `bug` is planted.
+    #[cfg(feature = "planted")]
+    pub(crate) fn has(self, bug: Planted) -> bool {
+        self.planted == Some(bug)
+    }
+
+    /// Whether `bug` is planted: never.
+    #[cfg(not(feature = "planted"))]
+    pub(crate) const fn has(self, _bug: Planted) -> bool {
+        false
+    }
+}
+
+/// A binary that holds this text has the bugs compiled in: `cargo xtask shipped` looks for it.
+#[cfg(feature = "planted")]
+#[used]
+static MARKER: &str = "bugs are planted in this binary: it is for tests only";

@@ -1,0 +1,371 @@
+//! [`Range`]: the owner of keys decides every change of them (`object-protocols.md` 6), answers for
+//! objects and lists keys.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use object_proto::{
+    BucketId, Change, ChangeReply, Error, FileName, ObjectData, ObjectInfo, RangeReply,
+    RangeRequest, RequestHead, SessionId, Stamp, Target,
+};
+use runtime::{Class, Env, Instant};
+use table::Batch;
+
+use crate::buckets::Buckets;
+use crate::decisions::{Decisions, damaged, of_table};
+use crate::ground::Lease;
+use crate::keys::{
+    CURRENT, FILE, METADATA, REPLY, USAGE, number_key, object_key, read_number_key, read_reply_key,
+    reply_key, text_key, trash_key,
+};
+use crate::limits::TABLE_KEY_MAX;
+use crate::list;
+use crate::once::{Came, Once};
+use crate::planted::{Bugs, Planted};
+use crate::row::{FileRow, ObjectRow, Usage, decode_metadata, decode_stamp, encode_stamp};
+use crate::sessions::Sessions;
+
+/// A range of keys that this process owns.
+pub(crate) struct Range {
+    pub(crate) env: Env,
+    pub(crate) decisions: Rc<Decisions>,
+    pub(crate) sessions: Rc<Sessions>,
+    pub(crate) buckets: Rc<Buckets>,
+    lease: Rc<dyn Lease>,
+    epoch: u64,
+    once: Once<ChangeReply>,
+    /// What buckets hold, with all that is submitted.
+    usage: RefCell<BTreeMap<BucketId, Usage>>,
+    /// Requests whose answers are rows.
+    replies: RefCell<BTreeMap<SessionId, BTreeSet<u64>>>,
+    bugs: Bugs,
+}
+
+/// What the owner of a range stands on.
+pub(crate) struct Ground {
+    pub(crate) sessions: Rc<Sessions>,
+    pub(crate) buckets: Rc<Buckets>,
+    pub(crate) lease: Rc<dyn Lease>,
+    pub(crate) epoch: u64,
+    pub(crate) bugs: Bugs,
+}
+
+/// A change that holds its key.
+struct Decided {
+    change: Change,
+    key: Vec<u8>,
+    /// The object that it replaces.
+    old: Option<ObjectRow>,
+}
+
+impl Range {
+    /// The range of a table that was just opened.
+    pub(crate) async fn open(
+        env: &Env,
+        decisions: Rc<Decisions>,
+        ground: Ground,
+    ) -> Result<Rc<Range>, Error> {
+        let mut usage = BTreeMap::new();
+        for (key, value) in decisions.all(&[USAGE]).await? {
+            let bucket = read_number_key(&key).map(BucketId::new);
+            let row = Usage::decode(&value);
+            let (bucket, row) = bucket.zip(row).ok_or_else(|| damaged("a bucket's usage"))?;
+            usage.insert(bucket, row);
+        }
+        let mut replies: BTreeMap<SessionId, BTreeSet<u64>> = BTreeMap::new();
+        for (key, _) in decisions.all(&[REPLY]).await? {
+            let (session, number) = read_reply_key(&key).ok_or_else(|| damaged("an answer"))?;
+            replies.entry(session).or_default().insert(number);
+        }
+        let Ground { sessions, buckets, lease, epoch, bugs } = ground;
+        Ok(Rc::new(Range {
+            env: env.clone(),
+            decisions,
+            sessions,
+            buckets,
+            lease,
+            epoch,
+            once: Once::default(),
+            usage: RefCell::new(usage),
+            replies: RefCell::new(replies),
+            bugs,
+        }))
+    }
+
+    /// Answers a request.
+    pub(crate) async fn handle(
+        self: &Rc<Self>,
+        request: RangeRequest,
+    ) -> Result<RangeReply, Error> {
+        match request {
+            RangeRequest::Change { head, change } => {
+                self.change(head, change).await.map(RangeReply::Changed)
+            }
+            RangeRequest::Look(target) => {
+                let found = self.look(&target).await;
+                self.check_lease()?;
+                found.map(|info| RangeReply::Object(Box::new(info)))
+            }
+            RangeRequest::List(ask) => {
+                let page = match self.buckets.check(ask.bucket) {
+                    Ok(()) => list::page(self.decisions.snapshot(), &ask).await,
+                    Err(error) => Err(error),
+                };
+                self.check_lease()?;
+                page.map(RangeReply::Page)
+            }
+            RangeRequest::IsCommitted(file) => {
+                let row = self.file_row(&file).await;
+                self.check_lease()?;
+                Ok(RangeReply::Committed(row?.is_some()))
+            }
+        }
+    }
+
+    /// What was read before this was not stale then: no other owner had come.
+    fn check_lease(&self) -> Result<(), Error> {
+        match self.lease.is_valid() || self.bugs.has(Planted::StaleOwner) {
+            true => Ok(()),
+            false => Err(Error::Reroute),
+        }
+    }
+
+    /// The row of a file, submitted or durable.
+    pub(crate) async fn file_row(&self, file: &FileName) -> Result<Option<FileRow>, Error> {
+        let seen = self.decisions.read(&text_key(FILE, file.as_str())).await?;
+        let Some(value) = seen.value else { return Ok(None) };
+        FileRow::decode(&value).map(Some).ok_or_else(|| damaged("a file's row"))
+    }
+
+    /// An object as it is durable.
+    pub(crate) async fn look(&self, target: &Target) -> Result<ObjectInfo, Error> {
+        self.buckets.check(target.bucket)?;
+        let rows = self.decisions.snapshot();
+        let row = rows.get(&object_key(CURRENT, target)).await.map_err(of_table)?;
+        let row = ObjectRow::decode(&row.ok_or(Error::NoSuchKey)?);
+        let mut row = row.ok_or_else(|| damaged(&format!("the row of {target}")))?;
+        if row.metadata_apart {
+            let apart = rows.get(&object_key(METADATA, target)).await.map_err(of_table)?;
+            let apart = apart.and_then(|value| decode_metadata(&value));
+            let apart = apart.filter(|(stamp, _)| *stamp == row.info.stamp);
+            let (_, metadata) =
+                apart.ok_or_else(|| damaged(&format!("the metadata of {target}")))?;
+            row.info.object.facts.metadata = metadata;
+        }
+        Ok(row.info)
+    }
+
+    /// Makes a change, once.
+    async fn change(
+        self: &Rc<Self>,
+        head: RequestHead,
+        change: Change,
+    ) -> Result<ChangeReply, Error> {
+        if head.epoch != self.epoch {
+            return Err(Error::Reroute);
+        }
+        self.sessions.admit(&head)?;
+        self.once.forget_below(head.session, self.sessions.floor(head.session));
+        let id = (head.session, head.number);
+        if self.bugs.has(Planted::ForgetReply) {
+            self.once.forget(id);
+        }
+        match self.once.come(id, head.attempt) {
+            Came::Again(ticket) => {
+                self.env.mark("object: a request came again");
+                ticket.outcome().await
+            }
+            Came::First(ticket) => {
+                let (range, ended, came) = (self.clone(), ticket.clone(), self.env.now());
+                // A task of its own: its caller may go while it holds a key.
+                self.env.spawn(Class::Foreground, "object: change", async move {
+                    let outcome = range.decide(&head, change, came).await;
+                    let forgets = outcome.is_err() && range.bugs.has(Planted::ForgetRefusal);
+                    range.once.end(&ended, outcome);
+                    if forgets {
+                        range.once.forget(id);
+                    }
+                });
+                ticket.outcome().await
+            }
+        }
+    }
+
+    async fn decide(
+        self: &Rc<Self>,
+        head: &RequestHead,
+        change: Change,
+        came: Instant,
+    ) -> Result<ChangeReply, Error> {
+        let answered = self.decisions.durable(&reply_key(head.session, head.number)).await?;
+        if let Some(value) = answered.filter(|_| !self.bugs.has(Planted::ForgetReply)) {
+            self.env.mark("object: answered by a former owner");
+            let stamp = decode_stamp(&value).ok_or_else(|| damaged("an answer"))?;
+            return Ok(ChangeReply { stamp });
+        }
+        let key = object_key(CURRENT, change.target());
+        if key.len() > TABLE_KEY_MAX {
+            return Err(Error::Invalid {
+                message: "keys have 1,013 bytes at most, and one less for each NUL".to_owned(),
+            });
+        }
+        let held = self.decisions.lock(&key).await;
+        let seen = self.decisions.read(&key).await?;
+        let old = match &seen.value {
+            Some(value) => {
+                let row = ObjectRow::decode(value);
+                Some(row.ok_or_else(|| damaged(&format!("the row of {}", change.target())))?)
+            }
+            None => None,
+        };
+        let refused = self.refuses(&change, old.as_ref().map(|row| &row.info));
+        let nothing = matches!(change, Change::Delete { .. }) && old.is_none();
+        if refused.is_err() || nothing {
+            drop(held);
+            self.decisions.settled_for_refusal(seen.basis).await?;
+            self.check_lease()?;
+            return refused.map(|()| ChangeReply { stamp: Stamp::default() });
+        }
+        if !self.sessions.may_submit(head, came) {
+            return Err(Error::Busy { cause: "the time of the request is over".to_owned() });
+        }
+        let (stamp, basis) = self.submit(head, Decided { change, key, old })?;
+        drop(held);
+        self.decisions.settled(basis).await?;
+        Ok(ChangeReply { stamp })
+    }
+
+    /// Whether a change is refused, on the object that it would replace.
+    fn refuses(&self, change: &Change, old: Option<&ObjectInfo>) -> Result<(), Error> {
+        self.buckets.check_change(change.target().bucket)?;
+        let (Change::Put { conditions, .. } | Change::Delete { conditions, .. }) = change;
+        conditions.check(old.map(|info| &info.object.facts.etag))
+    }
+
+    /// Submits a change with all that goes with it: usage, files, the answer.
+    fn submit(
+        self: &Rc<Self>,
+        head: &RequestHead,
+        decided: Decided,
+    ) -> Result<(Stamp, crate::decisions::Basis), Error> {
+        let bucket = decided.change.target().bucket;
+        let mut usage = self.usage.borrow().get(&bucket).copied().unwrap_or_default();
+        if let Some(old) = &decided.old {
+            usage = usage.without(old.info.object.size).expect("a bucket counts what it holds");
+        }
+        if let Change::Put { object, .. } = &decided.change {
+            usage.objects += 1;
+            usage.bytes += object.size;
+        }
+        let floor = self.sessions.floor(head.session);
+        let over = self.replies_below(head.session, floor);
+        let done = self.decisions.submit(|batch, stamp| {
+            fill(batch, stamp, &decided);
+            batch.put(&number_key(USAGE, bucket.get()), &usage.encode());
+            batch.put(&reply_key(head.session, head.number), &encode_stamp(stamp));
+            for &number in &over {
+                batch.delete(&reply_key(head.session, number));
+            }
+        })?;
+        self.usage.borrow_mut().insert(bucket, usage);
+        let replies = &mut *self.replies.borrow_mut();
+        let of_session = replies.entry(head.session).or_default();
+        of_session.insert(head.number);
+        for number in &over {
+            of_session.remove(number);
+        }
+        Ok(done)
+    }
+
+    /// Requests of a session that are over and whose answers are rows; some of them.
+    fn replies_below(&self, session: SessionId, floor: u64) -> Vec<u64> {
+        let replies = self.replies.borrow();
+        let of_session = replies.get(&session);
+        of_session.map_or_else(Vec::new, |all| all.range(..floor).take(16).copied().collect())
+    }
+
+    /// Removes the answers to a session's requests, which all are over.
+    pub(crate) async fn forget_session(&self, session: SessionId) -> Result<(), Error> {
+        loop {
+            let some = self.replies_below(session, u64::MAX);
+            if some.is_empty() {
+                self.replies.borrow_mut().remove(&session);
+                return Ok(());
+            }
+            let (_, basis) = self.decisions.submit(|batch, _| {
+                for &number in &some {
+                    batch.delete(&reply_key(session, number));
+                }
+            })?;
+            if let Some(left) = self.replies.borrow_mut().get_mut(&session) {
+                for number in &some {
+                    left.remove(number);
+                }
+            }
+            self.decisions.settled(basis).await?;
+        }
+    }
+
+    /// Whether a bug is planted.
+    pub(crate) fn has_bug(&self, bug: Planted) -> bool {
+        self.bugs.has(bug)
+    }
+
+    /// What a bucket holds, with all that is submitted.
+    pub(crate) fn usage(&self, bucket: BucketId) -> Usage {
+        self.usage.borrow().get(&bucket).copied().unwrap_or_default()
+    }
+
+    /// Forgets what a bucket that is gone held: nothing.
+    pub(crate) fn forget_bucket(&self, bucket: BucketId) {
+        self.usage.borrow_mut().remove(&bucket);
+        // The row is of no use; should it stay, it says that nothing is there.
+        let _ = self.decisions.submit(|batch, _| {
+            batch.delete(&number_key(USAGE, bucket.get()));
+        });
+    }
+}
+
+/// Puts a change into a batch: the object's rows, and those of the files that come and go with it.
+fn fill(batch: &mut Batch, stamp: Stamp, decided: &Decided) {
+    let Decided { change, key, old } = decided;
+    let target = change.target();
+    let metadata_key = object_key(METADATA, target);
+    let had_metadata = old.as_ref().is_some_and(|row| row.metadata_apart);
+    let mut metadata = None;
+    match change {
+        Change::Put { object, .. } => {
+            let info = ObjectInfo { stamp, object: (**object).clone() };
+            let (row, apart) = ObjectRow::encode(&info);
+            batch.put(key, &row);
+            metadata = apart;
+            if let ObjectData::File(name) = &object.data {
+                let (data_id, size) = (object.data_id, object.size);
+                let row = FileRow { data_id, size, target: target.clone(), trash_us: None };
+                batch.put(&text_key(FILE, name.as_str()), &row.encode());
+            }
+        }
+        Change::Delete { .. } => {
+            batch.delete(key);
+        }
+    }
+    match metadata {
+        Some(value) => {
+            batch.put(&metadata_key, &value);
+        }
+        None if had_metadata => {
+            batch.delete(&metadata_key);
+        }
+        None => {}
+    }
+    if let Some(old) = old.as_ref().map(|row| &row.info.object)
+        && let ObjectData::File(name) = &old.data
+    {
+        let trash_us = Some(stamp.get());
+        let (data_id, size) = (old.data_id, old.size);
+        let row = FileRow { data_id, size, target: target.clone(), trash_us };
+        batch.put(&text_key(FILE, name.as_str()), &row.encode());
+        batch.put(&trash_key(stamp.get(), name), &[]);
+    }
+}

@@ -1,0 +1,360 @@
+//! Values of a range's and the catalog's rows: a version, then fields in order (see
+//! `docs/formats/object.md`).
+
+use codec::cursor::{Cursor, put_bytes, put_varint};
+use object_proto::limits::{INLINE_MAX, METADATA_MAX};
+use object_proto::{
+    Bucket, BucketId, BucketName, Checksum, ChecksumKind, DataId, Etag, FileName, Metadata,
+    NewObject, ObjectData, ObjectFacts, ObjectInfo, SessionId, Stamp, Target, User, UserId,
+};
+
+/// Version of all rows.
+pub const VERSION: u8 = 1;
+/// Metadata up to this many bytes is in an object's row.
+pub const METADATA_IN_ROW: usize = 256;
+
+/// Bytes of a text in a row at most: IDs, tags, names.
+const TEXT_MAX: usize = 1024;
+/// Checksums of an object at most: one of each kind.
+const CHECKSUMS_MAX: u64 = ChecksumKind::ALL.len() as u64;
+/// Headers of an object at most.
+const HEADERS_MAX: u64 = METADATA_MAX as u64;
+
+const INLINE: u8 = 0;
+const FILE: u8 = 1;
+
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    put_bytes(out, text.as_bytes());
+}
+
+fn text(cursor: &mut Cursor<'_>, max: usize) -> Option<String> {
+    String::from_utf8(cursor.bytes(max)?.to_vec()).ok()
+}
+
+fn flag(cursor: &mut Cursor<'_>) -> Option<bool> {
+    match cursor.u8()? {
+        0 => Some(false),
+        1 => Some(true),
+        _ => None,
+    }
+}
+
+fn begin(value: &[u8]) -> Option<Cursor<'_>> {
+    let mut cursor = Cursor(value);
+    (cursor.u8()? == VERSION).then_some(cursor)
+}
+
+/// `read` when nothing follows it.
+fn whole<T>(cursor: Cursor<'_>, read: T) -> Option<T> {
+    cursor.is_empty().then_some(read)
+}
+
+/// Metadata as a row of its own holds it, or an object's row.
+pub fn put_metadata(out: &mut Vec<u8>, metadata: &Metadata) {
+    put_varint(out, metadata.iter().count() as u64);
+    for (name, value) in metadata.iter() {
+        put_text(out, name);
+        put_text(out, value);
+    }
+}
+
+fn metadata(cursor: &mut Cursor<'_>) -> Option<Metadata> {
+    let count = cursor.varint().filter(|&count| count <= HEADERS_MAX)?;
+    let mut headers = std::collections::BTreeMap::new();
+    for _ in 0..count {
+        let name = text(cursor, METADATA_MAX)?;
+        headers.insert(name, text(cursor, METADATA_MAX)?);
+    }
+    Metadata::new(headers).ok()
+}
+
+/// The value of a row of metadata.
+pub fn encode_metadata(stamp: Stamp, metadata: &Metadata) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    out.extend(stamp.get().to_le_bytes());
+    put_metadata(&mut out, metadata);
+    out
+}
+
+/// Reads such a value: the commit that it belongs to, and the metadata.
+pub fn decode_metadata(value: &[u8]) -> Option<(Stamp, Metadata)> {
+    let mut cursor = begin(value)?;
+    let stamp = Stamp::new(cursor.u64()?);
+    let metadata = metadata(&mut cursor)?;
+    whole(cursor, (stamp, metadata))
+}
+
+/// A current object's row.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ObjectRow {
+    /// The object. Its metadata is empty when that has a row of its own.
+    pub info: ObjectInfo,
+    /// Its metadata has a row of its own.
+    pub metadata_apart: bool,
+}
+
+impl ObjectRow {
+    /// The value, and the one of the row of its metadata if that is long.
+    pub fn encode(info: &ObjectInfo) -> (Vec<u8>, Option<Vec<u8>>) {
+        let object = &info.object;
+        let mut headers = Vec::new();
+        put_metadata(&mut headers, &object.facts.metadata);
+        let apart = headers.len() > METADATA_IN_ROW;
+        let mut out = vec![VERSION];
+        out.extend(info.stamp.get().to_le_bytes());
+        out.extend(object.data_id.get().to_le_bytes());
+        put_varint(&mut out, object.size);
+        put_text(&mut out, object.facts.etag.as_str());
+        put_text(&mut out, object.facts.owner.as_str());
+        put_varint(&mut out, object.facts.checksums.len() as u64);
+        for checksum in &object.facts.checksums {
+            out.push(kind_code(checksum.kind));
+            put_varint(&mut out, u64::from(checksum.parts));
+            put_bytes(&mut out, &checksum.value);
+        }
+        out.push(u8::from(apart));
+        if !apart {
+            out.extend_from_slice(&headers);
+        }
+        match &object.data {
+            ObjectData::Inline(bytes) => {
+                out.push(INLINE);
+                put_bytes(&mut out, bytes);
+            }
+            ObjectData::File(name) => {
+                out.push(FILE);
+                put_text(&mut out, name.as_str());
+            }
+        }
+        (out, apart.then(|| encode_metadata(info.stamp, &object.facts.metadata)))
+    }
+
+    /// Reads a value.
+    pub fn decode(value: &[u8]) -> Option<ObjectRow> {
+        let mut cursor = begin(value)?;
+        let stamp = Stamp::new(cursor.u64()?);
+        let data_id = DataId::new(cursor.u128()?);
+        let size = cursor.varint()?;
+        let etag = Etag::new(text(&mut cursor, TEXT_MAX)?);
+        let owner = UserId::new(text(&mut cursor, TEXT_MAX)?);
+        let count = cursor.varint().filter(|&count| count <= CHECKSUMS_MAX)?;
+        let mut checksums = Vec::new();
+        for _ in 0..count {
+            let kind = kind_of(cursor.u8()?)?;
+            let parts = u32::try_from(cursor.varint()?).ok()?;
+            let value = cursor.bytes(kind.bytes())?.to_vec();
+            checksums.push(Checksum { kind, value, parts });
+        }
+        let metadata_apart = flag(&mut cursor)?;
+        let metadata = match metadata_apart {
+            true => Metadata::default(),
+            false => metadata(&mut cursor)?,
+        };
+        let data = match cursor.u8()? {
+            INLINE => ObjectData::Inline(cursor.bytes(INLINE_MAX)?.to_vec()),
+            FILE => ObjectData::File(FileName::new(text(&mut cursor, TEXT_MAX)?)),
+            _ => return None,
+        };
+        if let ObjectData::Inline(bytes) = &data
+            && bytes.len() as u64 != size
+        {
+            return None;
+        }
+        let facts = ObjectFacts { etag, checksums, metadata, owner };
+        let object = NewObject { data_id, size, facts, data };
+        whole(cursor, ObjectRow { info: ObjectInfo { stamp, object }, metadata_apart })
+    }
+}
+
+fn kind_code(kind: ChecksumKind) -> u8 {
+    ChecksumKind::ALL.iter().position(|&other| other == kind).expect("it is one of all") as u8
+}
+
+fn kind_of(code: u8) -> Option<ChecksumKind> {
+    ChecksumKind::ALL.get(usize::from(code)).copied()
+}
+
+/// A file of a body.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FileRow {
+    /// The body in it.
+    pub data_id: DataId,
+    /// Bytes of the body.
+    pub size: u64,
+    /// The object that it was committed for.
+    pub target: Target,
+    /// It is of no use any more since this time, microseconds since 1970.
+    pub trash_us: Option<u64>,
+}
+
+impl FileRow {
+    /// The value.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        out.extend(self.data_id.get().to_le_bytes());
+        put_varint(&mut out, self.size);
+        out.extend(self.target.bucket.get().to_le_bytes());
+        put_text(&mut out, self.target.key.as_str());
+        put_varint(&mut out, self.trash_us.map_or(0, |since| since + 1));
+        out
+    }
+
+    /// Reads a value.
+    pub fn decode(value: &[u8]) -> Option<FileRow> {
+        let mut cursor = begin(value)?;
+        let data_id = DataId::new(cursor.u128()?);
+        let size = cursor.varint()?;
+        let bucket = BucketId::new(cursor.u64()?);
+        let key = object_proto::ObjectKey::new(text(&mut cursor, TEXT_MAX)?).ok()?;
+        let trash_us = cursor.varint()?.checked_sub(1);
+        let target = Target { bucket, key };
+        whole(cursor, FileRow { data_id, size, target, trash_us })
+    }
+}
+
+/// What a bucket holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    /// Objects.
+    pub objects: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+}
+
+impl Usage {
+    /// The same with an object less; none if it holds less.
+    pub fn without(self, bytes: u64) -> Option<Usage> {
+        let (objects, bytes) = (self.objects.checked_sub(1)?, self.bytes.checked_sub(bytes)?);
+        Some(Usage { objects, bytes })
+    }
+
+    /// The value of its row.
+    pub fn encode(self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        put_varint(&mut out, self.objects);
+        put_varint(&mut out, self.bytes);
+        out
+    }
+
+    /// Reads a value.
+    pub fn decode(value: &[u8]) -> Option<Usage> {
+        let mut cursor = begin(value)?;
+        let usage = Usage { objects: cursor.varint()?, bytes: cursor.varint()? };
+        whole(cursor, usage)
+    }
+}
+
+/// The value of a row that holds a stamp: the last commit, or the answer to a change.
+pub fn encode_stamp(stamp: Stamp) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    out.extend(stamp.get().to_le_bytes());
+    out
+}
+
+/// Reads such a value.
+pub fn decode_stamp(value: &[u8]) -> Option<Stamp> {
+    let mut cursor = begin(value)?;
+    let stamp = Stamp::new(cursor.u64()?);
+    whole(cursor, stamp)
+}
+
+/// A bucket's row, and the request that made it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BucketRow {
+    /// The bucket.
+    pub bucket: Bucket,
+    /// The request that made it: repeated, it gets the same answer.
+    pub made_by: (SessionId, u64),
+}
+
+impl BucketRow {
+    /// The value.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        out.extend(self.bucket.id.get().to_le_bytes());
+        put_text(&mut out, self.bucket.owner.as_str());
+        put_varint(&mut out, self.bucket.created_us);
+        out.extend(self.made_by.0.get().to_le_bytes());
+        put_varint(&mut out, self.made_by.1);
+        out
+    }
+
+    /// Reads the value of the bucket `name`.
+    pub fn decode(name: &str, value: &[u8]) -> Option<BucketRow> {
+        let mut cursor = begin(value)?;
+        let bucket = Bucket {
+            name: BucketName::new(name).ok()?,
+            id: BucketId::new(cursor.u64()?),
+            owner: UserId::new(text(&mut cursor, TEXT_MAX)?),
+            created_us: cursor.varint()?,
+        };
+        let made_by = (SessionId::new(cursor.u64()?), cursor.varint()?);
+        whole(cursor, BucketRow { bucket, made_by })
+    }
+}
+
+/// The value of a user's row; its ID is the key.
+pub fn encode_user(user: &User) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    put_text(&mut out, &user.name);
+    put_text(&mut out, &user.display_name);
+    out.push(u8::from(user.admin));
+    out
+}
+
+/// Reads the value of the user `id`.
+pub fn decode_user(id: &str, value: &[u8]) -> Option<User> {
+    let mut cursor = begin(value)?;
+    let name = text(&mut cursor, TEXT_MAX)?;
+    let display_name = text(&mut cursor, TEXT_MAX)?;
+    let admin = flag(&mut cursor)?;
+    whole(cursor, User { id: UserId::new(id), name, display_name, admin })
+}
+
+/// An access key's row; its public part is the key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KeyRow {
+    /// The user.
+    pub user: UserId,
+    /// Its secret part, wrapped.
+    pub wrapped_secret: Vec<u8>,
+    /// Requests that are signed with it are served.
+    pub enabled: bool,
+    /// The request that made it.
+    pub made_by: (SessionId, u64),
+}
+
+impl KeyRow {
+    /// The value.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        put_text(&mut out, self.user.as_str());
+        put_bytes(&mut out, &self.wrapped_secret);
+        out.push(u8::from(self.enabled));
+        out.extend(self.made_by.0.get().to_le_bytes());
+        put_varint(&mut out, self.made_by.1);
+        out
+    }
+
+    /// Reads a value.
+    pub fn decode(value: &[u8]) -> Option<KeyRow> {
+        let mut cursor = begin(value)?;
+        let user = UserId::new(text(&mut cursor, TEXT_MAX)?);
+        let wrapped_secret = cursor.bytes(TEXT_MAX)?.to_vec();
+        let enabled = flag(&mut cursor)?;
+        let made_by = (SessionId::new(cursor.u64()?), cursor.varint()?);
+        whole(cursor, KeyRow { user, wrapped_secret, enabled, made_by })
+    }
+}
+
+/// The value of a session's row.
+pub fn encode_session(closed: bool) -> Vec<u8> {
+    vec![VERSION, u8::from(closed)]
+}
+
+/// Reads such a value: true when the session is closed.
+pub fn decode_session(value: &[u8]) -> Option<bool> {
+    let mut cursor = begin(value)?;
+    let closed = flag(&mut cursor)?;
+    whole(cursor, closed)
+}

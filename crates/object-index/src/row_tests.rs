@@ -1,0 +1,127 @@
+//! Rows read back, and any bytes are refused or read.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use object_proto::{
+    BucketId, BucketName, Checksum, ChecksumKind, DataId, Etag, FileName, Metadata, NewObject,
+    ObjectData, ObjectFacts, ObjectInfo, ObjectKey, SessionId, Stamp, Target, User, UserId,
+};
+use proptest::prelude::*;
+
+use crate::row::{
+    BucketRow, FileRow, KeyRow, ObjectRow, Usage, decode_metadata, decode_session, decode_stamp,
+    decode_user, encode_session, encode_stamp, encode_user,
+};
+
+pub(crate) fn info(size: usize, value: usize, inline: bool) -> ObjectInfo {
+    let headers = BTreeMap::from([("content-type".to_owned(), "v".repeat(value))]);
+    let checksums =
+        ChecksumKind::ALL.map(|kind| Checksum { kind, value: vec![7; kind.bytes()], parts: 3 });
+    let facts = ObjectFacts {
+        etag: Etag::new("0123"),
+        checksums: checksums.to_vec(),
+        metadata: Metadata::new(headers).unwrap(),
+        owner: UserId::new("me"),
+    };
+    let data = match inline {
+        true => ObjectData::Inline(vec![9; size]),
+        false => ObjectData::File(FileName::new("body-1-2")),
+    };
+    let object = NewObject { data_id: DataId::new(5), size: size as u64, facts, data };
+    ObjectInfo { stamp: Stamp::new(77), object }
+}
+
+/// The corpus of the fuzz targets: the tests write nothing; `OBJECT_WRITE_CORPUS=1` writes it again.
+#[test]
+fn the_corpus_is_what_this_version_writes() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
+    for (name, run, bytes) in crate::fuzz::corpus() {
+        run(&bytes);
+        let path = dir.join(name);
+        if std::env::var_os("OBJECT_WRITE_CORPUS").is_some() {
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(&path, &bytes).unwrap();
+        }
+        assert_eq!(fs::read(&path).unwrap(), bytes, "{name} was written differently before");
+    }
+}
+
+#[test]
+fn objects_read_back_with_metadata_in_their_row_or_apart() {
+    for (size, value, inline) in
+        [(0, 0, true), (512, 200, true), (512, 1000, false), (9, 4000, true)]
+    {
+        let info = info(size, value, inline);
+        let (row, apart) = ObjectRow::encode(&info);
+        let mut read = ObjectRow::decode(&row).expect("it reads back");
+        assert_eq!(read.metadata_apart, apart.is_some());
+        assert_eq!(apart.is_some(), value > 240);
+        if let Some(apart) = apart {
+            let (stamp, metadata) = decode_metadata(&apart).expect("it reads back");
+            assert_eq!(stamp, info.stamp);
+            read.info.object.facts.metadata = metadata;
+        }
+        assert_eq!(read.info, info);
+        for end in 0..row.len() {
+            assert_eq!(ObjectRow::decode(&row[..end]), None, "{end} bytes of {}", row.len());
+        }
+    }
+}
+
+#[test]
+fn other_rows_read_back() {
+    let target = Target { bucket: BucketId::new(3), key: ObjectKey::new("a\0b").unwrap() };
+    for trash_us in [None, Some(0), Some(u64::MAX / 2)] {
+        let target = target.clone();
+        let row = FileRow { data_id: DataId::new(1), size: 1 << 40, target, trash_us };
+        assert_eq!(FileRow::decode(&row.encode()), Some(row));
+    }
+    let usage = Usage { objects: 3, bytes: u64::MAX };
+    assert_eq!(Usage::decode(&usage.encode()), Some(usage));
+    assert_eq!(decode_stamp(&encode_stamp(Stamp::new(8))), Some(Stamp::new(8)));
+    let bucket = object_proto::Bucket {
+        id: BucketId::new(4),
+        name: BucketName::new("abc").unwrap(),
+        owner: UserId::new("me"),
+        created_us: 5,
+    };
+    let row = BucketRow { bucket, made_by: (SessionId::new(6), 7) };
+    assert_eq!(BucketRow::decode("abc", &row.encode()), Some(row));
+    let user = User {
+        id: UserId::new("id"),
+        name: "admin".to_owned(),
+        display_name: "The admin".to_owned(),
+        admin: true,
+    };
+    assert_eq!(decode_user("id", &encode_user(&user)), Some(user));
+    let key = KeyRow {
+        user: UserId::new("id"),
+        wrapped_secret: vec![1, 2, 3],
+        enabled: true,
+        made_by: (SessionId::new(1), 2),
+    };
+    assert_eq!(KeyRow::decode(&key.encode()), Some(key));
+    for closed in [false, true] {
+        assert_eq!(decode_session(&encode_session(closed)), Some(closed));
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_read_or_refused(mut value: Vec<u8>, versioned: bool) {
+        if versioned && !value.is_empty() {
+            value[0] = crate::row::VERSION;
+        }
+        ObjectRow::decode(&value);
+        FileRow::decode(&value);
+        Usage::decode(&value);
+        decode_metadata(&value);
+        decode_stamp(&value);
+        BucketRow::decode("abc", &value);
+        decode_user("id", &value);
+        KeyRow::decode(&value);
+        decode_session(&value);
+    }
+}

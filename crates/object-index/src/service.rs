@@ -1,0 +1,454 @@
+//! [`Service`]: buckets and objects as a gateway serves them: finds the owner, makes changes once
+//! whatever is lost on the way, writes and reads bodies beside the owner.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::rc::Rc;
+
+use object_proto::limits::INLINE_MAX;
+use object_proto::{
+    AccessKey, Bucket, BucketName, CatalogReply, CatalogRequest, Change, ChangeReply, Conditions,
+    DataId, Error, FileName, Identity, ListPage, ListRequest, NewObject, ObjectData, ObjectFacts,
+    ObjectInfo, RangeReply, RangeRequest, Reply, Request, RequestHead, Stamp, Target, UserId,
+};
+use runtime::{Class, Env};
+use table::Store;
+
+use crate::bodies::{BodyReader, BodyWriter};
+use crate::ground::{Files, Owners};
+use crate::keys::file_name;
+use crate::limits::{ATTEMPT, CHANGE_BUDGET, PAUSE, READ_MAX};
+use crate::paths::RANGE_DIR;
+use crate::piece::Body;
+use crate::planted::Bugs;
+use crate::session::{GatewaySession, Number};
+
+struct ServiceInner {
+    env: Env,
+    owners: Rc<dyn Owners>,
+    store: RefCell<Option<Rc<dyn Store>>>,
+    files: Rc<dyn Files>,
+    session: GatewaySession,
+    /// Files whose fate is not known.
+    doubtful: RefCell<Vec<FileName>>,
+    /// The task that removes them runs.
+    removing: Cell<bool>,
+    bugs: Bugs,
+}
+
+/// The object service on the side of a gateway. Cheap to clone; stays on its thread.
+#[derive(Clone)]
+pub struct Service(Rc<ServiceInner>);
+
+impl Service {
+    /// A service that asks `owners` and writes bodies to `files`. Its session begins with the first
+    /// change, and is kept alive from then on.
+    pub fn new(env: &Env, owners: Rc<dyn Owners>, files: Rc<dyn Files>, bugs: Bugs) -> Service {
+        let session = GatewaySession::new(env, owners.clone());
+        Service(Rc::new(ServiceInner {
+            env: env.clone(),
+            owners,
+            store: RefCell::default(),
+            files,
+            session,
+            doubtful: RefCell::default(),
+            removing: Cell::default(),
+            bugs,
+        }))
+    }
+
+    /// Its environment.
+    pub fn env(&self) -> &Env {
+        &self.0.env
+    }
+
+    async fn store(&self) -> Result<Rc<dyn Store>, Error> {
+        if let Some(store) = &*self.0.store.borrow() {
+            return Ok(store.clone());
+        }
+        let store = self.0.files.dir(RANGE_DIR).await;
+        let store = store.map_err(|fault| Error::Busy { cause: fault.message })?;
+        self.0.store.replace(Some(store.clone()));
+        Ok(store)
+    }
+
+    /// Asks what changes nothing, until it is answered.
+    async fn ask(&self, request: Request) -> Result<Reply, Error> {
+        let env = &self.0.env;
+        let (deadline, mut pause) = (env.now() + CHANGE_BUDGET, PAUSE.0);
+        loop {
+            let left = deadline - env.now();
+            let cause = match self.0.owners.call(request.clone(), ATTEMPT.min(left)).await {
+                Err(Error::Reroute) => Error::Reroute.to_string(),
+                Err(Error::Busy { cause } | Error::Unknown { cause }) => cause,
+                answer => return answer,
+            };
+            if env.now() + pause >= deadline {
+                return Err(Error::Busy { cause });
+            }
+            env.sleep(env.jitter(pause)).await;
+            pause = (2 * pause).min(PAUSE.1);
+        }
+    }
+
+    /// Makes a change once, whatever is lost on the way.
+    async fn change(
+        &self,
+        number: &Number,
+        build: impl Fn(RequestHead) -> Request,
+    ) -> Result<Reply, Error> {
+        let (env, session) = (&self.0.env, &self.0.session);
+        let (begun, mut pause) = (env.now(), PAUSE.0);
+        let deadline = begun + CHANGE_BUDGET;
+        // An attempt may be under way still.
+        let mut unanswered = None;
+        let mut cause = String::new();
+        while env.now() < deadline {
+            let left = deadline - env.now();
+            match session.head(number, deadline, left).await {
+                Ok(head) => {
+                    let request = build(head);
+                    match self.0.owners.call(request, ATTEMPT.min(deadline - env.now())).await {
+                        Err(Error::Reroute) => {
+                            session.lost_route();
+                            cause = Error::Reroute.to_string();
+                        }
+                        Err(Error::Unknown { cause: lost }) => {
+                            session.lost_route();
+                            unanswered = Some(lost);
+                        }
+                        Err(Error::Busy { cause: busy }) => cause = busy,
+                        // An earlier attempt may still be made: only its time decides.
+                        Err(Error::Full) if unanswered.is_some() => cause = Error::Full.to_string(),
+                        Err(Error::SessionOver) => {
+                            session.over(number);
+                            cause = Error::SessionOver.to_string();
+                            break;
+                        }
+                        answer => return answer,
+                    }
+                }
+                Err(Error::SessionOver) => {
+                    cause = Error::SessionOver.to_string();
+                    break;
+                }
+                Err(error) => cause = error.to_string(),
+            }
+            env.sleep(env.jitter(pause)).await;
+            pause = (2 * pause).min(PAUSE.1);
+        }
+        match unanswered {
+            None => Err(Error::Busy { cause }),
+            Some(lost) => {
+                // Only then it is decided.
+                env.sleep_until(session.decided_by(deadline)).await;
+                Err(Error::Unknown { cause: lost })
+            }
+        }
+    }
+
+    async fn catalog(&self, request: CatalogRequest) -> Result<CatalogReply, Error> {
+        match self.ask(Request::Catalog(request)).await? {
+            Reply::Catalog(reply) => Ok(reply),
+            Reply::Range(_) => Err(unexpected()),
+        }
+    }
+
+    async fn change_catalog(
+        &self,
+        build: impl Fn(RequestHead) -> CatalogRequest,
+    ) -> Result<CatalogReply, Error> {
+        let number = self.0.session.number().await?;
+        match self.change(&number, |head| Request::Catalog(build(head))).await? {
+            Reply::Catalog(reply) => Ok(reply),
+            Reply::Range(_) => Err(unexpected()),
+        }
+    }
+
+    async fn change_object(&self, number: &Number, change: &Change) -> Result<ChangeReply, Error> {
+        let build = |head| Request::Range(RangeRequest::Change { head, change: change.clone() });
+        match self.change(number, build).await? {
+            Reply::Range(RangeReply::Changed(reply)) => Ok(reply),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Makes a bucket.
+    pub async fn create_bucket(&self, name: BucketName, owner: UserId) -> Result<Bucket, Error> {
+        let build =
+            |head| CatalogRequest::CreateBucket { head, name: name.clone(), owner: owner.clone() };
+        match self.change_catalog(build).await? {
+            CatalogReply::Bucket(bucket) => Ok(bucket),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Removes a bucket that is empty.
+    pub async fn remove_bucket(&self, name: BucketName) -> Result<(), Error> {
+        let build = |head| CatalogRequest::RemoveBucket { head, name: name.clone() };
+        self.change_catalog(build).await.map(drop)
+    }
+
+    /// Makes an access key, and its user if there is none of that ID.
+    pub async fn create_user(&self, identity: Identity) -> Result<(), Error> {
+        let build =
+            |head| CatalogRequest::CreateUser { head, identity: Box::new(identity.clone()) };
+        self.change_catalog(build).await.map(drop)
+    }
+
+    /// A bucket.
+    pub async fn bucket(&self, name: BucketName) -> Result<Bucket, Error> {
+        match self.catalog(CatalogRequest::Bucket(name)).await? {
+            CatalogReply::Bucket(bucket) => Ok(bucket),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Buckets of a user, or of all, in order of names.
+    pub async fn buckets(&self, of: Option<UserId>) -> Result<Vec<Bucket>, Error> {
+        match self.catalog(CatalogRequest::Buckets(of)).await? {
+            CatalogReply::Buckets(buckets) => Ok(buckets),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// An access key; `None` when there is none of that name.
+    pub async fn access_key(&self, id: &str) -> Result<Option<AccessKey>, Error> {
+        match self.catalog(CatalogRequest::Key(id.to_owned())).await? {
+            CatalogReply::Key(key) => Ok(key.map(|key| *key)),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// An object. Its bytes are read with [`Service::content`].
+    pub async fn look(&self, target: &Target) -> Result<ObjectInfo, Error> {
+        let request = Request::Range(RangeRequest::Look(target.clone()));
+        match self.ask(request).await? {
+            Reply::Range(RangeReply::Object(info)) => Ok(*info),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// A page of a bucket's keys.
+    pub async fn list(&self, ask: ListRequest) -> Result<ListPage, Error> {
+        match self.ask(Request::Range(RangeRequest::List(ask))).await? {
+            Reply::Range(RangeReply::Page(page)) => Ok(page),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Removes an object; none is no error. The time of the commit, zero if there was none.
+    pub async fn delete(&self, target: Target, conditions: Conditions) -> Result<Stamp, Error> {
+        let number = self.0.session.number().await?;
+        let change = Change::Delete { target, conditions };
+        Ok(self.change_object(&number, &change).await?.stamp)
+    }
+
+    /// Begins an object.
+    pub async fn put(&self, target: Target) -> Result<BodyUpload, Error> {
+        let number = self.0.session.number().await?;
+        let env = &self.0.env;
+        let data_id = u128::from(env.random_u64()) << 64 | u128::from(env.random_u64());
+        let body = Body { data_id: DataId::new(data_id), target };
+        let upload = BodyUpload {
+            service: self.clone(),
+            file: file_name(number.session(), number.get()),
+            number,
+            body,
+            size: 0,
+            first: Vec::new(),
+            writer: None,
+            made: false,
+            done: false,
+        };
+        Ok(upload)
+    }
+
+    /// An object and its content, as they are at one time.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Damaged`] when the object's file is gone.
+    pub async fn open(&self, target: &Target) -> Result<(ObjectInfo, BodyContent), Error> {
+        let mut info = self.look(target).await?;
+        loop {
+            let gone = match self.content(target, &info).await {
+                Ok(content) => return Ok((info, content)),
+                Err(Error::NoSuchKey) => info,
+                Err(error) => return Err(error),
+            };
+            info = self.look(target).await?;
+            if info.object.data_id == gone.object.data_id {
+                let what = format!("the file of {target} is not there");
+                tracing::error!(what, "an object is damaged");
+                return Err(Error::Damaged { what });
+            }
+        }
+    }
+
+    /// The content of an object that was found. [`Error::NoSuchKey`] when its file is gone: the object was
+    /// replaced or deleted long ago, or is damaged.
+    pub async fn content(&self, target: &Target, info: &ObjectInfo) -> Result<BodyContent, Error> {
+        let object = &info.object;
+        let source = match &object.data {
+            ObjectData::Inline(bytes) => Bytes::Here(bytes.clone()),
+            ObjectData::File(file) => {
+                let body = Body { data_id: object.data_id, target: target.clone() };
+                let store = self.store().await?;
+                let opened =
+                    BodyReader::open(&*store, file, (body, object.size), self.0.bugs).await?;
+                Bytes::File(opened)
+            }
+        };
+        Ok(BodyContent { source })
+    }
+
+    /// A file may be there that no object has.
+    fn doubt(&self, file: FileName) {
+        self.0.doubtful.borrow_mut().push(file);
+        if !self.0.removing.replace(true) {
+            let service = self.clone();
+            self.0.env.spawn(Class::Background, "object: leftovers", async move {
+                service.remove_doubtful().await;
+                service.0.removing.set(false);
+            });
+        }
+    }
+
+    /// Removes files that no object has, and no request can name any more. What is not removed is the
+    /// owner's to find, when the session is over.
+    async fn remove_doubtful(&self) {
+        loop {
+            let Some(file) = self.0.doubtful.borrow_mut().pop() else { return };
+            let request = Request::Range(RangeRequest::IsCommitted(file.clone()));
+            let committed = match self.ask(request).await {
+                Ok(Reply::Range(RangeReply::Committed(committed))) => committed,
+                _ => true,
+            };
+            if !committed && let Ok(store) = self.store().await {
+                let _ = store.remove(file.as_str()).await; // See above.
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Service({:?})", self.0.session)
+    }
+}
+
+fn unexpected() -> Error {
+    Error::Invalid { message: "the owner answered something else".to_owned() }
+}
+
+/// An object that is being sent. Dropped before it is committed, it leaves nothing.
+pub struct BodyUpload {
+    service: Service,
+    number: Number,
+    file: FileName,
+    body: Body,
+    size: u64,
+    /// All of it, while it is small.
+    first: Vec<u8>,
+    writer: Option<BodyWriter>,
+    /// The file may be there.
+    made: bool,
+    /// The object has the file, or may come to have it: it is not this upload's to remove.
+    done: bool,
+}
+
+impl BodyUpload {
+    /// Takes the next bytes.
+    pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.size += bytes.len() as u64;
+        if self.writer.is_none() && self.size <= INLINE_MAX as u64 {
+            self.first.extend_from_slice(bytes);
+            return Ok(());
+        }
+        if self.writer.is_none() {
+            self.number.check_fresh()?;
+            let store = self.service.store().await?;
+            self.made = true;
+            let (file, body) = (self.file.clone(), self.body.clone());
+            let bugs = self.service.0.bugs;
+            let mut writer = BodyWriter::create(&*store, file, body, bugs).await?;
+            writer.write(&std::mem::take(&mut self.first)).await?;
+            self.writer = Some(writer);
+        }
+        self.writer.as_mut().expect("just made").write(bytes).await
+    }
+
+    /// Puts the object in its place, if the conditions hold; returns when it was committed.
+    pub async fn commit(
+        mut self,
+        facts: ObjectFacts,
+        conditions: Conditions,
+    ) -> Result<Stamp, Error> {
+        let data = match self.writer.take() {
+            None => ObjectData::Inline(std::mem::take(&mut self.first)),
+            Some(writer) => {
+                writer.finish(&self.service.0.env).await?;
+                ObjectData::File(self.file.clone())
+            }
+        };
+        let object =
+            Box::new(NewObject { data_id: self.body.data_id, size: self.size, facts, data });
+        let change = Change::Put { target: self.body.target.clone(), object, conditions };
+        // Until it is decided the file stays, also when the caller waits no more: what is left behind then
+        // goes with the session.
+        self.done = true;
+        let outcome = self.service.change_object(&self.number, &change).await;
+        self.done = outcome.is_ok();
+        Ok(outcome?.stamp)
+    }
+}
+
+impl Drop for BodyUpload {
+    fn drop(&mut self) {
+        drop(self.writer.take());
+        if self.made && !self.done {
+            self.service.doubt(self.file.clone());
+        }
+    }
+}
+
+impl fmt::Debug for BodyUpload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BodyUpload({}, {} bytes)", self.body.target, self.size)
+    }
+}
+
+enum Bytes {
+    Here(Vec<u8>),
+    File(BodyReader),
+}
+
+/// Content of an object.
+pub struct BodyContent {
+    source: Bytes,
+}
+
+impl BodyContent {
+    /// Bytes of it: `len` of them, 8 MiB at most, fewer only at its end.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchKey`] when the object was deleted or replaced long ago, and its bytes are gone.
+    pub async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
+        match &self.source {
+            Bytes::Here(bytes) => {
+                let start = bytes.len().min(offset as usize);
+                let end = bytes.len().min(start.saturating_add(len));
+                Ok(bytes[start..end].to_vec())
+            }
+            Bytes::File(reader) => reader.read(offset, len.min(READ_MAX)).await,
+        }
+    }
+}
+
+impl fmt::Debug for BodyContent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BodyContent")
+    }
+}

@@ -1,0 +1,271 @@
+//! [`GatewaySession`]: one life of a gateway: its number of requests, its clock, the owner's epoch
+//! (`object-protocols.md` 6.3).
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::rc::{Rc, Weak};
+
+use object_proto::{CatalogReply, CatalogRequest, Error, Reply, Request, RequestHead, SessionId};
+use runtime::sync::Mutex;
+use runtime::{Class, Duration, Env, Instant};
+
+use crate::ground::Owners;
+use crate::limits::{
+    ATTEMPT, BEAT_INTERVAL, CHANGE_BUDGET, DRIFT, PAUSE, SAMPLE_MAX, SESSION_SILENT,
+};
+
+/// A session that the owner has opened.
+struct Life {
+    id: SessionId,
+    /// The beginning of its clock.
+    begun: Instant,
+    next: Cell<u64>,
+    under_way: RefCell<BTreeSet<u64>>,
+    /// Sending time of the last sign of life that was answered.
+    heard: Cell<Instant>,
+    over: Cell<bool>,
+}
+
+impl Life {
+    fn floor(&self) -> u64 {
+        self.under_way.borrow().first().copied().unwrap_or(self.next.get())
+    }
+}
+
+/// Number of a request of a session. Until it is dropped the request is not over.
+pub(crate) struct Number {
+    attempts: Cell<u32>,
+    life: Rc<Life>,
+    env: Env,
+    number: u64,
+}
+
+impl Number {
+    pub(crate) fn get(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn session(&self) -> SessionId {
+        self.life.id
+    }
+
+    /// An error when the session may be over soon: then its files would not be looked after.
+    pub(crate) fn check_fresh(&self) -> Result<(), Error> {
+        let is_fresh = self.env.now() - self.life.heard.get() < SESSION_SILENT / 2;
+        match is_fresh && !self.life.over.get() {
+            true => Ok(()),
+            false => Err(Error::Busy { cause: "the owner of the objects is silent".to_owned() }),
+        }
+    }
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        self.life.under_way.borrow_mut().remove(&self.number);
+    }
+}
+
+/// An owner that answered, and that has a sample of this clock.
+#[derive(Clone, Copy)]
+struct Route {
+    session: SessionId,
+    epoch: u64,
+}
+
+struct SessionInner {
+    env: Env,
+    owners: Rc<dyn Owners>,
+    life: RefCell<Option<Rc<Life>>>,
+    route: Cell<Option<Route>>,
+    /// The longest round trip of a sample that is in use.
+    slack: Cell<Duration>,
+    opening: Mutex<()>,
+    routing: Mutex<()>,
+}
+
+/// A gateway's session; begun with its first change, and again when it is over.
+#[derive(Clone)]
+pub(crate) struct GatewaySession(Rc<SessionInner>);
+
+impl GatewaySession {
+    pub(crate) fn new(env: &Env, owners: Rc<dyn Owners>) -> GatewaySession {
+        GatewaySession(Rc::new(SessionInner {
+            env: env.clone(),
+            owners,
+            life: RefCell::default(),
+            route: Cell::new(None),
+            slack: Cell::new(Duration::ZERO),
+            opening: Mutex::new(()),
+            routing: Mutex::new(()),
+        }))
+    }
+
+    fn life(&self) -> Option<Rc<Life>> {
+        self.0.life.borrow().clone().filter(|life| !life.over.get())
+    }
+
+    async fn catalog(
+        &self,
+        request: CatalogRequest,
+        timeout: Duration,
+    ) -> Result<CatalogReply, Error> {
+        match self.0.owners.call(Request::Catalog(request), timeout).await? {
+            Reply::Catalog(reply) => Ok(reply),
+            Reply::Range(_) => Err(Error::Reroute),
+        }
+    }
+
+    /// A number for a request that begins now.
+    pub(crate) async fn number(&self) -> Result<Number, Error> {
+        let life = self.open().await?;
+        let number = life.next.get();
+        life.next.set(number + 1);
+        life.under_way.borrow_mut().insert(number);
+        Ok(Number { attempts: Cell::new(0), life, env: self.0.env.clone(), number })
+    }
+
+    /// The session, which is begun if there is none.
+    async fn open(&self) -> Result<Rc<Life>, Error> {
+        if let Some(life) = self.life() {
+            return Ok(life);
+        }
+        let _opening = self.0.opening.lock().await;
+        if let Some(life) = self.life() {
+            return Ok(life);
+        }
+        let env = &self.0.env;
+        let (deadline, mut pause) = (env.now() + CHANGE_BUDGET, PAUSE.0);
+        loop {
+            let sent = env.now();
+            let cause = match self.catalog(CatalogRequest::OpenSession, ATTEMPT).await {
+                Ok(CatalogReply::Session(id)) => return Ok(self.begin(id, sent)),
+                Ok(_) => "the owner answered something else".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            if env.now() >= deadline {
+                return Err(Error::Busy { cause });
+            }
+            env.sleep(env.jitter(pause)).await;
+            pause = (2 * pause).min(PAUSE.1);
+        }
+    }
+
+    fn begin(&self, id: SessionId, sent: Instant) -> Rc<Life> {
+        let life = Rc::new(Life {
+            id,
+            begun: sent,
+            next: Cell::new(1),
+            under_way: RefCell::default(),
+            heard: Cell::new(sent),
+            over: Cell::new(false),
+        });
+        self.0.life.replace(Some(life.clone()));
+        self.0.route.set(None);
+        let beating = beat(Rc::downgrade(&self.0), life.clone(), self.0.env.clone());
+        self.0.env.spawn(Class::Control, "object: session", beating);
+        life
+    }
+
+    /// The head of a request that is sent now and may be made until `deadline`.
+    pub(crate) async fn head(
+        &self,
+        number: &Number,
+        deadline: Instant,
+        left: Duration,
+    ) -> Result<RequestHead, Error> {
+        let life = &number.life;
+        if life.over.get() {
+            return Err(Error::SessionOver);
+        }
+        let epoch = self.epoch(life, left).await?;
+        let us = |at: Instant| (at - life.begun).as_micros() as u64;
+        number.attempts.set(number.attempts.get() + 1);
+        Ok(RequestHead {
+            session: life.id,
+            number: number.number,
+            attempt: number.attempts.get(),
+            floor: life.floor(),
+            epoch,
+            sent_us: us(self.0.env.now()),
+            deadline_us: us(deadline),
+        })
+    }
+
+    /// The epoch of the owner, which has a sample of this clock.
+    async fn epoch(&self, life: &Rc<Life>, left: Duration) -> Result<u64, Error> {
+        let known = |route: Option<Route>| route.filter(|route| route.session == life.id);
+        if let Some(route) = known(self.0.route.get()) {
+            return Ok(route.epoch);
+        }
+        let _routing = self.0.routing.lock().await;
+        if let Some(route) = known(self.0.route.get()) {
+            return Ok(route.epoch);
+        }
+        let env = &self.0.env;
+        let sent = env.now();
+        let sent_us = (sent - life.begun).as_micros() as u64;
+        let ask = CatalogRequest::Route { session: life.id, sent_us };
+        match self.catalog(ask, ATTEMPT.min(left)).await {
+            Ok(CatalogReply::Route(epoch)) => {
+                let round_trip = env.now() - sent;
+                if round_trip > SAMPLE_MAX {
+                    return Err(Error::Busy { cause: "the owner answers slowly".to_owned() });
+                }
+                life.heard.set(life.heard.get().max(sent));
+                self.0.slack.set(self.0.slack.get().max(round_trip));
+                self.0.route.set(Some(Route { session: life.id, epoch }));
+                Ok(epoch)
+            }
+            Ok(_) => Err(Error::Reroute),
+            Err(Error::SessionOver) => {
+                life.over.set(true);
+                Err(Error::SessionOver)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The owner is another one, or does not answer.
+    pub(crate) fn lost_route(&self) {
+        self.0.route.set(None);
+    }
+
+    /// The session of a request is over.
+    pub(crate) fn over(&self, number: &Number) {
+        number.life.over.set(true);
+    }
+
+    /// When a request with this deadline is made or never will be: its owner knows this clock to a
+    /// round trip, and the clocks drift.
+    pub(crate) fn decided_by(&self, deadline: Instant) -> Instant {
+        deadline + self.0.slack.get() + CHANGE_BUDGET * DRIFT / 1000
+    }
+}
+
+impl fmt::Debug for GatewaySession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.life() {
+            Some(life) => write!(f, "{}", life.id),
+            None => f.write_str("no session"),
+        }
+    }
+}
+
+/// Keeps a session alive while its gateway is there.
+async fn beat(session: Weak<SessionInner>, life: Rc<Life>, env: Env) {
+    loop {
+        env.sleep(env.jitter(BEAT_INTERVAL)).await;
+        let Some(inner) = session.upgrade() else { return };
+        if life.over.get() && life.under_way.borrow().is_empty() {
+            return;
+        }
+        let sent = env.now();
+        let session = GatewaySession(inner);
+        match session.catalog(CatalogRequest::Beat(life.id), ATTEMPT).await {
+            Ok(_) => life.heard.set(sent),
+            Err(Error::SessionOver) => life.over.set(true),
+            Err(_) => {}
+        }
+    }
+}

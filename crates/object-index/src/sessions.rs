@@ -1,0 +1,182 @@
+//! [`Sessions`]: gateways that may change objects, their clocks and floors (`object-protocols.md`
+//! 6.3).
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use object_proto::{Error, RequestHead, SessionId};
+use runtime::{Env, Instant};
+
+use crate::limits::{DRIFT, SESSION_SILENT};
+use crate::planted::{Bugs, Planted};
+
+/// One gateway's life, as the owner knows it.
+#[derive(Clone, Copy)]
+struct Session {
+    /// The smallest (own clock - sending time) of its requests, microseconds; the first is of a
+    /// request whose round trip the gateway has measured.
+    offset_us: Option<i128>,
+    /// Requests below this number are over.
+    floor: u64,
+    /// When a request came last.
+    heard: Instant,
+    state: SessionState,
+}
+
+/// Whether changes of a session are made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SessionState {
+    Open,
+    /// Not by this owner; a later one may not know.
+    Closing,
+    /// Never again, by any owner.
+    Closed,
+}
+
+impl Session {
+    fn is_open(&self) -> bool {
+        self.state == SessionState::Open
+    }
+}
+
+/// Sessions that are open, and those that are closed while something of them is left.
+pub(crate) struct Sessions {
+    env: Env,
+    known: RefCell<BTreeMap<SessionId, Session>>,
+    bugs: Bugs,
+}
+
+impl Sessions {
+    /// Those that the catalog has; each is heard now.
+    pub(crate) fn new(
+        env: &Env,
+        known: impl IntoIterator<Item = (SessionId, bool)>,
+        bugs: Bugs,
+    ) -> Sessions {
+        let heard = env.now();
+        let session = |closed| {
+            let state = if closed { SessionState::Closed } else { SessionState::Open };
+            Session { offset_us: None, floor: 0, heard, state }
+        };
+        let known = known.into_iter().map(|(id, closed)| (id, session(closed))).collect();
+        Sessions { env: env.clone(), known: RefCell::new(known), bugs }
+    }
+
+    /// A session is open from now on.
+    pub(crate) fn open(&self, id: SessionId) {
+        let heard = self.env.now();
+        let session = Session { offset_us: None, floor: 0, heard, state: SessionState::Open };
+        self.known.borrow_mut().insert(id, session);
+    }
+
+    /// A session takes no changes of this owner's from now on.
+    pub(crate) fn close(&self, id: SessionId) {
+        self.set(id, SessionState::Closing);
+    }
+
+    /// It is on record that a session takes no changes: what it left may be removed. Before, an owner
+    /// that was shut out unnoticed would remove what a session does with the next owner.
+    pub(crate) fn closed_on_record(&self, id: SessionId) {
+        self.set(id, SessionState::Closed);
+    }
+
+    fn set(&self, id: SessionId, state: SessionState) {
+        if let Some(session) = self.known.borrow_mut().get_mut(&id) {
+            session.state = state;
+        }
+    }
+
+    /// Nothing is left of a session.
+    pub(crate) fn forget(&self, id: SessionId) {
+        self.known.borrow_mut().remove(&id);
+    }
+
+    /// A sign of life.
+    pub(crate) fn heard(&self, id: SessionId) -> Result<(), Error> {
+        let known = &mut *self.known.borrow_mut();
+        let session = known.get_mut(&id).filter(|session| session.is_open());
+        session.ok_or(Error::SessionOver)?.heard = self.env.now();
+        Ok(())
+    }
+
+    /// A request that came `sent_us` after the beginning of the session's clock, and whose round trip
+    /// the session measures.
+    pub(crate) fn sample(&self, id: SessionId, sent_us: u64) -> Result<(), Error> {
+        self.heard(id)?;
+        let offset = self.offset(sent_us);
+        let known = &mut *self.known.borrow_mut();
+        let session = known.get_mut(&id).expect("it was heard");
+        session.offset_us = Some(session.offset_us.map_or(offset, |known| known.min(offset)));
+        Ok(())
+    }
+
+    fn offset(&self, sent_us: u64) -> i128 {
+        i128::from(self.now_us()) - i128::from(sent_us)
+    }
+
+    fn now_us(&self) -> u64 {
+        self.env.now().as_nanos() / 1000
+    }
+
+    /// Takes a change, if its session is open and it is not over. A session whose clock is not known
+    /// is refused: it asks for the route first.
+    pub(crate) fn admit(&self, head: &RequestHead) -> Result<(), Error> {
+        self.heard(head.session)?;
+        let offset = self.offset(head.sent_us);
+        let known = &mut *self.known.borrow_mut();
+        let session = known.get_mut(&head.session).expect("it was heard");
+        let sample = session.offset_us.ok_or(Error::Reroute)?;
+        session.offset_us = Some(sample.min(offset));
+        session.floor = session.floor.max(head.floor);
+        match head.number < session.floor && !self.bugs.has(Planted::LateFrame) {
+            true => Err(Error::Invalid { message: "the request is over".to_owned() }),
+            false => Ok(()),
+        }
+    }
+
+    /// The requests of a session below this number are over.
+    pub(crate) fn floor(&self, id: SessionId) -> u64 {
+        self.known.borrow().get(&id).map_or(0, |session| session.floor)
+    }
+
+    /// True while a change that came at `came` may be submitted: its session is open, and its deadline
+    /// is not reached by either clock.
+    pub(crate) fn may_submit(&self, head: &RequestHead, came: Instant) -> bool {
+        let known = self.known.borrow();
+        let Some(session) = known.get(&head.session).filter(|session| session.is_open()) else {
+            return false;
+        };
+        let Some(offset) = session.offset_us else { return false };
+        let budget = head.deadline_us.saturating_sub(head.sent_us);
+        let drift = budget * u64::from(DRIFT) / 1000;
+        let (start, offset) = match self.bugs.has(Planted::RelativeDeadline) {
+            true => (came.as_nanos() / 1000, 0),
+            false => (head.sent_us, offset),
+        };
+        let end = i128::from(start + budget - drift.min(budget)) + offset;
+        i128::from(self.now_us()) < end
+    }
+
+    /// Sessions that were silent for too long and are not closed on record.
+    pub(crate) fn silent(&self) -> Vec<SessionId> {
+        let now = self.env.now();
+        self.those(|session| {
+            session.state != SessionState::Closed && now - session.heard > SESSION_SILENT
+        })
+    }
+
+    /// Sessions that are closed on record and not forgotten.
+    pub(crate) fn closed(&self) -> Vec<SessionId> {
+        let early = self.bugs.has(Planted::SweepUnrecorded);
+        self.those(|session| match session.state {
+            SessionState::Open => false,
+            SessionState::Closing => early,
+            SessionState::Closed => true,
+        })
+    }
+
+    fn those(&self, wanted: impl Fn(&Session) -> bool) -> Vec<SessionId> {
+        let known = self.known.borrow();
+        known.iter().filter(|(_, session)| wanted(session)).map(|(id, _)| *id).collect()
+    }
+}

@@ -1,0 +1,221 @@
+//! [`ServiceHandle`]: a service that any thread may use, as gateways' HTTP does.
+//!
+//! Work crosses to the service's thread as a closure; an object that is being sent stays there, behind
+//! a queue.
+
+use std::fmt;
+use std::rc::Rc;
+
+use futures_util::future::LocalBoxFuture;
+use object_proto::{
+    AccessKey, Answer, Backend, Bucket, BucketName, Conditions, Content, Error, Found, ListPage,
+    ListRequest, ObjectFacts, ObjectInfo, Stamp, Target, Upload, UserId,
+};
+use runtime::sync::{mpsc, oneshot};
+use runtime::{Class, Env};
+
+use crate::service::{BodyContent, BodyUpload, Service};
+
+/// Requests that wait for the service's thread at most; more are refused by the gateway's bound on
+/// connections before.
+const QUEUE: usize = 1024;
+/// Writes of one object that wait: each is acknowledged before the next is sent.
+const UPLOAD_QUEUE: usize = 2;
+/// Reads of one object that wait: the one that is sent to its client, and some ahead.
+const READ_QUEUE: usize = 8;
+
+type Work = Box<dyn FnOnce(Service) -> LocalBoxFuture<'static, ()> + Send>;
+
+/// A service that any thread may use. Clones share it.
+#[derive(Clone)]
+pub struct ServiceHandle {
+    work: mpsc::Sender<Work>,
+}
+
+/// The service's thread is gone.
+fn stopped() -> Error {
+    Error::Busy { cause: "the gateway is being stopped".to_owned() }
+}
+
+impl ServiceHandle {
+    /// A handle to a service, for other threads. The service lives while handles do.
+    pub fn new(service: &Service) -> ServiceHandle {
+        let (work, mut queue) = mpsc::channel::<Work>(QUEUE);
+        let (service, env) = (service.clone(), service.env().clone());
+        env.clone().spawn(Class::Foreground, "object: requests", async move {
+            while let Some(work) = queue.recv().await {
+                env.spawn(Class::Foreground, "object: request", work(service.clone()));
+            }
+        });
+        ServiceHandle { work }
+    }
+
+    /// Runs work on the service's thread.
+    fn run<T, F>(&self, work: impl FnOnce(Service) -> F + Send + 'static) -> Answer<'static, T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + 'static,
+    {
+        let (done, outcome) = oneshot::channel();
+        let work: Work = Box::new(move |service| {
+            Box::pin(async move {
+                let _ = done.send(work(service).await); // The caller may have gone.
+            })
+        });
+        let queue = self.work.clone();
+        Box::pin(async move {
+            queue.send(work).await.map_err(|_| stopped())?;
+            outcome.await.map_err(|_| stopped())?
+        })
+    }
+}
+
+impl fmt::Debug for ServiceHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ServiceHandle")
+    }
+}
+
+impl Backend for ServiceHandle {
+    fn access_key<'a>(&'a self, id: &'a str) -> Answer<'a, Option<AccessKey>> {
+        let id = id.to_owned();
+        self.run(|service| async move { service.access_key(&id).await })
+    }
+
+    fn create_bucket(&self, name: BucketName, owner: UserId) -> Answer<'_, Bucket> {
+        self.run(|service| async move { service.create_bucket(name, owner).await })
+    }
+
+    fn remove_bucket(&self, name: BucketName) -> Answer<'_, ()> {
+        self.run(|service| async move { service.remove_bucket(name).await })
+    }
+
+    fn bucket(&self, name: BucketName) -> Answer<'_, Bucket> {
+        self.run(|service| async move { service.bucket(name).await })
+    }
+
+    fn buckets(&self, of: Option<UserId>) -> Answer<'_, Vec<Bucket>> {
+        self.run(|service| async move { service.buckets(of).await })
+    }
+
+    fn put(&self, target: Target, _: Option<u64>) -> Answer<'_, Box<dyn Upload>> {
+        self.run(|service| async move {
+            let upload = service.put(target).await?;
+            let (steps, queue) = mpsc::channel(UPLOAD_QUEUE);
+            service.env().spawn(Class::Foreground, "object: upload", receive(upload, queue));
+            Ok(Box::new(RemoteUpload { steps }) as Box<dyn Upload>)
+        })
+    }
+
+    fn head(&self, target: Target) -> Answer<'_, ObjectInfo> {
+        self.run(|service| async move { service.look(&target).await })
+    }
+
+    fn get(&self, target: Target) -> Answer<'_, Found> {
+        self.run(|service| async move {
+            let (info, content) = service.open(&target).await?;
+            let (reads, queue) = mpsc::channel(READ_QUEUE);
+            let env = service.env().clone();
+            env.clone().spawn(Class::Foreground, "object: content", serve(env, content, queue));
+            Ok(Found { info, content: Box::new(RemoteContent { reads }) })
+        })
+    }
+
+    fn delete(&self, target: Target, conditions: Conditions) -> Answer<'_, Stamp> {
+        self.run(|service| async move { service.delete(target, conditions).await })
+    }
+
+    fn list(&self, ask: ListRequest) -> Answer<'_, ListPage> {
+        self.run(|service| async move { service.list(ask).await })
+    }
+}
+
+/// A step of an object that is being sent.
+enum Step {
+    Write(Vec<u8>, oneshot::Sender<Result<(), Error>>),
+    Commit(Box<(ObjectFacts, Conditions)>, oneshot::Sender<Result<Stamp, Error>>),
+}
+
+/// Takes an object's steps until it is committed, or its sender has gone.
+async fn receive(mut upload: BodyUpload, mut steps: mpsc::Receiver<Step>) {
+    while let Some(step) = steps.recv().await {
+        match step {
+            Step::Write(bytes, done) => {
+                let _ = done.send(upload.write(&bytes).await); // The sender may have gone.
+            }
+            Step::Commit(how, done) => {
+                let _ = done.send(upload.commit(how.0, how.1).await); // As above.
+                return;
+            }
+        }
+    }
+}
+
+struct RemoteUpload {
+    steps: mpsc::Sender<Step>,
+}
+
+impl RemoteUpload {
+    async fn step<T>(
+        steps: mpsc::Sender<Step>,
+        step: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Step,
+    ) -> Result<T, Error> {
+        let (done, outcome) = oneshot::channel();
+        steps.send(step(done)).await.map_err(|_| stopped())?;
+        outcome.await.map_err(|_| Error::Unknown { cause: stopped().to_string() })?
+    }
+}
+
+impl Upload for RemoteUpload {
+    fn write(&mut self, bytes: Vec<u8>) -> Answer<'_, ()> {
+        let steps = self.steps.clone();
+        Box::pin(RemoteUpload::step(steps, |done| Step::Write(bytes, done)))
+    }
+
+    fn commit(
+        self: Box<Self>,
+        facts: ObjectFacts,
+        conditions: Conditions,
+    ) -> Answer<'static, Stamp> {
+        let how = Box::new((facts, conditions));
+        Box::pin(RemoteUpload::step(self.steps, |done| Step::Commit(how, done)))
+    }
+}
+
+/// A read of an object's content.
+struct Read {
+    offset: u64,
+    len: usize,
+    done: oneshot::Sender<Result<Vec<u8>, Error>>,
+}
+
+/// Serves reads of an object's content until its reader has gone.
+async fn serve(env: Env, content: BodyContent, mut reads: mpsc::Receiver<Read>) {
+    let content = Rc::new(content);
+    while let Some(Read { offset, len, done }) = reads.recv().await {
+        let content = content.clone();
+        env.spawn(Class::Foreground, "object: read", async move {
+            let _ = done.send(content.read(offset, len).await); // The reader may have gone.
+        });
+    }
+}
+
+struct RemoteContent {
+    reads: mpsc::Sender<Read>,
+}
+
+impl Content for RemoteContent {
+    fn read(&self, offset: u64, len: usize) -> Answer<'_, Vec<u8>> {
+        let reads = self.reads.clone();
+        Box::pin(async move {
+            let (done, outcome) = oneshot::channel();
+            reads.send(Read { offset, len, done }).await.map_err(|_| stopped())?;
+            outcome.await.map_err(|_| stopped())?
+        })
+    }
+}
+
+const _: fn() = || {
+    fn any_thread<T: Send + Sync>() {}
+    any_thread::<ServiceHandle>();
+};

@@ -1,0 +1,291 @@
+//! One owner and one gateway, without faults.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use object_index::{Bugs, Planted, Service};
+use object_proto::{
+    Conditions, Error, Etag, Identity, ListRequest, Metadata, ObjectData, ObjectFacts, ObjectKey,
+    Tags, Target, User, UserId,
+};
+use runtime::{Class, Env};
+
+use super::support::{World, bucket, name};
+
+fn run<F: Future<Output = ()> + 'static>(work: impl FnOnce(Rc<World>, Service, Env) -> F) {
+    run_with(Bugs::default(), work);
+}
+
+fn run_with<F: Future<Output = ()> + 'static>(
+    bugs: Bugs,
+    work: impl FnOnce(Rc<World>, Service, Env) -> F,
+) {
+    let world = World::new(1, bugs);
+    world.clone().run(async move {
+        world.take_over().await.expect("it opens");
+        let (_, env) = world.host("gateway");
+        let service = world.service(&env);
+        env.spawn(Class::Foreground, "test", work(world, service, env.clone())).await.unwrap();
+    });
+}
+
+fn facts(etag: &str) -> ObjectFacts {
+    ObjectFacts { etag: Etag::new(etag), owner: UserId::new("me"), ..ObjectFacts::default() }
+}
+
+async fn put(service: &Service, target: &Target, body: &[u8], facts: ObjectFacts) {
+    let mut upload = service.put(target.clone()).await.unwrap();
+    upload.write(body).await.unwrap();
+    upload.commit(facts, Conditions::default()).await.unwrap();
+}
+
+async fn read(service: &Service, target: &Target) -> Vec<u8> {
+    let info = service.look(target).await.unwrap();
+    let content = service.content(target, &info).await.unwrap();
+    let mut body = Vec::new();
+    loop {
+        let part = content.read(body.len() as u64, 400_000).await.unwrap();
+        if part.is_empty() {
+            return body;
+        }
+        body.extend(part);
+    }
+}
+
+#[test]
+fn objects_of_all_sizes_read_back_with_their_metadata_after_a_takeover_too() {
+    run(|world, service, _| async move {
+        let bucket = bucket(&service, "abc").await;
+        let target = |key: &str| Target { bucket: bucket.id, key: ObjectKey::new(key).unwrap() };
+        let headers = BTreeMap::from([
+            ("content-type".to_owned(), "text/plain".to_owned()),
+            ("x-amz-meta-long".to_owned(), "v".repeat(1000)),
+        ]);
+        let sizes = [0, 1, 512, 513, 1 << 20, (1 << 20) + 1, (5 << 20) + 77];
+        for (index, size) in sizes.into_iter().enumerate() {
+            let mut facts = facts("e");
+            if index % 2 == 1 {
+                facts.metadata = Metadata::new(headers.clone()).unwrap();
+            }
+            let body: Vec<u8> = (0..size).map(|at| (at * 7 + at / 251) as u8).collect();
+            put(&service, &target(&format!("k{index}")), &body, facts).await;
+        }
+        for takeover in [false, true] {
+            if takeover {
+                let old = world.owners.borrow()[0].clone();
+                world.crash(&old);
+                world.take_over().await.expect("it opens");
+            }
+            for (index, size) in sizes.into_iter().enumerate() {
+                let target = target(&format!("k{index}"));
+                let body = read(&service, &target).await;
+                assert_eq!(body.len(), size);
+                let as_put = |(at, &byte): (usize, &u8)| byte == (at * 7 + at / 251) as u8;
+                assert!(body.iter().enumerate().all(as_put));
+                let info = service.look(&target).await.unwrap();
+                let metadata = info.object.facts.metadata;
+                assert_eq!(metadata.is_empty(), index % 2 == 0);
+                assert_eq!(metadata.get("content-type").is_some(), index % 2 == 1);
+            }
+        }
+    });
+}
+
+#[test]
+fn files_of_replaced_and_dropped_bodies_go_and_others_stay() {
+    run(|world, service, env| async move {
+        let bucket = bucket(&service, "abc").await;
+        let target = |key: &str| Target { bucket: bucket.id, key: ObjectKey::new(key).unwrap() };
+        let body = vec![1; 5000];
+        put(&service, &target("a"), &body, facts("1")).await;
+        put(&service, &target("a"), &body, facts("2")).await;
+        put(&service, &target("b"), &body, facts("3")).await;
+        service.delete(target("b"), Conditions::default()).await.unwrap();
+        let mut dropped = service.put(target("c")).await.unwrap();
+        dropped.write(&body).await.unwrap();
+        drop(dropped);
+        let refused = async {
+            let mut upload = service.put(target("a")).await.unwrap();
+            upload.write(&body).await.unwrap();
+            let conditions = Conditions { if_none_match: Some(Tags::Any), ..Conditions::default() };
+            upload.commit(facts("4"), conditions).await
+        };
+        assert_eq!(refused.await, Err(Error::Precondition));
+        assert!(world.bodies().len() >= 3);
+        env.sleep(std::time::Duration::from_secs(5)).await;
+        assert_eq!(world.bodies().len(), 1);
+        assert_eq!(read(&service, &target("a")).await, body);
+    });
+}
+
+/// Reads an object whose file holds the pieces of another one, as large and of as long a key.
+async fn read_swapped(world: &World, service: &Service) -> (Result<Vec<u8>, Error>, Vec<u8>) {
+    let bucket = bucket(service, "abc").await;
+    let target = |key: &str| Target { bucket: bucket.id, key: ObjectKey::new(key).unwrap() };
+    put(service, &target("a"), &[1; 5000], facts("1")).await;
+    put(service, &target("b"), &[2; 5000], facts("2")).await;
+    let mut files = Vec::new();
+    for key in ["a", "b"] {
+        let info = service.look(&target(key)).await.unwrap();
+        let ObjectData::File(file) = info.object.data else { panic!("it has a file") };
+        files.push(file.as_str().to_owned());
+    }
+    let dir = world.disk.beside(object_index::RANGE_DIR);
+    dir.set_content(&files[0], dir.content(&files[1]));
+    let info = service.look(&target("a")).await.unwrap();
+    let content = service.content(&target("a"), &info).await.unwrap();
+    (content.read(0, 5000).await, content.read(10, 20).await.unwrap_or_default())
+}
+
+#[test]
+fn bytes_of_another_object_are_not_served() {
+    run(|world, service, _| async move {
+        let (read, part) = read_swapped(&world, &service).await;
+        assert!(matches!(read, Err(Error::Damaged { .. })), "{read:?}");
+        assert!(part.is_empty());
+    });
+    // A reader that does not look at whose they are serves them.
+    run_with(Bugs::of(Planted::WrongPlace), |world, service, _| async move {
+        assert_eq!(read_swapped(&world, &service).await, (Ok(vec![2; 5000]), vec![2; 20]));
+    });
+}
+
+#[test]
+fn what_a_gateway_left_goes_when_its_session_is_over() {
+    run(|world, service, env| async move {
+        let bucket = bucket(&service, "abc").await;
+        let target = Target { bucket: bucket.id, key: ObjectKey::new("a").unwrap() };
+        put(&service, &target, &[1; 5000], facts("1")).await;
+        let (host, other) = world.host("another gateway");
+        let leaving = {
+            let (service, target) = (world.service(&other), target.clone());
+            async move {
+                let mut upload = service.put(target).await.unwrap();
+                upload.write(&[2; 3 << 20]).await.unwrap();
+                std::future::pending::<()>().await;
+            }
+        };
+        other.spawn(Class::Foreground, "upload", leaving);
+        env.sleep(std::time::Duration::from_secs(1)).await;
+        world.sim.crash(host, runtime::sim::CrashMode::Process);
+        env.sleep(std::time::Duration::from_secs(50)).await;
+        assert_eq!(world.bodies().len(), 2);
+        env.sleep(std::time::Duration::from_secs(20)).await;
+        assert_eq!(world.bodies().len(), 1);
+        assert_eq!(read(&service, &target).await, [1; 5000]);
+        // The session of the gateway that is there goes on.
+        put(&service, &target, &[3; 10], facts("3")).await;
+    });
+}
+
+#[test]
+fn buckets_are_unique_listed_and_removed_when_empty() {
+    run(|world, service, _| async move {
+        let me = UserId::new("me");
+        let made = service.create_bucket(name("bbb"), me.clone()).await.unwrap();
+        service.create_bucket(name("aaa"), UserId::new("you")).await.unwrap();
+        let again = service.create_bucket(name("bbb"), me.clone()).await;
+        assert_eq!(again, Err(Error::BucketExists { own: true }));
+        let other = service.create_bucket(name("aaa"), me.clone()).await;
+        assert_eq!(other, Err(Error::BucketExists { own: false }));
+        assert_eq!(service.bucket(name("bbb")).await, Ok(made.clone()));
+        assert_eq!(service.buckets(Some(me.clone())).await, Ok(vec![made.clone()]));
+        assert_eq!(service.buckets(None).await.unwrap().len(), 2);
+        let target = Target { bucket: made.id, key: ObjectKey::new("k").unwrap() };
+        put(&service, &target, b"x", facts("1")).await;
+        assert_eq!(service.remove_bucket(name("bbb")).await, Err(Error::BucketNotEmpty));
+        service.delete(target.clone(), Conditions::default()).await.unwrap();
+        assert_eq!(service.remove_bucket(name("bbb")).await, Ok(()));
+        assert_eq!(service.remove_bucket(name("bbb")).await, Err(Error::NoSuchBucket));
+        assert_eq!(service.look(&target).await, Err(Error::NoSuchBucket));
+        let late = service.put(target.clone()).await.unwrap();
+        let late = late.commit(facts("2"), Conditions::default()).await;
+        assert_eq!(late, Err(Error::NoSuchBucket));
+        // A bucket of the same name is another one.
+        let new = service.create_bucket(name("bbb"), me.clone()).await.unwrap();
+        assert_ne!(new.id, made.id);
+        let old = world.owners.borrow()[0].clone();
+        world.crash(&old);
+        world.take_over().await.expect("it opens");
+        assert_eq!(service.buckets(Some(me)).await, Ok(vec![new]));
+    });
+}
+
+#[test]
+fn keys_of_users_are_found() {
+    run(|_, service, _| async move {
+        let user = User {
+            id: UserId::new("id"),
+            name: "admin".to_owned(),
+            display_name: "Admin".to_owned(),
+            admin: true,
+        };
+        let identity = Identity {
+            user: user.clone(),
+            access_key: "AK".to_owned(),
+            wrapped_secret: vec![1, 2],
+        };
+        assert_eq!(service.access_key("AK").await, Ok(None));
+        service.create_user(identity.clone()).await.unwrap();
+        let key = service.access_key("AK").await.unwrap().expect("it is there");
+        assert_eq!((key.user, key.wrapped_secret, key.enabled), (user, vec![1, 2], true));
+        assert_eq!(service.create_user(identity).await, Err(Error::NameTaken));
+    });
+}
+
+#[test]
+fn listings_show_each_key_or_common_prefix_once_in_order() {
+    run(|_, service, _| async move {
+        let bucket = bucket(&service, "abc").await;
+        let keys = ["a", "a/1", "a/2", "a0", "b//c", "b//d", "b/e", "c\0", "c\0d", "ä", "\u{1}"];
+        for key in keys {
+            let target = Target { bucket: bucket.id, key: ObjectKey::new(key).unwrap() };
+            put(&service, &target, b"", facts("1")).await;
+        }
+        // (prefix, delimiter, after, entries)
+        let cases: [(&str, &str, &str, &[&str]); 9] = [
+            (
+                "",
+                "",
+                "",
+                &["\u{1}", "a", "a/1", "a/2", "a0", "b//c", "b//d", "b/e", "c\0", "c\0d", "ä"],
+            ),
+            ("", "/", "", &["\u{1}", "a", "a/", "a0", "b/", "c\0", "c\0d", "ä"]),
+            ("", "/", "a/", &["a0", "b/", "c\0", "c\0d", "ä"]),
+            ("", "/", "a/1", &["a0", "b/", "c\0", "c\0d", "ä"]),
+            ("b/", "/", "", &["b//", "b/e"]),
+            ("b//", "/", "", &["b//c", "b//d"]),
+            ("a", "", "a/1", &["a/2", "a0"]),
+            ("a", "", "b", &[]),
+            ("c\0", "", "", &["c\0", "c\0d"]),
+        ];
+        for (prefix, delimiter, after, want) in cases {
+            for limit in [1, 2, 1000] {
+                let mut ask = ListRequest {
+                    bucket: bucket.id,
+                    prefix: prefix.to_owned(),
+                    delimiter: delimiter.to_owned(),
+                    after: after.to_owned(),
+                    limit,
+                };
+                let mut seen = Vec::new();
+                loop {
+                    let page = service.list(ask.clone()).await.unwrap();
+                    assert!(page.entries.len() <= limit as usize);
+                    seen.extend(page.entries.iter().map(|entry| entry.name().to_owned()));
+                    let Some(next) = page.next else { break };
+                    ask.after = next;
+                }
+                assert_eq!(seen, want, "{prefix:?} {delimiter:?} {after:?} {limit}");
+            }
+        }
+        let none = ListRequest {
+            bucket: bucket.id,
+            prefix: String::new(),
+            delimiter: String::new(),
+            after: String::new(),
+            limit: 0,
+        };
+        assert_eq!(service.list(none).await, Ok(object_proto::ListPage::default()));
+    });
+}

@@ -1,0 +1,3 @@
+mod basics;
+mod owners;
+mod support;

@@ -1,0 +1,210 @@
+//! Owners that take the objects over from one another, gateways that die, and a network between that
+//! loses, delays and doubles: keys are linearizable, and nothing is left behind.
+
+use std::rc::Rc;
+
+use object_index::{Bugs, Planted};
+use object_testing::Fate;
+use object_testing::load::{KEYS, Load, Plan};
+use runtime::sim::CrashMode;
+use runtime::{Class, Duration, Rng};
+use testing::tables::StoreFaults;
+
+use super::support::{World, bucket};
+
+const FATE: Fate =
+    Fate { lose: 30, late_one_in: 25, late: Duration::from_secs(14), double: 12, stray: 12 };
+
+fn faults(world: &World, on: bool) {
+    for dir in [object_index::CATALOG_DIR, object_index::RANGE_DIR] {
+        world.disk.beside(dir).with_faults(|faults| {
+            *faults = StoreFaults::default();
+            faults.latency = (Duration::from_micros(20), Duration::from_millis(3));
+            if on {
+                faults.refuse_one_in = 150;
+                faults.lose_one_in = 60;
+            }
+        });
+    }
+}
+
+/// Owners come and go until the load is stopped.
+async fn reign(world: Rc<World>, load: Load, mut rng: Rng) {
+    while !is_stopped(&load) {
+        let Ok(host) = world.take_over().await else {
+            world.sim.sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let most = if rng.one_in(3) { 30_000 } else { 5000 };
+        let end = world.sim.elapsed() + Duration::from_millis(rng.between(400, most));
+        while world.sim.elapsed() < end && !is_stopped(&load) {
+            world.sim.sleep(Duration::from_millis(20)).await;
+        }
+        if is_stopped(&load) {
+            return;
+        }
+        match rng.below(3) {
+            0 => world.crash(&host),
+            // It goes on beside its successor, which has shut it out.
+            1 => world.abandon(&host),
+            _ => {
+                world.sim.pause(host.id, Duration::from_millis(rng.between(500, 3000)));
+                world.abandon(&host);
+            }
+        }
+    }
+}
+
+fn is_stopped(load: &Load) -> bool {
+    load.is_stopped() || load.violation().is_some()
+}
+
+fn run(seed: u64, bugs: Bugs) -> Result<u64, String> {
+    let world = World::new(seed, bugs);
+    let done = world.clone().run(async move {
+        let races = world.sim.with_rng(|rng| rng.one_in(2));
+        faults(&world, false);
+        let first = world.take_over().await.map_err(|error| error.to_string())?;
+        let (_, env) = world.host("gateway");
+        let service = world.service(&env);
+        let made = env
+            .spawn(Class::Foreground, "bucket", async move { bucket(&service, "abc").await })
+            .await
+            .expect("no crash yet");
+        let keys = if races { 2 } else { KEYS.len() };
+        let plan = Plan { keys, pause: Duration::from_millis(8), races };
+        let load = Load::new(&world.sim, made.id, plan);
+        faults(&world, true);
+        world.network.set_fate(FATE);
+        world.crash(&first);
+        let rng = world.sim.with_rng(Rng::fork);
+        let reigning = world.sim.spawn("reign", reign(world.clone(), load.clone(), rng));
+        let gateways: Vec<_> = (0..3)
+            .map(|_| world.sim.spawn("gateway", gateway(world.clone(), load.clone())))
+            .collect();
+        let seconds = world.sim.with_rng(|rng| rng.between(10, 40));
+        let end = world.sim.elapsed() + Duration::from_secs(seconds);
+        while world.sim.elapsed() < end && load.violation().is_none() {
+            world.sim.sleep(Duration::from_millis(100)).await;
+        }
+        faults(&world, false);
+        world.network.set_fate(Fate::NONE);
+        load.stop();
+        let limit = world.sim.elapsed() + Duration::from_secs(120);
+        while gateways.iter().any(|gateway| !gateway.is_finished()) {
+            if world.sim.elapsed() > limit {
+                return Err("a client does not end in two minutes without faults".to_owned());
+            }
+            world.sim.sleep(Duration::from_millis(100)).await;
+        }
+        while !reigning.is_finished() {
+            world.sim.sleep(Duration::from_millis(20)).await;
+        }
+        settle(&world, &load).await?;
+        load.check()?;
+        Ok(load.done())
+    })?;
+    Ok(done)
+}
+
+/// A gateway that dies again and again, with two clients.
+async fn gateway(world: Rc<World>, load: Load) {
+    while !is_stopped(&load) {
+        let (host, env) = world.host("gateway");
+        if world.sim.with_rng(|rng| rng.one_in(2)) {
+            let drift = world.sim.with_rng(|rng| rng.between(0, 16_000)) as i64 - 8_000;
+            world.sim.set_clock_drift(host, drift);
+        }
+        let service = world.service(&env);
+        let clients: Vec<_> = (0..2)
+            .map(|_| {
+                let rng = world.sim.with_rng(Rng::fork);
+                let client = load.clone().client(service.clone(), rng);
+                env.spawn(Class::Foreground, "client", client)
+            })
+            .collect();
+        let life = Duration::from_millis(world.sim.with_rng(|rng| rng.between(2000, 25_000)));
+        let end = world.sim.elapsed() + life;
+        if world.sim.with_rng(|rng| rng.one_in(2)) {
+            // Its requests are not answered for as long as a change may take.
+            world.sim.sleep(Duration::from_millis(800)).await;
+            let time = world.sim.with_rng(|rng| rng.between(5000, 13_000));
+            world.network.hold(&env, Duration::from_millis(time));
+        }
+        while world.sim.elapsed() < end && !is_stopped(&load) {
+            world.sim.sleep(Duration::from_millis(50)).await;
+        }
+        if is_stopped(&load) {
+            while clients.iter().any(|client| !client.is_finished()) {
+                world.sim.sleep(Duration::from_millis(50)).await;
+            }
+            return;
+        }
+        world.sim.crash(host, CrashMode::Process);
+    }
+}
+
+/// Without faults all is answered for, and when sessions and trash are over only the files of objects
+/// are left.
+async fn settle(world: &Rc<World>, load: &Load) -> Result<(), String> {
+    if world.owners.borrow().is_empty() {
+        world.take_over().await.map_err(|error| format!("not opened: {error}"))?;
+    }
+    let (_, env) = world.host("gateway");
+    let service = world.service(&env);
+    let settling = {
+        let (load, service) = (load.clone(), service.clone());
+        async move { load.settle(&service).await }
+    };
+    let (_, _) = env.spawn(Class::Foreground, "settle", settling).await.expect("no crash")?;
+    world.sim.sleep(Duration::from_secs(75)).await;
+    let files = {
+        let (load, service) = (load.clone(), service.clone());
+        async move { load.files(&service).await }
+    };
+    let files = env.spawn(Class::Foreground, "files", files).await.expect("no crash")?;
+    let bodies = world.bodies();
+    match bodies == files {
+        true => Ok(()),
+        false => Err(format!("objects have the files {files:?}, and there are {bodies:?}")),
+    }
+}
+
+#[test]
+fn keys_are_linearizable_and_nothing_is_left_behind() {
+    let seeds = 0..300;
+    let done: u64 = seeds
+        .map(|seed| run(seed, Bugs::default()).unwrap_or_else(|what| panic!("seed {seed}: {what}")))
+        .sum();
+    assert!(done > 60_000, "only {done} operations were answered");
+}
+
+/// What a seed finds with a bug: a broken rule, or an assertion of the product.
+fn fails(seed: u64, bug: Planted) -> Option<String> {
+    match std::panic::catch_unwind(|| run(seed, Bugs::of(bug))) {
+        Ok(outcome) => outcome.err(),
+        Err(cause) => Some(match cause.downcast_ref::<String>() {
+            Some(text) => text.clone(),
+            None => cause.downcast_ref::<&str>().unwrap_or(&"it panicked").to_string(),
+        }),
+    }
+}
+
+#[test]
+fn planted_bugs_are_found() {
+    for bug in [
+        Planted::DurableOnly,
+        Planted::EarlyRefusal,
+        Planted::ForgetReply,
+        Planted::ForgetRefusal,
+        Planted::SweepUnrecorded,
+        Planted::LateFrame,
+        Planted::RelativeDeadline,
+        Planted::EarlyRow,
+        Planted::StaleOwner,
+    ] {
+        let found = (0..400).find_map(|seed| fails(seed, bug).map(|what| (seed, what)));
+        let (seed, what) = found.unwrap_or_else(|| panic!("{bug:?} is not found"));
+        println!("{bug:?}: seed {seed}: {}", what.lines().next().unwrap_or_default());
+    }
+}

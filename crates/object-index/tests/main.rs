@@ -1,0 +1,3 @@
+//! Tests of the object index on files in memory.
+
+mod index;

@@ -1,0 +1,105 @@
+//! [`Error`]: what a request to the object service may end with.
+
+use std::fmt;
+
+use base::Kind;
+
+/// Failure of a request. The text has object, cause and remedy.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Error {
+    /// There is no bucket of that name.
+    NoSuchBucket,
+    /// There is a bucket of that name.
+    BucketExists {
+        /// It is the caller's.
+        own: bool,
+    },
+    /// The bucket holds objects, or its objects are being changed.
+    BucketNotEmpty,
+    /// The user has as many buckets as it may have.
+    TooManyBuckets,
+    /// There is no object with that key.
+    NoSuchKey,
+    /// The object is not as a condition wants it.
+    Precondition,
+    /// There is a user, or an access key, of that name.
+    NameTaken,
+    /// Nothing was changed: ask again after a pause.
+    Busy {
+        /// Cause of the hold-up.
+        cause: String,
+    },
+    /// The change may have been made, or be made still until its deadline.
+    Unknown {
+        /// The last failure met.
+        cause: String,
+    },
+    /// The process does not own the key any more: ask the one that does.
+    Reroute,
+    /// The gateway's session is over: no change of it is made any more.
+    SessionOver,
+    /// The cluster has no room.
+    Full,
+    /// Stored bytes differ from those that were written.
+    Damaged {
+        /// The place.
+        what: String,
+    },
+    /// The request cannot be granted as it is.
+    Invalid {
+        /// Cause and remedy.
+        message: String,
+    },
+}
+
+impl Error {
+    /// The receiver's reaction.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Error::NoSuchBucket | Error::NoSuchKey => Kind::NotFound,
+            Error::BucketExists { .. } | Error::NameTaken => Kind::Exists,
+            Error::BucketNotEmpty
+            | Error::TooManyBuckets
+            | Error::Precondition
+            | Error::Invalid { .. } => Kind::Invalid,
+            Error::Busy { .. } => Kind::Retry,
+            Error::Unknown { .. } => Kind::Unknown,
+            Error::Reroute => Kind::Reroute,
+            Error::SessionOver => Kind::Fenced,
+            Error::Full => Kind::Full,
+            Error::Damaged { .. } => Kind::Corrupt,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::NoSuchBucket => f.write_str("there is no bucket of that name"),
+            Error::BucketExists { own: true } => f.write_str("you have a bucket of that name"),
+            Error::BucketExists { own: false } => {
+                f.write_str("another user has a bucket of that name: choose another name")
+            }
+            Error::BucketNotEmpty => f.write_str(
+                "the bucket holds objects, or they are being changed: delete them first",
+            ),
+            Error::TooManyBuckets => {
+                f.write_str("you have as many buckets as a user may have: delete one")
+            }
+            Error::NoSuchKey => f.write_str("there is no object with that key"),
+            Error::Precondition => f.write_str("a condition of the request does not hold"),
+            Error::NameTaken => f.write_str("the name is taken"),
+            Error::Busy { cause } => write!(f, "{cause}; nothing was changed: try again"),
+            Error::Unknown { cause } => {
+                write!(f, "{cause}; it may or may not have been done: look, or try again")
+            }
+            Error::Reroute => f.write_str("another process serves the key now"),
+            Error::SessionOver => f.write_str("the gateway's session is over: it begins another"),
+            Error::Full => f.write_str("the cluster is full: add a chunkserver or delete objects"),
+            Error::Damaged { what } => write!(f, "{what}: stored bytes are not those written"),
+            Error::Invalid { message } => f.write_str(message),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

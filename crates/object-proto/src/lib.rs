@@ -1,0 +1,31 @@
+//! What the processes of the object service say to each other, and what they say it about: buckets,
+//! keys, objects, conditions (O1).
+//!
+//! A gateway asks the owner of a bucket's keys with a [`RangeRequest`], and the object manager with a
+//! [`CatalogRequest`]; a program above the gateway's HTTP sees a [`Backend`]. The rules are those of
+//! `object-protocols.md`, whose sections the sources name.
+//!
+//! Invariant: keeps no state, does no I/O, knows no file of the core and no HTTP.
+
+mod backend;
+mod condition;
+mod error;
+mod ids;
+pub mod limits;
+mod message;
+mod names;
+mod object;
+
+pub use backend::{Answer, Backend, Content, Found, Upload};
+pub use condition::{Conditions, Tags};
+pub use error::Error;
+pub use ids::{BucketId, DataId, SessionId, Stamp, UserId};
+pub use message::{
+    CatalogReply, CatalogRequest, Change, ChangeReply, Identity, ListPage, ListRequest, Listed,
+    RangeReply, RangeRequest, Reply, Request, RequestHead,
+};
+pub use names::{BucketName, NameError, ObjectKey};
+pub use object::{
+    AccessKey, Bucket, Checksum, ChecksumKind, Etag, FileName, FlawedMetadata, Metadata, NewObject,
+    ObjectData, ObjectFacts, ObjectInfo, Target, User,
+};

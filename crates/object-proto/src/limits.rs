@@ -1,0 +1,20 @@
+//! Bounds of the object service that its processes share, with reason and arithmetic.
+
+/// Bytes of a key at most, as in S3.
+pub const KEY_MAX: usize = 1024;
+/// Bytes of an object that is put at once at most, as in S3: 5 GiB.
+pub const PUT_MAX: u64 = 5 << 30;
+/// Bytes of users' metadata, names and values, at most, as in S3.
+pub const USER_METADATA_MAX: usize = 2 << 10;
+/// Bytes of all metadata of an object at most: users', and a few headers of up to 1 KiB.
+pub const METADATA_MAX: usize = 8 << 10;
+/// Entries of a page of a listing at most, as in S3.
+pub const LIST_MAX: u32 = 1000;
+/// Buckets of a user at most: twice of S3's default, which tools expect to be listed in one page.
+pub const BUCKETS_PER_USER_MAX: usize = 1000;
+/// Bytes of a body that are in its row (`object-protocols.md` 2.4).
+pub const INLINE_MAX: usize = 512;
+/// Bytes of one body that its pieces hold: one append of the core with the piece's head.
+pub const PIECE_BYTES: usize = 1 << 20;
+
+const _: () = assert!(METADATA_MAX > USER_METADATA_MAX);

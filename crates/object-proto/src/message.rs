@@ -1,0 +1,235 @@
+//! Requests and answers between a gateway, the owner of a range and the object manager.
+
+use crate::condition::Conditions;
+use crate::ids::{BucketId, SessionId, UserId};
+use crate::names::{BucketName, ObjectKey};
+use crate::object::{AccessKey, Bucket, FileName, NewObject, ObjectInfo, Target, User};
+
+/// What makes a change happen once, and in time (`object-protocols.md` 6.3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RequestHead {
+    /// The gateway's session.
+    pub session: SessionId,
+    /// Number of the request in it. The same number again is answered as the first time.
+    pub number: u64,
+    /// Number of this attempt at the request, from 1: one that was answered with "ask again" is asked
+    /// again by a later attempt alone.
+    pub attempt: u32,
+    /// Requests of the session below this number are over: one that comes late is refused.
+    pub floor: u64,
+    /// The owner that this is sent to, by its epoch: no other one decides it.
+    pub epoch: u64,
+    /// When this was sent, microseconds on the session's clock.
+    pub sent_us: u64,
+    /// The change is not made later than this, microseconds on the session's clock.
+    pub deadline_us: u64,
+}
+
+/// A change of one key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// Puts an object in place of the one that is there.
+    Put {
+        /// Its place.
+        target: Target,
+        /// The object.
+        object: Box<NewObject>,
+        /// Conditions on the object that is there.
+        conditions: Conditions,
+    },
+    /// Removes the object that is there; none is no error.
+    Delete {
+        /// Its place.
+        target: Target,
+        /// Conditions on it.
+        conditions: Conditions,
+    },
+}
+
+impl Change {
+    /// What it changes.
+    pub fn target(&self) -> &Target {
+        match self {
+            Change::Put { target, .. } | Change::Delete { target, .. } => target,
+        }
+    }
+}
+
+/// Outcome of a change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ChangeReply {
+    /// When it was committed; zero when there was nothing to do.
+    pub stamp: crate::ids::Stamp,
+}
+
+/// Asks for a page of a bucket's keys.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ListRequest {
+    /// The bucket.
+    pub bucket: BucketId,
+    /// Keys begin with this.
+    pub prefix: String,
+    /// Keys that are alike up to this behind the prefix are shown as one; empty for none.
+    pub delimiter: String,
+    /// Keys and common prefixes above this; empty for all.
+    pub after: String,
+    /// Entries at most.
+    pub limit: u32,
+}
+
+/// An entry of a listing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Listed {
+    /// An object; its data is left out.
+    Object {
+        /// Key.
+        key: ObjectKey,
+        /// Facts.
+        info: Box<ObjectInfo>,
+    },
+    /// Keys that are alike up to a delimiter.
+    Prefix(String),
+}
+
+impl Listed {
+    /// The key or the common prefix.
+    pub fn name(&self) -> &str {
+        match self {
+            Listed::Object { key, .. } => key.as_str(),
+            Listed::Prefix(prefix) => prefix,
+        }
+    }
+}
+
+/// A page of a listing.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ListPage {
+    /// Entries in the order of their UTF-8 bytes.
+    pub entries: Vec<Listed>,
+    /// Where the next page begins: after this. None behind the last page.
+    pub next: Option<String>,
+}
+
+/// Request to the owner of a range.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RangeRequest {
+    /// Changes a key.
+    Change {
+        /// Identity and times.
+        head: RequestHead,
+        /// The change.
+        change: Change,
+    },
+    /// Asks for an object.
+    Look(Target),
+    /// Asks for a page of keys.
+    List(ListRequest),
+    /// Asks whether a body's file was committed. No request that could do so may be under way.
+    IsCommitted(FileName),
+}
+
+/// Answer of the owner of a range.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RangeReply {
+    /// The change was made.
+    Changed(ChangeReply),
+    /// The object.
+    Object(Box<ObjectInfo>),
+    /// The page.
+    Page(ListPage),
+    /// Whether the file was committed.
+    Committed(bool),
+}
+
+/// A user and an access key that are to be there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// The user.
+    pub user: User,
+    /// Its key: public part and wrapped secret part.
+    pub access_key: String,
+    /// See [`AccessKey::wrapped_secret`].
+    pub wrapped_secret: Vec<u8>,
+}
+
+/// Request to the object manager.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CatalogRequest {
+    /// Begins a gateway's session. Nothing of it is remembered if the answer is lost: the session
+    /// that was made then runs out.
+    OpenSession,
+    /// The session goes on.
+    Beat(SessionId),
+    /// Asks for the epoch of the owner. The session measures the round trip: the owner knows the
+    /// session's clock from it.
+    Route {
+        /// The session.
+        session: SessionId,
+        /// When this was sent, microseconds on the session's clock.
+        sent_us: u64,
+    },
+    /// Makes a bucket.
+    CreateBucket {
+        /// Identity and times.
+        head: RequestHead,
+        /// Name.
+        name: BucketName,
+        /// Whose it is.
+        owner: UserId,
+    },
+    /// Removes a bucket that is empty.
+    RemoveBucket {
+        /// Identity and times.
+        head: RequestHead,
+        /// Name.
+        name: BucketName,
+    },
+    /// Asks for a bucket.
+    Bucket(BucketName),
+    /// Asks for all buckets of a user, or for all.
+    Buckets(Option<UserId>),
+    /// Makes an access key, and its user if there is none of that ID.
+    CreateUser {
+        /// Identity and times.
+        head: RequestHead,
+        /// User and key.
+        identity: Box<Identity>,
+    },
+    /// Asks for an access key.
+    Key(String),
+}
+
+/// Answer of the object manager.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CatalogReply {
+    /// It is done.
+    Done,
+    /// The session.
+    Session(SessionId),
+    /// The epoch of the owner that answers.
+    Route(u64),
+    /// The bucket.
+    Bucket(Bucket),
+    /// The buckets, in order of names.
+    Buckets(Vec<Bucket>),
+    /// The key; none of that name.
+    Key(Option<Box<AccessKey>>),
+}
+
+/// Request to a process of the object service.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Request {
+    /// To the owner of a range.
+    Range(RangeRequest),
+    /// To the object manager.
+    Catalog(CatalogRequest),
+}
+
+/// Answer of a process of the object service.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Reply {
+    /// Of the owner of a range.
+    Range(RangeReply),
+    /// Of the object manager.
+    Catalog(CatalogReply),
+}

@@ -1,0 +1,227 @@
+//! Linearizability of keys (invariant 7): is there one order of all operations of a key, within their
+//! times, that an object with conditions could have gone through?
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// What a key has: the number of the object that was put, none at first.
+pub type Value = Option<u64>;
+
+/// Condition of a change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum When {
+    /// Always.
+    Always,
+    /// No object is there.
+    Absent,
+    /// This one is there.
+    Is(u64),
+}
+
+/// Operation of a client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Did {
+    /// Put an object; each has a number of its own.
+    Put(u64, When),
+    /// Removed what is there.
+    Delete(When),
+    /// Looked.
+    Look,
+}
+
+/// End of an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// The change was made, or there was nothing to remove.
+    Done,
+    /// The condition did not hold.
+    Refused,
+    /// No object is there, which the condition wants.
+    NotFound,
+    /// What was seen.
+    Saw(Value),
+    /// The client does not know whether it happened: if so, then between start and end.
+    Unknown,
+}
+
+/// One operation of one client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Operation {
+    /// The operation.
+    pub did: Did,
+    /// Its end.
+    pub ended: Ended,
+    /// When it began.
+    pub start: Duration,
+    /// When it ended; of one without an end, the latest time at which it may happen.
+    pub end: Duration,
+}
+
+/// What the key has after `did`, and the answer that it should have had.
+fn execute(value: Value, did: Did) -> (Value, Ended) {
+    let (next, when) = match did {
+        Did::Look => return (value, Ended::Saw(value)),
+        Did::Put(number, when) => (Some(number), when),
+        Did::Delete(when) => (None, when),
+    };
+    match (when, value) {
+        (When::Always, _) | (When::Absent, None) => (next, Ended::Done),
+        (When::Absent, Some(_)) => (value, Ended::Refused),
+        (When::Is(_), None) => (value, Ended::NotFound),
+        (When::Is(wanted), Some(there)) if wanted == there => (next, Ended::Done),
+        (When::Is(_), Some(_)) => (value, Ended::Refused),
+    }
+}
+
+/// State of the search for an order.
+struct Node {
+    value: Value,
+    /// One bit for each operation that has happened, or never will.
+    done: Vec<u64>,
+    /// Answered operations that have happened.
+    count: usize,
+    /// No operation below is left.
+    first: usize,
+}
+
+impl Node {
+    fn has(&self, index: usize) -> bool {
+        self.done[index / 64] >> (index % 64) & 1 == 1
+    }
+}
+
+/// States of the search at most: a history that needs more has too many operations at a time.
+const STATES_MAX: usize = 1 << 19;
+
+/// An error unless the history of a key, which has nothing at first, is linearizable. Wing and Gong's
+/// search, with a memory of what was tried.
+pub fn check(mut history: Vec<Operation>) -> Result<(), String> {
+    history.sort_by_key(|operation| operation.start);
+    let known = |operation: &Operation| operation.ended != Ended::Unknown;
+    let answered = history.iter().filter(|operation| known(operation)).count();
+    let done = vec![0; history.len().div_ceil(64)];
+    let (mut seen, mut deepest) = (BTreeSet::new(), (0, None));
+    let mut stack = vec![Node { value: None, done, count: 0, first: 0 }];
+    while let Some(node) = stack.pop() {
+        if node.count == answered {
+            return Ok(());
+        }
+        if seen.len() > STATES_MAX {
+            return Err("too much at a time to decide".to_owned());
+        }
+        if node.count > deepest.0 {
+            deepest = (node.count, node.value);
+        }
+        let first = (node.first..).find(|&index| !node.has(index)).expect("one is left");
+        let open = || history.iter().enumerate().skip(first).filter(|(at, _)| !node.has(*at));
+        // The next operation began before any that must still happen has ended.
+        let ends = open().filter(|(_, operation)| known(operation)).map(|(_, it)| it.end);
+        let limit = ends.min().unwrap_or(Duration::MAX);
+        let mut candidates: Vec<_> = open().take_while(|(_, it)| it.start <= limit).collect();
+        // The last one pushed is tried first: what is known before what is not, in order of time.
+        candidates.sort_by_key(|(index, it)| (known(it), std::cmp::Reverse((it.end, *index))));
+        for (index, operation) in candidates {
+            let (after, answer) = execute(node.value, operation.did);
+            if known(operation) && operation.ended != answer {
+                continue;
+            }
+            let mut done = node.done.clone();
+            done[index / 64] |= 1 << (index % 64);
+            if !known(operation) {
+                if after == node.value {
+                    continue; // As if it never happened.
+                }
+                // It happens now, so in its time: what began after its end has not happened.
+                let late = |(at, it): (usize, &Operation)| node.has(at) && it.start > operation.end;
+                if history.iter().enumerate().any(late) {
+                    continue;
+                }
+            }
+            if seen.insert((after, done.clone())) {
+                let count = node.count + usize::from(known(operation));
+                stack.push(Node { value: after, done, count, first });
+            }
+        }
+    }
+    let near = history.iter().skip(deepest.0.saturating_sub(8)).take(24);
+    let near: Vec<String> = near.map(|operation| format!("{operation:?}")).collect();
+    Err(format!(
+        "not linearizable: no order explains more than {} of {answered} operations; then it has \
+         {:?}; near there:\n{}",
+        deepest.0,
+        deepest.1,
+        near.join("\n")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(start: u64, end: u64, did: Did, ended: Ended) -> Operation {
+        let (start, end) = (Duration::from_secs(start), Duration::from_secs(end));
+        Operation { did, ended, start, end }
+    }
+
+    #[test]
+    fn of_two_creates_one_wins() {
+        let create = |number| Did::Put(number, When::Absent);
+        let history = |second| {
+            vec![
+                at(0, 9, create(1), Ended::Done),
+                at(1, 8, create(2), second),
+                at(10, 11, Did::Look, Ended::Saw(Some(1))),
+            ]
+        };
+        assert_eq!(check(history(Ended::Refused)), Ok(()));
+        assert!(check(history(Ended::Done)).is_err());
+    }
+
+    #[test]
+    fn a_refusal_needs_a_cause_in_its_time() {
+        let history = |ended| {
+            vec![
+                at(0, 1, Did::Put(1, When::Always), Ended::Done),
+                at(2, 3, Did::Delete(When::Always), Ended::Done),
+                at(4, 5, Did::Put(2, When::Absent), ended),
+            ]
+        };
+        assert_eq!(check(history(Ended::Done)), Ok(()));
+        assert!(check(history(Ended::Refused)).is_err());
+        assert!(check(history(Ended::NotFound)).is_err());
+    }
+
+    #[test]
+    fn an_unknown_change_happens_in_its_time_or_never() {
+        let history = |end| {
+            vec![
+                at(0, end, Did::Put(1, When::Always), Ended::Unknown),
+                at(2, 3, Did::Look, Ended::Saw(None)),
+                at(4, 5, Did::Look, Ended::Saw(Some(1))),
+            ]
+        };
+        assert_eq!(check(history(9)), Ok(()));
+        assert_eq!(check(history(3)), Ok(()));
+        assert!(check(history(1)).is_err());
+        let never = vec![
+            at(0, 1, Did::Put(1, When::Always), Ended::Unknown),
+            at(2, 3, Did::Look, Ended::Saw(None)),
+        ];
+        assert_eq!(check(never), Ok(()));
+    }
+
+    #[test]
+    fn swaps_form_a_chain() {
+        let swap = |from, to| Did::Put(to, When::Is(from));
+        let history = |second| {
+            vec![
+                at(0, 1, Did::Put(1, When::Always), Ended::Done),
+                at(2, 9, swap(1, 2), Ended::Done),
+                at(2, 9, swap(1, 3), second),
+            ]
+        };
+        assert_eq!(check(history(Ended::Refused)), Ok(()));
+        assert!(check(history(Ended::Done)).is_err());
+        assert!(check(history(Ended::NotFound)).is_err());
+    }
+}

@@ -1,0 +1,10 @@
+//! Judges the object service from outside, and loads it: a history of each key that must be
+//! linearizable, a network between gateways and owners that loses, delays and doubles, clients.
+//!
+//! Invariant: no crate but `sim` depends on it, except for its tests.
+
+pub mod history;
+pub mod load;
+mod network;
+
+pub use network::{Fate, Network, Target};

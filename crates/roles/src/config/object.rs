@@ -1,0 +1,110 @@
+//! Configuration of the object service's roles.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::block::{check_peers, resolve, within};
+use super::common::{Config, Process, absolute, check_name};
+use super::logging::Logging;
+use super::types::{check_memory, memory_default};
+
+/// A gateway's file. Until object servers are processes of their own, the gateway that has the lock
+/// owns the objects as well.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Gateway {
+    /// Its ID.
+    pub id: String,
+    /// The cluster's identity; learned from the first peer when it is absent.
+    pub cluster: Option<String>,
+    /// Address where it serves S3 over HTTP; on loopback, for there is no TLS yet.
+    pub listen: SocketAddr,
+    /// Masters to start from; the rest is learned from them.
+    pub masters: Vec<SocketAddr>,
+    /// File with the cluster's key.
+    pub key_file: Option<PathBuf>,
+    /// File with the keys that wrap secrets, the same on each machine.
+    pub s3_keys: PathBuf,
+    /// Domains below which a host's name is a bucket.
+    #[serde(default = "Gateway::domains_default")]
+    pub domains: Vec<String>,
+    /// Region, as clients see it.
+    #[serde(default = "Gateway::region_default")]
+    pub region: String,
+    /// Copies of its files, 1 to 5.
+    #[serde(default = "Gateway::copies_default")]
+    pub copies: u8,
+    /// Lease of the owner's lock, ms, 300 to 60,000: when it dies, no process owns the objects for
+    /// this long.
+    #[serde(default = "Gateway::lock_default")]
+    pub lock_ms: u64,
+    /// MiB of bodies of requests in memory, 8 to 65,536.
+    #[serde(default = "Gateway::bodies_default")]
+    pub bodies_mib: u64,
+    /// Connections at once, 1 to 100,000.
+    #[serde(default = "Gateway::connections_default")]
+    pub connections: u64,
+    /// MiB of buffers that the process may hold, 64 to 1,048,576.
+    #[serde(default = "memory_default")]
+    pub memory_mib: u64,
+    /// Its log.
+    #[serde(default)]
+    pub log: Logging,
+}
+
+impl Gateway {
+    fn domains_default() -> Vec<String> {
+        vec!["localhost".to_owned()]
+    }
+
+    fn region_default() -> String {
+        "us-east-1".to_owned()
+    }
+
+    fn copies_default() -> u8 {
+        3
+    }
+
+    fn lock_default() -> u64 {
+        object_index::limits::LOCK_TTL.as_millis() as u64
+    }
+
+    fn bodies_default() -> u64 {
+        64
+    }
+
+    fn connections_default() -> u64 {
+        2000
+    }
+}
+
+impl Config for Gateway {
+    fn process(&self) -> Process<'_> {
+        Process { id: &self.id, log: &self.log, memory_mib: self.memory_mib }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        check_name("id", &self.id)?;
+        check_peers(&self.masters, self.cluster.as_deref())?;
+        if !self.listen.ip().is_loopback() {
+            return Err(format!(
+                "listen = {} is no loopback address: S3 is served over plain HTTP for now, on this \
+                 machine alone",
+                self.listen
+            ));
+        }
+        within("copies", self.copies.into(), (1, 5))?;
+        within("lock_ms", self.lock_ms, (300, 60_000))?;
+        within("bodies_mib", self.bodies_mib, (8, 65_536))?;
+        within("connections", self.connections, (1, 100_000))?;
+        check_memory(self.memory_mib)?;
+        self.log.check()
+    }
+
+    fn resolve(&mut self, dir: &Path) {
+        absolute(dir, &mut self.s3_keys);
+        resolve(dir, [&mut self.key_file, &mut self.log.dir]);
+    }
+}

@@ -1,0 +1,353 @@
+//! The object service on a cluster: owners as processes start them, gateways beside them, a network
+//! between that loses, delays and doubles, while all of them and the core's processes crash. Keys are
+//! linearizable, each object has its bytes, and in the end the range's directory holds the files of
+//! objects and no others (`object-protocols.md` 14).
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::Fault;
+use client::Client;
+use futures_util::future::LocalBoxFuture;
+use object_index::{Config, Files, RANGE_DIR, Service};
+use object_proto::{Bucket, BucketName, Error, Reply, Request, UserId};
+use object_testing::load::{KEYS, Load, Plan as Keys};
+use object_testing::{Fate, Network, Target};
+use roles::object::ObjectRole;
+use runtime::sim::{CrashMode, HostId, Sim};
+use runtime::{Class, Env, Rng};
+use table::{ClientStore, Store};
+
+use super::entry::{STORM, Scenario};
+use super::policy;
+use crate::cluster::{Cluster, Shape, parse};
+use crate::nemesis::{Faults, NONE, Nemesis};
+use crate::planted::files_of;
+use crate::tuning::Tuning;
+
+const OWNERS: usize = 2;
+const GATEWAYS: usize = 2;
+const CLIENTS: usize = 2;
+const PORT: u16 = 7601;
+/// Operations to be answered in a run, at least.
+const DONE_MIN: u64 = 40;
+/// Behind the last request: sessions run out and are swept, and the trash is emptied.
+const SWEPT: Duration = Duration::from_secs(80);
+
+pub(super) const OBJECTS: Scenario = Scenario {
+    name: "objects",
+    about: "buckets and objects while owners, gateways, chunkservers and masters crash and are cut off",
+    run: |sim| {
+        let plan = Plan { faults: STORM, fate: LOSSY, races: false, load: Duration::from_secs(10) };
+        Box::pin(run(sim, plan))
+    },
+    marks: &[
+        "object: owner rules",
+        "object: a request came again",
+        "object: the trash is emptied",
+        "object: a silent session is closed",
+        "object: an orphan is removed",
+        "objects: an owner crashes",
+        "objects: a gateway crashes",
+    ],
+};
+
+pub(super) const RACES: Scenario = Scenario {
+    name: "object-races",
+    about: "creates, swaps and retries of few keys; answers are lost, and owners change",
+    run: |sim| {
+        let faults = Faults { server_crashes: true, ..NONE };
+        let plan = Plan { faults, fate: WORSE, races: true, load: Duration::from_secs(14) };
+        Box::pin(run(sim, plan))
+    },
+    marks: &[
+        "object: owner rules",
+        "object: a request came again",
+        "object: answered by a former owner",
+        "objects: an owner crashes",
+        "objects: an owner stands still",
+        "objects: a gateway is held up",
+    ],
+};
+
+/// Between gateways and owners.
+const LOSSY: Fate =
+    Fate { lose: 60, late_one_in: 40, late: Duration::from_secs(3), double: 30, stray: 30 };
+const WORSE: Fate =
+    Fate { lose: 25, late_one_in: 20, late: Duration::from_secs(14), double: 10, stray: 10 };
+
+#[derive(Clone, Copy)]
+struct Plan {
+    faults: Faults,
+    fate: Fate,
+    races: bool,
+    load: Duration,
+}
+
+/// The service of a cluster.
+struct World {
+    cluster: Cluster,
+    network: Network,
+    owners: Vec<HostId>,
+    stop: Cell<bool>,
+    violation: RefCell<Option<String>>,
+}
+
+/// A process that may own the objects.
+struct OwnerProcess {
+    env: Env,
+    role: ObjectRole,
+}
+
+impl Target for OwnerProcess {
+    fn env(&self) -> Env {
+        self.env.clone()
+    }
+
+    fn handle(&self, request: Request) -> LocalBoxFuture<'static, Result<Reply, Error>> {
+        let owner = self.role.owner().clone();
+        Box::pin(async move { owner.handle(request).await })
+    }
+
+    fn leads(&self) -> bool {
+        self.role.owner().leads()
+    }
+}
+
+/// Directories as scenarios open them.
+struct SeamedFiles(Client);
+
+impl Files for SeamedFiles {
+    fn dir<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Rc<dyn Store>, Fault>> {
+        Box::pin(async move {
+            let store = ClientStore::new(&self.0, path, policy::drawn()).await;
+            let store = store.map_err(|error| Fault::new(error.kind(), error.to_string()))?;
+            Ok(files_of(store))
+        })
+    }
+}
+
+/// Small parts, so that flushes, merges and passes of collection happen within seconds.
+fn tune(config: &mut Config) {
+    config.table = table::Options {
+        memtable_bytes: 32 << 10,
+        block_bytes: 2 << 10,
+        file_bytes: 64 << 10,
+        manifest_bytes: 1 << 10,
+        ..table::Options::default()
+    };
+    config.cache_bytes = 64 << 10;
+    config.trash_age = Duration::from_secs(3);
+    config.collect_interval = Duration::from_secs(1);
+}
+
+impl World {
+    fn sim(&self) -> &Sim {
+        self.cluster.sim()
+    }
+
+    fn draw(&self, least: u64, most: u64) -> u64 {
+        self.sim().with_rng(|rng| rng.between(least, most))
+    }
+
+    /// Starts an owner's process; nothing when it runs.
+    fn boot(self: &Rc<Self>, index: usize) {
+        let host = self.owners[index];
+        if self.sim().env(host).is_some() {
+            return;
+        }
+        let (env, world) = (self.sim().boot(host), self.clone());
+        env.clone().spawn(Class::Control, "boot", async move {
+            let masters = world.cluster.masters_text();
+            let text = world.cluster.config_text(&format!("gw{}", index + 1), &masters)
+                + &format!("listen = '127.0.0.1:{PORT}'\ns3_keys = 'keys'\nlock_ms = 800\n");
+            let (config, seams) = (parse(&text), world.cluster.seams());
+            match roles::object::start_with(&env, &config, &seams, tune).await {
+                Ok(role) => world.network.add(Rc::new(OwnerProcess { env: env.clone(), role })),
+                Err(_) if env.is_closed() => {}
+                Err(error) => world.violated(format!("an owner did not start: {error}")),
+            }
+        });
+    }
+
+    fn violated(&self, what: String) {
+        self.violation.borrow_mut().get_or_insert(what);
+    }
+
+    fn is_over(&self) -> bool {
+        self.stop.get() || self.violation.borrow().is_some()
+    }
+
+    /// A service on a host of a gateway's.
+    fn service(&self, client: &Client) -> Service {
+        let env = client.env();
+        let files = Rc::new(SeamedFiles(client.clone()));
+        Service::new(env, self.network.owners(env), files, Default::default())
+    }
+
+    /// Owners crash, lose power or stand still, and come back.
+    async fn shake(self: Rc<Self>) {
+        while !self.is_over() {
+            self.sim().sleep(Duration::from_millis(self.draw(500, 4000))).await;
+            let index = self.draw(0, OWNERS as u64 - 1) as usize;
+            let host = self.owners[index];
+            if self.is_over() || self.sim().env(host).is_none() {
+                continue;
+            }
+            if self.draw(0, 3) == 0 {
+                self.sim().mark("objects: an owner stands still");
+                self.sim().pause(host, Duration::from_millis(self.draw(300, 2500)));
+                continue;
+            }
+            self.sim().mark("objects: an owner crashes");
+            let power = self.draw(0, 2) == 0;
+            self.sim().crash(host, if power { CrashMode::Power } else { CrashMode::Process });
+            self.sim().sleep(Duration::from_millis(self.draw(50, 1500))).await;
+            self.boot(index);
+        }
+        (0..OWNERS).for_each(|index| self.boot(index));
+    }
+
+    /// A gateway that dies now and then, with its clients.
+    async fn gateway(self: Rc<Self>, load: Load) {
+        let mut host = None;
+        while !self.is_over() && load.violation().is_none() {
+            let Ok((at, client)) = self.cluster.client(host).await else {
+                self.sim().sleep(Duration::from_millis(200)).await;
+                continue;
+            };
+            host = Some(at);
+            let (service, env) = (self.service(&client), client.env().clone());
+            let clients: Vec<_> = (0..CLIENTS)
+                .map(|_| {
+                    let rng = self.sim().with_rng(Rng::fork);
+                    let client = load.clone().client(service.clone(), rng);
+                    env.spawn(Class::Foreground, "object client", client)
+                })
+                .collect();
+            let end = self.sim().elapsed() + Duration::from_millis(self.draw(3000, 16_000));
+            if self.draw(0, 3) == 0 {
+                self.sim().sleep(Duration::from_millis(500)).await;
+                self.sim().mark("objects: a gateway is held up");
+                self.network.hold(&env, Duration::from_millis(self.draw(2000, 12_000)));
+            }
+            while !self.is_over() && self.sim().elapsed() < end {
+                self.sim().sleep(Duration::from_millis(50)).await;
+            }
+            if self.is_over() {
+                while clients.iter().any(|client| !client.is_finished()) {
+                    self.sim().sleep(Duration::from_millis(50)).await;
+                }
+                return;
+            }
+            self.sim().mark("objects: a gateway crashes");
+            self.sim().crash(at, CrashMode::Process);
+        }
+    }
+
+    /// Makes the bucket of the load.
+    async fn bucket(&self, client: &Client) -> Result<Bucket, String> {
+        let service = self.service(client);
+        let (env, end) = (client.env().clone(), self.sim().elapsed() + Duration::from_secs(60));
+        let sim = self.sim().clone();
+        let making = async move {
+            let name = BucketName::new("objects").expect("a name");
+            loop {
+                let made = service.create_bucket(name.clone(), UserId::new("load")).await;
+                let error = match made {
+                    Ok(bucket) => return Ok(bucket),
+                    Err(Error::BucketExists { own: true }) => {
+                        return service.bucket(name).await.map_err(|error| error.to_string());
+                    }
+                    Err(error) => error,
+                };
+                if sim.elapsed() > end {
+                    return Err(format!("no bucket is made in a minute: {error}"));
+                }
+            }
+        };
+        let made = env.spawn(Class::Foreground, "bucket", making).await;
+        made.map_err(|_| "the host went down".to_owned())?
+    }
+}
+
+/// Names of the files of bodies in the range's directory.
+async fn bodies(client: &Client) -> Result<BTreeSet<String>, String> {
+    let entries = client.list_all(RANGE_DIR).await.map_err(|error| error.to_string())?;
+    let names = entries.into_iter().map(|entry| entry.name);
+    Ok(names.filter(|name| name.starts_with("body-")).collect())
+}
+
+/// Without faults: all is answered for, and nothing is left behind.
+async fn settle(world: &Rc<World>, load: &Load) -> Result<(), String> {
+    let (_, client) = world.cluster.client(None).await.map_err(|error| error.to_string())?;
+    let (service, load, env) = (world.service(&client), load.clone(), client.env().clone());
+    let settling = async move {
+        load.settle(&service).await?;
+        service.env().sleep(SWEPT).await;
+        let files: BTreeSet<String> = load.files(&service).await?.into_iter().collect();
+        let there = bodies(&client).await?;
+        match files == there {
+            true => Ok(()),
+            false => Err(format!("objects have the files {files:?}, and there are {there:?}")),
+        }
+    };
+    let settled = env.spawn(Class::Foreground, "settle", settling).await;
+    settled.map_err(|_| "the host went down".to_owned())?
+}
+
+async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
+    let cluster = Cluster::start(&sim, Shape::default(), Tuning::default());
+    cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
+    let owners: Vec<_> = (1..=OWNERS).map(|at| sim.add_host(&format!("gw{at}"))).collect();
+    owners.iter().for_each(|&host| cluster.add_client_host(host));
+    let world = Rc::new(World {
+        cluster: cluster.clone(),
+        network: Network::new(&sim),
+        owners,
+        stop: Cell::new(false),
+        violation: RefCell::default(),
+    });
+    (0..OWNERS).for_each(|index| world.boot(index));
+    let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
+    let bucket = world.bucket(&client).await?;
+    let keys = if plan.races { 2 } else { KEYS.len() };
+    let keys = Keys { keys, pause: Duration::from_millis(40), races: plan.races };
+    let load = Load::new(&sim, bucket.id, keys);
+    let nemesis = Nemesis::start(&cluster, plan.faults);
+    world.network.set_fate(plan.fate);
+    let shaking = sim.spawn("shake", world.clone().shake());
+    let gateways: Vec<_> =
+        (0..GATEWAYS).map(|_| sim.spawn("gateway", world.clone().gateway(load.clone()))).collect();
+    let end = sim.elapsed() + plan.load;
+    while sim.elapsed() < end && !world.is_over() && load.violation().is_none() {
+        sim.sleep(Duration::from_millis(100)).await;
+    }
+    nemesis.stop().await;
+    world.network.set_fate(Fate::NONE);
+    world.stop.set(true);
+    load.stop();
+    let deadline = sim.elapsed() + Duration::from_secs(120);
+    while !shaking.is_finished() || gateways.iter().any(|gateway| !gateway.is_finished()) {
+        if sim.elapsed() > deadline {
+            return Err("a client does not end in two minutes without faults".to_owned());
+        }
+        sim.sleep(Duration::from_millis(100)).await;
+    }
+    if let Some(violation) = world.violation.take() {
+        return Err(violation);
+    }
+    settle(&world, &load).await?;
+    load.check()?;
+    if load.done() < DONE_MIN {
+        return Err(format!("only {} operations in {:?}", load.done(), plan.load));
+    }
+    cluster.settle(Duration::from_secs(120)).await?;
+    if let Some(violation) = cluster.violations().first() {
+        return Err(violation.clone());
+    }
+    sim.note(load.done());
+    Ok(())
+}
