@@ -49,3 +49,9 @@ if [ -n "$missing" ]; then
         fi
     done
 fi
+# What S3's clients run in. Without it their tests are skipped, and say so.
+if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+        apt-get update -q && apt-get install -y -q --no-install-recommends python3 python3-venv || true
+    fi
+fi

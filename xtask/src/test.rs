@@ -90,6 +90,13 @@ fn stages(length: Length) -> Vec<Stage> {
             budget: minutes(8),
             steps: vec![Step::Built { only: &["craton"], but: &[], run: with_shipped() }],
         },
+        Stage {
+            name: "clients",
+            budget: minutes(3),
+            steps: vec![Step::Tests(
+                with_shipped().into_iter().chain(words("tests/clients/run.sh")).collect(),
+            )],
+        },
     ];
     if length == Length::Long {
         stages.push(Stage {

@@ -183,6 +183,9 @@ impl GuardedBody {
                 return Poll::Ready(None);
             }
             let Some(incoming) = &mut self.incoming else { return Poll::Ready(None) };
+            if !incoming.is_end_stream() {
+                self.context.ask();
+            }
             match Pin::new(incoming).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => {
                     // Trailers of HTTP mean nothing here.

@@ -12,13 +12,14 @@ pub struct RequestContext {
     content_len: Option<u64>,
     failure: Mutex<Option<Refusal>>,
     is_content: AtomicBool,
+    is_asked: AtomicBool,
 }
 
 impl RequestContext {
     /// Whose body has a content of that length, if it is known.
     pub fn new(content_len: Option<u64>) -> RequestContext {
-        let is_content = AtomicBool::new(false);
-        RequestContext { content_len, failure: Mutex::new(None), is_content }
+        let (is_content, is_asked) = (AtomicBool::new(false), AtomicBool::new(false));
+        RequestContext { content_len, failure: Mutex::new(None), is_content, is_asked }
     }
 
     /// Bytes of the content, without the framing of chunks. s3s knows them only where the client
@@ -36,6 +37,16 @@ impl RequestContext {
     /// See [`RequestContext::begin_content`].
     pub fn is_content(&self) -> bool {
         self.is_content.load(Ordering::Relaxed)
+    }
+
+    /// A body that has bytes is read: a client that waits for leave to send it gets it.
+    pub fn ask(&self) {
+        self.is_asked.store(true, Ordering::Relaxed);
+    }
+
+    /// See [`RequestContext::ask`].
+    pub fn is_asked(&self) -> bool {
+        self.is_asked.load(Ordering::Relaxed)
     }
 
     /// Notes why the body failed; the first cause counts. s3s makes an internal error of it.

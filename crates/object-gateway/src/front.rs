@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use http::header::{EXPECT, HOST};
+use http::header::{CONNECTION, EXPECT, HOST, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use s3s::Body;
@@ -81,13 +81,14 @@ impl Front {
 
     async fn serve_s3(&self, request: Request<Incoming>, id: &str) -> Response<Body> {
         let (mut parts, incoming) = request.into_parts();
+        let waits = parts.headers.contains_key(EXPECT);
         let facts = match head::check(&mut parts, clock::unix_seconds(), self.allow_v2) {
             Ok(facts) => facts,
             Err(refusal) => {
-                if !parts.headers.contains_key(EXPECT) {
+                if !waits {
                     drain(incoming);
                 }
-                return refusal.response();
+                return ends_if(waits, refusal.response());
             }
         };
         let context = Arc::new(RequestContext::new(facts.content_len()));
@@ -114,10 +115,21 @@ impl Front {
                 Refusal::new("InternalError", "We encountered an internal error.").response()
             }
         };
-        match context.failure() {
+        let response = match context.failure() {
             // s3s makes an internal error of a body that failed.
             Some(refusal) if !response.status().is_success() => refusal.response(),
             _ => response,
-        }
+        };
+        ends_if(waits && !context.is_asked(), response)
     }
+}
+
+/// The last answer of a connection, and it says so, where a client waits for leave to send a body that is
+/// not asked for, or is empty. hyper closes such a connection, since the body may come all the same; and
+/// some clients take what follows on it for the answer to the leave that they did not get.
+fn ends_if(ends: bool, mut response: Response<Body>) -> Response<Body> {
+    if ends {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
 }

@@ -298,7 +298,7 @@ fn a_start_without_one_of_two_stores_serves_files_then_volumes() {
     assert!(said.contains("with 1 store; new files wait for the stores"), "{said}");
     let warned = std::fs::read_to_string(&warnings).expect("text");
     assert!(warned.contains(&format!("{} is missing", text(&stores[1]))), "{warned}");
-    assert!(warned.contains("volumes are not served yet"), "{warned}");
+    assert!(warned.contains("volumes and objects are not served yet"), "{warned}");
     let back = scratch.path("back");
     good(&["fs", "get", "/file", text(&back), "--cluster", text(&dir)]);
     assert_eq!(std::fs::read(&back).expect("a file"), b"twice");
@@ -306,7 +306,7 @@ fn a_start_without_one_of_two_stores_serves_files_then_volumes() {
 
     std::fs::rename(&away, &stores[1]).expect("it moves");
     let line = lines.next().expect("a line").expect("text");
-    assert_eq!(line, "volumes are served");
+    assert_eq!(line, "volumes and objects are served");
     std::thread::spawn(move || lines.for_each(drop));
     let read = Nbd::open(&url).ask(READ, 0, BLOCK, &[]);
     assert!(read == [0x5a; BLOCK]);
