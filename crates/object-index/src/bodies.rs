@@ -88,10 +88,14 @@ impl BodyWriter {
         }
     }
 
-    /// Ends when all of the body is durable and its file is sealed.
-    pub(crate) async fn finish(mut self, env: &runtime::Env) -> Result<(), Error> {
+    /// Ends when all of the body, which has `size` bytes, is durable and its file is sealed.
+    pub(crate) async fn finish(mut self, env: &runtime::Env, size: u64) -> Result<(), Error> {
         if !self.rest.is_empty() {
             self.send().await?;
+        }
+        if self.len != size {
+            let cause = format!("{}: has {} of {size} bytes", self.file, self.len);
+            return Err(Error::Busy { cause });
         }
         if self.bugs.has(Planted::EarlyRow) {
             env.spawn(runtime::Class::Foreground, "object: late body", self.end());
@@ -132,6 +136,9 @@ impl BodyReader {
 
     /// Bytes of the body: `len` of them, fewer only at its end.
     pub(crate) async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
+        if offset >= self.size {
+            return Ok(Vec::new());
+        }
         let end = self.size.min(offset.saturating_add(len as u64));
         let size = PIECE_BYTES as u64;
         let pieces = (offset / size)..end.max(offset).div_ceil(size);

@@ -17,6 +17,7 @@ use crate::keys::{
     ACCESS_KEY, BUCKET, REPLY, SESSION, USER, number_key, read_number_key, read_text_key,
     reply_key, text_key,
 };
+use crate::limits::COLLECT_ROWS;
 use crate::once::{Came, Once};
 use crate::range::Range;
 use crate::row::{
@@ -169,13 +170,19 @@ impl Catalog {
     /// Forgets a closed session, of which nothing is left.
     pub(crate) async fn forget_session(&self, id: SessionId) -> Result<(), Error> {
         let replies = self.decisions.all(&number_key(REPLY, id.get())).await?;
+        for some in replies.chunks(COLLECT_ROWS) {
+            let (_, basis) = self.decisions.submit(|batch, _| {
+                for (key, _) in some {
+                    batch.delete(key);
+                }
+            })?;
+            self.decisions.settled(basis).await?;
+        }
         let (_, basis) = self.decisions.submit(|batch, _| {
             batch.delete(&number_key(SESSION, id.get()));
-            for (key, _) in &replies {
-                batch.delete(key);
-            }
         })?;
         self.decisions.settled(basis).await?;
+        self.once.forget_session(id);
         self.range.sessions.forget(id);
         Ok(())
     }
@@ -189,7 +196,13 @@ impl Catalog {
         if head.epoch != self.epoch {
             return Err(Error::Reroute);
         }
-        self.range.sessions.admit(&head)?;
+        if let Err(error) = self.range.sessions.admit(&head) {
+            self.check_lease()?;
+            if error == Error::Reroute {
+                self.once.refuse((head.session, head.number), head.attempt);
+            }
+            return Err(error);
+        }
         self.once.forget_below(head.session, self.range.sessions.floor(head.session));
         let id = (head.session, head.number);
         match self.once.come(id, head.attempt) {
@@ -240,6 +253,12 @@ impl Catalog {
     ) -> Result<Bucket, Error> {
         let key = text_key(BUCKET, name.as_str());
         let made_by = (head.session, head.number);
+        // The bucket that this request has made may be gone again.
+        let reply = reply_key(head.session, head.number);
+        if let Some(value) = self.decisions.durable(&reply).await? {
+            let row = BucketRow::decode(name.as_str(), &value);
+            return Ok(row.ok_or_else(|| damaged("an answer"))?.bucket);
+        }
         let held = self.decisions.lock(&key).await;
         let seen = self.decisions.read(&key).await?;
         let there = match &seen.value {
@@ -252,7 +271,8 @@ impl Catalog {
         let many = self.owned.borrow().get(&owner).copied().unwrap_or(0) >= BUCKETS_PER_USER_MAX;
         if there.is_some() || many {
             drop(held);
-            self.decisions.settled_for_refusal(seen.basis).await?;
+            // The count has what is submitted of other names.
+            self.decisions.settled_for_refusal(self.decisions.last()).await?;
             self.check_lease()?;
             return match there {
                 Some(row) if row.made_by == made_by => Ok(row.bucket),
@@ -265,7 +285,9 @@ impl Catalog {
         let mut bucket = Bucket { id, name, owner: owner.clone(), created_us: 0 };
         let (_, basis) = self.decisions.submit(|batch, stamp| {
             bucket.created_us = stamp.get();
-            batch.put(&key, &BucketRow { bucket: bucket.clone(), made_by }.encode());
+            let row = BucketRow { bucket: bucket.clone(), made_by }.encode();
+            batch.put(&key, &row);
+            batch.put(&reply, &row);
         })?;
         *self.owned.borrow_mut().entry(owner).or_default() += 1;
         // Held until it is durable: a removal of it finds it open.

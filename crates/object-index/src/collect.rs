@@ -15,7 +15,6 @@ use crate::keys::{
     trash_key,
 };
 use crate::limits::COLLECT_ROWS;
-use crate::planted::Planted;
 use crate::range::Range;
 use crate::row::{FileRow, ObjectRow};
 
@@ -29,21 +28,19 @@ pub(crate) struct Collector {
 }
 
 impl Collector {
-    /// One pass.
+    /// One pass. What fails is left for the next one and holds up nothing else; returns the first error.
     pub(crate) async fn pass(&self) -> Result<(), Error> {
+        self.range.check_sweep()?;
+        let mut result = Ok(());
         for session in self.range.sessions.silent() {
             tracing::info!(%session, "object gateway is silent: its session is closed");
             self.range.env.mark("object: a silent session is closed");
-            let closed = self.catalog.close_session(session).await;
-            if !self.range.has_bug(Planted::SweepUnrecorded) {
-                closed?;
-            }
+            result = result.and(self.catalog.close_session(session).await);
         }
         for session in self.range.sessions.closed() {
-            self.sweep(session).await?;
+            result = result.and(self.sweep(session).await);
         }
-        while self.empty_trash().await? == COLLECT_ROWS {}
-        Ok(())
+        result.and(self.empty_trash().await)
     }
 
     /// Removes the files of a closed session that were not committed, and its answers.
@@ -75,19 +72,25 @@ impl Collector {
         }
     }
 
-    /// Removes some files that were in the trash for long enough; returns their number.
-    async fn empty_trash(&self) -> Result<usize, Error> {
+    /// Removes the files that were in the trash for long enough.
+    async fn empty_trash(&self) -> Result<(), Error> {
         let (range, age) = (&self.range, self.trash_age.as_micros() as u64);
-        let until = unix_us(&range.env).saturating_sub(age);
-        let old = Rows::between(&[TRASH], &number_key(TRASH, until));
-        let rows = range.decisions.snapshot().scan(old).take(COLLECT_ROWS).await;
-        let rows = rows.map_err(of_table)?;
-        let count = rows.len();
-        for (key, _) in rows {
-            let read = read_trash_key(&key).ok_or_else(|| damaged("a row of the trash"))?;
-            self.drop_file(&read.1, read.0).await?;
+        let until = number_key(TRASH, unix_us(&range.env).saturating_sub(age));
+        let (mut from, mut result) = (vec![TRASH], Ok(()));
+        loop {
+            let old = Rows::between(&from, &until);
+            let rows = range.decisions.snapshot().scan(old).take(COLLECT_ROWS).await;
+            let rows = rows.map_err(of_table)?;
+            let Some((last, _)) = rows.last() else { return result };
+            from = [last.as_slice(), &[0]].concat();
+            for (key, _) in &rows {
+                let dropped = match read_trash_key(key) {
+                    Some((since, file)) => self.drop_file(&file, since).await,
+                    None => Err(damaged("a row of the trash")),
+                };
+                result = result.and(dropped);
+            }
         }
-        Ok(count)
     }
 
     /// Removes a file that has been in the trash since a time, if no object names it.

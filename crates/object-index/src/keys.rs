@@ -145,7 +145,7 @@ pub fn read_trash_key(row: &[u8]) -> Option<(u64, FileName)> {
     Some((u64::from_be_bytes(since.try_into().ok()?), file))
 }
 
-/// The name of the file of a body that a session sends with its request `number`.
+/// The name of the file of a body that a session sends, its `number`th.
 pub fn file_name(session: SessionId, number: u64) -> FileName {
     FileName::new(format!("{}{number:016x}", session_files(session)))
 }

@@ -23,6 +23,10 @@ pub const CHANGE_BUDGET: Duration = Duration::from_secs(10);
 pub const ATTEMPT: Duration = Duration::from_secs(3);
 /// Round trip of the sample of a session's clock at most: a deadline is late by that at most.
 pub const SAMPLE_MAX: Duration = Duration::from_millis(500);
+/// A sample of a session's clock is good for this long: clocks drift, and one of them may stand still.
+pub const SAMPLE_AGE: Duration = Duration::from_secs(10);
+/// Samples of a session's clock that an owner keeps: the ones that came last, of which some were too slow.
+pub const SAMPLES_MAX: usize = 16;
 /// Drift between two clocks at most, in thousandths: 1 % each.
 pub const DRIFT: u32 = 20;
 /// Between two attempts, at first and at most.

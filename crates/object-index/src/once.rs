@@ -44,7 +44,9 @@ pub(crate) enum Came<T> {
 impl<T> Entry<T> {
     /// Its request is decided again by a later attempt.
     fn may_be_asked_again(&self) -> bool {
-        matches!(&*self.outcome.borrow(), Some(Err(Error::Busy { .. } | Error::Full)))
+        let again =
+            |error: &Error| matches!(error, Error::Busy { .. } | Error::Full | Error::Reroute);
+        self.outcome.borrow().as_ref().is_some_and(|it| it.as_ref().is_err_and(again))
     }
 }
 
@@ -73,6 +75,14 @@ impl<T: Clone> Once<T> {
         Came::First(Ticket(entry))
     }
 
+    /// Notes that an attempt is to be made again, before it is decided: the same one that comes twice must
+    /// not be decided later.
+    pub(crate) fn refuse(&self, id: RequestId, attempt: u32) {
+        if let Came::First(ticket) = self.come(id, attempt) {
+            self.end(&ticket, Err(Error::Reroute));
+        }
+    }
+
     /// Notes the outcome of a request.
     pub(crate) fn end(&self, ticket: &Ticket<T>, outcome: Result<T, Error>) {
         ticket.0.outcome.replace(Some(outcome));
@@ -82,6 +92,12 @@ impl<T: Clone> Once<T> {
     /// Forgets a request.
     pub(crate) fn forget(&self, id: RequestId) {
         self.entries.borrow_mut().remove(&id);
+    }
+
+    /// Forgets all requests of a session, which is closed.
+    pub(crate) fn forget_session(&self, session: SessionId) {
+        let entries = &mut *self.entries.borrow_mut();
+        entries.retain(|(of, _), _| *of != session);
     }
 
     /// Forgets the requests of a session below its floor that have ended.

@@ -12,7 +12,7 @@ pub enum Planted {
     ForgetReply,
     /// Keeps no refusal: a first attempt that comes behind its refused repeat is made.
     ForgetRefusal,
-    /// Sweeps sessions before it is on record that they are closed.
+    /// Sweeps sessions before it is on record that they are closed, with or without a lease.
     SweepUnrecorded,
     /// Takes requests below the session's floor.
     LateFrame,

@@ -123,6 +123,14 @@ impl Range {
         }
     }
 
+    /// An owner that stood still hears of sessions, or of its successor, before it sweeps.
+    pub(crate) fn check_sweep(&self) -> Result<(), Error> {
+        match self.bugs.has(Planted::SweepUnrecorded) {
+            true => Ok(()),
+            false => self.check_lease(),
+        }
+    }
+
     /// What was read before this was not stale then: no other owner had come.
     fn check_lease(&self) -> Result<(), Error> {
         match self.lease.is_valid() || self.bugs.has(Planted::StaleOwner) {
@@ -165,7 +173,14 @@ impl Range {
         if head.epoch != self.epoch {
             return Err(Error::Reroute);
         }
-        self.sessions.admit(&head)?;
+        if let Err(error) = self.sessions.admit(&head) {
+            // A former owner may have closed a session by itself.
+            self.check_lease()?;
+            if error == Error::Reroute {
+                self.once.refuse((head.session, head.number), head.attempt);
+            }
+            return Err(error);
+        }
         self.once.forget_below(head.session, self.sessions.floor(head.session));
         let id = (head.session, head.number);
         if self.bugs.has(Planted::ForgetReply) {
@@ -227,6 +242,7 @@ impl Range {
             self.check_lease()?;
             return refused.map(|()| ChangeReply { stamp: Stamp::default() });
         }
+        check_readable(&change)?;
         if !self.sessions.may_submit(head, came) {
             return Err(Error::Busy { cause: "the time of the request is over".to_owned() });
         }
@@ -252,7 +268,8 @@ impl Range {
         let bucket = decided.change.target().bucket;
         let mut usage = self.usage.borrow().get(&bucket).copied().unwrap_or_default();
         if let Some(old) = &decided.old {
-            usage = usage.without(old.info.object.size).expect("a bucket counts what it holds");
+            let less = usage.without(old.info.object.size);
+            usage = less.ok_or_else(|| damaged(&format!("the usage of {bucket}")))?;
         }
         if let Change::Put { object, .. } = &decided.change {
             usage.objects += 1;
@@ -290,6 +307,7 @@ impl Range {
         loop {
             let some = self.replies_below(session, u64::MAX);
             if some.is_empty() {
+                self.once.forget_session(session);
                 self.replies.borrow_mut().remove(&session);
                 return Ok(());
             }
@@ -307,11 +325,6 @@ impl Range {
         }
     }
 
-    /// Whether a bug is planted.
-    pub(crate) fn has_bug(&self, bug: Planted) -> bool {
-        self.bugs.has(bug)
-    }
-
     /// What a bucket holds, with all that is submitted.
     pub(crate) fn usage(&self, bucket: BucketId) -> Usage {
         self.usage.borrow().get(&bucket).copied().unwrap_or_default()
@@ -324,6 +337,21 @@ impl Range {
         let _ = self.decisions.submit(|batch, _| {
             batch.delete(&number_key(USAGE, bucket.get()));
         });
+    }
+}
+
+/// An error unless the row of a new object can be read back: one that cannot would hold up its key and
+/// all listings.
+fn check_readable(change: &Change) -> Result<(), Error> {
+    let Change::Put { object, .. } = change else { return Ok(()) };
+    let info = ObjectInfo { stamp: Stamp::default(), object: (**object).clone() };
+    let (row, apart) = ObjectRow::encode(&info);
+    let is_read = ObjectRow::decode(&row).is_some();
+    match is_read && apart.is_none_or(|apart| decode_metadata(&apart).is_some()) {
+        true => Ok(()),
+        false => {
+            Err(Error::Invalid { message: "the object has facts that are too long".to_owned() })
+        }
     }
 }
 

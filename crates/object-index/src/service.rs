@@ -21,7 +21,7 @@ use crate::limits::{ATTEMPT, CHANGE_BUDGET, PAUSE, READ_MAX};
 use crate::paths::RANGE_DIR;
 use crate::piece::Body;
 use crate::planted::Bugs;
-use crate::session::{GatewaySession, Number};
+use crate::session::{GatewaySession, Number, Stay};
 
 struct ServiceInner {
     env: Env,
@@ -106,6 +106,7 @@ impl Service {
         while env.now() < deadline {
             let left = deadline - env.now();
             match session.head(number, deadline, left).await {
+                Ok(_) if env.now() >= deadline => break,
                 Ok(head) => {
                     let request = build(head);
                     match self.0.owners.call(request, ATTEMPT.min(deadline - env.now())).await {
@@ -246,18 +247,20 @@ impl Service {
 
     /// Begins an object.
     pub async fn put(&self, target: Target) -> Result<BodyUpload, Error> {
-        let number = self.0.session.number().await?;
+        let stay = self.0.session.stay().await?;
+        let (session, number) = stay.file();
         let env = &self.0.env;
         let data_id = u128::from(env.random_u64()) << 64 | u128::from(env.random_u64());
         let body = Body { data_id: DataId::new(data_id), target };
         let upload = BodyUpload {
             service: self.clone(),
-            file: file_name(number.session(), number.get()),
-            number,
+            file: file_name(session, number),
+            stay,
             body,
             size: 0,
             first: Vec::new(),
             writer: None,
+            failed: false,
             made: false,
             done: false,
         };
@@ -345,13 +348,15 @@ fn unexpected() -> Error {
 /// An object that is being sent. Dropped before it is committed, it leaves nothing.
 pub struct BodyUpload {
     service: Service,
-    number: Number,
+    stay: Stay,
     file: FileName,
     body: Body,
     size: u64,
     /// All of it, while it is small.
     first: Vec<u8>,
     writer: Option<BodyWriter>,
+    /// A write has failed, or was broken off: the body has a hole.
+    failed: bool,
     /// The file may be there.
     made: bool,
     /// The object has the file, or may come to have it: it is not this upload's to remove.
@@ -361,14 +366,29 @@ pub struct BodyUpload {
 impl BodyUpload {
     /// Takes the next bytes.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.check_whole()?;
+        self.failed = true;
+        self.take(bytes).await?;
+        self.failed = false;
+        Ok(())
+    }
+
+    fn check_whole(&self) -> Result<(), Error> {
+        match self.failed {
+            false => Ok(()),
+            true => Err(Error::Busy { cause: "a part of the body was not written".to_owned() }),
+        }
+    }
+
+    async fn take(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.size += bytes.len() as u64;
         if self.writer.is_none() && self.size <= INLINE_MAX as u64 {
             self.first.extend_from_slice(bytes);
             return Ok(());
         }
         if self.writer.is_none() {
-            self.number.check_fresh()?;
             let store = self.service.store().await?;
+            self.stay.check_fresh()?;
             self.made = true;
             let (file, body) = (self.file.clone(), self.body.clone());
             let bugs = self.service.0.bugs;
@@ -385,10 +405,11 @@ impl BodyUpload {
         facts: ObjectFacts,
         conditions: Conditions,
     ) -> Result<Stamp, Error> {
+        self.check_whole()?;
         let data = match self.writer.take() {
             None => ObjectData::Inline(std::mem::take(&mut self.first)),
             Some(writer) => {
-                writer.finish(&self.service.0.env).await?;
+                writer.finish(&self.service.0.env, self.size).await?;
                 ObjectData::File(self.file.clone())
             }
         };
@@ -398,7 +419,8 @@ impl BodyUpload {
         // Until it is decided the file stays, also when the caller waits no more: what is left behind then
         // goes with the session.
         self.done = true;
-        let outcome = self.service.change_object(&self.number, &change).await;
+        let number = self.stay.number();
+        let outcome = self.service.change_object(&number, &change).await;
         self.done = outcome.is_ok();
         Ok(outcome?.stamp)
     }

@@ -21,6 +21,8 @@ struct Life {
     /// The beginning of its clock.
     begun: Instant,
     next: Cell<u64>,
+    /// Files that it has named.
+    files: Cell<u64>,
     under_way: RefCell<BTreeSet<u64>>,
     /// Sending time of the last sign of life that was answered.
     heard: Cell<Instant>,
@@ -33,21 +35,27 @@ impl Life {
     }
 }
 
-/// Number of a request of a session. Until it is dropped the request is not over.
-pub(crate) struct Number {
-    attempts: Cell<u32>,
+/// A session for as long as one upload: its file and its request are of the same session, so that no
+/// request names a file that was swept.
+pub(crate) struct Stay {
     life: Rc<Life>,
     env: Env,
-    number: u64,
 }
 
-impl Number {
-    pub(crate) fn get(&self) -> u64 {
-        self.number
+impl Stay {
+    /// The session, and a number that no other file of it has.
+    pub(crate) fn file(&self) -> (SessionId, u64) {
+        self.life.files.set(self.life.files.get() + 1);
+        (self.life.id, self.life.files.get())
     }
 
-    pub(crate) fn session(&self) -> SessionId {
-        self.life.id
+    /// A number for a request that begins now. A body that is still being sent has none: requests that
+    /// come behind it are over before it.
+    pub(crate) fn number(&self) -> Number {
+        let number = self.life.next.get();
+        self.life.next.set(number + 1);
+        self.life.under_way.borrow_mut().insert(number);
+        Number { attempts: Cell::new(0), life: self.life.clone(), number }
     }
 
     /// An error when the session may be over soon: then its files would not be looked after.
@@ -55,9 +63,16 @@ impl Number {
         let is_fresh = self.env.now() - self.life.heard.get() < SESSION_SILENT / 2;
         match is_fresh && !self.life.over.get() {
             true => Ok(()),
-            false => Err(Error::Busy { cause: "the owner of the objects is silent".to_owned() }),
+            false => Err(silent()),
         }
     }
+}
+
+/// Number of a request of a session. Until it is dropped the request is not over.
+pub(crate) struct Number {
+    attempts: Cell<u32>,
+    life: Rc<Life>,
+    number: u64,
 }
 
 impl Drop for Number {
@@ -71,6 +86,7 @@ impl Drop for Number {
 struct Route {
     session: SessionId,
     epoch: u64,
+    sample_us: u64,
 }
 
 struct SessionInner {
@@ -118,11 +134,12 @@ impl GatewaySession {
 
     /// A number for a request that begins now.
     pub(crate) async fn number(&self) -> Result<Number, Error> {
-        let life = self.open().await?;
-        let number = life.next.get();
-        life.next.set(number + 1);
-        life.under_way.borrow_mut().insert(number);
-        Ok(Number { attempts: Cell::new(0), life, env: self.0.env.clone(), number })
+        Ok(self.stay().await?.number())
+    }
+
+    /// The session, for an upload.
+    pub(crate) async fn stay(&self) -> Result<Stay, Error> {
+        Ok(Stay { life: self.open().await?, env: self.0.env.clone() })
     }
 
     /// The session, which is begun if there is none.
@@ -130,12 +147,13 @@ impl GatewaySession {
         if let Some(life) = self.life() {
             return Ok(life);
         }
-        let _opening = self.0.opening.lock().await;
+        let env = &self.0.env;
+        let (deadline, mut pause) = (env.now() + CHANGE_BUDGET, PAUSE.0);
+        let _opening =
+            env.timeout(CHANGE_BUDGET, self.0.opening.lock()).await.map_err(|_| silent())?;
         if let Some(life) = self.life() {
             return Ok(life);
         }
-        let env = &self.0.env;
-        let (deadline, mut pause) = (env.now() + CHANGE_BUDGET, PAUSE.0);
         loop {
             let sent = env.now();
             let cause = match self.catalog(CatalogRequest::OpenSession, ATTEMPT).await {
@@ -156,6 +174,7 @@ impl GatewaySession {
             id,
             begun: sent,
             next: Cell::new(1),
+            files: Cell::new(0),
             under_way: RefCell::default(),
             heard: Cell::new(sent),
             over: Cell::new(false),
@@ -178,7 +197,7 @@ impl GatewaySession {
         if life.over.get() {
             return Err(Error::SessionOver);
         }
-        let epoch = self.epoch(life, left).await?;
+        let route = self.route(life, left).await?;
         let us = |at: Instant| (at - life.begun).as_micros() as u64;
         number.attempts.set(number.attempts.get() + 1);
         Ok(RequestHead {
@@ -186,24 +205,27 @@ impl GatewaySession {
             number: number.number,
             attempt: number.attempts.get(),
             floor: life.floor(),
-            epoch,
+            epoch: route.epoch,
+            sample_us: route.sample_us,
             sent_us: us(self.0.env.now()),
             deadline_us: us(deadline),
         })
     }
 
-    /// The epoch of the owner, which has a sample of this clock.
-    async fn epoch(&self, life: &Rc<Life>, left: Duration) -> Result<u64, Error> {
+    /// The epoch of the owner, and the sample that it has of this clock.
+    async fn route(&self, life: &Rc<Life>, left: Duration) -> Result<Route, Error> {
         let known = |route: Option<Route>| route.filter(|route| route.session == life.id);
         if let Some(route) = known(self.0.route.get()) {
-            return Ok(route.epoch);
-        }
-        let _routing = self.0.routing.lock().await;
-        if let Some(route) = known(self.0.route.get()) {
-            return Ok(route.epoch);
+            return Ok(route);
         }
         let env = &self.0.env;
+        let asked = env.now();
+        let _routing = env.timeout(left, self.0.routing.lock()).await.map_err(|_| silent())?;
+        if let Some(route) = known(self.0.route.get()) {
+            return Ok(route);
+        }
         let sent = env.now();
+        let left = left.saturating_sub(sent - asked);
         let sent_us = (sent - life.begun).as_micros() as u64;
         let ask = CatalogRequest::Route { session: life.id, sent_us };
         match self.catalog(ask, ATTEMPT.min(left)).await {
@@ -214,8 +236,9 @@ impl GatewaySession {
                 }
                 life.heard.set(life.heard.get().max(sent));
                 self.0.slack.set(self.0.slack.get().max(round_trip));
-                self.0.route.set(Some(Route { session: life.id, epoch }));
-                Ok(epoch)
+                let route = Route { session: life.id, epoch, sample_us: sent_us };
+                self.0.route.set(Some(route));
+                Ok(route)
             }
             Ok(_) => Err(Error::Reroute),
             Err(Error::SessionOver) => {
@@ -250,6 +273,10 @@ impl fmt::Debug for GatewaySession {
             None => f.write_str("no session"),
         }
     }
+}
+
+fn silent() -> Error {
+    Error::Busy { cause: "the owner of the objects is silent".to_owned() }
 }
 
 /// Keeps a session alive while its gateway is there.

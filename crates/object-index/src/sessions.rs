@@ -7,15 +7,22 @@ use std::collections::BTreeMap;
 use object_proto::{Error, RequestHead, SessionId};
 use runtime::{Env, Instant};
 
-use crate::limits::{DRIFT, SESSION_SILENT};
+use crate::limits::{DRIFT, SAMPLE_AGE, SAMPLES_MAX, SESSION_SILENT};
 use crate::planted::{Bugs, Planted};
 
-/// One gateway's life, as the owner knows it.
+/// A request whose round trip the gateway measures.
 #[derive(Clone, Copy)]
+struct Sample {
+    /// The smallest (own clock - sending time) of it and of requests that rely on it, microseconds.
+    offset_us: i128,
+    /// When it came.
+    came: Instant,
+}
+
+/// One gateway's life, as the owner knows it.
 struct Session {
-    /// The smallest (own clock - sending time) of its requests, microseconds; the first is of a
-    /// request whose round trip the gateway has measured.
-    offset_us: Option<i128>,
+    /// Samples of its clock, by their sending times: which of them are good, the session alone knows.
+    samples: BTreeMap<u64, Sample>,
     /// Requests below this number are over.
     floor: u64,
     /// When a request came last.
@@ -34,6 +41,16 @@ enum SessionState {
 }
 
 impl Session {
+    /// A new one, or one that another owner has known.
+    fn new(heard: Instant, state: SessionState) -> Session {
+        Session { samples: BTreeMap::new(), floor: 0, heard, state }
+    }
+
+    /// The sample that a request relies on, while it is good at `now`.
+    fn sample(&mut self, head: &RequestHead, now: Instant) -> Option<&mut Sample> {
+        self.samples.get_mut(&head.sample_us).filter(|sample| now - sample.came < SAMPLE_AGE)
+    }
+
     fn is_open(&self) -> bool {
         self.state == SessionState::Open
     }
@@ -56,7 +73,7 @@ impl Sessions {
         let heard = env.now();
         let session = |closed| {
             let state = if closed { SessionState::Closed } else { SessionState::Open };
-            Session { offset_us: None, floor: 0, heard, state }
+            Session::new(heard, state)
         };
         let known = known.into_iter().map(|(id, closed)| (id, session(closed))).collect();
         Sessions { env: env.clone(), known: RefCell::new(known), bugs }
@@ -65,7 +82,7 @@ impl Sessions {
     /// A session is open from now on.
     pub(crate) fn open(&self, id: SessionId) {
         let heard = self.env.now();
-        let session = Session { offset_us: None, floor: 0, heard, state: SessionState::Open };
+        let session = Session::new(heard, SessionState::Open);
         self.known.borrow_mut().insert(id, session);
     }
 
@@ -106,7 +123,12 @@ impl Sessions {
         let offset = self.offset(sent_us);
         let known = &mut *self.known.borrow_mut();
         let session = known.get_mut(&id).expect("it was heard");
-        session.offset_us = Some(session.offset_us.map_or(offset, |known| known.min(offset)));
+        let came = self.env.now();
+        let sample = session.samples.entry(sent_us).or_insert(Sample { offset_us: offset, came });
+        sample.offset_us = sample.offset_us.min(offset);
+        while session.samples.len() > SAMPLES_MAX {
+            session.samples.pop_first();
+        }
         Ok(())
     }
 
@@ -118,15 +140,15 @@ impl Sessions {
         self.env.now().as_nanos() / 1000
     }
 
-    /// Takes a change, if its session is open and it is not over. A session whose clock is not known
-    /// is refused: it asks for the route first.
+    /// Takes a change, if its session is open and it is not over. A session whose clock is not known,
+    /// or not any more, is refused: it asks for the route first.
     pub(crate) fn admit(&self, head: &RequestHead) -> Result<(), Error> {
         self.heard(head.session)?;
         let offset = self.offset(head.sent_us);
         let known = &mut *self.known.borrow_mut();
         let session = known.get_mut(&head.session).expect("it was heard");
-        let sample = session.offset_us.ok_or(Error::Reroute)?;
-        session.offset_us = Some(sample.min(offset));
+        let sample = session.sample(head, self.env.now()).ok_or(Error::Reroute)?;
+        sample.offset_us = sample.offset_us.min(offset);
         session.floor = session.floor.max(head.floor);
         match head.number < session.floor && !self.bugs.has(Planted::LateFrame) {
             true => Err(Error::Invalid { message: "the request is over".to_owned() }),
@@ -142,11 +164,10 @@ impl Sessions {
     /// True while a change that came at `came` may be submitted: its session is open, and its deadline
     /// is not reached by either clock.
     pub(crate) fn may_submit(&self, head: &RequestHead, came: Instant) -> bool {
-        let known = self.known.borrow();
-        let Some(session) = known.get(&head.session).filter(|session| session.is_open()) else {
-            return false;
-        };
-        let Some(offset) = session.offset_us else { return false };
+        let known = &mut *self.known.borrow_mut();
+        let session = known.get_mut(&head.session).filter(|session| session.is_open());
+        let sample = session.and_then(|session| session.sample(head, self.env.now()).copied());
+        let Some(Sample { offset_us: offset, .. }) = sample else { return false };
         let budget = head.deadline_us.saturating_sub(head.sent_us);
         let drift = budget * u64::from(DRIFT) / 1000;
         let (start, offset) = match self.bugs.has(Planted::RelativeDeadline) {

@@ -50,6 +50,21 @@ impl ServiceHandle {
         ServiceHandle { work }
     }
 
+    /// Runs a change on the service's thread: once it is sent, only its answer says what came of it.
+    fn change<T, F>(&self, work: impl FnOnce(Service) -> F + Send + 'static) -> Answer<'static, T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + 'static,
+    {
+        let change = self.run(work);
+        Box::pin(async move {
+            change.await.map_err(|error| match error == stopped() {
+                true => Error::Unknown { cause: error.to_string() },
+                false => error,
+            })
+        })
+    }
+
     /// Runs work on the service's thread.
     fn run<T, F>(&self, work: impl FnOnce(Service) -> F + Send + 'static) -> Answer<'static, T>
     where
@@ -83,11 +98,11 @@ impl Backend for ServiceHandle {
     }
 
     fn create_bucket(&self, name: BucketName, owner: UserId) -> Answer<'_, Bucket> {
-        self.run(|service| async move { service.create_bucket(name, owner).await })
+        self.change(|service| async move { service.create_bucket(name, owner).await })
     }
 
     fn remove_bucket(&self, name: BucketName) -> Answer<'_, ()> {
-        self.run(|service| async move { service.remove_bucket(name).await })
+        self.change(|service| async move { service.remove_bucket(name).await })
     }
 
     fn bucket(&self, name: BucketName) -> Answer<'_, Bucket> {
@@ -122,7 +137,7 @@ impl Backend for ServiceHandle {
     }
 
     fn delete(&self, target: Target, conditions: Conditions) -> Answer<'_, Stamp> {
-        self.run(|service| async move { service.delete(target, conditions).await })
+        self.change(|service| async move { service.delete(target, conditions).await })
     }
 
     fn list(&self, ask: ListRequest) -> Answer<'_, ListPage> {

@@ -19,6 +19,9 @@ pub struct RequestHead {
     pub floor: u64,
     /// The owner that this is sent to, by its epoch: no other one decides it.
     pub epoch: u64,
+    /// When the request for the route was sent whose round trip the session has measured: the owner
+    /// knows the session's clock by that one.
+    pub sample_us: u64,
     /// When this was sent, microseconds on the session's clock.
     pub sent_us: u64,
     /// The change is not made later than this, microseconds on the session's clock.

@@ -30,8 +30,8 @@ pub struct Plan {
     pub races: bool,
 }
 
-/// One put in so many is slow: the client pauses this long at most before its last byte. Requests that
-/// come later are over before it.
+/// One put in so many is slow: the client pauses this long at most behind its last byte, so that other
+/// requests of its session are over before it commits.
 const SLOW_ONE_IN: u64 = 60;
 const SLOW: Duration = Duration::from_secs(20);
 
@@ -281,8 +281,14 @@ impl Load {
         match read.await {
             Ok(read) if read == bytes(value, size)[offset..offset + len] => Ok(()),
             Ok(_) => Err(format!("bytes {offset} to {} are others", offset + len)),
-            // It was replaced since, and its file is gone.
-            Err(Error::NoSuchKey | Error::Busy { .. } | Error::Unknown { .. }) => Ok(()),
+            // It was replaced since, or its file is gone.
+            Err(Error::NoSuchKey) => match service.look(target).await {
+                Ok(again) if again.object.data_id == info.object.data_id => {
+                    Err("its file is gone".to_owned())
+                }
+                _ => Ok(()),
+            },
+            Err(Error::Busy { .. } | Error::Unknown { .. }) => Ok(()),
             Err(error) => Err(error.to_string()),
         }
     }
