@@ -20,6 +20,7 @@ pub mod sync;
 mod task;
 mod time;
 mod uring;
+pub mod watch;
 mod work;
 
 pub use buf::{Buf, BufMut, BufPool, OutOfMemory};

@@ -1,14 +1,16 @@
-//! Channels and permits between tasks. They are `tokio`'s, which run on any executor; only its
-//! `sync` feature is compiled in. There is no unbounded channel (`docs/style.md`).
+//! Channels and permits between tasks. They are `tokio`'s, which run on any executor, but for
+//! [`watch`]. There is no unbounded channel (`docs/style.md`).
 //!
 //! [`Budget`] is ours: an amount beyond its bound is refused, and does not wait.
 
 use std::cell::Cell;
 
+pub use tokio::sync::oneshot;
 pub use tokio::sync::{
     Mutex, MutexGuard, Notify, OwnedSemaphorePermit, Semaphore, SemaphorePermit,
 };
-pub use tokio::sync::{oneshot, watch};
+
+pub use crate::watch;
 
 /// Bounded queues with many producers and one consumer.
 pub mod mpsc {
