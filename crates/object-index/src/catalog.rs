@@ -197,10 +197,10 @@ impl Catalog {
             return Err(Error::Reroute);
         }
         if let Err(error) = self.range.sessions.admit(&head) {
-            self.check_lease()?;
             if error == Error::Reroute {
                 self.once.refuse((head.session, head.number), head.attempt);
             }
+            self.check_lease()?;
             return Err(error);
         }
         self.once.forget_below(head.session, self.range.sessions.floor(head.session));

@@ -174,11 +174,11 @@ impl Range {
             return Err(Error::Reroute);
         }
         if let Err(error) = self.sessions.admit(&head) {
-            // A former owner may have closed a session by itself.
-            self.check_lease()?;
             if error == Error::Reroute {
                 self.once.refuse((head.session, head.number), head.attempt);
             }
+            // A former owner may have closed a session by itself.
+            self.check_lease()?;
             return Err(error);
         }
         self.once.forget_below(head.session, self.sessions.floor(head.session));

@@ -61,8 +61,6 @@ impl Target for Host {
     }
 }
 
-impl Host {}
-
 /// Directories in memory.
 pub struct MemFiles {
     pub disk: MemDisk,
