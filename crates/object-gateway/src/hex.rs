@@ -1,30 +1,16 @@
 //! Hexadecimal text with small digits.
 
+use hex_simd::AsciiCase;
+
 /// Text of some bytes.
 pub fn encode(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    let mut text = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        let _ = write!(text, "{byte:02x}"); // Writing to a string cannot fail.
-    }
-    text
+    hex_simd::encode_to_string(bytes, AsciiCase::Lower)
 }
 
 /// Bytes of a text with exactly two small digits for each; `None` otherwise.
 pub fn decode(text: &str) -> Option<Vec<u8>> {
-    let text = text.as_bytes();
-    if !text.len().is_multiple_of(2) {
-        return None;
-    }
-    text.chunks(2).map(|pair| Some(value_of(pair[0])? << 4 | value_of(pair[1])?)).collect()
-}
-
-fn value_of(digit: u8) -> Option<u8> {
-    match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        _ => None,
-    }
+    let is_small = !text.bytes().any(|byte| byte.is_ascii_uppercase());
+    is_small.then(|| hex_simd::decode_to_vec(text).ok())?
 }
 
 #[cfg(test)]

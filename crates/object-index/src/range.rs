@@ -242,7 +242,13 @@ impl Range {
             self.check_lease()?;
             return refused.map(|()| ChangeReply { stamp: Stamp::default() });
         }
-        check_readable(&change)?;
+        if let Change::Put { object, .. } = &change
+            && !ObjectRow::holds(object)
+        {
+            // A row that cannot be read back would hold up its key and all listings.
+            let message = "the object has facts that are too long".to_owned();
+            return Err(Error::Invalid { message });
+        }
         if !self.sessions.may_submit(head, came) {
             return Err(Error::Busy { cause: "the time of the request is over".to_owned() });
         }
@@ -340,21 +346,6 @@ impl Range {
     }
 }
 
-/// An error unless the row of a new object can be read back: one that cannot would hold up its key and
-/// all listings.
-fn check_readable(change: &Change) -> Result<(), Error> {
-    let Change::Put { object, .. } = change else { return Ok(()) };
-    let info = ObjectInfo { stamp: Stamp::default(), object: (**object).clone() };
-    let (row, apart) = ObjectRow::encode(&info);
-    let is_read = ObjectRow::decode(&row).is_some();
-    match is_read && apart.is_none_or(|apart| decode_metadata(&apart).is_some()) {
-        true => Ok(()),
-        false => {
-            Err(Error::Invalid { message: "the object has facts that are too long".to_owned() })
-        }
-    }
-}
-
 /// Puts a change into a batch: the object's rows, and those of the files that come and go with it.
 fn fill(batch: &mut Batch, stamp: Stamp, decided: &Decided) {
     let Decided { change, key, old } = decided;
@@ -364,8 +355,7 @@ fn fill(batch: &mut Batch, stamp: Stamp, decided: &Decided) {
     let mut metadata = None;
     match change {
         Change::Put { object, .. } => {
-            let info = ObjectInfo { stamp, object: (**object).clone() };
-            let (row, apart) = ObjectRow::encode(&info);
+            let (row, apart) = ObjectRow::encode(stamp, object);
             batch.put(key, &row);
             metadata = apart;
             if let ObjectData::File(name) = &object.data {

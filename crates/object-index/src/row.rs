@@ -94,14 +94,30 @@ pub struct ObjectRow {
 }
 
 impl ObjectRow {
-    /// The value, and the one of the row of its metadata if that is long.
-    pub fn encode(info: &ObjectInfo) -> (Vec<u8>, Option<Vec<u8>>) {
-        let object = &info.object;
+    /// True when the row of an object can be read back: no part of it is longer than
+    /// [`ObjectRow::decode`] takes.
+    pub fn holds(object: &NewObject) -> bool {
+        let ObjectFacts { etag, checksums, metadata: _, owner } = &object.facts;
+        let data = match &object.data {
+            ObjectData::Inline(bytes) => {
+                bytes.len() <= INLINE_MAX && bytes.len() as u64 == object.size
+            }
+            ObjectData::File(name) => name.as_str().len() <= TEXT_MAX,
+        };
+        data && etag.as_str().len() <= TEXT_MAX
+            && owner.as_str().len() <= TEXT_MAX
+            && checksums.len() as u64 <= CHECKSUMS_MAX
+            && checksums.iter().all(|checksum| checksum.value.len() <= checksum.kind.bytes())
+    }
+
+    /// The value of an object that is committed at `stamp`, and the one of the row of its metadata if that
+    /// is long.
+    pub fn encode(stamp: Stamp, object: &NewObject) -> (Vec<u8>, Option<Vec<u8>>) {
         let mut headers = Vec::new();
         put_metadata(&mut headers, &object.facts.metadata);
         let apart = headers.len() > METADATA_IN_ROW;
         let mut out = vec![VERSION];
-        out.extend(info.stamp.get().to_le_bytes());
+        out.extend(stamp.get().to_le_bytes());
         out.extend(object.data_id.get().to_le_bytes());
         put_varint(&mut out, object.size);
         put_text(&mut out, object.facts.etag.as_str());
@@ -126,7 +142,7 @@ impl ObjectRow {
                 put_text(&mut out, name.as_str());
             }
         }
-        (out, apart.then(|| encode_metadata(info.stamp, &object.facts.metadata)))
+        (out, apart.then(|| encode_metadata(stamp, &object.facts.metadata)))
     }
 
     /// Reads a value.

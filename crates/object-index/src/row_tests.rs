@@ -54,7 +54,7 @@ fn objects_read_back_with_metadata_in_their_row_or_apart() {
         [(0, 0, true), (512, 200, true), (512, 1000, false), (9, 4000, true)]
     {
         let info = info(size, value, inline);
-        let (row, apart) = ObjectRow::encode(&info);
+        let (row, apart) = ObjectRow::encode(info.stamp, &info.object);
         let mut read = ObjectRow::decode(&row).expect("it reads back");
         assert_eq!(read.metadata_apart, apart.is_some());
         assert_eq!(apart.is_some(), value > 240);
@@ -123,5 +123,30 @@ proptest! {
         decode_user("id", &value);
         KeyRow::decode(&value);
         decode_session(&value);
+    }
+
+    #[test]
+    fn an_object_that_a_row_holds_is_read_back(
+        [etag, owner, file] in [1022_usize..1027, 1022_usize..1027, 1022_usize..1027],
+        bytes in 510_usize..515,
+        size in 510_u64..515,
+        inline: bool,
+        checksums in proptest::collection::vec((0..ChecksumKind::ALL.len(), proptest::bool::weighted(0.05)), 0..8),
+    ) {
+        let mut object = info(0, 0, inline).object;
+        object.facts.etag = Etag::new("e".repeat(etag));
+        object.facts.owner = UserId::new("o".repeat(owner));
+        object.data = match inline {
+            true => ObjectData::Inline(vec![1; bytes]),
+            false => ObjectData::File(FileName::new("f".repeat(file))),
+        };
+        object.size = size;
+        let checksum = |(kind, more): (usize, bool)| {
+            let kind = ChecksumKind::ALL[kind];
+            Checksum { kind, value: vec![1; kind.bytes() + usize::from(more)], parts: 0 }
+        };
+        object.facts.checksums = checksums.into_iter().map(checksum).collect();
+        let (row, _) = ObjectRow::encode(Stamp::new(1), &object);
+        prop_assert_eq!(ObjectRow::decode(&row).is_some(), ObjectRow::holds(&object));
     }
 }

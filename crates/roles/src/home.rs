@@ -53,4 +53,20 @@ impl Home<'_> {
             }
         }
     }
+
+    /// A client for a lock of the masters' whose lease is `lock_ttl`: its requests end well before the
+    /// lease does.
+    pub(crate) async fn connect_for_lock(
+        &self,
+        env: &Env,
+        endpoint: &Endpoint,
+        lock_ttl: Duration,
+    ) -> Result<Client, Error> {
+        let short = client::Config {
+            control_attempt: lock_ttl / 4,
+            control_budget: lock_ttl * 3 / 4,
+            ..client::Config::default()
+        };
+        self.connect(env, endpoint, short).await
+    }
 }

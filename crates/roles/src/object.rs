@@ -90,13 +90,7 @@ pub async fn start_with(
     let endpoint = home.endpoint(env)?;
     let client = home.connect(env, &endpoint, client::Config::default()).await?;
     let lock_ttl = Duration::from_millis(config.lock_ms);
-    // Its requests about the lock end well before the lock's lease does.
-    let short = client::Config {
-        control_attempt: lock_ttl / 4,
-        control_budget: lock_ttl * 3 / 4,
-        ..client::Config::default()
-    };
-    let locks = home.connect(env, &endpoint, short).await?;
+    let locks = home.connect_for_lock(env, &endpoint, lock_ttl).await?;
     let mut settings = object_index::Config { lock_ttl, ..object_index::Config::default() };
     tune(&mut settings);
     let bugs = settings.bugs;

@@ -38,34 +38,43 @@ struct Ask<'a> {
     version_id: Option<&'a str>,
 }
 
+/// What GET and HEAD ask for, and the headers that they want otherwise: s3s has a type of input for
+/// each, with the same fields.
+macro_rules! asked {
+    ($input:ident) => {{
+        let ask = Ask {
+            if_match: $input.if_match.as_ref(),
+            if_none_match: $input.if_none_match.as_ref(),
+            if_modified_since: $input.if_modified_since.as_ref(),
+            if_unmodified_since: $input.if_unmodified_since.as_ref(),
+            range: $input.range.as_ref(),
+            part_number: $input.part_number,
+            checksum_mode: $input.checksum_mode.as_ref(),
+            version_id: $input.version_id.as_deref(),
+        };
+        let overrides = Overrides {
+            cache_control: $input.response_cache_control.as_deref(),
+            content_disposition: $input.response_content_disposition.as_deref(),
+            content_encoding: $input.response_content_encoding.as_deref(),
+            content_language: $input.response_content_language.as_deref(),
+            content_type: $input.response_content_type.as_deref(),
+            expires: $input.response_expires.as_ref(),
+        };
+        (ask, overrides)
+    }};
+}
+
 /// Reads an object.
 pub async fn get_object(
     state: &State,
     request: S3Request<GetObjectInput>,
 ) -> S3Result<S3Response<GetObjectOutput>> {
     let input = &request.input;
-    let ask = Ask {
-        if_match: input.if_match.as_ref(),
-        if_none_match: input.if_none_match.as_ref(),
-        if_modified_since: input.if_modified_since.as_ref(),
-        if_unmodified_since: input.if_unmodified_since.as_ref(),
-        range: input.range.as_ref(),
-        part_number: input.part_number,
-        checksum_mode: input.checksum_mode.as_ref(),
-        version_id: input.version_id.as_deref(),
-    };
+    let (ask, overrides) = asked!(input);
     check_ask(&ask, &request.headers)?;
     let target = target_of(&request, &input.key)?;
     let found = state.backend.get(target).await.map_err(s3_error)?;
     let mut answer = Answer::decide(&ask, &found.info)?;
-    let overrides = Overrides {
-        cache_control: input.response_cache_control.as_deref(),
-        content_disposition: input.response_content_disposition.as_deref(),
-        content_encoding: input.response_content_encoding.as_deref(),
-        content_language: input.response_content_language.as_deref(),
-        content_type: input.response_content_type.as_deref(),
-        expires: input.response_expires.as_ref(),
-    };
     overrides.apply(&mut answer.headers)?;
     let content = Arc::from(found.content);
     let download =
@@ -84,28 +93,11 @@ pub async fn head_object(
     request: S3Request<HeadObjectInput>,
 ) -> S3Result<S3Response<HeadObjectOutput>> {
     let input = &request.input;
-    let ask = Ask {
-        if_match: input.if_match.as_ref(),
-        if_none_match: input.if_none_match.as_ref(),
-        if_modified_since: input.if_modified_since.as_ref(),
-        if_unmodified_since: input.if_unmodified_since.as_ref(),
-        range: input.range.as_ref(),
-        part_number: input.part_number,
-        checksum_mode: input.checksum_mode.as_ref(),
-        version_id: input.version_id.as_deref(),
-    };
+    let (ask, overrides) = asked!(input);
     check_ask(&ask, &request.headers)?;
     let target = target_of(&request, &input.key)?;
     let info = state.backend.head(target).await.map_err(s3_error)?;
     let mut answer = Answer::decide(&ask, &info)?;
-    let overrides = Overrides {
-        cache_control: input.response_cache_control.as_deref(),
-        content_disposition: input.response_content_disposition.as_deref(),
-        content_encoding: input.response_content_encoding.as_deref(),
-        content_language: input.response_content_language.as_deref(),
-        content_type: input.response_content_type.as_deref(),
-        expires: input.response_expires.as_ref(),
-    };
     overrides.apply(&mut answer.headers)?;
     let output =
         HeadObjectOutput { content_length: Some(answer.len()), ..HeadObjectOutput::default() };
