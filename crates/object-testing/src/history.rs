@@ -1,8 +1,9 @@
 //! Linearizability of keys (invariant 7): is there one order of all operations of a key, within their
 //! times, that an object with conditions could have gone through?
 
-use std::collections::BTreeSet;
 use std::time::Duration;
+
+use testing::linear::{self, Times};
 
 /// What a key has: the number of the object that was put, none at first.
 pub type Value = Option<u64>;
@@ -73,85 +74,19 @@ fn execute(value: Value, did: Did) -> (Value, Ended) {
     }
 }
 
-/// State of the search for an order.
-struct Node {
-    value: Value,
-    /// One bit for each operation that has happened, or never will.
-    done: Vec<u64>,
-    /// Answered operations that have happened.
-    count: usize,
-    /// No operation below is left.
-    first: usize,
+/// What the key has behind an operation that happens now.
+fn next(value: Value, operation: &Operation) -> Option<Value> {
+    let (after, answer) = execute(value, operation.did);
+    (operation.ended == Ended::Unknown || operation.ended == answer).then_some(after)
 }
 
-impl Node {
-    fn has(&self, index: usize) -> bool {
-        self.done[index / 64] >> (index % 64) & 1 == 1
-    }
-}
-
-/// States of the search at most: a history that needs more has too many operations at a time.
-const STATES_MAX: usize = 1 << 19;
-
-/// An error unless the history of a key, which has nothing at first, is linearizable. Wing and Gong's
-/// search, with a memory of what was tried.
-pub fn check(mut history: Vec<Operation>) -> Result<(), String> {
-    history.sort_by_key(|operation| operation.start);
-    let known = |operation: &Operation| operation.ended != Ended::Unknown;
-    let answered = history.iter().filter(|operation| known(operation)).count();
-    let done = vec![0; history.len().div_ceil(64)];
-    let (mut seen, mut deepest) = (BTreeSet::new(), (0, None));
-    let mut stack = vec![Node { value: None, done, count: 0, first: 0 }];
-    while let Some(node) = stack.pop() {
-        if node.count == answered {
-            return Ok(());
-        }
-        if seen.len() > STATES_MAX {
-            return Err("too much at a time to decide".to_owned());
-        }
-        if node.count > deepest.0 {
-            deepest = (node.count, node.value);
-        }
-        let first = (node.first..).find(|&index| !node.has(index)).expect("one is left");
-        let open = || history.iter().enumerate().skip(first).filter(|(at, _)| !node.has(*at));
-        // The next operation began before any that must still happen has ended.
-        let ends = open().filter(|(_, operation)| known(operation)).map(|(_, it)| it.end);
-        let limit = ends.min().unwrap_or(Duration::MAX);
-        let mut candidates: Vec<_> = open().take_while(|(_, it)| it.start <= limit).collect();
-        // The last one pushed is tried first: what is known before what is not, in order of time.
-        candidates.sort_by_key(|(index, it)| (known(it), std::cmp::Reverse((it.end, *index))));
-        for (index, operation) in candidates {
-            let (after, answer) = execute(node.value, operation.did);
-            if known(operation) && operation.ended != answer {
-                continue;
-            }
-            let mut done = node.done.clone();
-            done[index / 64] |= 1 << (index % 64);
-            if !known(operation) {
-                if after == node.value {
-                    continue; // As if it never happened.
-                }
-                // It happens now, so in its time: what began after its end has not happened.
-                let late = |(at, it): (usize, &Operation)| node.has(at) && it.start > operation.end;
-                if history.iter().enumerate().any(late) {
-                    continue;
-                }
-            }
-            if seen.insert((after, done.clone())) {
-                let count = node.count + usize::from(known(operation));
-                stack.push(Node { value: after, done, count, first });
-            }
-        }
-    }
-    let near = history.iter().skip(deepest.0.saturating_sub(8)).take(24);
-    let near: Vec<String> = near.map(|operation| format!("{operation:?}")).collect();
-    Err(format!(
-        "not linearizable: no order explains more than {} of {answered} operations; then it has \
-         {:?}; near there:\n{}",
-        deepest.0,
-        deepest.1,
-        near.join("\n")
-    ))
+/// An error unless the history of a key, which has nothing at first, is linearizable.
+pub fn check(history: Vec<Operation>) -> Result<(), String> {
+    let times = |operation: &Operation| {
+        let (start, end) = (operation.start, operation.end);
+        Times { start, end, happened: operation.ended != Ended::Unknown }
+    };
+    linear::check(history, None, times, |value, operation| next(*value, operation))
 }
 
 #[cfg(test)]

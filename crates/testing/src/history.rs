@@ -1,8 +1,9 @@
 //! Linearizability of names, judged from outside (invariant 8): is there one order of all
 //! operations, within their times, that a tree of a few names could have gone through?
 
-use std::collections::BTreeSet;
 use std::time::Duration;
+
+use crate::linear::{self, Times};
 
 /// Target of each name: a file or directory, known by the number that its maker gave it.
 pub type Names = Vec<Option<u64>>;
@@ -174,73 +175,23 @@ fn next(names: &Names, parents: &Parents, operation: &Operation) -> Option<Names
     }
 }
 
-/// State of the search for an order.
-struct Node {
-    names: Names,
-    /// One bit for each operation that has happened.
-    done: Vec<u64>,
-    /// Answered operations that have happened.
-    count: usize,
-    /// No operation below has not happened.
-    first: usize,
-}
-
-impl Node {
-    fn has(&self, index: usize) -> bool {
-        self.done[index / 64] >> (index % 64) & 1 == 1
-    }
-}
-
 /// An error unless the history of `names` names, all free at first, in directories that stay, is
 /// linearizable.
 pub fn check(history: Vec<Operation>, names: usize) -> Result<(), String> {
     check_tree(history, &vec![None; names])
 }
 
-/// The same of names of which some are in directories that operations make: the number of each
-/// one's. Wing and Gong's search, with a memory of what was tried.
-pub fn check_tree(mut history: Vec<Operation>, parents: &[Option<u64>]) -> Result<(), String> {
-    let names = parents.len();
-    history.sort_by_key(|operation| operation.start);
-    let known = |operation: &Operation| operation.ended != OperationEnd::Unknown;
-    let answered = history.iter().filter(|operation| known(operation)).count();
-    let done = vec![0; history.len().div_ceil(64)];
-    let mut seen = BTreeSet::new();
-    let mut deepest = 0;
-    let mut stack = vec![Node { names: vec![None; names], done, count: 0, first: 0 }];
-    while let Some(node) = stack.pop() {
-        if node.count == answered {
-            return Ok(());
-        }
-        deepest = deepest.max(node.count);
-        let first = (node.first..).find(|&index| !node.has(index)).expect("one is left");
-        let open = || history.iter().enumerate().skip(first).filter(|(at, _)| !node.has(*at));
-        // The next operation began before any that has not happened yet has ended.
-        let ends = open().filter(|(_, operation)| known(operation)).map(|(_, it)| it.end);
-        let limit = ends.min().unwrap_or(Duration::MAX);
-        let mut candidates: Vec<_> = open().take_while(|(_, it)| it.start <= limit).collect();
-        // The last one pushed is tried first: what is known before what is not, in order of time.
-        candidates.sort_by_key(|(index, it)| (known(it), std::cmp::Reverse((it.end, *index))));
-        for (index, operation) in candidates {
-            let Some(after) = next(&node.names, parents, operation) else { continue };
-            if !known(operation) && after == node.names {
-                continue; // As if it never happened.
-            }
-            let mut done = node.done.clone();
-            done[index / 64] |= 1 << (index % 64);
-            if seen.insert((after.clone(), done.clone())) {
-                let count = node.count + usize::from(known(operation));
-                stack.push(Node { names: after, done, count, first });
-            }
-        }
-    }
-    let near = history.iter().skip(deepest.saturating_sub(6)).take(16);
-    let near: Vec<String> = near.map(|operation| format!("{operation:?}")).collect();
-    Err(format!(
-        "names are not linearizable: no order explains more than {deepest} of {answered} \
-         operations; near there:\n{}",
-        near.join("\n")
-    ))
+/// The same of names of which some are in directories that operations make: the number of each one's.
+pub fn check_tree(history: Vec<Operation>, parents: &[Option<u64>]) -> Result<(), String> {
+    let times = |operation: &Operation| {
+        let happened = operation.ended != OperationEnd::Unknown;
+        // What a client does not know may happen at any time.
+        let end = if happened { operation.end } else { Duration::MAX };
+        Times { start: operation.start, end, happened }
+    };
+    let all_free = vec![None; parents.len()];
+    linear::check(history, all_free, times, |names, operation| next(names, parents, operation))
+        .map_err(|what| format!("names: {what}"))
 }
 
 #[cfg(test)]

@@ -74,7 +74,7 @@ fn put_signed(bed: &Bed, change: impl FnOnce(String) -> String) -> Reply {
 #[test]
 fn flawed_signed_chunks_store_nothing() {
     let bed = Bed::with_bucket();
-    let cases: [(&str, Reply, &str); 6] = [
+    let cases: [(&str, Reply, &str); 7] = [
         (
             "other data",
             put_signed(&bed, |body| body.replace("hello", "jello")),
@@ -83,8 +83,15 @@ fn flawed_signed_chunks_store_nothing() {
         (
             "other signature",
             put_signed(&bed, |body| {
-                body.replacen("signature=", "signature=0", 1).replacen("0\r\nhello", "\r\nhello", 1)
+                let at = body.find("signature=").expect("a signature") + "signature=".len();
+                let other = if &body[at..=at] == "0" { "1" } else { "0" };
+                format!("{}{other}{}", &body[..at], &body[at + 1..])
             }),
+            "SignatureDoesNotMatch",
+        ),
+        (
+            "a digit too many",
+            put_signed(&bed, |body| body.replacen("signature=", "signature=0", 1)),
             "InvalidRequest",
         ),
         ("no signature", put_signed(&bed, |_| "5\r\nhello\r\n0\r\n\r\n".into()), "InvalidRequest"),
