@@ -1,7 +1,18 @@
 //! [`Batch`]: changes that are made together.
 
+use std::rc::Rc;
+
 use crate::format::ops::{Op, op_len, put_op, read_ops};
-use crate::limits::{BATCH_BYTES_MAX, BATCH_OPS_MAX, KEY_MAX, VALUE_MAX};
+use crate::limits::{BATCH_BYTES_MAX, BATCH_DATA_MAX, BATCH_OPS_MAX, KEY_MAX, VALUE_MAX};
+use crate::types::{FileNo, Place};
+
+/// Data behind a batch.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Data {
+    bytes: Rc<Vec<u8>>,
+    /// Where its place stands in the batch's body.
+    place_at: usize,
+}
 
 /// Changes that are made all at once or not at all, in their order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -9,6 +20,8 @@ pub struct Batch {
     /// As the log holds them.
     pub(crate) body: Vec<u8>,
     pub(crate) count: u32,
+    data: Vec<Data>,
+    data_bytes: usize,
     flaw: Option<&'static str>,
 }
 
@@ -25,6 +38,36 @@ impl Batch {
             return self;
         }
         self.add(Op { key, value: Some(value) })
+    }
+
+    /// Sets a key's value and has the log keep `data`. The [`Place::BYTES`] bytes of the value from
+    /// `place_at` on are replaced by the data's place. Only for tables with
+    /// [`crate::Options::data_log_bytes`].
+    pub fn put_with_data(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        place_at: usize,
+        data: Rc<Vec<u8>>,
+    ) -> &mut Batch {
+        if place_at + Place::BYTES > value.len() {
+            self.flaw = Some("a value has no room for the place of its data");
+            return self;
+        }
+        if data.is_empty() || self.data_bytes + data.len() > BATCH_DATA_MAX {
+            self.flaw = Some("a batch has 1 MiB of data at most, and none that is empty");
+            return self;
+        }
+        let mut unplaced = value.to_vec();
+        unplaced[place_at..place_at + Place::BYTES].fill(0);
+        let before = self.count;
+        self.put(key, &unplaced);
+        if self.count > before {
+            let place_at = self.body.len() - value.len() + place_at;
+            self.data_bytes += data.len();
+            self.data.push(Data { bytes: data, place_at });
+        }
+        self
     }
 
     /// Deletes a key; no error when it is not there.
@@ -56,9 +99,32 @@ impl Batch {
         self.count == 0
     }
 
-    /// Approximate bytes of its record in the log.
+    /// Approximate bytes of its record in the log, with its data.
     pub fn bytes(&self) -> usize {
-        self.body.len()
+        self.body.len() + self.data_bytes
+    }
+
+    /// Bytes of its data.
+    pub(crate) fn data_bytes(&self) -> usize {
+        self.data_bytes
+    }
+
+    /// Writes the places of its data into its values: the first is at `offset` of the log, the others
+    /// follow.
+    pub(crate) fn place(&mut self, log: FileNo, mut offset: u64) -> Vec<Place> {
+        let mut places = Vec::with_capacity(self.data.len());
+        for data in &self.data {
+            let place = Place::new(log, offset);
+            self.body[data.place_at..data.place_at + Place::BYTES].copy_from_slice(&place.encode());
+            places.push(place);
+            offset += data.bytes.len() as u64;
+        }
+        places
+    }
+
+    /// Appends its data.
+    pub(crate) fn put_data(&self, out: &mut Vec<u8>) {
+        self.data.iter().for_each(|data| out.extend_from_slice(&data.bytes));
     }
 
     /// Cause when it cannot be written.

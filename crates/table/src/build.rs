@@ -8,7 +8,7 @@ use crate::format::block::{BlockBuilder, Version};
 use crate::format::edit::FileInfo;
 use crate::format::filter;
 use crate::format::footer::{FilePart, Footer, index_value, top_value};
-use crate::format::frame::{Content, file_head};
+use crate::format::frame::sorted_head;
 use crate::limits::{BUILD_APPEND_BYTES, INDEX_BYTES};
 use crate::options::{Compression, Options};
 use crate::store::{Pending, Writer};
@@ -50,7 +50,7 @@ impl Builder {
         let path = table_files.path(name);
         let writer = table_files.store.create(&name.to_string()).await;
         let writer = writer.map_err(|fault| Error::of_store(fault, "create", &path))?;
-        let buffer = file_head(Content::Sorted, file).to_vec();
+        let buffer = sorted_head(file).to_vec();
         Ok(Builder {
             path,
             file,

@@ -205,4 +205,8 @@ impl Source for FileSource {
         // Owners know how much must be there, and readers of views read again.
         Box::pin(async move { self.0.read_shown(offset, len).await.map_err(fault) })
     }
+
+    fn read_written(&self, offset: u64, len: usize) -> Answer<'_, Vec<u8>> {
+        Box::pin(async move { self.0.read_at(offset, len).await.map_err(fault) })
+    }
 }

@@ -16,13 +16,14 @@ use runtime::{Class, Duration};
 use crate::batch::Batch;
 use crate::engine::{Engine, Log};
 use crate::error::{Error, Pressure};
-use crate::format::edit::Change;
-use crate::format::frame::{Content, RECORD_HEAD, file_head, put_record};
+use crate::format::edit::{Change, DataLog};
+use crate::format::frame::{Form, Record, log_head, put_record};
 use crate::limits::{
     GROUP_BYTES_MAX, GROUPS_INFLIGHT_MAX, QUEUE_BATCHES_MAX, QUEUE_BYTES_MAX, RUNS_SLOW, RUNS_STOP,
 };
 use crate::memtable::Memtable;
-use crate::types::{Name, Seq};
+use crate::types::{Name, Place, Seq};
+use wire::data::Purpose;
 
 /// Pause after a log could not be made: first and longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
@@ -45,9 +46,19 @@ impl Queue {
     }
 }
 
+/// A batch that is durable.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Written {
+    /// Sequence of its last change.
+    pub seq: Seq,
+    /// Places of its data, in its order.
+    pub places: Vec<Place>,
+}
+
 struct Wait {
     batch: Batch,
-    done: oneshot::Sender<Result<Seq, Error>>,
+    places: Vec<Place>,
+    done: oneshot::Sender<Result<Written, Error>>,
 }
 
 /// Batches that go into one append.
@@ -61,10 +72,14 @@ impl Engine {
     pub(crate) fn submit(
         &self,
         batch: &Batch,
-    ) -> Result<oneshot::Receiver<Result<Seq, Error>>, Error> {
+    ) -> Result<oneshot::Receiver<Result<Written, Error>>, Error> {
         let table = || self.name().to_owned();
         if let Some(message) = batch.flaw() {
             return Err(Error::Invalid { table: table(), message: message.to_owned() });
+        }
+        if batch.data_bytes() > 0 && self.form == Form::Plain {
+            let message = "was opened without room for data in its log".to_owned();
+            return Err(Error::Invalid { table: table(), message });
         }
         if let Some(error) = self.over_error() {
             return Err(error);
@@ -74,7 +89,7 @@ impl Engine {
         }
         let cause = {
             let queue = self.queue.borrow();
-            let bytes = queue.bytes + batch.body.len();
+            let bytes = queue.bytes + batch.bytes();
             if queue.waiting.len() >= QUEUE_BATCHES_MAX || bytes > QUEUE_BYTES_MAX {
                 Some(Pressure::Queue)
             } else if self.is_full() && self.flush_lags() {
@@ -97,8 +112,8 @@ impl Engine {
         let (done, outcome) = oneshot::channel();
         {
             let queue = &mut *self.queue.borrow_mut();
-            queue.bytes += batch.body.len();
-            queue.waiting.push_back(Wait { batch: batch.clone(), done });
+            queue.bytes += batch.bytes();
+            queue.waiting.push_back(Wait { batch: batch.clone(), places: Vec::new(), done });
         }
         self.note_memory();
         self.wake_commit.notify_one();
@@ -110,13 +125,16 @@ impl Engine {
         let mut group = Group { first, waits: Vec::new() };
         // A small memtable takes small groups: what is under way adds little to its memory.
         let most = GROUP_BYTES_MAX.min(self.options.memtable_bytes / 4);
-        let mut bytes = 0;
+        let (mut bytes, mut data) = (0, 0);
         while let Some(wait) = queue.waiting.front() {
-            bytes += RECORD_HEAD + wait.batch.body.len();
-            if bytes > most && !group.waits.is_empty() {
+            bytes += self.form.record_head() + wait.batch.body.len();
+            data += wait.batch.data_bytes();
+            // Data takes no memory once it is written.
+            let is_over = bytes > most || bytes + data > GROUP_BYTES_MAX;
+            if is_over && !group.waits.is_empty() {
                 break;
             }
-            queue.bytes -= wait.batch.body.len();
+            queue.bytes -= wait.batch.bytes();
             group.waits.push(queue.waiting.pop_front().expect("just seen"));
         }
         group
@@ -160,7 +178,7 @@ impl Engine {
             self.table_files.discard(&self.env, name);
             Error::of_store(fault, "create", &path)
         })?;
-        let head = file_head(Content::Log, file);
+        let head = log_head(self.form, file);
         let cause = |fault| Error::of_store(fault, "write", &path);
         let written = writer.submit(&head).await.map_err(cause);
         let written = match written {
@@ -168,7 +186,7 @@ impl Engine {
             Err(error) => Err(error),
         };
         match written {
-            Ok(len) => Ok(Log { file, writer, len }),
+            Ok(len) => Ok(Log { file, writer, len, data: 0 }),
             Err(error) => {
                 // Nothing names it: it goes at once rather than with the next sweep.
                 self.table_files.discard(&self.env, name);
@@ -177,23 +195,19 @@ impl Engine {
         }
     }
 
-    /// Goes on in the next log, with a new memtable. All of the present log is acknowledged.
+    /// Goes on with a new memtable, and in the next log where this one is at its end. All of the
+    /// present log is acknowledged.
     async fn rotate(&self, log: &mut Log) -> Result<(), Error> {
+        if self.log_goes_on(log.len) {
+            self.freeze_active(log.upto_here(), true);
+            self.env.mark("table: log goes on behind a memtable");
+            return Ok(());
+        }
         self.make_log().await?;
         let next = self.next_log.borrow_mut().take().expect("just made");
-        let full = self.active.borrow().clone();
-        // A log without changes (of barriers alone) goes with the next memtable.
-        let mut logs = if full.range().is_some() { Vec::new() } else { full.logs() };
-        logs.push(next.file);
-        self.active.replace(Rc::new(Memtable::new(logs)));
+        self.freeze_active(log.upto_here(), false);
         let old = std::mem::replace(log, next);
         self.log_len.set(log.len);
-        if full.range().is_some() {
-            self.frozen.borrow_mut().push_back(full);
-        }
-        self.freeze.set(false);
-        self.wake_flush.notify_one();
-        self.changed.notify_waiters();
         self.env.mark("table: log rotated");
         self.env.spawn(Class::Background, "close log", async move {
             if let Err(fault) = old.writer.close().await {
@@ -201,6 +215,25 @@ impl Engine {
             }
         });
         Ok(())
+    }
+
+    /// Begins a new memtable. The present one has the changes of the log up to here.
+    fn freeze_active(&self, log: DataLog, goes_on: bool) {
+        let full = self.active.borrow().clone();
+        let mut logs = full.logs();
+        self.freeze.set(false);
+        if full.range().is_some() {
+            logs.push(log);
+            full.set_logs(logs, goes_on);
+            self.active.replace(Rc::new(Memtable::new(Vec::new())));
+            self.frozen.borrow_mut().push_back(full);
+        } else if !goes_on {
+            // A log without changes (of barriers alone) goes with the next memtable.
+            logs.push(log);
+            full.set_logs(logs, false);
+        }
+        self.wake_flush.notify_one();
+        self.changed.notify_waiters();
     }
 
     /// The task that writes the log, until the instance is over.
@@ -240,12 +273,18 @@ impl Engine {
                 if runs > RUNS_SLOW && self.options.auto_compact {
                     self.env.sleep(SLOW_PER_RUN * (runs - RUNS_SLOW) as u32).await;
                 }
-                let group = self.take_group(submitted.plus(1));
+                let mut group = self.take_group(submitted.plus(1));
                 let mut bytes = Vec::new();
-                for wait in &group.waits {
-                    let (count, body) = (wait.batch.count, &wait.batch.body);
-                    put_record(&mut bytes, log.file, submitted.get() + 1, count, body);
-                    submitted = submitted.plus(u64::from(count));
+                let data_before = log.data;
+                for wait in &mut group.waits {
+                    submitted = self.lay_out(&mut bytes, &mut log, submitted, wait);
+                }
+                if self.form == Form::WithData {
+                    // Data has no right to the reserve of a full cluster.
+                    log.writer.set_purpose(match log.data > data_before {
+                        true => Purpose::Data,
+                        false => Purpose::Metadata,
+                    });
                 }
                 self.inflight_bytes.set(self.inflight_bytes.get() + bytes.len());
                 log.len += bytes.len() as u64;
@@ -294,6 +333,20 @@ impl Engine {
         }
     }
 
+    /// Lays a batch out behind the changes up to `submitted`; returns its last one.
+    fn lay_out(&self, out: &mut Vec<u8>, log: &mut Log, submitted: Seq, wait: &mut Wait) -> Seq {
+        let Wait { batch, places, .. } = wait;
+        let data = batch.data_bytes();
+        let data_at = log.len + (out.len() + self.form.record_head() + batch.body.len()) as u64;
+        *places = batch.place(log.file, data_at);
+        let (seq, count) = (submitted.get() + 1, batch.count);
+        let record = Record { seq, count, body: &batch.body, data: data as u32 };
+        put_record(out, self.form, log.file, &record);
+        batch.put_data(out);
+        log.data += data as u64;
+        submitted.plus(u64::from(count))
+    }
+
     fn has_batches(&self) -> bool {
         !self.queue.borrow().waiting.is_empty()
     }
@@ -301,7 +354,6 @@ impl Engine {
     /// Takes a durable group over into memory and answers its callers.
     fn apply(&self, group: Group) {
         let active = self.active.borrow().clone();
-        let before = active.bytes();
         let mut seq = group.first;
         let mut outcomes = Vec::new();
         for wait in group.waits {
@@ -309,15 +361,15 @@ impl Engine {
                 active.insert(seq, op.key, op.value, |old, new| self.unseen(old, new));
                 seq = seq.plus(1);
             }
-            outcomes.push((wait.done, Seq::new(seq.get() - 1)));
+            let last = Seq::new(seq.get() - 1);
+            outcomes.push((wait.done, Written { seq: last, places: wait.places }));
         }
         self.visible.set(Seq::new(seq.get() - 1));
         self.note_memory();
-        for (done, last) in outcomes {
-            let _ = done.send(Ok(last)); // The caller may have gone.
+        for (done, written) in outcomes {
+            let _ = done.send(Ok(written)); // The caller may have gone.
         }
-        let half = self.options.memtable_bytes / 2;
-        if before < half && active.bytes() >= half {
+        if self.is_log_near() && self.next_log.borrow().is_none() {
             // The next log is made before it is needed: no write waits for masters.
             self.wake_flush.notify_one();
         }

@@ -11,8 +11,9 @@ use crate::commit::Queue;
 use crate::cursor::Run;
 use crate::error::Error;
 use crate::file::{SortedFile, TableFiles};
-use crate::format::edit::{Change, RunInfo};
+use crate::format::edit::{Change, DataLog, RunInfo};
 use crate::format::filter;
+use crate::format::frame::Form;
 use crate::layout::Layout;
 use crate::limits::{FROZEN_MAX, LOG_PER_MEMTABLE};
 use crate::manifest::{self, Manifest};
@@ -39,6 +40,15 @@ pub(crate) struct Log {
     pub(crate) file: FileNo,
     pub(crate) writer: Box<dyn Writer>,
     pub(crate) len: u64,
+    /// Bytes of data in it.
+    pub(crate) data: u64,
+}
+
+impl Log {
+    /// As it is now.
+    pub(crate) fn upto_here(&self) -> DataLog {
+        DataLog { file: self.file, len: self.len, data: self.data }
+    }
 }
 
 /// Counts of an instance's work so far.
@@ -59,6 +69,7 @@ pub(crate) struct Engine {
     pub(crate) env: Env,
     pub(crate) table_files: Rc<TableFiles>,
     pub(crate) options: Options,
+    pub(crate) form: Form,
     pub(crate) generation: u32,
     /// Counter of the next file.
     next_file: Cell<u32>,
@@ -81,6 +92,8 @@ pub(crate) struct Engine {
     pub(crate) making_log: Mutex<()>,
     /// Length of the present log.
     pub(crate) log_len: Cell<u64>,
+    /// Logs that are there for their data alone.
+    pub(crate) kept_logs: RefCell<BTreeMap<FileNo, DataLog>>,
     pub(crate) over: RefCell<Option<Over>>,
     /// The memtable is to be flushed though it is not full.
     pub(crate) freeze: Cell<bool>,
@@ -133,6 +146,7 @@ impl Engine {
             env: env.clone(),
             table_files,
             options,
+            form: layout.form,
             generation,
             next_file: Cell::new(1),
             manifest_number: Cell::new(number),
@@ -146,6 +160,7 @@ impl Engine {
             next_log: RefCell::default(),
             making_log: Mutex::new(()),
             log_len: Cell::new(0),
+            kept_logs: RefCell::new(layout.kept.clone()),
             over: RefCell::new(over),
             freeze: Cell::new(false),
             closing: Cell::new(false),
@@ -321,8 +336,29 @@ impl Engine {
 
     /// True when the memtable or its log has no room.
     pub(crate) fn is_full(&self) -> bool {
-        let most = self.options.memtable_bytes;
-        self.active.borrow().bytes() >= most || self.log_len.get() >= LOG_PER_MEMTABLE * most as u64
+        self.active.borrow().bytes() >= self.options.memtable_bytes
+            || self.log_len.get() >= self.log_most()
+    }
+
+    /// Length at which a log ends.
+    pub(crate) fn log_most(&self) -> u64 {
+        match self.options.data_log_bytes {
+            0 => LOG_PER_MEMTABLE * self.options.memtable_bytes as u64,
+            most => most,
+        }
+    }
+
+    /// True when the log goes on behind a memtable that is full.
+    pub(crate) fn log_goes_on(&self, len: u64) -> bool {
+        self.options.data_log_bytes != 0 && len < self.log_most()
+    }
+
+    /// True when the next log will be needed soon.
+    pub(crate) fn is_log_near(&self) -> bool {
+        match self.options.data_log_bytes {
+            0 => self.active.borrow().bytes() >= self.options.memtable_bytes / 2,
+            most => self.log_len.get() >= most / 2,
+        }
     }
 
     /// True when a full memtable has to wait for the flush of others.

@@ -8,7 +8,7 @@ use crate::format::block::{Block, BlockBuilder};
 use crate::format::edit::{put_change, read_changes};
 use crate::format::footer::{FOOTER, Footer};
 use crate::format::frame::{
-    Content, FILE_HEAD, Next, file_head, next_record, put_record, read_file_head,
+    Content, FILE_HEAD, Form, Next, head_of, next_record, put_record, read_head,
 };
 use crate::format::ops::{put_op, read_ops};
 use crate::limits::BATCH_BYTES_MAX;
@@ -22,21 +22,30 @@ const FILE: FileNo = FileNo::new(3, 7);
 /// The heads of all kinds of files.
 pub fn fuzz_file_head(bytes: &[u8]) {
     for content in [Content::Log, Content::Manifest, Content::Sorted] {
-        if let Ok(file) = read_file_head(content, bytes) {
-            assert_eq!(file_head(content, file)[..], bytes[..FILE_HEAD]);
+        if let Ok((form, file, owner)) = read_head(content, bytes) {
+            assert_eq!(head_of(content, form, file, owner)[..], bytes[..FILE_HEAD]);
         }
     }
 }
 
 /// Records of a log, and the operations in them.
 pub fn fuzz_log(bytes: &[u8]) {
+    fuzz_records(Form::Plain, bytes);
+}
+
+/// The same of a log that may hold data.
+pub fn fuzz_data_log(bytes: &[u8]) {
+    fuzz_records(Form::WithData, bytes);
+}
+
+fn fuzz_records(form: Form, bytes: &[u8]) {
     let mut rest = bytes;
-    while let Ok(Next::Record(record)) = next_record(FILE, rest, BATCH_BYTES_MAX) {
+    while let Ok(Next::Record(record)) = next_record(form, FILE, rest, BATCH_BYTES_MAX) {
         let mut back = Vec::new();
-        put_record(&mut back, FILE, record.seq, record.count, record.body);
+        put_record(&mut back, form, FILE, &record);
         assert_eq!(back, rest[..back.len()]);
         fuzz_ops(record.body);
-        rest = &rest[back.len()..];
+        rest = rest.get(record.len(form) as usize..).unwrap_or_default();
     }
 }
 
@@ -61,7 +70,7 @@ pub fn fuzz_manifest(bytes: &[u8]) {
 
 /// Changes of an edit.
 pub fn fuzz_changes(bytes: &[u8]) {
-    for count in 0..6 {
+    for count in 0..8 {
         if let Ok(changes) = read_changes(bytes, count) {
             let mut back = Vec::new();
             changes.iter().for_each(|change| put_change(&mut back, change));

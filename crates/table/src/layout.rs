@@ -1,9 +1,10 @@
 //! [`Layout`]: what a table consists of, as its manifest says. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use crate::format::edit::{Change, RunInfo};
+use crate::format::edit::{Change, DataLog, RunInfo};
+use crate::format::frame::{FILE_HEAD, Form};
 use crate::types::{FileNo, Name, Seq};
 
 /// Logs and runs of a table.
@@ -13,9 +14,19 @@ pub(crate) struct Layout {
     pub(crate) owner: u64,
     /// The instance that writes; 0 before the first.
     pub(crate) generation: u32,
-    pub(crate) logs: BTreeSet<FileNo>,
+    /// Whether logs may hold data.
+    pub(crate) form: Form,
+    /// Logs to be replayed, each up to where its changes are in runs.
+    pub(crate) logs: BTreeMap<FileNo, DataLog>,
+    /// Logs that are there for their data alone.
+    pub(crate) kept: BTreeMap<FileNo, DataLog>,
     /// Newest first; their ranges of sequences are disjoint.
     pub(crate) runs: Vec<Rc<RunInfo>>,
+}
+
+/// A log of which nothing is in runs.
+fn whole(file: FileNo) -> DataLog {
+    DataLog { file, len: FILE_HEAD as u64, data: 0 }
 }
 
 impl Layout {
@@ -29,13 +40,27 @@ impl Layout {
                 self.generation = generation;
             }
             Change::AddLog(file) => {
-                if !self.logs.insert(file) {
+                if self.kept.contains_key(&file) || self.logs.insert(file, whole(file)).is_some() {
                     return Err("a log is added twice");
                 }
             }
             Change::DropLog(file) => {
-                if !self.logs.remove(&file) {
+                if self.logs.remove(&file).or_else(|| self.kept.remove(&file)).is_none() {
                     return Err("a log is dropped that is not there");
+                }
+            }
+            Change::ReplayLog { .. } | Change::KeepLog { .. } if self.form == Form::Plain => {
+                return Err("a log has data in a table without");
+            }
+            Change::ReplayLog { log } => match self.logs.get_mut(&log.file) {
+                Some(known) if known.len <= log.len && known.data <= log.data => *known = log,
+                _ => return Err("a log is replayed that is not there, or was further"),
+            },
+            Change::KeepLog { log } => {
+                let known = self.logs.remove(&log.file).unwrap_or_else(|| whole(log.file));
+                let goes_back = known.len > log.len || known.data > log.data;
+                if goes_back || self.kept.insert(log.file, log).is_some() {
+                    return Err("a log is kept twice, or was longer");
                 }
             }
             Change::AddRun(run) => {
@@ -61,9 +86,13 @@ impl Layout {
     /// The changes that make this layout out of nothing.
     pub(crate) fn snapshot(&self) -> Vec<Change> {
         let owner = Change::Owner { generation: self.generation };
-        let logs = self.logs.iter().map(|&file| Change::AddLog(file));
+        let logs = self.logs.iter().flat_map(|(&file, log)| {
+            let replay = (*log != whole(file)).then_some(Change::ReplayLog { log: *log });
+            std::iter::once(Change::AddLog(file)).chain(replay)
+        });
+        let kept = self.kept.values().map(|log| Change::KeepLog { log: *log });
         let runs = self.runs.iter().map(|run| Change::AddRun((**run).clone()));
-        std::iter::once(owner).chain(logs).chain(runs).collect()
+        std::iter::once(owner).chain(logs).chain(kept).chain(runs).collect()
     }
 
     /// Sorted files.
@@ -76,10 +105,15 @@ impl Layout {
         self.runs.first().map_or(Seq::ZERO, |run| run.last)
     }
 
-    /// Names of all its logs and sorted files.
+    /// Names of the files that hold its keys: logs to be replayed, and sorted files.
     pub(crate) fn names(&self) -> BTreeSet<Name> {
-        let logs = self.logs.iter().map(|&file| Name::Log(file));
+        let logs = self.logs.keys().map(|&file| Name::Log(file));
         logs.chain(self.files().map(Name::Sorted)).collect()
+    }
+
+    /// Names of logs that are there for their data.
+    pub(crate) fn kept_names(&self) -> impl Iterator<Item = Name> {
+        self.kept.keys().map(|&file| Name::Log(file))
     }
 }
 
@@ -118,5 +152,39 @@ mod tests {
         let mut again = Layout::default();
         layout.snapshot().into_iter().for_each(|change| again.apply(change).unwrap());
         assert_eq!(again, layout);
+    }
+
+    #[test]
+    fn logs_stay_for_their_data_and_are_replayed_from_where_runs_end() {
+        let mut layout = Layout { form: Form::WithData, ..Layout::default() };
+        let (one, two) = (FileNo::new(1, 1), FileNo::new(1, 2));
+        let log = |file, len, data| DataLog { file, len, data };
+        for good in [
+            Change::Owner { generation: 1 },
+            Change::AddLog(one),
+            Change::AddLog(two),
+            Change::ReplayLog { log: log(one, 900, 800) },
+            Change::KeepLog { log: log(one, 1000, 880) },
+            Change::ReplayLog { log: log(two, 500, 0) },
+        ] {
+            layout.apply(good).unwrap();
+        }
+        for bad in [
+            Change::AddLog(one),
+            Change::KeepLog { log: log(one, 1000, 880) },
+            Change::KeepLog { log: log(two, 499, 0) },
+            Change::ReplayLog { log: log(one, 2000, 900) },
+            Change::ReplayLog { log: log(two, 499, 0) },
+        ] {
+            assert!(layout.clone().apply(bad.clone()).is_err(), "{bad:?}");
+        }
+        let mut again = Layout { form: Form::WithData, ..Layout::default() };
+        layout.snapshot().into_iter().for_each(|change| again.apply(change).unwrap());
+        assert_eq!(again, layout);
+        assert_eq!(layout.names(), BTreeSet::from([Name::Log(two)]));
+        layout.apply(Change::DropLog(one)).unwrap();
+        assert_eq!(layout.kept_names().count(), 0);
+        let mut plain = Layout { generation: 1, ..Layout::default() };
+        assert!(plain.apply(Change::KeepLog { log: log(one, 1000, 880) }).is_err());
     }
 }

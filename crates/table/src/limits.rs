@@ -13,6 +13,9 @@ pub const BATCH_OPS_MAX: usize = 65_536;
 /// Bytes of one batch's record at most: four of the core's appends.
 pub const BATCH_BYTES_MAX: usize = 4 << 20;
 
+/// Bytes of a batch's data at most.
+pub const BATCH_DATA_MAX: usize = MIB as usize;
+
 /// Batches that wait for the log at most: 32 callers with 128 batches each.
 pub const QUEUE_BATCHES_MAX: usize = 4096;
 /// Bytes of batches that wait for the log at most: two of the largest.
@@ -37,6 +40,9 @@ pub const FROZEN_MAX: usize = 2;
 /// A log is ended when it is this many times as long as the memtable may be, so that writing
 /// one key again and again, which takes no memory, does not make recovery long.
 pub const LOG_PER_MEMTABLE: u64 = 2;
+/// Bytes at which a log that may hold data ends: smallest and largest configured. Recovery replays
+/// this much at most, and skips data.
+pub const DATA_LOG_BYTES: (u64, u64) = (16 * KIB, 1024 * MIB);
 /// Memory of an entry beside its key and value: two boxes, a vector of versions, tree nodes.
 pub const ENTRY_OVERHEAD: usize = 96;
 
@@ -98,6 +104,7 @@ pub const LIST_PAGE: usize = 1000;
 
 const _: () = assert!(BATCH_BYTES_MAX >= KEY_MAX + VALUE_MAX + 64);
 const _: () = assert!(QUEUE_BYTES_MAX >= 2 * BATCH_BYTES_MAX);
+const _: () = assert!(QUEUE_BYTES_MAX > BATCH_BYTES_MAX + BATCH_DATA_MAX);
 const _: () = assert!(RUNS_MERGE_MIN < RUNS_SLOW && RUNS_SLOW < RUNS_STOP);
 const _: () = assert!(BLOCK_RAW_MAX > BLOCK_BYTES.1 + KEY_MAX + VALUE_MAX);
 const _: () = assert!(EDIT_BYTES_MAX > FILES_MAX * (2 * KEY_MAX + 64));

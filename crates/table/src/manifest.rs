@@ -53,7 +53,7 @@ use crate::file::TableFiles;
 use crate::format::DecodeError;
 use crate::format::edit::{Change, put_change, read_changes};
 use crate::format::frame::{
-    FILE_HEAD, Next, manifest_head, next_record, put_record, read_manifest_head,
+    FILE_HEAD, Form, Next, Record, manifest_head, next_record, put_record, read_manifest_head,
 };
 use crate::layout::Layout;
 use crate::limits::{EDIT_BYTES_MAX, FILES_MAX};
@@ -108,7 +108,7 @@ pub(crate) async fn highest(store: &dyn Store) -> Result<Option<u32>, Error> {
 pub(crate) async fn owner(table_files: &TableFiles, number: u32) -> Option<u64> {
     let source = table_files.store.open(&Name::Manifest(number).to_string()).await.ok()?;
     let head = source.read_at(0, FILE_HEAD).await.ok()?;
-    let (file, owner) = read_manifest_head(&head).ok()?;
+    let (_, file, owner) = read_manifest_head(&head).ok()?;
     (file == FileNo::manifest(number)).then_some(owner)
 }
 
@@ -153,17 +153,17 @@ fn layout_of(number: u32, bytes: &[u8], path: String) -> Result<Layout, Error> {
 /// The layout that a manifest's bytes encode; else what does not fit, and where.
 pub(crate) fn decode(number: u32, bytes: &[u8]) -> Result<Layout, (DecodeError, u64)> {
     let file = FileNo::manifest(number);
-    let (head, owner) = read_manifest_head(bytes).map_err(|flaw| (flaw, 0))?;
+    let (form, head, owner) = read_manifest_head(bytes).map_err(|flaw| (flaw, 0))?;
     // A manifest is drafted before it is known to get its number; a draft has it all the same.
     if head != file {
         return Err((DecodeError::Damaged("its head has another number than its name"), 0));
     }
-    let mut layout = Layout { owner, ..Layout::default() };
+    let mut layout = Layout { owner, form, ..Layout::default() };
     let mut at = FILE_HEAD;
     let mut expected = 0;
     loop {
         let damaged = |what| (DecodeError::Damaged(what), at as u64);
-        let record = match next_record(file, &bytes[at..], EDIT_BYTES_MAX) {
+        let record = match next_record(Form::Plain, file, &bytes[at..], EDIT_BYTES_MAX) {
             Ok(Next::Record(record)) => record,
             // The first edit was durable before the file had its name.
             Ok(Next::Partial(_)) if expected == 0 => {
@@ -182,7 +182,7 @@ pub(crate) fn decode(number: u32, bytes: &[u8]) -> Result<Layout, (DecodeError, 
             return Err(damaged("its first edit names no owner"));
         }
         expected += 1;
-        at += crate::format::frame::RECORD_HEAD + record.body.len();
+        at += record.len(Form::Plain) as usize;
     }
 }
 
@@ -190,7 +190,8 @@ pub(crate) fn decode(number: u32, bytes: &[u8]) -> Result<Layout, (DecodeError, 
 pub(crate) fn encode_edit(number: u32, edit: u64, changes: &[Change], out: &mut Vec<u8>) {
     let mut body = Vec::new();
     changes.iter().for_each(|change| put_change(&mut body, change));
-    put_record(out, FileNo::manifest(number), edit, changes.len() as u32, &body);
+    let record = Record { seq: edit, count: changes.len() as u32, body: &body, data: 0 };
+    put_record(out, Form::Plain, FileNo::manifest(number), &record);
 }
 
 impl Manifest {
@@ -293,7 +294,7 @@ async fn publish_draft(
     (number, layout): (u32, &Layout),
 ) -> Result<Option<u64>, Error> {
     let failed = |fault| Error::of_store(fault, "write", &table_files.path(draft));
-    let mut bytes = manifest_head(FileNo::manifest(number), layout.owner).to_vec();
+    let mut bytes = manifest_head(layout.form, FileNo::manifest(number), layout.owner).to_vec();
     encode_edit(number, 0, &layout.snapshot(), &mut bytes);
     match writer.submit(&bytes).await.map_err(failed)?.await {
         // A sweep of an instance that has gone on.

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::rc::Rc;
 
+use crate::format::edit::DataLog;
 use crate::limits::ENTRY_OVERHEAD;
-use crate::types::{FileNo, Seq};
+use crate::types::Seq;
 
 /// A version of a key, newest last in its list.
 type KeyVersion = (Seq, Option<Rc<[u8]>>);
@@ -18,26 +19,35 @@ pub(crate) struct Memtable {
     bytes: Cell<usize>,
     /// First and last sequence given to a change in it.
     range: Cell<Option<(Seq, Seq)>>,
-    /// Logs that its changes are in.
-    logs: RefCell<Vec<FileNo>>,
+    /// Logs that its changes are in, up to where: known when no more come.
+    logs: RefCell<Vec<DataLog>>,
+    /// Later changes are in the last of these too.
+    goes_on: Cell<bool>,
 }
 
 impl Memtable {
-    pub(crate) fn new(logs: Vec<FileNo>) -> Memtable {
+    pub(crate) fn new(logs: Vec<DataLog>) -> Memtable {
         Memtable {
             keys: RefCell::default(),
             bytes: Cell::new(0),
             range: Cell::new(None),
             logs: RefCell::new(logs),
+            goes_on: Cell::new(false),
         }
     }
 
-    pub(crate) fn logs(&self) -> Vec<FileNo> {
+    pub(crate) fn logs(&self) -> Vec<DataLog> {
         self.logs.borrow().clone()
     }
 
-    pub(crate) fn set_logs(&self, logs: Vec<FileNo>) {
+    pub(crate) fn set_logs(&self, logs: Vec<DataLog>, goes_on: bool) {
         *self.logs.borrow_mut() = logs;
+        self.goes_on.set(goes_on);
+    }
+
+    /// True when later changes are in the last of its logs too.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.goes_on.get()
     }
 
     /// Memory it takes, about.

@@ -10,6 +10,7 @@ use crate::cache::Cache;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::file::TableFiles;
+use crate::format::frame::Form;
 use crate::layout::Layout;
 use crate::manifest::{self, Manifest};
 use crate::memtable::Memtable;
@@ -36,8 +37,11 @@ pub(crate) async fn open(
         pending_deletes: Rc::new(PendingDeletes::default()),
     });
     let (manifest, recovered) = loop {
-        let Found { number, layout, recovered } =
+        let Found { number, mut layout, recovered } =
             find(&table_files, options.create, options.owner).await?;
+        if options.data_log_bytes != 0 {
+            layout.form = Form::WithData;
+        }
         recovered.memtable.each(logged);
         let roll = options.manifest_bytes;
         if let Some(manifest) = Manifest::take_over(env, &table_files, number, layout, roll).await?
@@ -46,7 +50,7 @@ pub(crate) async fn open(
         }
         env.mark("table: opening began again");
     };
-    let Recovered { memtable, last } = recovered;
+    let Recovered { memtable, last, kept: _ } = recovered;
     let engine = Rc::new(Engine::new(env, table_files, options, manifest, memtable, last));
     engine.note_memory();
     engine.table_files.cache.writes().watch(&engine);
@@ -54,7 +58,6 @@ pub(crate) async fn open(
     let (swept, made) = join(engine.sweep(), engine.make_log()).await;
     swept.and(made)?;
     let log = engine.next_log.borrow_mut().take().expect("just made");
-    engine.active.borrow().set_logs(vec![log.file]);
     engine.log_len.set(log.len);
     env.spawn(Class::Foreground, "table log", engine.clone().write_log(log));
     env.spawn(Class::Background, "table flush", engine.clone().flush_always());
@@ -91,7 +94,8 @@ async fn find(table_files: &TableFiles, create: bool, owner: u64) -> Result<Foun
             if !create {
                 return Err(Error::NotFound { table: table() });
             }
-            let recovered = Recovered { memtable: Memtable::new(Vec::new()), last: Seq::ZERO };
+            let (memtable, last, kept) = (Memtable::new(Vec::new()), Seq::ZERO, Vec::new());
+            let recovered = Recovered { memtable, last, kept };
             let layout = Layout { owner, ..Layout::default() };
             return Ok(Found { number: 0, layout, recovered });
         };
@@ -106,14 +110,16 @@ async fn find(table_files: &TableFiles, create: bool, owner: u64) -> Result<Foun
         }
         layout.owner = layout.owner.max(owner);
         if let Some(recovered) = recover::logs(table_files, &layout).await? {
-            // Logs without a change are not needed any more.
-            layout.logs = recovered.memtable.logs().into_iter().collect();
+            // Logs without a change are not needed any more, but for their data.
+            let used = recovered.memtable.logs();
+            layout.logs.retain(|file, _| used.iter().any(|log| log.file == *file));
+            layout.kept.extend(recovered.kept.iter().map(|log| (log.file, *log)));
             layout.generation = 0;
             return Ok(Found { number, layout, recovered });
         }
         // A log is gone: the table has gone on without us, or has lost it.
         let present: BTreeSet<Name> = names(table_files).await?.into_iter().collect();
-        let mut logs = layout.logs.iter().map(|&log| Name::Log(log));
+        let mut logs = layout.logs.keys().map(|&log| Name::Log(log));
         let lost = logs.find(|log| !present.contains(log));
         if manifest::highest(&*table_files.store).await? == Some(number)
             && let Some(log) = lost

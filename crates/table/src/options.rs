@@ -1,8 +1,8 @@
 //! Options of a service.
 
 use crate::limits::{
-    BLOCK_BYTES, BLOCK_BYTES_DEFAULT, FILE_BYTES, FILE_BYTES_DEFAULT, MANIFEST_BYTES,
-    MANIFEST_BYTES_DEFAULT, MEMTABLE_BYTES, MEMTABLE_BYTES_DEFAULT,
+    BLOCK_BYTES, BLOCK_BYTES_DEFAULT, DATA_LOG_BYTES, FILE_BYTES, FILE_BYTES_DEFAULT,
+    MANIFEST_BYTES, MANIFEST_BYTES_DEFAULT, MEMTABLE_BYTES, MEMTABLE_BYTES_DEFAULT,
 };
 
 /// Compression of blocks of sorted files (C19). Files keep what they were written with.
@@ -43,6 +43,10 @@ pub struct Options {
     pub owner: u64,
     /// Bytes of changes kept in memory before they are sorted into files, 4 KiB to 256 MiB.
     pub memtable_bytes: usize,
+    /// Batches may bring data, which stays in the log behind them ([`crate::Batch::put_with_data`]): a
+    /// log then has this many bytes, 16 KiB to 1 GiB, and is released by the service. 0 for none.
+    /// Programs that know no data refuse a table that ever had it.
+    pub data_log_bytes: u64,
     /// Bytes of a data block, 256 to 64 KiB.
     pub block_bytes: usize,
     /// Bytes of a sorted file, 16 KiB to 1 GiB.
@@ -62,6 +66,7 @@ impl Default for Options {
             create: true,
             owner: 0,
             memtable_bytes: MEMTABLE_BYTES_DEFAULT,
+            data_log_bytes: 0,
             block_bytes: BLOCK_BYTES_DEFAULT,
             file_bytes: FILE_BYTES_DEFAULT,
             manifest_bytes: MANIFEST_BYTES_DEFAULT,
@@ -75,6 +80,9 @@ impl Options {
     /// The same with every value within its bounds.
     pub fn clamped(mut self) -> Options {
         self.memtable_bytes = self.memtable_bytes.clamp(MEMTABLE_BYTES.0, MEMTABLE_BYTES.1);
+        if self.data_log_bytes != 0 {
+            self.data_log_bytes = self.data_log_bytes.clamp(DATA_LOG_BYTES.0, DATA_LOG_BYTES.1);
+        }
         self.block_bytes = self.block_bytes.clamp(BLOCK_BYTES.0, BLOCK_BYTES.1);
         self.manifest_bytes = self.manifest_bytes.clamp(MANIFEST_BYTES.0, MANIFEST_BYTES.1);
         self.file_bytes = self.file_bytes.clamp(FILE_BYTES.0, FILE_BYTES.1);

@@ -1,6 +1,6 @@
 //! Replay of logs.
 
-use std::future::ready;
+use std::rc::Rc;
 
 use base::Kind;
 use futures_util::future::join_all;
@@ -8,13 +8,14 @@ use futures_util::future::join_all;
 use crate::error::Error;
 use crate::file::TableFiles;
 use crate::format::DecodeError;
-use crate::format::frame::{Content, FILE_HEAD, Next, RECORD_HEAD, next_record, read_file_head};
-use crate::format::ops::read_ops;
+use crate::format::edit::DataLog;
+use crate::format::frame::{FILE_HEAD, Form, Next, next_record, read_log_head};
+use crate::format::ops::{Op, read_ops};
 use crate::layout::Layout;
 use crate::limits::BATCH_BYTES_MAX;
 use crate::memtable::Memtable;
-use crate::store::{Answer, Source};
-use crate::types::{FileNo, Name, Seq};
+use crate::store::Source;
+use crate::types::{Name, Seq};
 
 /// Bytes of one read of a log.
 const READ: usize = 1 << 20;
@@ -25,6 +26,8 @@ pub(crate) struct Recovered {
     pub(crate) memtable: Memtable,
     /// The last change.
     pub(crate) last: Seq,
+    /// Logs without such changes that have data.
+    pub(crate) kept: Vec<DataLog>,
 }
 
 /// Shuts out the writer of the logs, and reads them. None when one is gone: the manifest that named
@@ -34,7 +37,7 @@ pub(crate) async fn logs(
     layout: &Layout,
 ) -> Result<Option<Recovered>, Error> {
     // All are sealed at the same time, and before any is read: the old owner is fenced sooner.
-    let seals = layout.logs.iter().map(|&file| async move {
+    let seals = layout.logs.keys().map(|&file| async move {
         let name = Name::Log(file);
         match table_files.store.seal(&name.to_string()).await {
             Err(fault) if fault.kind == Kind::NotFound => Ok(None),
@@ -45,34 +48,31 @@ pub(crate) async fn logs(
     let lens = join_all(seals).await.into_iter().collect::<Result<Option<Vec<u64>>, Error>>()?;
     let Some(lens) = lens else { return Ok(None) };
     let mut last = layout.flushed();
-    let mut used = Vec::new();
+    let (mut used, mut kept) = (Vec::new(), Vec::new());
     let memtable = Memtable::new(Vec::new());
-    for (&file, len) in layout.logs.iter().zip(lens) {
+    for (known, len) in layout.logs.values().zip(lens) {
         let before = last;
-        match replay(table_files, file, len, &memtable, &mut last).await {
+        let log = match replay(table_files, *known, End::Sealed(len), &memtable, &mut last).await {
             Err(Error::Missing { .. }) => return Ok(None),
             replayed => replayed?,
-        }
+        };
         if last > before {
-            used.push(file);
+            used.push(log);
+        } else if log.data > 0 {
+            kept.push(log);
         }
     }
-    memtable.set_logs(used);
-    Ok(Some(Recovered { memtable, last }))
+    memtable.set_logs(used, false);
+    Ok(Some(Recovered { memtable, last, kept }))
 }
 
 /// Content of the logs at present, without shutting out their writer.
 pub(crate) async fn peek(table_files: &TableFiles, layout: &Layout) -> Result<Recovered, Error> {
     let (mut last, memtable) = (layout.flushed(), Memtable::new(Vec::new()));
-    for &file in &layout.logs {
-        let bytes = read_shown(table_files, Name::Log(file)).await?;
-        // A log is named before its head can be read by every instance.
-        if bytes.len() >= FILE_HEAD {
-            let len = bytes.len() as u64;
-            replay_from(table_files, &Shown(bytes), (file, len), &memtable, &mut last).await?;
-        }
+    for known in layout.logs.values() {
+        replay(table_files, *known, End::Shown, &memtable, &mut last).await?;
     }
-    Ok(Recovered { memtable, last })
+    Ok(Recovered { memtable, last, kept: Vec::new() })
 }
 
 /// All that a file shows at present.
@@ -90,106 +90,216 @@ pub(crate) async fn read_shown(table_files: &TableFiles, name: Name) -> Result<V
     }
 }
 
-/// Bytes that a file has shown.
-struct Shown(Vec<u8>);
+/// Where a log ends.
+#[derive(Clone, Copy)]
+enum End {
+    /// At its length.
+    Sealed(u64),
+    /// Where it shows no more: its writer may go on.
+    Shown,
+}
 
-impl Source for Shown {
-    fn read_at(&self, offset: u64, len: usize) -> Answer<'_, Vec<u8>> {
-        let from = usize::try_from(offset).map_or(self.0.len(), |from| from.min(self.0.len()));
-        let to = from.saturating_add(len).min(self.0.len());
-        Box::pin(ready(Ok(self.0[from..to].to_vec())))
+/// A log that is read on from an offset.
+struct LogReader<'a> {
+    path: String,
+    source: Rc<dyn Source>,
+    end: End,
+    form: Form,
+    log: DataLog,
+    bytes: Vec<u8>,
+    /// Place of the next record in `bytes`.
+    at: usize,
+    /// Offset in the file of the first of `bytes`.
+    base: u64,
+    table_files: &'a TableFiles,
+}
+
+/// A batch as its log has it.
+pub(crate) struct Logged<'a> {
+    pub(crate) seq: u64,
+    pub(crate) ops: Vec<Op<'a>>,
+}
+
+impl<'a> LogReader<'a> {
+    /// Reads on behind the part of a log that is known. Nothing when not even its head is shown: a log
+    /// is named before every reader can see it.
+    async fn open(
+        table_files: &'a TableFiles,
+        known: DataLog,
+        end: End,
+    ) -> Result<Option<LogReader<'a>>, Error> {
+        let name = Name::Log(known.file);
+        let path = table_files.path(name);
+        let cause = |fault| Error::of_store(fault, "read", &path);
+        let source = table_files.store.open(&name.to_string()).await.map_err(cause)?;
+        let log = DataLog { file: known.file, len: FILE_HEAD as u64, data: known.data };
+        let (bytes, at, base, form) = (Vec::new(), 0, 0, Form::Plain);
+        let mut reader = LogReader { path, source, end, form, log, bytes, at, base, table_files };
+        if !reader.fill(FILE_HEAD).await? && matches!(end, End::Shown) {
+            return Ok(None);
+        }
+        // A log is named in the manifest only when its head is durable.
+        let (form, file) = read_log_head(&reader.bytes).map_err(|flaw| reader.flawed(flaw))?;
+        if file != known.file {
+            let what = DecodeError::Damaged("its head has another number than its name");
+            return Err(reader.flawed(what));
+        }
+        reader.form = form;
+        reader.log.len = known.len;
+        Ok(Some(reader))
+    }
+
+    fn flawed(&self, flaw: DecodeError) -> Error {
+        let file = self.table_files.path(Name::Log(self.log.file));
+        match flaw {
+            DecodeError::Version(seen) => Error::Version { file, seen },
+            DecodeError::Damaged(what) => {
+                Error::Corrupt { file, offset: self.base + self.at as u64, what }
+            }
+        }
+    }
+
+    /// Goes to the first record that was not read, past the data of the last one.
+    fn skip(&mut self) {
+        let ahead = usize::try_from(self.log.len - self.base).ok();
+        match ahead.filter(|&ahead| ahead <= self.bytes.len()) {
+            Some(at) => self.at = at,
+            None => {
+                self.bytes.clear();
+                (self.base, self.at) = (self.log.len, 0);
+            }
+        }
+    }
+
+    /// Reads until `need` bytes from its place on are there; false when the file ends before.
+    async fn fill(&mut self, need: usize) -> Result<bool, Error> {
+        self.bytes.drain(..self.at);
+        self.base += self.at as u64;
+        self.at = 0;
+        while self.bytes.len() < need {
+            let at = self.base + self.bytes.len() as u64;
+            let want = match self.end {
+                End::Sealed(len) => len.saturating_sub(at).min(READ as u64) as usize,
+                End::Shown => READ,
+            };
+            if want == 0 {
+                return Ok(false);
+            }
+            let more = self.source.read_at(at, want).await;
+            let more = more.map_err(|fault| Error::of_store(fault, "read", &self.path))?;
+            self.bytes.extend_from_slice(&more);
+            if more.len() < want {
+                match self.end {
+                    End::Shown => return Ok(self.bytes.len() >= need),
+                    End::Sealed(_) => {
+                        let what = "it is shorter than its length";
+                        let file = self.path.clone();
+                        return Err(Error::Corrupt { file, offset: at, what });
+                    }
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// True when the file reaches up to an offset.
+    async fn reaches(&self, offset: u64) -> Result<bool, Error> {
+        match self.end {
+            End::Sealed(len) => Ok(offset <= len),
+            End::Shown => {
+                let last = self.source.read_at(offset - 1, 1).await;
+                let last = last.map_err(|fault| Error::of_store(fault, "read", &self.path))?;
+                Ok(last.len() == 1)
+            }
+        }
+    }
+
+    /// The next batch; nothing at the log's end, or where an append was under way when its writer
+    /// ended: such a one was never acknowledged.
+    async fn next(&mut self) -> Result<Option<Logged<'_>>, Error> {
+        self.skip();
+        let (end, data) = loop {
+            let rest = &self.bytes[self.at..];
+            let next = next_record(self.form, self.log.file, rest, BATCH_BYTES_MAX);
+            match next.map_err(|flaw| self.flawed(flaw))? {
+                Next::Partial(need) => {
+                    if !self.fill(need).await? {
+                        return Ok(None);
+                    }
+                }
+                Next::Record(record) => break (self.log.len + record.len(self.form), record.data),
+            }
+        };
+        if data > 0 && !self.reaches(end).await? {
+            return Ok(None);
+        }
+        let rest = &self.bytes[self.at..];
+        let Ok(Next::Record(record)) = next_record(self.form, self.log.file, rest, BATCH_BYTES_MAX)
+        else {
+            unreachable!("it was there just now")
+        };
+        let ops = read_ops(record.body, record.count).map_err(|flaw| self.flawed(flaw))?;
+        self.log.len = end;
+        self.log.data += u64::from(data);
+        Ok(Some(Logged { seq: record.seq, ops }))
     }
 }
 
-/// Replays one log of `len` bytes behind the change `last`.
+/// Replays what a log has behind the part that is known and the change `last`; returns it as it ends.
 async fn replay(
     table_files: &TableFiles,
-    file: FileNo,
-    len: u64,
+    known: DataLog,
+    end: End,
     memtable: &Memtable,
     last: &mut Seq,
-) -> Result<(), Error> {
-    let name = Name::Log(file);
-    let cause = |fault| Error::of_store(fault, "read", &table_files.path(name));
-    let source = table_files.store.open(&name.to_string()).await.map_err(cause)?;
-    replay_from(table_files, &*source, (file, len), memtable, last).await
-}
-
-async fn replay_from(
-    table_files: &TableFiles,
-    source: &dyn Source,
-    (file, len): (FileNo, u64),
-    memtable: &Memtable,
-    last: &mut Seq,
-) -> Result<(), Error> {
-    let path = table_files.path(Name::Log(file));
-    let mut bytes = Vec::new();
-    // Offset in the file of the first of `bytes`.
-    let mut base = 0u64;
-    fill(source, &path, base, len, FILE_HEAD, &mut bytes).await?;
-    let flawed = |flaw, offset| match flaw {
-        DecodeError::Version(seen) => Error::Version { file: path.clone(), seen },
-        DecodeError::Damaged(what) => Error::Corrupt { file: path.clone(), offset, what },
-    };
-    // A log is named in the manifest only when its head is durable.
-    let head = read_file_head(Content::Log, &bytes).map_err(|flaw| flawed(flaw, 0))?;
-    if head != file {
-        let what = "its head has another number than its name";
-        return Err(Error::Corrupt { file: path, offset: 0, what });
-    }
-    let mut at = FILE_HEAD;
+) -> Result<DataLog, Error> {
+    let Some(mut log) = LogReader::open(table_files, known, end).await? else { return Ok(known) };
     loop {
-        let offset = base + at as u64;
-        match next_record(file, &bytes[at..], BATCH_BYTES_MAX).map_err(|f| flawed(f, offset))? {
-            Next::Record(record) => {
-                let next = last.plus(1);
-                if record.seq != next.get() {
-                    return Err(flawed(
-                        DecodeError::Damaged("changes are missing before it"),
-                        offset,
-                    ));
-                }
-                let ops = read_ops(record.body, record.count).map_err(|f| flawed(f, offset))?;
-                for op in ops {
-                    *last = last.plus(1);
-                    memtable.insert(*last, op.key, op.value, |_, _| true);
-                }
-                at += RECORD_HEAD + record.body.len();
-            }
-            Next::Partial(need) => {
-                if offset + need as u64 > len {
-                    return Ok(()); // Under way when its writer ended: never acknowledged.
-                }
-                bytes.drain(..at);
-                (base, at) = (offset, 0);
-                fill(source, &path, base, len, need, &mut bytes).await?;
-            }
+        let at = log.log.len;
+        let Some(batch) = log.next().await? else { break };
+        if batch.seq != last.plus(1).get() {
+            let what = "changes are missing before it";
+            let file = table_files.path(Name::Log(known.file));
+            return Err(Error::Corrupt { file, offset: at, what });
+        }
+        for op in batch.ops {
+            *last = last.plus(1);
+            memtable.insert(*last, op.key, op.value, |_, _| true);
         }
     }
+    Ok(match end {
+        End::Sealed(len) => DataLog { len, ..log.log },
+        End::Shown => log.log,
+    })
 }
 
-/// Reads on until `need` bytes from `base` on are there, or the file ends.
-async fn fill(
-    source: &dyn Source,
-    path: &str,
-    base: u64,
-    len: u64,
-    need: usize,
-    bytes: &mut Vec<u8>,
-) -> Result<(), Error> {
-    while bytes.len() < need {
-        let at = base + bytes.len() as u64;
-        let want = (len - at).min(READ as u64) as usize;
-        if want == 0 {
-            return Ok(());
-        }
-        let more = source.read_at(at, want).await;
-        let more = more.map_err(|fault| Error::of_store(fault, "read", path))?;
-        if more.len() != want {
-            let what = "it is shorter than its length";
-            return Err(Error::Corrupt { file: path.to_owned(), offset: at, what });
-        }
-        bytes.extend_from_slice(&more);
+/// Changes of a page of a log at most: a few milliseconds of work.
+const PAGE_CHANGES: usize = 4096;
+
+/// Changes that a log has, in their order, from an offset on.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct LogPage {
+    /// Keys and the values that they got; none for a deletion.
+    pub changes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    /// Where the next page begins; none behind the last.
+    pub next: Option<u64>,
+}
+
+/// A page of a sealed log.
+pub(crate) async fn page(
+    table_files: &TableFiles,
+    log: DataLog,
+    from: u64,
+) -> Result<LogPage, Error> {
+    let known = DataLog { len: from.max(FILE_HEAD as u64), ..log };
+    let opened = LogReader::open(table_files, known, End::Sealed(log.len)).await?;
+    let mut log = opened.expect("a sealed log shows its head");
+    let mut page = LogPage::default();
+    while page.changes.len() < PAGE_CHANGES {
+        let Some(batch) = log.next().await? else { return Ok(page) };
+        let owned = |op: Op<'_>| (op.key.to_vec(), op.value.map(<[u8]>::to_vec));
+        page.changes.extend(batch.ops.into_iter().map(owned));
     }
-    Ok(())
+    page.next = Some(log.log.len);
+    Ok(page)
 }

@@ -82,4 +82,7 @@ pub trait Source {
     /// Bytes from `offset` on: fewer than `len` only at the file's end. A file that is not sealed
     /// may show all but its last acknowledged append, until it is sealed.
     fn read_at(&self, offset: u64, len: usize) -> Answer<'_, Vec<u8>>;
+
+    /// The same; all that was acknowledged is shown, for which it may wait.
+    fn read_written(&self, offset: u64, len: usize) -> Answer<'_, Vec<u8>>;
 }

@@ -7,14 +7,18 @@ use runtime::{Class, Env};
 
 use crate::batch::Batch;
 use crate::cache::Cache;
+use crate::commit::Written;
 use crate::engine::{Engine, Over};
 use crate::error::Error;
+use crate::format::edit::DataLog;
+use crate::format::frame::Form;
 use crate::limits::KEY_MAX;
 use crate::options::Options;
+use crate::recover::{self, LogPage};
 use crate::scan::{Range, Scan};
 use crate::snapshot::{Pin, Snapshot};
 use crate::store::Store;
-use crate::types::Seq;
+use crate::types::{FileNo, Name, Place, Seq};
 
 /// An open table: keys in order, each with a value. Cheap to clone; stays on its thread.
 ///
@@ -30,6 +34,19 @@ pub struct Table(Rc<Owner>);
 
 /// Ends the instance with its last handle.
 struct Owner(Rc<Engine>);
+
+/// A log that is kept for its data.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KeptLog {
+    /// Its number, as [`crate::Place::log`] has it.
+    pub log: u64,
+    /// Its file's name in the table's directory.
+    pub name: String,
+    /// Its bytes.
+    pub len: u64,
+    /// Bytes of data in it.
+    pub data: u64,
+}
 
 /// Present state of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -136,6 +153,15 @@ impl Table {
         &self,
         batch: &Batch,
     ) -> Result<impl Future<Output = Result<Seq, Error>> + use<>, Error> {
+        let outcome = self.submit_placed(batch)?;
+        Ok(async move { outcome.await.map(|written| written.seq) })
+    }
+
+    /// As [`Table::submit`], for batches with data.
+    pub fn submit_placed(
+        &self,
+        batch: &Batch,
+    ) -> Result<impl Future<Output = Result<Written, Error>> + use<>, Error> {
         let engine = self.0.0.clone();
         let outcome = engine.submit(batch)?;
         Ok(async move {
@@ -203,6 +229,71 @@ impl Table {
         }
     }
 
+    /// Logs that are there for their data alone: all their changes are in sorted files.
+    pub fn data_logs(&self) -> Vec<KeptLog> {
+        let kept = self.0.0.kept_logs.borrow();
+        let public = |log: &DataLog| KeptLog {
+            log: log.file.get(),
+            name: Name::Log(log.file).to_string(),
+            len: log.len,
+            data: log.data,
+        };
+        kept.values().map(public).collect()
+    }
+
+    /// Data that came with a batch which is durable: `len` bytes from the place on.
+    pub async fn read_data(&self, place: Place, len: usize) -> Result<Vec<u8>, Error> {
+        let engine = &self.0.0;
+        let read = async {
+            let (name, store) = (place.file_name(), &engine.table_files.store);
+            let path = engine.table_files.path(place.name());
+            let cause = |fault| Error::of_store(fault, "read", &path);
+            let source = store.open(&name).await.map_err(cause)?;
+            let bytes = source.read_written(place.offset(), len).await.map_err(cause)?;
+            let (offset, what) = (place.offset(), "it ends within data");
+            let is_short = bytes.len() < len;
+            if is_short {
+                Err(Error::Corrupt { file: path.clone(), offset, what })
+            } else {
+                Ok(bytes)
+            }
+        };
+        match read.await {
+            Ok(bytes) => Ok(bytes),
+            Err(error) => Err(engine.explain(error).await),
+        }
+    }
+
+    /// True when batches may bring data.
+    pub fn takes_data(&self) -> bool {
+        self.0.0.form == Form::WithData
+    }
+
+    /// Changes that such a log has from an offset on (0 at first), with the places of their data.
+    /// None when it is not kept any more.
+    pub async fn read_log(&self, log: u64, from: u64) -> Result<Option<LogPage>, Error> {
+        let engine = &self.0.0;
+        let known = engine.kept_logs.borrow().get(&FileNo::from_raw(log)).copied();
+        let Some(known) = known else { return Ok(None) };
+        match recover::page(&engine.table_files, known, from).await {
+            Ok(page) => Ok(Some(page)),
+            Err(error) => Err(engine.explain(error).await),
+        }
+    }
+
+    /// Removes such a log: nobody needs its data. Fine when it is not there.
+    pub async fn release_log(&self, log: u64) -> Result<(), Error> {
+        let (engine, file) = (&self.0.0, FileNo::from_raw(log));
+        // A task of its own: an edit is not left half-way.
+        let released = engine.clone();
+        let release = async move { released.release_log(file).await };
+        let released = engine.env.spawn(Class::Background, "table release", release).await;
+        released.unwrap_or_else(|_| {
+            let what = format!("release of a log of {}", engine.name());
+            Err(Error::Unknown { what, cause: "the instance was dropped".to_owned() })
+        })
+    }
+
     /// Its present state.
     pub fn stats(&self) -> Stats {
         let engine = &self.0.0;
@@ -235,7 +326,7 @@ impl Table {
         let engine = self.0.0.clone();
         let last = engine.submit(&Batch::new())?;
         engine.closing.set(true);
-        let outcome = last.await.unwrap_or(Ok(Seq::ZERO));
+        let outcome = last.await.map_or(Ok(()), |outcome| outcome.map(drop));
         engine.end(Over::Closed);
         while !engine.commit_ended.get() {
             let changed = engine.changed.notified();
@@ -252,7 +343,7 @@ impl Table {
         if let Some(log) = spare {
             let _ = log.writer.close().await; // Empty: the next opening drops it.
         }
-        outcome.map(drop)
+        outcome
     }
 }
 

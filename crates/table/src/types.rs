@@ -66,6 +66,57 @@ impl fmt::Debug for FileNo {
     }
 }
 
+/// Where a log has data that came with a batch.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Place {
+    log: FileNo,
+    offset: u64,
+}
+
+impl Place {
+    /// Bytes of a place in a value.
+    pub const BYTES: usize = 16;
+
+    pub(crate) fn new(log: FileNo, offset: u64) -> Place {
+        Place { log, offset }
+    }
+
+    /// The log's number in its table.
+    pub fn log(self) -> u64 {
+        self.log.get()
+    }
+
+    /// Offset of the data in the log's file.
+    pub fn offset(self) -> u64 {
+        self.offset
+    }
+
+    /// Name of the log's file in the table's directory.
+    pub fn file_name(self) -> String {
+        self.name().to_string()
+    }
+
+    pub(crate) fn name(self) -> Name {
+        Name::Log(self.log)
+    }
+
+    /// As a value has it.
+    pub fn encode(self) -> [u8; Place::BYTES] {
+        let mut out = [0; Place::BYTES];
+        out[..8].copy_from_slice(&self.log.get().to_le_bytes());
+        out[8..].copy_from_slice(&self.offset.to_le_bytes());
+        out
+    }
+
+    /// Reads it from a value; none as long as its batch is not in the log.
+    pub fn decode(bytes: [u8; Place::BYTES]) -> Option<Place> {
+        let (log, offset) = bytes.split_at(8);
+        let long = |half: &[u8]| u64::from_le_bytes(half.try_into().expect("half of it"));
+        let place = Place { log: FileNo::from_raw(long(log)), offset: long(offset) };
+        (place.offset != 0).then_some(place)
+    }
+}
+
 /// Meaning of a file's name in a table's directory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Name {

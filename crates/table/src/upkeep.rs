@@ -10,11 +10,11 @@ use crate::cursor::{Run, RunCursor};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::format::block::Version;
-use crate::format::edit::{Change, FileInfo, RunInfo};
+use crate::format::edit::{Change, DataLog, FileInfo, RunInfo};
 use crate::limits::RUNS_MERGE_MAX;
 use crate::memtable::Memtable;
 use crate::pick::pick;
-use crate::types::{Name, Seq};
+use crate::types::{FileNo, Name, Seq};
 
 /// Pause after background work has failed: first and longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
@@ -103,9 +103,10 @@ impl Engine {
             if self.is_over() {
                 return;
             }
-            let half = self.options.memtable_bytes / 2;
-            let near = self.active.borrow().bytes() >= half;
-            if near && self.next_log.borrow().is_none() && self.make_log().await.is_err() {
+            if self.is_log_near()
+                && self.next_log.borrow().is_none()
+                && self.make_log().await.is_err()
+            {
                 return; // The instance is over.
             }
             let oldest = self.frozen.borrow().front().cloned();
@@ -150,6 +151,10 @@ impl Engine {
 
     async fn flush_one(&self, full: &Rc<Memtable>) -> Result<(), Error> {
         let (first, last) = full.range().expect("only those with changes are frozen");
+        let mut logs = full.logs();
+        let replayed = if full.goes_on() { logs.pop() } else { None };
+        let (kept, dropped): (Vec<_>, Vec<_>) = logs.into_iter().partition(|log| log.data > 0);
+        let kept = self.seal_logs(kept).await?;
         let snapshots = self.snapshots_now();
         // With no run below, nothing is left for a deletion to hide.
         let bottom = self.runs.borrow().is_empty();
@@ -178,10 +183,12 @@ impl Engine {
             return Err(self.explain(error).await);
         }
         let run = RunInfo { first, last, files };
-        let logs = full.logs();
-        let mut changes: Vec<_> = logs.iter().map(|&log| Change::DropLog(log)).collect();
+        let mut changes: Vec<_> = dropped.iter().map(|log| Change::DropLog(log.file)).collect();
+        changes.extend(kept.iter().map(|&log| Change::KeepLog { log }));
+        changes.extend(replayed.map(|log| Change::ReplayLog { log }));
         changes.push(Change::AddRun(run.clone()));
         let install = || {
+            self.kept_logs.borrow_mut().extend(kept.iter().map(|log| (log.file, *log)));
             let run = self.make_run(run);
             let mut runs = (**self.runs.borrow()).clone();
             self.count(|counts| {
@@ -194,11 +201,36 @@ impl Engine {
             self.note_memory();
         };
         self.commit_edit(changes, install).await?;
-        logs.into_iter().for_each(|log| self.table_files.pending_deletes.add(Name::Log(log)));
+        for log in dropped {
+            self.table_files.pending_deletes.add(Name::Log(log.file));
+        }
         self.env.mark("table: memtable flushed");
         self.wake_commit.notify_one();
         self.wake_compact.notify_one();
         self.changed.notify_waiters();
+        Ok(())
+    }
+
+    /// Seals logs that stay for their data: nobody does so later.
+    async fn seal_logs(&self, mut logs: Vec<DataLog>) -> Result<Vec<DataLog>, Error> {
+        for log in &mut logs {
+            let name = Name::Log(log.file);
+            let sealed = self.table_files.store.seal(&name.to_string()).await;
+            let path = || self.table_files.path(name);
+            log.len = sealed.map_err(|fault| Error::of_store(fault, "seal", &path()))?;
+            self.env.mark("table: log kept for its data");
+        }
+        Ok(logs)
+    }
+
+    /// Removes a log that is kept for its data.
+    pub(crate) async fn release_log(&self, file: FileNo) -> Result<(), Error> {
+        if self.kept_logs.borrow_mut().remove(&file).is_none() {
+            return Ok(());
+        }
+        self.commit_edit(vec![Change::DropLog(file)], || {}).await?;
+        self.table_files.pending_deletes.add(Name::Log(file));
+        self.env.mark("table: log released");
         Ok(())
     }
 
@@ -344,18 +376,24 @@ impl Engine {
     /// Checks all names: files that the table needs must be there, and those that earlier instances
     /// left are removed. See [`crate::manifest`] for why that is safe.
     pub(crate) async fn sweep(&self) -> Result<(), Error> {
-        let needed = {
+        let (needed, kept): (_, BTreeSet<Name>) = {
             let manifest = self.manifest.lock().await;
-            manifest.as_ref().map(|manifest| manifest.layout().names()).unwrap_or_default()
+            let layout = manifest.as_ref().map(|manifest| manifest.layout());
+            layout.map(|layout| (layout.names(), layout.kept_names().collect())).unwrap_or_default()
         };
         let mut seen = BTreeSet::new();
         for name in crate::open::names(&self.table_files).await? {
             seen.insert(name);
             let older = name.generation() < self.generation;
-            if older && !needed.contains(&name) {
+            if older && !needed.contains(&name) && !kept.contains(&name) {
                 self.env.mark("table: orphan collected");
                 self.table_files.pending_deletes.add(name);
             }
+        }
+        // The keys are all there: what is lost is the data of some of them.
+        for lost in kept.difference(&seen) {
+            let file = self.table_files.path(*lost);
+            tracing::error!(file, "a log that is kept for its data is not there");
         }
         match needed.difference(&seen).next() {
             None => Ok(()),

@@ -52,7 +52,7 @@ pub(crate) async fn open_view(
             }
         }
     };
-    let Recovered { memtable, last } = recovered;
+    let Recovered { memtable, last, kept: _ } = recovered;
     let of = (number, &layout, None);
     let engine = Rc::new(Engine::of(env, table_files, Options::default(), of, (memtable, last)));
     Ok(Snapshot { pin: Pin::new(&engine) })

@@ -4,7 +4,7 @@ use runtime::{Duration, Rng};
 use table::{Compression, Options};
 use testing::tables::conformance;
 
-use crate::support::{World, small};
+use crate::support::{World, small, small_with_data};
 
 fn check(seed: u64, steps: u32, options: Options, refuse_one_in: u64) {
     let world = World::new(seed);
@@ -27,6 +27,13 @@ fn check(seed: u64, steps: u32, options: Options, refuse_one_in: u64) {
 #[test]
 fn holds_with_small_parts() {
     (0..6).for_each(|seed| check(seed, 700, small(), 0));
+}
+
+#[test]
+fn holds_with_data_in_logs() {
+    (30..40).for_each(|seed| check(seed, 700, small_with_data(), 0));
+    let options = Options { data_log_bytes: 200 << 10, ..small_with_data() };
+    (40..44).for_each(|seed| check(seed, 700, options.clone(), 0));
 }
 
 #[test]

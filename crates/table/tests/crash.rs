@@ -9,11 +9,11 @@ use runtime::{Duration, Rng};
 use table::{Cache, Options, Table};
 use testing::tables::{Oracle, own};
 
-use crate::support::{World, on, small};
+use crate::support::{World, on, small, small_with_data};
 
 /// A life of an owner up to the step; nothing when it did not get there. Answers the steps that
 /// its world has seen.
-fn life(seed: u64, stop_at: Option<u64>, lose_one_in: u64) -> u64 {
+fn life(seed: u64, options: &Options, stop_at: Option<u64>, lose_one_in: u64) -> u64 {
     let world = World::new(seed);
     let oracle = Oracle::new();
     let done = world.run(async {
@@ -22,9 +22,10 @@ fn life(seed: u64, stop_at: Option<u64>, lose_one_in: u64) -> u64 {
         let (host, env) = world.boot();
         let first = {
             let (oracle, disk, at) = (oracle.clone(), world.disk.clone(), env.clone());
+            let options = options.clone();
             env.spawn(runtime::Class::Foreground, "owner", async move {
                 let cache = table::Cache::new(16 << 10);
-                let opened = table::Table::open(&at, disk.store(&at), &cache, small()).await;
+                let opened = table::Table::open(&at, disk.store(&at), &cache, options).await;
                 let Ok(table) = opened else { return Ok(()) };
                 own(&at, &table, &oracle, &mut Rng::new(seed), (40, Duration::ZERO)).await?;
                 let _ = table.compact().await; // Lost answers may end it.
@@ -46,9 +47,10 @@ fn life(seed: u64, stop_at: Option<u64>, lose_one_in: u64) -> u64 {
         for round in 0..2 {
             let (host, env) = world.boot();
             let (oracle, disk, at) = (oracle.clone(), world.disk.clone(), env.clone());
+            let options = options.clone();
             let next = on(&env, async move {
                 let cache = table::Cache::new(16 << 10);
-                let opened = table::Table::open(&at, disk.store(&at), &cache, small()).await;
+                let opened = table::Table::open(&at, disk.store(&at), &cache, options).await;
                 let table = opened.map_err(|error| error.to_string())?;
                 own(&at, &table, &oracle, &mut Rng::new(seed + round), (4, Duration::ZERO)).await?;
                 if round == 1 {
@@ -64,21 +66,33 @@ fn life(seed: u64, stop_at: Option<u64>, lose_one_in: u64) -> u64 {
     done.unwrap_or_else(|what| panic!("seed {seed}, crash at step {stop_at:?}: {what}"))
 }
 
-#[test]
-fn nothing_acknowledged_is_lost_wherever_an_owner_crashes() {
-    let points = life(1, None, 0);
-    assert!(points > 200, "only {points} steps to crash at");
-    for point in 1..=points {
-        life(1, Some(point), 0);
+/// Crashes in each step, or in each third one with answers lost.
+fn lives(seed: u64, options: &Options, lose_one_in: u64) {
+    let points = life(seed, options, None, lose_one_in);
+    assert!(points > 200, "seed {seed}: only {points} steps to crash at");
+    for point in (1..=points).step_by(if lose_one_in > 0 { 3 } else { 1 }) {
+        life(seed, options, Some(point), lose_one_in);
     }
 }
 
 #[test]
+fn nothing_acknowledged_is_lost_wherever_an_owner_crashes() {
+    lives(1, &small(), 0);
+}
+
+#[test]
 fn nothing_acknowledged_is_lost_when_answers_are_lost() {
-    let points = life(2, None, 8);
-    for point in (1..=points).step_by(3) {
-        life(2, Some(point), 8);
-    }
+    [2, 5, 9].into_iter().for_each(|seed| lives(seed, &small(), 30));
+}
+
+#[test]
+fn no_data_is_lost_wherever_an_owner_crashes() {
+    lives(3, &small_with_data(), 0);
+}
+
+#[test]
+fn no_data_is_lost_when_answers_are_lost() {
+    [4, 6, 8].into_iter().for_each(|seed| lives(seed, &small_with_data(), 30));
 }
 
 /// A merge ends with an edit of the manifest. An edit of which only the beginning was done must not

@@ -22,6 +22,11 @@ pub fn small() -> Options {
     }
 }
 
+/// The same, with data in its logs.
+pub fn small_with_data() -> Options {
+    Options { data_log_bytes: 24 << 10, ..small() }
+}
+
 impl World {
     pub fn new(seed: u64) -> World {
         let sim = Sim::new(seed);

@@ -89,6 +89,11 @@ impl Source for CountedSource {
         add_one(&self.1.table_reads);
         self.0.read_at(offset, len)
     }
+
+    fn read_written(&self, offset: u64, len: usize) -> Answer<'_, Vec<u8>> {
+        add_one(&self.1.table_reads);
+        self.0.read_written(offset, len)
+    }
 }
 
 /// Collection writes through a store of its own, which may have another policy (B3).

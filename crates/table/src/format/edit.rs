@@ -34,12 +34,31 @@ pub(crate) enum Change {
     Owner { generation: u32 },
     /// A log that changes may be in.
     AddLog(FileNo),
-    /// A log whose changes are all in runs.
+    /// A log whose changes are all in runs, and whose data nobody needs.
     DropLog(FileNo),
     /// A run.
     AddRun(RunInfo),
     /// The run that begins with this sequence has gone into another one.
     DropRun(Seq),
+    /// Changes of a log below an offset are all in runs.
+    ReplayLog {
+        /// The log, and data in it below the offset.
+        log: DataLog,
+    },
+    /// A log whose changes are all in runs, and which stays for its data.
+    KeepLog {
+        /// The log as it ended.
+        log: DataLog,
+    },
+}
+
+/// A log up to an offset, and the data in that part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct DataLog {
+    pub(crate) file: FileNo,
+    pub(crate) len: u64,
+    /// Bytes of data, which is less than `len`.
+    pub(crate) data: u64,
 }
 
 const OWNER: u8 = 1;
@@ -47,6 +66,8 @@ const ADD_LOG: u8 = 2;
 const DROP_LOG: u8 = 3;
 const ADD_RUN: u8 = 4;
 const DROP_RUN: u8 = 5;
+const REPLAY_LOG: u8 = 6;
+const KEEP_LOG: u8 = 7;
 
 /// Appends a change.
 pub(crate) fn put_change(out: &mut Vec<u8>, change: &Change) {
@@ -75,7 +96,21 @@ pub(crate) fn put_change(out: &mut Vec<u8>, change: &Change) {
             out.push(DROP_RUN);
             put_varint(out, first.get());
         }
+        Change::ReplayLog { log } => put_log(out, REPLAY_LOG, log),
+        Change::KeepLog { log } => put_log(out, KEEP_LOG, log),
     }
+}
+
+fn put_log(out: &mut Vec<u8>, code: u8, log: &DataLog) {
+    put_number(out, code, log.file);
+    put_varint(out, log.len);
+    put_varint(out, log.data);
+}
+
+fn take_log(input: &mut Cursor<'_>) -> Option<DataLog> {
+    let file = FileNo::from_raw(input.u64()?);
+    let (len, data) = (input.varint()?, input.varint()?);
+    (data < len).then_some(DataLog { file, len, data })
 }
 
 fn put_number(out: &mut Vec<u8>, code: u8, file: FileNo) {
@@ -106,6 +141,8 @@ fn take_change(input: &mut Cursor<'_>) -> Option<Change> {
         DROP_LOG => Change::DropLog(FileNo::from_raw(input.u64()?)),
         ADD_RUN => Change::AddRun(take_run(input)?),
         DROP_RUN => Change::DropRun(Seq::new(input.varint()?)),
+        REPLAY_LOG => Change::ReplayLog { log: take_log(input)? },
+        KEEP_LOG => Change::KeepLog { log: take_log(input)? },
         _ => return None,
     })
 }
@@ -159,14 +196,18 @@ mod tests {
             Change::AddRun(run(vec![file(1, "a", "b"), file(2, "c", "c")])),
             Change::AddRun(run(vec![])),
             Change::DropRun(Seq::new(4)),
+            Change::ReplayLog { log: DataLog { file: FileNo::new(2, 1), len: 9, data: 8 } },
+            Change::KeepLog { log: DataLog { file: FileNo::new(2, 1), len: 1 << 40, data: 0 } },
         ];
         let bytes = |changes: &[Change]| {
             let mut out = Vec::new();
             changes.iter().for_each(|change| put_change(&mut out, change));
             out
         };
-        assert_eq!(read_changes(&bytes(&good), 6).unwrap(), good);
-        assert!(read_changes(&bytes(&good), 5).is_err());
+        assert_eq!(read_changes(&bytes(&good), 8).unwrap(), good);
+        assert!(read_changes(&bytes(&good), 7).is_err());
+        let lies = Change::KeepLog { log: DataLog { file: FileNo::new(2, 1), len: 9, data: 9 } };
+        assert!(read_changes(&bytes(&[lies]), 1).is_err());
         for overlap in [file(2, "b", "c"), file(2, "a", "c"), file(2, "d", "c"), file(2, "", "c")] {
             let bad = [Change::AddRun(run(vec![file(1, "a", "b"), overlap]))];
             assert!(read_changes(&bytes(&bad), 1).is_err());

@@ -3,13 +3,42 @@
 use codec::cursor::Cursor;
 use codec::{crc32c, crc32c_extend};
 
-use super::{DecodeError, VERSION};
+use super::{DecodeError, VERSION, VERSION_DATA};
+use crate::limits::BATCH_DATA_MAX;
 use crate::types::FileNo;
 
 /// Bytes of a file's head.
 pub(crate) const FILE_HEAD: usize = 32;
-/// Bytes of a record's head.
+/// Bytes of the head of a record without data.
 pub(crate) const RECORD_HEAD: usize = 32;
+
+/// Form of a table's logs and manifests: those of a table that keeps data in its logs have another
+/// version, which programs that know no data refuse.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(crate) enum Form {
+    /// Logs hold changes, and go when these are in sorted files.
+    #[default]
+    Plain,
+    /// Behind a batch's changes a log may hold data, for which it stays.
+    WithData,
+}
+
+impl Form {
+    const fn version(self) -> u32 {
+        match self {
+            Form::Plain => VERSION,
+            Form::WithData => VERSION_DATA,
+        }
+    }
+
+    /// Bytes of the head of a log's record.
+    pub(crate) const fn record_head(self) -> usize {
+        match self {
+            Form::Plain => RECORD_HEAD,
+            Form::WithData => RECORD_HEAD + 8,
+        }
+    }
+}
 
 /// Content of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,20 +58,26 @@ impl Content {
     }
 }
 
-/// The head of a log or sorted file.
-pub(crate) fn file_head(content: Content, file: FileNo) -> [u8; FILE_HEAD] {
-    head_of(content, file, 0)
+/// The head of a sorted file.
+pub(crate) fn sorted_head(file: FileNo) -> [u8; FILE_HEAD] {
+    head_of(Content::Sorted, Form::Plain, file, 0)
+}
+
+/// The head of a log.
+pub(crate) fn log_head(form: Form, file: FileNo) -> [u8; FILE_HEAD] {
+    head_of(Content::Log, form, file, 0)
 }
 
 /// The head of a manifest of this owner.
-pub(crate) fn manifest_head(file: FileNo, owner: u64) -> [u8; FILE_HEAD] {
-    head_of(Content::Manifest, file, owner)
+pub(crate) fn manifest_head(form: Form, file: FileNo, owner: u64) -> [u8; FILE_HEAD] {
+    head_of(Content::Manifest, form, file, owner)
 }
 
-fn head_of(content: Content, file: FileNo, owner: u64) -> [u8; FILE_HEAD] {
+/// The head of any file; that of a log or sorted file names owner 0.
+pub(crate) fn head_of(content: Content, form: Form, file: FileNo, owner: u64) -> [u8; FILE_HEAD] {
     let mut head = [0; FILE_HEAD];
     head[0..8].copy_from_slice(&content.magic());
-    head[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    head[8..12].copy_from_slice(&form.version().to_le_bytes());
     head[16..24].copy_from_slice(&file.get().to_le_bytes());
     head[24..32].copy_from_slice(&owner.to_le_bytes());
     let crc = crc32c(&head);
@@ -50,20 +85,24 @@ fn head_of(content: Content, file: FileNo, owner: u64) -> [u8; FILE_HEAD] {
     head
 }
 
-/// The number in the head of a log or sorted file.
-pub(crate) fn read_file_head(content: Content, bytes: &[u8]) -> Result<FileNo, DecodeError> {
-    match read_head(content, bytes)? {
-        (file, 0) => Ok(file),
+/// The form and the number in a log's head.
+pub(crate) fn read_log_head(bytes: &[u8]) -> Result<(Form, FileNo), DecodeError> {
+    match read_head(Content::Log, bytes)? {
+        (form, file, 0) => Ok((form, file)),
         _ => Err(DecodeError::Damaged("its head does not verify")),
     }
 }
 
-/// The number and the owner in a manifest's head.
-pub(crate) fn read_manifest_head(bytes: &[u8]) -> Result<(FileNo, u64), DecodeError> {
+/// The form, the number and the owner in a manifest's head.
+pub(crate) fn read_manifest_head(bytes: &[u8]) -> Result<(Form, FileNo, u64), DecodeError> {
     read_head(Content::Manifest, bytes)
 }
 
-fn read_head(content: Content, bytes: &[u8]) -> Result<(FileNo, u64), DecodeError> {
+/// Form, number and owner in any file's head.
+pub(crate) fn read_head(
+    content: Content,
+    bytes: &[u8],
+) -> Result<(Form, FileNo, u64), DecodeError> {
     let Some(head) = bytes.get(..FILE_HEAD) else {
         return Err(DecodeError::Damaged("it ends within its head"));
     };
@@ -74,15 +113,17 @@ fn read_head(content: Content, bytes: &[u8]) -> Result<(FileNo, u64), DecodeErro
     let parsed = (|| Some((input.u32()?, input.u32()?, input.u64()?, input.u64()?)))();
     let (version, crc, raw, owner) = parsed.expect("its length");
     // The place of the version is the same in all versions; the rest may not be.
-    if version != VERSION {
-        return Err(DecodeError::Version(version));
-    }
+    let form = match version {
+        VERSION => Form::Plain,
+        VERSION_DATA if content != Content::Sorted => Form::WithData,
+        _ => return Err(DecodeError::Version(version)),
+    };
     let mut zeroed: [u8; FILE_HEAD] = head.try_into().expect("its length");
     zeroed[12..16].fill(0);
     if crc32c(&zeroed) != crc {
         return Err(DecodeError::Damaged("its head does not verify"));
     }
-    Ok((FileNo::from_raw(raw), owner))
+    Ok((form, FileNo::from_raw(raw), owner))
 }
 
 /// A record of a log (a batch) or of a manifest (an edit).
@@ -93,6 +134,15 @@ pub(crate) struct Record<'a> {
     /// Operations or changes in it.
     pub(crate) count: u32,
     pub(crate) body: &'a [u8],
+    /// Bytes of data that follow the body, which no checksum of the record covers.
+    pub(crate) data: u32,
+}
+
+impl Record<'_> {
+    /// Bytes from its start to the next record.
+    pub(crate) fn len(&self, form: Form) -> u64 {
+        (form.record_head() + self.body.len()) as u64 + u64::from(self.data)
+    }
 }
 
 /// Next item in a log or manifest.
@@ -104,47 +154,57 @@ pub(crate) enum Next<'a> {
     Partial(usize),
 }
 
-/// Appends a record of the file.
-pub(crate) fn put_record(out: &mut Vec<u8>, file: FileNo, seq: u64, count: u32, body: &[u8]) {
-    let len = u32::try_from(body.len()).expect("records have a bound");
-    let mut head = [0; RECORD_HEAD];
-    head[4..8].copy_from_slice(&crc32c(body).to_le_bytes());
+/// Appends a record of the file, but for its data.
+pub(crate) fn put_record(out: &mut Vec<u8>, form: Form, file: FileNo, record: &Record<'_>) {
+    let len = u32::try_from(record.body.len()).expect("records have a bound");
+    let mut head = [0; Form::WithData.record_head()];
+    head[4..8].copy_from_slice(&crc32c(record.body).to_le_bytes());
     head[8..12].copy_from_slice(&len.to_le_bytes());
-    head[12..16].copy_from_slice(&count.to_le_bytes());
-    head[16..24].copy_from_slice(&seq.to_le_bytes());
+    head[12..16].copy_from_slice(&record.count.to_le_bytes());
+    head[16..24].copy_from_slice(&record.seq.to_le_bytes());
     head[24..32].copy_from_slice(&file.get().to_le_bytes());
+    head[32..36].copy_from_slice(&record.data.to_le_bytes());
+    let head = &mut head[..form.record_head()];
     let crc = crc32c(&head[4..]);
     head[0..4].copy_from_slice(&crc.to_le_bytes());
-    out.extend_from_slice(&head);
-    out.extend_from_slice(body);
+    out.extend_from_slice(head);
+    out.extend_from_slice(record.body);
 }
 
-/// The record at the start of `bytes`, whose body has `max` bytes at most.
-pub(crate) fn next_record(file: FileNo, bytes: &[u8], max: usize) -> Result<Next<'_>, DecodeError> {
-    let Some((head, rest)) = bytes.split_at_checked(RECORD_HEAD) else {
-        return Ok(Next::Partial(RECORD_HEAD));
+/// The record at the start of `bytes`, whose body has `max` bytes at most. Its data may not be there.
+pub(crate) fn next_record(
+    form: Form,
+    file: FileNo,
+    bytes: &[u8],
+    max: usize,
+) -> Result<Next<'_>, DecodeError> {
+    let head_len = form.record_head();
+    let Some((head, rest)) = bytes.split_at_checked(head_len) else {
+        return Ok(Next::Partial(head_len));
     };
     let mut input = Cursor(head);
     let mut word = || input.u32().expect("within the head");
     let (head_crc, body_crc, len, count) = (word(), word(), word() as usize, word());
     let mut long = || input.u64().expect("within the head");
     let (seq, owner) = (long(), FileNo::from_raw(long()));
+    let data = if form == Form::WithData { long() } else { 0 };
     if crc32c(&head[4..]) != head_crc {
         return Err(DecodeError::Damaged("a record's head does not verify"));
     }
     if owner != file {
         return Err(DecodeError::Damaged("a record is of another file"));
     }
-    if len > max {
+    let data = u32::try_from(data).unwrap_or(u32::MAX);
+    if len > max || data as usize > BATCH_DATA_MAX {
         return Err(DecodeError::Damaged("a record is longer than any may be"));
     }
     let Some(body) = rest.get(..len) else {
-        return Ok(Next::Partial(RECORD_HEAD + len));
+        return Ok(Next::Partial(head_len + len));
     };
     if crc32c(body) != body_crc {
         return Err(DecodeError::Damaged("a record's content does not verify"));
     }
-    Ok(Next::Record(Record { seq, count, body }))
+    Ok(Next::Record(Record { seq, count, body, data }))
 }
 
 /// CRC of a part of a sorted file, bound to the file and to its place in it.
@@ -163,35 +223,47 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_is_seen() {
+        for (form, data) in [(Form::Plain, 0), (Form::WithData, 70_000)] {
+            let good = Record { seq: 77, count: 2, body: b"some body", data };
+            let mut out = Vec::new();
+            put_record(&mut out, form, FILE, &good);
+            let next = |bytes: &[u8]| next_record(form, FILE, bytes, 99).map(drop);
+            assert_eq!(next_record(form, FILE, &out, 99), Ok(Next::Record(good)));
+            assert_eq!(good.len(form), (out.len() + data as usize) as u64);
+            for bit in 0..out.len() * 8 {
+                let mut bad = out.clone();
+                bad[bit / 8] ^= 1 << (bit % 8);
+                assert!(next(&bad).is_err(), "bit {bit}");
+            }
+            for cut in 0..out.len() {
+                let head = form.record_head();
+                let want = if cut < head { head } else { out.len() };
+                let seen = next_record(form, FILE, &out[..cut], 99);
+                assert_eq!(seen, Ok(Next::Partial(want)));
+            }
+            assert!(next_record(form, FileNo::new(3, 8), &out, 99).is_err());
+            assert!(next_record(form, FILE, &out, 8).is_err());
+        }
         let mut out = Vec::new();
-        put_record(&mut out, FILE, 77, 2, b"some body");
-        let good = Record { seq: 77, count: 2, body: b"some body" };
-        assert_eq!(next_record(FILE, &out, 99), Ok(Next::Record(good)));
-        for bit in 0..out.len() * 8 {
-            let mut bad = out.clone();
-            bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(next_record(FILE, &bad, 99).is_err(), "bit {bit}");
-        }
-        for cut in 0..out.len() {
-            let want = if cut < RECORD_HEAD { RECORD_HEAD } else { out.len() };
-            assert_eq!(next_record(FILE, &out[..cut], 99), Ok(Next::Partial(want)));
-        }
-        assert!(next_record(FileNo::new(3, 8), &out, 99).is_err());
-        assert!(next_record(FILE, &out, 8).is_err());
+        let data = BATCH_DATA_MAX as u32 + 1;
+        put_record(&mut out, Form::WithData, FILE, &Record { seq: 1, count: 0, body: b"", data });
+        assert!(next_record(Form::WithData, FILE, &out, 99).is_err());
     }
 
     #[test]
-    fn heads_have_content_version_and_file() {
-        let head = file_head(Content::Log, FILE);
-        assert_eq!(read_file_head(Content::Log, &head), Ok(FILE));
-        assert!(matches!(read_file_head(Content::Sorted, &head), Err(DecodeError::Damaged(_))));
-        let mut newer = head;
-        newer[8] = 2;
-        assert_eq!(read_file_head(Content::Log, &newer), Err(DecodeError::Version(2)));
-        for bit in 0..head.len() * 8 {
-            let mut bad = head;
-            bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(read_file_head(Content::Log, &bad).is_err(), "bit {bit}");
+    fn heads_have_content_form_and_file() {
+        for form in [Form::Plain, Form::WithData] {
+            let head = log_head(form, FILE);
+            assert_eq!(read_log_head(&head), Ok((form, FILE)));
+            assert!(matches!(read_manifest_head(&head), Err(DecodeError::Damaged(_))));
+            let mut newer = head;
+            newer[8] = 3;
+            assert_eq!(read_log_head(&newer), Err(DecodeError::Version(3)));
+            for bit in 0..head.len() * 8 {
+                let mut bad = head;
+                bad[bit / 8] ^= 1 << (bit % 8);
+                assert!(read_log_head(&bad).is_err(), "bit {bit}");
+            }
         }
     }
 }

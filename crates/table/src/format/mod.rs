@@ -13,6 +13,8 @@ mod tests;
 
 /// Version of the formats of all files.
 pub const VERSION: u32 = 1;
+/// Version of logs and manifests of a table that keeps data in its logs.
+pub const VERSION_DATA: u32 = 2;
 
 /// Cause of a decoding error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,9 +7,12 @@ use proptest::prelude::*;
 use runtime::Rng;
 
 use super::block::{BLOCK_HEAD, BlockBuilder};
-use super::edit::{Change, FileInfo, RunInfo, put_change};
+use super::edit::{Change, DataLog, FileInfo, RunInfo, put_change};
 use super::footer::{FOOTER, Footer};
-use super::frame::{Content, FILE_HEAD, RECORD_HEAD, file_head, next_record, put_record};
+use super::frame::{
+    Content, FILE_HEAD, Form, RECORD_HEAD, Record, manifest_head, next_record, put_record,
+    sorted_head,
+};
 use super::ops::{Op, put_op, read_ops};
 use crate::fuzz;
 use crate::limits;
@@ -62,8 +65,27 @@ fn content() -> BlockBuilder {
 
 fn manifest() -> Vec<u8> {
     let file = FileNo::manifest(3);
-    let mut out = file_head(Content::Manifest, file).to_vec();
+    let mut out = manifest_head(Form::Plain, file, 0).to_vec();
     crate::manifest::encode_edit(3, 0, &changes()[..4], &mut out);
+    crate::manifest::encode_edit(3, 1, &[Change::DropLog(FileNo::new(3, 1))], &mut out);
+    out
+}
+
+/// Changes of logs that have data.
+fn data_changes() -> Vec<Change> {
+    let log = |counter, len, data| DataLog { file: FileNo::new(3, counter), len, data };
+    vec![
+        Change::Owner { generation: 3 },
+        Change::AddLog(FileNo::new(3, 2)),
+        Change::ReplayLog { log: log(2, 70_000, 60_000) },
+        Change::KeepLog { log: log(1, 1 << 28, 1 << 27) },
+    ]
+}
+
+fn data_manifest() -> Vec<u8> {
+    let file = FileNo::manifest(3);
+    let mut out = manifest_head(Form::WithData, file, 7).to_vec();
+    crate::manifest::encode_edit(3, 0, &data_changes(), &mut out);
     crate::manifest::encode_edit(3, 1, &[Change::DropLog(FileNo::new(3, 1))], &mut out);
     out
 }
@@ -71,10 +93,19 @@ fn manifest() -> Vec<u8> {
 /// Entries of the corpus: name, target, bytes.
 fn seeds() -> Vec<(&'static str, Target, Vec<u8>)> {
     let mut log = Vec::new();
-    put_record(&mut log, FILE, 77, 3, &ops());
-    put_record(&mut log, FILE, 80, 0, &[]);
+    let (first, data) = (Record { seq: 77, count: 3, body: &ops(), data: 0 }, b"some data");
+    let barrier = Record { seq: 80, count: 0, body: &[], data: 0 };
+    put_record(&mut log, Form::Plain, FILE, &first);
+    put_record(&mut log, Form::Plain, FILE, &barrier);
+    let mut data_log = Vec::new();
+    let with_data = Record { data: data.len() as u32, ..first };
+    put_record(&mut data_log, Form::WithData, FILE, &with_data);
+    data_log.extend_from_slice(data);
+    put_record(&mut data_log, Form::WithData, FILE, &barrier);
     let mut edit = Vec::new();
     changes().iter().for_each(|change| put_change(&mut edit, change));
+    let mut data_edit = Vec::new();
+    data_changes().iter().for_each(|change| put_change(&mut data_edit, change));
     let block = |compression| {
         let mut out = Vec::new();
         content().finish(FILE, 32, compression, &mut out);
@@ -83,11 +114,14 @@ fn seeds() -> Vec<(&'static str, Target, Vec<u8>)> {
     let plain = block(Compression::None);
     let footer = Footer { top_at: 4000, top_len: 96, keys: 40, versions: 54 };
     vec![
-        ("file_head", fuzz::fuzz_file_head, file_head(Content::Sorted, FILE).to_vec()),
+        ("file_head", fuzz::fuzz_file_head, sorted_head(FILE).to_vec()),
         ("log", fuzz::fuzz_log, log),
+        ("data_log", fuzz::fuzz_data_log, data_log),
         ("ops", fuzz::fuzz_ops, ops()),
         ("manifest", fuzz::fuzz_manifest, manifest()),
+        ("data_manifest", fuzz::fuzz_manifest, data_manifest()),
         ("changes", fuzz::fuzz_changes, edit),
+        ("data_changes", fuzz::fuzz_changes, data_edit),
         ("block", fuzz::fuzz_block, plain.clone()),
         ("block_lz4", fuzz::fuzz_block, block(Compression::Lz4)),
         ("block_content", fuzz::fuzz_block_content, plain[BLOCK_HEAD..].to_vec()),
@@ -126,14 +160,16 @@ fn mend(name: &str, bytes: &mut [u8]) {
             let crc = crc(bytes);
             bytes[12..16].copy_from_slice(&crc);
         }
-        "log" | "manifest" => {
-            let mut at = if name == "log" { 0 } else { FILE_HEAD };
-            while let Some(rest) = bytes.get_mut(at..).filter(|rest| rest.len() >= RECORD_HEAD) {
+        "log" | "data_log" | "manifest" | "data_manifest" => {
+            let mut at = if name.ends_with("log") { 0 } else { FILE_HEAD };
+            let form = if name == "data_log" { Form::WithData } else { Form::Plain };
+            let head_len = form.record_head();
+            while let Some(rest) = bytes.get_mut(at..).filter(|rest| rest.len() >= head_len) {
                 let len = u32::from_le_bytes(rest[8..12].try_into().unwrap()) as usize;
-                let end = (RECORD_HEAD + len).min(rest.len());
-                let body = crc(&rest[RECORD_HEAD..end]);
+                let end = (head_len + len).min(rest.len());
+                let body = crc(&rest[head_len..end]);
                 rest[4..8].copy_from_slice(&body);
-                let head = crc(&rest[4..RECORD_HEAD]);
+                let head = crc(&rest[4..head_len]);
                 rest[..4].copy_from_slice(&head);
                 at += end;
             }
@@ -203,8 +239,10 @@ proptest! {
             put_op(&mut body, Op { key, value: value.as_deref() });
         }
         let mut out = Vec::new();
-        put_record(&mut out, FILE, seq, ops.len() as u32, &body);
-        let Ok(super::frame::Next::Record(record)) = next_record(FILE, &out, 1 << 20) else {
+        let put = Record { seq, count: ops.len() as u32, body: &body, data: 0 };
+        put_record(&mut out, Form::Plain, FILE, &put);
+        let next = next_record(Form::Plain, FILE, &out, 1 << 20);
+        let Ok(super::frame::Next::Record(record)) = next else {
             panic!("a record does not come back");
         };
         let back = read_ops(record.body, record.count).unwrap();
@@ -254,6 +292,8 @@ fn format_page_agrees_with_the_source() {
         format!("version {}; in all versions it stands here", super::VERSION),
         format!("CRC32C of the {FILE_HEAD} bytes"),
         format!("| {RECORD_HEAD} | | body |"),
+        format!("record of version {} has 8 bytes more", super::VERSION_DATA),
+        format!("then data ({} bytes at most)", limits::BATCH_DATA_MAX),
         format!("| {BLOCK_HEAD} | | content |"),
         format!("placed CRC of the {FOOTER} bytes"),
         format!("bodies of logs, {} bytes at most", limits::BATCH_BYTES_MAX),

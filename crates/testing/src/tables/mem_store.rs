@@ -509,19 +509,27 @@ struct MemSource {
     content: Rc<RefCell<Content>>,
 }
 
+impl MemSource {
+    async fn read(&self, offset: u64, len: usize, may_hide: bool) -> Result<Vec<u8>, Fault> {
+        step(&self.disk, &self.env).await;
+        let content = self.content.borrow();
+        if content.gone {
+            return Err(fault(Kind::NotFound, &self.name));
+        }
+        let hides = may_hide && !content.sealed && self.disk.dir.borrow_mut().rng.one_in(2);
+        let shown = content.bytes.len() - if hides { content.last } else { 0 };
+        let start = shown.min(offset as usize);
+        let end = shown.min(start + len);
+        Ok(content.bytes[start..end].to_vec())
+    }
+}
+
 impl Source for MemSource {
     fn read_at(&self, offset: u64, len: usize) -> Answer<'_, Vec<u8>> {
-        Box::pin(async move {
-            step(&self.disk, &self.env).await;
-            let content = self.content.borrow();
-            if content.gone {
-                return Err(fault(Kind::NotFound, &self.name));
-            }
-            let hides = !content.sealed && self.disk.dir.borrow_mut().rng.one_in(2);
-            let shown = content.bytes.len() - if hides { content.last } else { 0 };
-            let start = shown.min(offset as usize);
-            let end = shown.min(start + len);
-            Ok(content.bytes[start..end].to_vec())
-        })
+        Box::pin(self.read(offset, len, true))
+    }
+
+    fn read_written(&self, offset: u64, len: usize) -> Answer<'_, Vec<u8>> {
+        Box::pin(self.read(offset, len, false))
     }
 }

@@ -1,5 +1,6 @@
 //! Tables in memory: a store with faults, and what judges a table from outside.
 
+mod data;
 mod mem_store;
 mod oracle;
 mod owner;

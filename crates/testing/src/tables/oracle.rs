@@ -6,6 +6,8 @@ use std::rc::Rc;
 
 use table::Batch;
 
+use super::data::comparable;
+
 /// Content of a table.
 pub type State = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -155,7 +157,11 @@ impl Oracle {
                 want.reverse();
             }
             let have = entries.iter().map(|(key, value)| (key, value));
-            let differs = want.iter().copied().zip(have).position(|(want, have)| want != have);
+            let same = |want: &(&Vec<u8>, &Vec<u8>), have: &(&Vec<u8>, &Vec<u8>)| {
+                want.0 == have.0 && comparable(want.0, want.1) == comparable(have.0, have.1)
+            };
+            let differs =
+                want.iter().copied().zip(have).position(|(want, have)| !same(&want, &have));
             match differs {
                 None if want.len() == entries.len() => Ok(()),
                 None => Err(format!(
@@ -180,7 +186,8 @@ impl Oracle {
     ) -> Result<(), String> {
         self.with_state(node, |state| {
             let want = state.get(key).map(Vec::as_slice);
-            if want == value {
+            let of = |value: Option<&[u8]>| value.map(|value| comparable(key, value).to_vec());
+            if of(want) == of(value) {
                 return Ok(());
             }
             Err(format!("at node {node} {key:?} has {value:?} instead of {want:?}"))

@@ -7,6 +7,7 @@ use runtime::{Class, Duration, Env, Rng};
 
 use table::{Error, Snapshot, Table};
 
+use super::data::{self, Failed};
 use super::oracle::{Node, Oracle};
 use super::suite::{batch, has, key, range};
 
@@ -68,6 +69,7 @@ pub async fn own(
         oracle.compare(base, &entries, false, |_| true)?;
     }
     drop(found);
+    check_data(table).await?;
     let (mut tip, mut steps) = (base, steps);
     let acked = Rc::new(Cell::new(0));
     let verdict: Rc<RefCell<Option<String>>> = Rc::default();
@@ -80,7 +82,7 @@ pub async fn own(
         match rng.below(10) {
             0..6 => {
                 for _ in 0..rng.between(1, 12) {
-                    let mut batch = batch(rng);
+                    let mut batch = batch(rng, table.takes_data());
                     let node = oracle.submit(owner, tip, &mut batch);
                     let started = match table.submit(&batch) {
                         Ok(started) => started,
@@ -124,6 +126,17 @@ pub async fn own(
                     }
                 }
             }
+            // Work on logs reads the present, with nothing under way that could change it.
+            _ if table.takes_data() && rng.one_in(2) => {
+                for wait in waiting.drain(..) {
+                    let _ = wait.await; // As below.
+                }
+                match data::maintain(table, rng).await {
+                    Ok(_) => check_data(table).await?,
+                    Err(Failed::Table(error)) => drop(tolerate(Err::<(), _>(error))?),
+                    Err(Failed::Rule(what)) => return Err(what),
+                }
+            }
             _ => env.sleep(Duration::from_micros(rng.below(3000))).await,
         }
     }
@@ -135,6 +148,20 @@ pub async fn own(
         Some(what) => Err(what),
         None => Ok(owned),
     }
+}
+
+/// Reads the data of all keys that have some, when no change is under way.
+async fn check_data(table: &Table) -> Result<(), String> {
+    let entries = table.scan(table::Range::prefix(data::DATA)).take(usize::MAX).await;
+    let Some(entries) = tolerate(entries)? else { return Ok(()) };
+    for (key, value) in entries {
+        match data::check(table, &key, &value).await {
+            Ok(()) => {}
+            Err(Failed::Table(error)) => drop(tolerate(Err::<(), _>(error))?),
+            Err(Failed::Rule(what)) => return Err(what),
+        }
+    }
+    Ok(())
 }
 
 /// Compares some of what a snapshot shows with the node it says it is of.

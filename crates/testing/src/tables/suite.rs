@@ -5,6 +5,7 @@ use std::ops::Bound;
 use runtime::Rng;
 use table::{Batch, Error, Range, Scan, Snapshot, Table};
 
+use super::data;
 use super::oracle::{Node, Oracle, State};
 
 /// Keys: few, so that they meet; of all lengths, with bytes at both ends of the order.
@@ -56,12 +57,18 @@ pub(super) fn has(range: &Range, key: &[u8]) -> bool {
     above && below
 }
 
-/// A random batch.
-pub(super) fn batch(rng: &mut Rng) -> Batch {
+/// A random batch, with data where the table takes it.
+pub(super) fn batch(rng: &mut Rng, takes_data: bool) -> Batch {
     let mut batch = Batch::new();
     let count = if rng.one_in(5) { rng.between(2, 30) } else { 1 };
     for _ in 0..count {
-        if rng.one_in(4) {
+        if takes_data && rng.one_in(3) {
+            let key = data::key(rng);
+            match rng.one_in(5) {
+                true => drop(batch.delete(&key)),
+                false => data::put(&mut batch, &key, rng),
+            }
+        } else if rng.one_in(4) {
             batch.delete(&key(rng));
         } else {
             let (key, value) = (key(rng), value(rng));
@@ -142,7 +149,11 @@ impl Subject {
                 let value = snapshot.get(&key).await.map_err(text)?;
                 self.oracle.compare_value(node, &key, value.as_deref())
             }
-            93..96 => self.table.flush().await.map_err(text),
+            93 => match data::maintain(&self.table, rng).await? {
+                Some(entry) => self.write_batch(data::moved(entry)).await,
+                None => Ok(()),
+            },
+            94..96 => self.table.flush().await.map_err(text),
             96 => self.table.compact().await.map_err(text),
             97 => self.table.barrier().await.map_err(text),
             98 => {
@@ -165,7 +176,11 @@ impl Subject {
     }
 
     async fn write(&mut self, rng: &mut Rng) -> Result<(), String> {
-        let mut batch = batch(rng);
+        let batch = batch(rng, self.table.takes_data());
+        self.write_batch(batch).await
+    }
+
+    async fn write_batch(&mut self, mut batch: Batch) -> Result<(), String> {
         let node = self.oracle.submit(self.table.stats().generation, self.node, &mut batch);
         loop {
             match self.table.write(&batch).await {
@@ -220,6 +235,9 @@ impl Subject {
                 let got = self.table.get(key).await.map_err(|error| error.to_string())?;
                 if got.as_ref() != Some(value) {
                     return Err(format!("{key:?} is scanned as {value:?} and got as {got:?}"));
+                }
+                if key.starts_with(data::DATA) {
+                    data::check(&self.table, key, value).await?;
                 }
             }
         }
