@@ -1,12 +1,11 @@
 //! Bounds of the object index, with reason and arithmetic.
 
-use object_proto::limits::PIECE_BYTES;
+use object_proto::limits::{KEY_MAX, PIECE_BYTES};
 use runtime::Duration;
 
-/// Bytes of a key of the table at most: a section, a bucket, an escaped key and its end. Until tables
-/// take keys of 2,304 bytes (`object-protocols.md` 2.2), this bounds keys of objects: 1,013 bytes, and
-/// one less for each NUL.
-pub const TABLE_KEY_MAX: usize = table::limits::KEY_MAX;
+/// Bytes of the key of an object's row at most: a section, a bucket's ID of 8 bytes, the object's key
+/// with two bytes for each NUL, an end of 2 bytes (`object-protocols.md` 2.2).
+pub const OBJECT_ROW_KEY_MAX: usize = 1 + 8 + 2 * KEY_MAX + 2;
 
 /// Pieces of a body whose appends are in flight at most: 4 MiB of a body in memory.
 pub const PIECES_INFLIGHT_MAX: usize = 4;
@@ -49,3 +48,5 @@ pub const IDLE_AFTER: Duration = Duration::from_secs(3);
 pub const IDLE_LONGER: u32 = 5;
 /// Between two looks for a lock that another holds, and the longest after failures.
 pub const LEAD_PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+
+const _: () = assert!(OBJECT_ROW_KEY_MAX <= table::limits::KEY_MAX);

@@ -19,7 +19,6 @@ use crate::keys::{
     CURRENT, FILE, METADATA, REPLY, USAGE, number_key, object_key, read_number_key, read_reply_key,
     reply_key, text_key, trash_key,
 };
-use crate::limits::TABLE_KEY_MAX;
 use crate::list;
 use crate::once::{Came, Once};
 use crate::planted::{Bugs, Planted};
@@ -220,11 +219,6 @@ impl Range {
             return Ok(ChangeReply { stamp });
         }
         let key = object_key(CURRENT, change.target());
-        if key.len() > TABLE_KEY_MAX {
-            return Err(Error::Invalid {
-                message: "keys have 1,013 bytes at most, and one less for each NUL".to_owned(),
-            });
-        }
         let held = self.decisions.lock(&key).await;
         let seen = self.decisions.read(&key).await?;
         let old = match &seen.value {

@@ -14,6 +14,9 @@ struct Data {
     place_at: usize,
 }
 
+// What `Batch::add` says of keys.
+const _: () = assert!(KEY_MAX == 2304);
+
 /// Changes that are made all at once or not at all, in their order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Batch {
@@ -77,7 +80,7 @@ impl Batch {
 
     fn add(&mut self, op: Op<'_>) -> &mut Batch {
         if op.key.is_empty() || op.key.len() > KEY_MAX {
-            self.flaw = Some("a key has 1 to 1024 bytes");
+            self.flaw = Some("a key has 1 to 2304 bytes");
         } else if self.count as usize == BATCH_OPS_MAX
             || self.body.len() + op_len(op) > BATCH_BYTES_MAX
         {

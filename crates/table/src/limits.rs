@@ -4,8 +4,9 @@ use base::limits::APPEND_DATA_MAX;
 use base::{KIB, MIB};
 use runtime::Duration;
 
-/// Bytes of a key at most: two file-system names and a service's parts around them.
-pub const KEY_MAX: usize = 1024;
+/// Bytes of a key at most: an object's key of 1,024 bytes with each byte escaped to two, and 256 for
+/// a service's parts around it.
+pub const KEY_MAX: usize = 2304;
 /// Bytes of a value at most. Larger things are files of their own, named in a value.
 pub const VALUE_MAX: usize = 256 << 10;
 /// Operations of one batch at most: `link_many` of a large volume's files fits.
@@ -66,10 +67,16 @@ pub const FILTER_PROBES: u32 = 6;
 pub const FILE_BYTES_DEFAULT: u64 = 32 * MIB;
 /// Smallest and largest configured sorted file.
 pub const FILE_BYTES: (u64, u64) = (16 * KIB, 1024 * MIB);
-/// Sorted files of a table at most: 2 TiB of the default size. Each has 2 to 3 KiB of memory
+/// Sorted files of a table at most: 512 GiB of the default size. Each has 2 to 3 KiB of memory
 /// once it is read: about 40 partitions of 60 bytes, a name, the place of its chunks.
-pub const FILES_MAX: usize = 65_536;
-/// Bytes of a manifest's record at most: 65,536 files with two keys of 1 KiB each.
+pub const FILES_MAX: usize = 16_384;
+/// Sorted files of a table that is opened at most: the bound when keys had
+/// [`KEY_MAX_BEFORE`] bytes at most. A table with more than [`FILES_MAX`] gets no further ones.
+pub const FILES_READ_MAX: usize = 65_536;
+/// Bytes of a key at most when a table had [`FILES_READ_MAX`] files at most.
+pub const KEY_MAX_BEFORE: usize = 1024;
+/// Bytes of a manifest's record at most. A file takes two keys and 64 bytes: 16,384 files of keys
+/// of 2,304 bytes are 73 MiB, and 65,536 of keys of 1,024 bytes, as tables had before, 132 MiB.
 pub const EDIT_BYTES_MAX: usize = 160 << 20;
 /// Bytes of a manifest's edits at which it is rolled over, unless configured, and than four times
 /// what it began with: about 5,000 flushes. Reading as much takes an opening milliseconds.
@@ -108,6 +115,8 @@ const _: () = assert!(QUEUE_BYTES_MAX > BATCH_BYTES_MAX + BATCH_DATA_MAX);
 const _: () = assert!(RUNS_MERGE_MIN < RUNS_SLOW && RUNS_SLOW < RUNS_STOP);
 const _: () = assert!(BLOCK_RAW_MAX > BLOCK_BYTES.1 + KEY_MAX + VALUE_MAX);
 const _: () = assert!(EDIT_BYTES_MAX > FILES_MAX * (2 * KEY_MAX + 64));
+const _: () = assert!(EDIT_BYTES_MAX > FILES_READ_MAX * (2 * KEY_MAX_BEFORE + 64));
+const _: () = assert!(FILES_READ_MAX >= FILES_MAX && KEY_MAX >= KEY_MAX_BEFORE);
 
 /// Files that one batch link gives another name: as many look-ups of masters go at once.
 pub const LINK_BATCH: usize = 128;

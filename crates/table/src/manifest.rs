@@ -235,7 +235,8 @@ impl Manifest {
             let applied = layout.apply(change);
             applied.unwrap_or_else(|what| panic!("an edit breaks the layout: {what}"));
         }
-        if layout.files().count() > FILES_MAX {
+        let (files, before) = (layout.files().count(), self.layout.files().count());
+        if files > FILES_MAX.max(before) {
             let message =
                 format!("has more than {FILES_MAX} sorted files; open it with larger ones");
             return Err(Error::Invalid {

@@ -178,9 +178,10 @@ fn what_is_too_large_is_refused() {
         for n in 0..=(BATCH_BYTES_MAX / VALUE_MAX) as u8 {
             large.put(&[n], &vec![0; VALUE_MAX]);
         }
+        let key_bounds = format!("a key has 1 to {KEY_MAX} bytes");
         for (bad, says) in [
-            (Batch::new().put(b"", b"v"), "a key has"),
-            (Batch::new().put(&[1; KEY_MAX + 1], b"v"), "a key has"),
+            (Batch::new().put(b"", b"v"), key_bounds.as_str()),
+            (Batch::new().put(&[1; KEY_MAX + 1], b"v"), &key_bounds),
             (Batch::new().put(b"k", &vec![0; VALUE_MAX + 1]), "a value has"),
             (&mut large, "split it"),
         ] {
@@ -192,6 +193,38 @@ fn what_is_too_large_is_refused() {
         table.flush().await.unwrap();
         let got = table.get(&[1; KEY_MAX]).await.unwrap().unwrap();
         assert_eq!(got, vec![2; VALUE_MAX]);
+    });
+}
+
+/// Keys that differ in their last byte alone, so that blocks and indexes hold all of each.
+#[test]
+fn longest_keys_are_read_from_memory_from_files_and_after_an_opening() {
+    let world = World::new(9);
+    world.run(async {
+        let (_, env) = world.boot();
+        let key = |n: u8| [&[0; KEY_MAX - 1][..], &[n]].concat();
+        let check = async |table: &Table| {
+            let entries = table.scan(Range::all()).take(usize::MAX).await.unwrap();
+            assert!(
+                entries.iter().map(|entry| &entry.0).eq(&(0..200).map(key).collect::<Vec<_>>())
+            );
+            for n in 0..200 {
+                assert_eq!(table.get(&key(n)).await.unwrap(), Some(vec![n; 9]));
+                assert_eq!(table.get(&key(n)[1..]).await.unwrap(), None);
+            }
+        };
+        let options = Options { memtable_bytes: 4 << 20, ..small() };
+        let table = world.open(&env, options.clone()).await.unwrap();
+        for n in 0..200 {
+            table.put(&key(n), &[n; 9]).await.unwrap();
+        }
+        check(&table).await;
+        let table = world.open(&env, options).await.unwrap();
+        check(&table).await;
+        table.flush().await.unwrap();
+        table.compact().await.unwrap();
+        check(&table).await;
+        assert!(table.stats().files > 0);
     });
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use object_index::{Bugs, Planted, Service};
+use object_proto::limits::KEY_MAX;
 use object_proto::{
     Conditions, Error, Etag, Identity, ListRequest, Metadata, ObjectData, ObjectFacts, ObjectKey,
     Tags, Target, User, UserId,
@@ -230,6 +231,53 @@ fn keys_of_users_are_found() {
         let key = service.access_key("AK").await.unwrap().expect("it is there");
         assert_eq!((key.user, key.wrapped_secret, key.enabled), (user, vec![1, 2], true));
         assert_eq!(service.create_user(identity).await, Err(Error::NameTaken));
+    });
+}
+
+/// A row's key has two bytes for each NUL: no key of an object is longer there.
+#[test]
+fn longest_keys_are_put_read_listed_and_deleted() {
+    run(|world, service, env| async move {
+        let bucket = bucket(&service, "abc").await;
+        let keys = ["\0".repeat(KEY_MAX), "\0".repeat(KEY_MAX - 1) + "x", "ü".repeat(KEY_MAX / 2)];
+        let headers = BTreeMap::from([("x-amz-meta-long".to_owned(), "v".repeat(1000))]);
+        let target = |key: &String| {
+            let key = ObjectKey::new(key.as_str()).unwrap();
+            Target { bucket: bucket.id, key }
+        };
+        for (size, key) in [10, 5000, 600].into_iter().zip(&keys) {
+            let metadata = Metadata::new(headers.clone()).unwrap();
+            put(&service, &target(key), &vec![7; size], ObjectFacts { metadata, ..facts("1") })
+                .await;
+        }
+        let old = world.owners.borrow()[0].clone();
+        world.crash(&old);
+        world.take_over().await.expect("it opens");
+        for (size, key) in [10, 5000, 600].into_iter().zip(&keys) {
+            assert_eq!(read(&service, &target(key)).await, vec![7; size]);
+            let info = service.look(&target(key)).await.unwrap();
+            assert!(info.object.facts.metadata.get("x-amz-meta-long").is_some());
+        }
+        let mut ask = ListRequest {
+            bucket: bucket.id,
+            prefix: String::new(),
+            delimiter: String::new(),
+            after: String::new(),
+            limit: 1,
+        };
+        let mut seen = Vec::new();
+        loop {
+            let page = service.list(ask.clone()).await.unwrap();
+            seen.extend(page.entries.iter().map(|entry| entry.name().to_owned()));
+            let Some(next) = page.next else { break };
+            ask.after = next;
+        }
+        assert_eq!(seen, keys);
+        for key in &keys {
+            service.delete(target(key), Conditions::default()).await.unwrap();
+        }
+        env.sleep(std::time::Duration::from_secs(5)).await;
+        assert!(world.bodies().is_empty());
     });
 }
 

@@ -1,7 +1,7 @@
 //! Edits: what a manifest's records say.
 
 use super::DecodeError;
-use crate::limits::{FILES_MAX, KEY_MAX};
+use crate::limits::{FILES_READ_MAX, KEY_MAX};
 use crate::types::{FileNo, Seq};
 use codec::cursor::{Cursor, put_bytes, put_varint};
 
@@ -150,7 +150,7 @@ fn take_change(input: &mut Cursor<'_>) -> Option<Change> {
 fn take_run(input: &mut Cursor<'_>) -> Option<RunInfo> {
     let (first, last) = (Seq::new(input.varint()?), Seq::new(input.varint()?));
     let count = input.varint()?;
-    if first > last || first == Seq::ZERO || count > FILES_MAX as u64 {
+    if first > last || first == Seq::ZERO || count > FILES_READ_MAX as u64 {
         return None;
     }
     let mut files: Vec<FileInfo> = Vec::new();

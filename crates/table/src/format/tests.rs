@@ -281,6 +281,39 @@ proptest! {
     }
 }
 
+/// A manifest of a table with `count` files, whose keys have as many bytes as tables took when they
+/// had that many files.
+fn manifest_of(count: usize) -> Vec<u8> {
+    let key = |number: usize| {
+        let mut key = vec![0; limits::KEY_MAX_BEFORE];
+        key[..8].copy_from_slice(&(number as u64).to_be_bytes());
+        key
+    };
+    let files = (0..count).map(|number| FileInfo {
+        file: FileNo::new(2, number as u32),
+        len: 70_000,
+        top_at: 69_000,
+        versions: 900,
+        first_key: key(2 * number),
+        last_key: key(2 * number + 1),
+    });
+    let run = RunInfo { first: Seq::new(1), last: Seq::new(900), files: files.collect() };
+    let mut out = file_head(Content::Manifest, FileNo::manifest(3)).to_vec();
+    let changes = [Change::Owner { generation: 3 }, Change::AddRun(run)];
+    crate::manifest::encode_edit(3, 0, &changes, &mut out);
+    out
+}
+
+/// Tables had up to 65,536 files before keys became longer: they are opened.
+#[test]
+fn manifest_with_more_files_than_a_writer_adds_is_read() {
+    for count in [limits::FILES_MAX + 1, limits::FILES_READ_MAX] {
+        let layout = crate::manifest::decode(3, &manifest_of(count)).unwrap();
+        assert_eq!(layout.files().count(), count);
+    }
+    assert!(crate::manifest::decode(3, &manifest_of(limits::FILES_READ_MAX + 1)).is_err());
+}
+
 /// The page states the constants of the source.
 #[test]
 fn format_page_agrees_with_the_source() {
@@ -299,6 +332,8 @@ fn format_page_agrees_with_the_source() {
         format!("bodies of logs, {} bytes at most", limits::BATCH_BYTES_MAX),
         format!("bodies of manifests, {} bytes at most", limits::EDIT_BYTES_MAX),
         format!("key (bytes, 1 to {})", limits::KEY_MAX),
+        format!("Readers take {} files a run at most", limits::FILES_READ_MAX),
+        format!("none beyond {} to a table", limits::FILES_MAX),
         format!("bytes ({} at most)", limits::VALUE_MAX),
         format!("bytes of content, unpacked, {} at most", limits::BLOCK_RAW_MAX),
         format!("then bits: {} a key", limits::FILTER_BITS_PER_KEY),

@@ -3,6 +3,7 @@
 use std::ops::Bound;
 
 use runtime::Rng;
+use table::limits::KEY_MAX;
 use table::{Batch, Error, Range, Scan, Snapshot, Table};
 
 use super::data;
@@ -10,6 +11,11 @@ use super::oracle::{Node, Oracle, State};
 
 /// Keys: few, so that they meet; of all lengths, with bytes at both ends of the order.
 pub(super) fn key(rng: &mut Rng) -> Vec<u8> {
+    if rng.one_in(40) {
+        let mut long = vec![b'l'; KEY_MAX - rng.below(3) as usize];
+        *long.last_mut().expect("not empty") = rng.below(3) as u8;
+        return long;
+    }
     match rng.below(10) {
         0 => vec![u8::MAX; 1 + rng.below(4) as usize],
         1 => vec![1 + rng.below(3) as u8; 1 + rng.below(40) as usize],
@@ -155,20 +161,20 @@ impl Subject {
             },
             94..96 => self.table.flush().await.map_err(text),
             96 => self.table.compact().await.map_err(text),
-            97 => self.table.barrier().await.map_err(text),
+            97 => self.once_flushed(async || self.table.barrier().await).await,
             98 => {
                 self.snapshots.clear(); // They are the old owner's, whose files go.
                 let old = std::mem::replace(&mut self.table, open().await.map_err(text)?);
                 let late = old.put(b"row/late", b"").await;
-                if !matches!(late, Err(Error::Fenced { .. })) {
+                // An owner whose memory is full refuses before it asks the log.
+                if !matches!(late, Err(Error::Fenced { .. } | Error::Busy { .. })) {
                     return Err(format!("the previous owner got {late:?}"));
                 }
                 self.check_all().await
             }
             _ => {
                 self.snapshots.clear();
-                let reopened = self.table.clone().close().await;
-                reopened.map_err(text)?;
+                self.once_flushed(async || self.table.clone().close().await).await?;
                 self.table = open().await.map_err(text)?;
                 self.check_all().await
             }
@@ -182,15 +188,19 @@ impl Subject {
 
     async fn write_batch(&mut self, mut batch: Batch) -> Result<(), String> {
         let node = self.oracle.submit(self.table.stats().generation, self.node, &mut batch);
-        loop {
-            match self.table.write(&batch).await {
-                Ok(_) => break,
-                Err(Error::Busy { .. }) => self.table.flush().await.map_err(|e| e.to_string())?,
-                Err(error) => return Err(error.to_string()),
-            }
-        }
+        self.once_flushed(async || self.table.write(&batch).await).await?;
         self.node = node;
         Ok(())
+    }
+
+    /// Makes a call that appends to the log; again after a flush while memory is full.
+    async fn once_flushed<T>(&self, call: impl AsyncFn() -> Result<T, Error>) -> Result<T, String> {
+        loop {
+            match call().await {
+                Err(Error::Busy { .. }) => self.table.flush().await.map_err(|e| e.to_string())?,
+                done => return done.map_err(|error| error.to_string()),
+            }
+        }
     }
 
     async fn check_scan(
