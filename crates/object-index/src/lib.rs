@@ -19,6 +19,8 @@ mod key_locks;
 mod keys;
 pub mod limits;
 mod list;
+#[cfg(test)]
+mod list_tests;
 mod once;
 mod owner;
 mod paths;

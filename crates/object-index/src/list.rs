@@ -4,7 +4,7 @@ use std::ops::Bound;
 
 use object_proto::limits::LIST_MAX;
 use object_proto::{Error, ListPage, ListRequest, Listed};
-use table::{Range, Scan, Snapshot};
+use table::{Range, Snapshot};
 
 use crate::decisions::{damaged, of_table};
 use crate::keys::{CURRENT, above, key_prefix, read_object_key};
@@ -20,32 +20,26 @@ fn common_prefix<'a>(key: &'a str, ask: &ListRequest) -> Option<&'a str> {
     Some(&key[..ask.prefix.len() + at + ask.delimiter.len()])
 }
 
-/// The first row behind all that begins with `prefix`.
-fn behind(ask: &ListRequest, prefix: &str) -> Bound<Vec<u8>> {
-    Range::prefix(&key_prefix(CURRENT, ask.bucket, prefix)).upper
+/// The first key of a row behind all that begin with `prefix`.
+fn behind(ask: &ListRequest, prefix: &str) -> Vec<u8> {
+    match Range::prefix(&key_prefix(CURRENT, ask.bucket, prefix)).upper {
+        Bound::Excluded(key) => key,
+        _ => unreachable!("sections are below FF"),
+    }
 }
 
 /// Where a page begins: behind what `after` names, or would be shown as.
-fn start(ask: &ListRequest) -> Bound<Vec<u8>> {
-    let first = key_prefix(CURRENT, ask.bucket, &ask.prefix);
+fn start(ask: &ListRequest) -> Vec<u8> {
     if ask.after.as_bytes() < ask.prefix.as_bytes() {
-        return Bound::Included(first);
+        return key_prefix(CURRENT, ask.bucket, &ask.prefix);
     }
     if !ask.after.starts_with(&ask.prefix) {
         // Above all that begins with the prefix.
         return behind(ask, &ask.prefix);
     }
     match common_prefix(&ask.after, ask) {
-        Some(prefix) => as_lower(behind(ask, prefix)),
-        None => Bound::Included(above(CURRENT, ask.bucket, &ask.after)),
-    }
-}
-
-/// The upper bound of one scan as the lower bound of the next.
-fn as_lower(bound: Bound<Vec<u8>>) -> Bound<Vec<u8>> {
-    match bound {
-        Bound::Excluded(key) => Bound::Included(key),
-        other => other,
+        Some(prefix) => behind(ask, prefix),
+        None => above(CURRENT, ask.bucket, &ask.after),
     }
 }
 
@@ -56,10 +50,7 @@ pub(crate) async fn page(rows: Snapshot, ask: &ListRequest) -> Result<ListPage, 
     if limit == 0 {
         return Ok(page);
     }
-    let upper = behind(ask, &ask.prefix);
-    let scan_from =
-        |lower| -> Scan { rows.scan(Range { lower, upper: upper.clone(), reverse: false }) };
-    let mut scan = scan_from(as_lower(start(ask)));
+    let mut scan = rows.scan(Range::between(&start(ask), &behind(ask, &ask.prefix)));
     while let Some((key, value)) = scan.next().await.map_err(of_table)? {
         let target = read_object_key(&key).ok_or_else(|| damaged("a key of the range"))?;
         if page.entries.len() == limit {
@@ -67,7 +58,7 @@ pub(crate) async fn page(rows: Snapshot, ask: &ListRequest) -> Result<ListPage, 
             break;
         }
         if let Some(prefix) = common_prefix(target.key.as_str(), ask) {
-            scan = scan_from(as_lower(behind(ask, prefix)));
+            scan.seek(&behind(ask, prefix)).await.map_err(of_table)?;
             page.entries.push(Listed::Prefix(prefix.to_owned()));
             continue;
         }

@@ -124,6 +124,97 @@ impl RunCursor {
         self.back().await
     }
 
+    /// Goes forward to the first key at or above `key`, through blocks that it has; stays when it is
+    /// there or above.
+    pub(crate) async fn seek_ahead(&mut self, key: &[u8]) -> Result<(), Error> {
+        let Some(place) = &mut self.place else { return Ok(()) };
+        if self.key.as_slice() >= key {
+            return Ok(());
+        }
+        let entry = place.data.lower_bound(key);
+        if entry < place.data.len() {
+            place.entry = entry;
+            self.note_key();
+            return Ok(());
+        }
+        let (before, block) = (place.block, place.partition.index.lower_bound(key));
+        if block == place.partition.index.len() {
+            self.end_read_ahead();
+            return self.seek(key).await;
+        }
+        match block.checked_sub(before + 1) {
+            None => return Err(self.damaged_index()),
+            Some(skipped) if skipped > 0 && skipped >= self.ahead.len() => {
+                self.end_read_ahead();
+                self.enter_block(block).await?;
+            }
+            Some(skipped) => {
+                self.ahead.drain(..skipped);
+                place.block = block - 1;
+                self.next_block().await?;
+            }
+        }
+        let place = self.place.as_mut().expect("the partition has that block");
+        place.entry = place.data.lower_bound(key);
+        if place.entry == place.data.len() {
+            return Err(self.damaged_index());
+        }
+        self.note_key();
+        Ok(())
+    }
+
+    /// Goes back to the last key at or below `key`, through blocks that it has; stays when it is
+    /// there or below.
+    pub(crate) async fn seek_behind(&mut self, key: &[u8]) -> Result<(), Error> {
+        let Some(place) = &mut self.place else { return Ok(()) };
+        if self.key.as_slice() <= key {
+            return Ok(());
+        }
+        if let Some(entry) = place.data.last_at_or_below(key) {
+            place.entry = entry;
+            self.note_key();
+            return Ok(());
+        }
+        // All blocks before this one end below `key`.
+        let block = place.partition.index.lower_bound(key);
+        if block == 0 {
+            // It may be in a partition before.
+            return self.seek_back(key, true).await;
+        }
+        if block < place.block {
+            self.end_read_ahead();
+            self.enter_block(block).await?;
+        }
+        let place = self.place.as_mut().expect("the partition has that block");
+        match place.data.last_at_or_below(key) {
+            Some(entry) => place.entry = entry,
+            None => self.block_before().await?,
+        }
+        self.note_key();
+        Ok(())
+    }
+
+    /// Reads another block of the partition; the caller sets the entry.
+    async fn enter_block(&mut self, block: usize) -> Result<(), Error> {
+        let place = self.place.as_mut().expect("the caller has looked");
+        let file = &self.run.files[place.file];
+        place.data = file.data(&place.opened, &place.partition, block, self.fill).await?;
+        place.block = block;
+        Ok(())
+    }
+
+    fn damaged_index(&self) -> Error {
+        let place = self.place.as_ref().expect("the caller has looked");
+        let file = &self.run.files[place.file];
+        file.damaged("an index block has another last key than its block", file.info.top_at)
+    }
+
+    /// The blocks to come are not the next ones: reading ahead begins anew.
+    fn end_read_ahead(&mut self) {
+        self.ahead.clear();
+        self.window = if self.fill { 0 } else { MERGE_READ_BYTES };
+    }
+
     /// Goes to the first key.
     pub(crate) async fn first(&mut self) -> Result<(), Error> {
         self.place = None;

@@ -97,6 +97,31 @@ impl Scan {
         }
     }
 
+    /// Skips the entries before `key`: the next one is the first at or behind it in the scan's order,
+    /// so at or below it when the scan goes from the last key to the first. Nothing changes when the
+    /// scan is at `key` or has passed it. What of the way has been read is not read again.
+    pub async fn seek(&mut self, key: &[u8]) -> Result<(), Error> {
+        if !self.started {
+            self.range.begin_at(key);
+            if is_empty(bound(&self.range.lower), bound(&self.range.upper)) {
+                self.sources.clear();
+            }
+            return Ok(());
+        }
+        if !self.range.reaches(key) {
+            self.sources.clear();
+            return Ok(());
+        }
+        let range = &self.range;
+        match try_join_all(self.sources.iter_mut().map(|source| source.seek(key, range))).await {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                self.sources.clear();
+                Err(self.pin.explain(error).await)
+            }
+        }
+    }
+
     /// Up to `limit` of the next entries.
     pub async fn take(&mut self, limit: usize) -> Result<Vec<Entry>, Error> {
         let mut entries = Vec::new();
@@ -152,6 +177,24 @@ fn bound(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
 }
 
 impl Range {
+    /// Leaves out the keys before `key` in the range's order.
+    fn begin_at(&mut self, key: &[u8]) {
+        let begin = if self.reverse { &mut self.upper } else { &mut self.lower };
+        let inside = match begin {
+            Bound::Unbounded => true,
+            Bound::Included(first) | Bound::Excluded(first) if self.reverse => key < &first[..],
+            Bound::Included(first) | Bound::Excluded(first) => key > &first[..],
+        };
+        if inside {
+            *begin = Bound::Included(key.to_vec());
+        }
+    }
+
+    /// True when a key is before another one in the range's order.
+    fn is_before(&self, key: &[u8], other: &[u8]) -> bool {
+        if self.reverse { key > other } else { key < other }
+    }
+
     /// True when a key, met in the range's order, is not behind its end.
     fn reaches(&self, key: &[u8]) -> bool {
         if self.reverse {
@@ -211,6 +254,23 @@ impl Source {
                     Ok(())
                 }
             },
+        }
+    }
+
+    /// Goes on to the first key at or behind `to`, which the range reaches.
+    async fn seek(&mut self, to: &[u8], range: &Range) -> Result<(), Error> {
+        match self {
+            Source::Memory { table, key } => {
+                if key.as_deref().is_some_and(|at| range.is_before(at, to)) {
+                    *key = match range.reverse {
+                        true => table.next_key(bound(&range.lower), Bound::Included(to), true),
+                        false => table.next_key(Bound::Included(to), bound(&range.upper), false),
+                    };
+                }
+                Ok(())
+            }
+            Source::Run(cursor) if range.reverse => cursor.seek_behind(to).await,
+            Source::Run(cursor) => cursor.seek_ahead(to).await,
         }
     }
 

@@ -6,5 +6,6 @@ mod crash;
 mod damage;
 mod owners;
 mod race;
+mod seek;
 mod support;
 mod view;

@@ -293,6 +293,15 @@ impl Block {
         low
     }
 
+    /// The last key at or below `key`.
+    pub(crate) fn last_at_or_below(&self, key: &[u8]) -> Option<usize> {
+        let index = self.lower_bound(key);
+        if index < self.count && self.compare(index, key) == Ordering::Equal {
+            return Some(index);
+        }
+        index.checked_sub(1)
+    }
+
     /// The place of `key`.
     pub(crate) fn find(&self, key: &[u8]) -> Option<usize> {
         let index = self.lower_bound(key);
@@ -340,10 +349,13 @@ mod tests {
             for n in 0..200 {
                 assert_eq!(block.find(&key(n)).is_some(), n % 2 == 0);
                 assert_eq!(block.lower_bound(&key(n)), (n as usize).div_ceil(2));
+                assert_eq!(block.last_at_or_below(&key(n)), Some(n as usize / 2));
             }
             assert_eq!(block.lower_bound(b"a"), 0);
             assert_eq!(block.lower_bound(b"shared/"), 0);
             assert_eq!(block.lower_bound(b"z"), 100);
+            assert_eq!(block.last_at_or_below(b"shared/"), None);
+            assert_eq!(block.last_at_or_below(b"z"), Some(99));
             assert_eq!(block.key(3), key(6));
             assert_eq!(block.visible(3, Seq::new(899)), Some((Seq::new(106), Some(&b"v"[..]))));
             assert_eq!(block.visible(3, Seq::new(900)), Some((Seq::new(900), None)));

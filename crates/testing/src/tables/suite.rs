@@ -1,5 +1,6 @@
 //! The conformance suite: random operations on a table against a map.
 
+use std::fmt::Write;
 use std::ops::Bound;
 
 use runtime::Rng;
@@ -84,6 +85,28 @@ pub(super) fn batch(rng: &mut Rng, takes_data: bool) -> Batch {
     batch
 }
 
+/// A key to seek in a scan of `all` that is at `next`.
+fn sought(all: &[(Vec<u8>, Vec<u8>)], next: usize, rng: &mut Rng) -> Vec<u8> {
+    if all.is_empty() || rng.one_in(4) {
+        return key(rng);
+    }
+    // A little ahead in most cases, so that the scan does not end at once.
+    let last = all.len() as u64 - 1;
+    let index = match rng.below(4) {
+        0 => rng.below(last + 1),
+        _ => (next as u64 + rng.below(12)).min(last),
+    };
+    let mut to = all[index as usize].0.clone();
+    match rng.below(4) {
+        0 => to.push(0),
+        1 => {
+            to.pop();
+        }
+        _ => {}
+    }
+    to
+}
+
 struct Subject {
     table: Table,
     oracle: Oracle,
@@ -137,7 +160,10 @@ impl Subject {
             70..82 => {
                 let range = range(rng);
                 let scan = self.table.scan(range.clone());
-                self.check_scan(self.node, range, scan, rng).await
+                match rng.one_in(2) {
+                    true => self.check_scan(self.node, range, scan, rng).await,
+                    false => self.check_seeks(self.node, range, scan, rng).await,
+                }
             }
             82..87 => {
                 self.snapshots.push((self.node, self.table.snapshot()));
@@ -150,7 +176,8 @@ impl Subject {
             87..93 => {
                 let Some((node, snapshot)) = self.snapshots.last().cloned() else { return Ok(()) };
                 let range = range(rng);
-                self.check_scan(node, range.clone(), snapshot.scan(range), rng).await?;
+                self.check_scan(node, range.clone(), snapshot.scan(range.clone()), rng).await?;
+                self.check_seeks(node, range.clone(), snapshot.scan(range), rng).await?;
                 let key = key(rng);
                 let value = snapshot.get(&key).await.map_err(text)?;
                 self.oracle.compare_value(node, &key, value.as_deref())
@@ -233,6 +260,48 @@ impl Subject {
             }
             Err(format!("{range:?}: the first {limit} entries are not these"))
         })
+    }
+
+    /// A scan that now and then seeks a key: one that is there, one beside it, any, or one that it
+    /// has passed.
+    async fn check_seeks(
+        &self,
+        node: Node,
+        range: Range,
+        mut scan: Scan,
+        rng: &mut Rng,
+    ) -> Result<(), String> {
+        let mut all: Vec<(Vec<u8>, Vec<u8>)> = self.oracle.with_state(node, |state| {
+            let within = state.iter().filter(|(key, _)| has(&range, key));
+            within.map(|(key, value)| (key.clone(), value.clone())).collect()
+        });
+        if range.reverse {
+            all.reverse();
+        }
+        let mut next = 0;
+        let mut done = String::new();
+        for _ in 0..rng.between(2, 30) {
+            if rng.one_in(2) {
+                let to = sought(&all, next, rng);
+                scan.seek(&to).await.map_err(|error| error.to_string())?;
+                let before = |key: &[u8]| match range.reverse {
+                    true => key > to.as_slice(),
+                    false => key < to.as_slice(),
+                };
+                next = next.max(all.partition_point(|(key, _)| before(key)));
+                write!(done, " seek {to:?};").expect("a text");
+            }
+            let limit = rng.below(6) as usize;
+            let entries = scan.take(limit).await.map_err(|error| error.to_string())?;
+            let wanted = &all[next..all.len().min(next + limit)];
+            write!(done, " take {limit};").expect("a text");
+            if entries != wanted {
+                let what = format!("{entries:?} instead of {wanted:?}");
+                return Err(format!("{range:?} at node {node}:{done} shows {what}"));
+            }
+            next += entries.len();
+        }
+        Ok(())
     }
 
     async fn check_all(&self) -> Result<(), String> {
