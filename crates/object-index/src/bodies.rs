@@ -118,20 +118,26 @@ pub(crate) struct BodyReader {
     body: Body,
     file: FileName,
     source: Rc<dyn Source>,
+    /// Where the first piece begins.
+    base: u64,
     size: u64,
     bugs: Bugs,
 }
 
+/// Opens a file of bodies.
+pub(crate) async fn open(store: &dyn Store, file: &FileName) -> Result<Rc<dyn Source>, Error> {
+    store.open(file.as_str()).await.map_err(|fault| of_store(fault, file))
+}
+
 impl BodyReader {
-    /// Opens the file of a body of `size` bytes.
-    pub(crate) async fn open(
-        store: &dyn Store,
-        file: &FileName,
+    /// A body of `size` bytes in a file, where its first piece begins at `base`.
+    pub(crate) fn new(
+        source: Rc<dyn Source>,
+        (file, base): (&FileName, u64),
         (body, size): (Body, u64),
         bugs: Bugs,
-    ) -> Result<BodyReader, Error> {
-        let source = store.open(file.as_str()).await.map_err(|fault| of_store(fault, file))?;
-        Ok(BodyReader { body, file: file.clone(), source, size, bugs })
+    ) -> BodyReader {
+        BodyReader { body, file: file.clone(), source, base, size, bugs }
     }
 
     /// Bytes of the body: `len` of them, fewer only at its end.
@@ -153,7 +159,7 @@ impl BodyReader {
 
     /// Bytes `from..to` of a piece.
     async fn read_in(&self, piece: u64, from: usize, to: usize) -> Result<Vec<u8>, Error> {
-        let (place, head_len) = (self.body.place(piece), self.body.head_len());
+        let (place, head_len) = (self.base + self.body.place(piece), self.body.head_len());
         let offset = piece * PIECE_BYTES as u64;
         let len = (self.size - offset).min(PIECE_BYTES as u64) as usize;
         if (from, to) != (0, len) {
@@ -173,7 +179,11 @@ impl BodyReader {
     }
 
     async fn read_exact(&self, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
-        let bytes = self.source.read_at(offset, len).await;
+        // A log may be open; a file of a body is sealed before a row names it.
+        let bytes = match self.base {
+            0 => self.source.read_at(offset, len).await,
+            _ => self.source.read_written(offset, len).await,
+        };
         let bytes = bytes.map_err(|fault| of_store(fault, &self.file))?;
         match bytes.len() == len {
             true => Ok(bytes),

@@ -1,22 +1,27 @@
-//! Removal of what is of no use any more: files in the trash (`object-protocols.md` 10.3 and 10.4), and
-//! what silent sessions left (5.5).
+//! Removal of what is of no use any more: logs whose data is dead for the greater part, once the rest is
+//! moved (`object-protocols.md` 10.1 and 10.2), files in the trash (10.3 and 10.4), and what silent
+//! sessions left (5.5).
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use base::Kind;
 use object_proto::{Error, FileName, ObjectData, SessionId};
 use runtime::Duration;
-use table::{Range as Rows, Store};
+use table::{KeptLog, Place, Range as Rows, Store};
 
 use crate::catalog::Catalog;
-use crate::decisions::{damaged, of_table, unix_us};
+use crate::decisions::{Basis, damaged, of_table, unix_us};
 use crate::keys::{
-    CURRENT, FILE, TRASH, number_key, object_key, read_trash_key, session_files, text_key,
-    trash_key,
+    CURRENT, FILE, LOG, TRASH, number_key, object_key, read_object_key, read_trash_key,
+    session_files, text_key, trash_key,
 };
-use crate::limits::COLLECT_ROWS;
+use crate::limits::{COLLECT_ROWS, MOVED_BYTES};
+use crate::piece::Body;
+use crate::planted::Planted;
 use crate::range::Range;
-use crate::row::{FileRow, ObjectRow};
+use crate::row::{FileRow, InLog, LogRow, ObjectRow};
 
 /// What a pass needs.
 pub(crate) struct Collector {
@@ -25,6 +30,8 @@ pub(crate) struct Collector {
     pub(crate) store: Rc<dyn Store>,
     /// Files stay in the trash for this long.
     pub(crate) trash_age: Duration,
+    /// Logs with live data that cannot be read: they stay.
+    pub(crate) damaged_logs: RefCell<BTreeSet<u64>>,
 }
 
 impl Collector {
@@ -40,7 +47,149 @@ impl Collector {
         for session in self.range.sessions.closed() {
             result = result.and(self.sweep(session).await);
         }
-        result.and(self.empty_trash().await)
+        result = result.and(self.empty_trash().await).and(self.save_counts());
+        for log in self.range.decisions.table.data_logs() {
+            result = result.and(self.collect_log(&log).await);
+        }
+        result.and(self.drop_logs().await)
+    }
+
+    /// Moves what is alive in a log of which half is dead, and has it go.
+    async fn collect_log(&self, log: &KeptLog) -> Result<(), Error> {
+        let range = &self.range;
+        range.check_sweep()?;
+        if range.decisions.logs.row(log.log).recount {
+            self.count(log).await?;
+        }
+        let row = range.decisions.logs.row(log.log);
+        let is_damaged = self.damaged_logs.borrow().contains(&log.log);
+        if 2 * row.dead < log.data || row.trash_us.is_some() || is_damaged {
+            return Ok(());
+        }
+        let (mut from, mut moved) = (Some(0), Moved::default());
+        while let Some(at) = from.filter(|_| !range.has_bug(Planted::CountOnly)) {
+            let page = range.decisions.table.read_log(log.log, at).await.map_err(of_table)?;
+            let Some(page) = page else { return Ok(()) };
+            for (key, value) in page.changes {
+                if let (Some(&CURRENT), Some(value)) = (key.first(), value) {
+                    self.move_out(log, (&key, &value), &mut moved).await?;
+                }
+            }
+            from = page.next;
+        }
+        range.decisions.settled(moved.basis).await?;
+        if self.damaged_logs.borrow().contains(&log.log) {
+            return Ok(());
+        }
+        // No object names it any more, and none ever will: places are given in the log that is written.
+        let row = range.decisions.logs.row(log.log);
+        let trashed = LogRow { trash_us: Some(unix_us(&range.env)), ..row };
+        let basis = range.decisions.put_log(log.log, trashed)?;
+        range.decisions.settled(basis).await?;
+        range.env.mark("object: a log is collected");
+        Ok(())
+    }
+
+    /// Puts the counts that changed without a row into the table.
+    fn save_counts(&self) -> Result<(), Error> {
+        let decisions = &self.range.decisions;
+        while let Some(log) = decisions.logs.first_changed() {
+            decisions.put_log(log, decisions.logs.row(log))?;
+        }
+        Ok(())
+    }
+
+    /// Counts what is dead in a log.
+    async fn count(&self, log: &KeptLog) -> Result<(), Error> {
+        let decisions = &self.range.decisions;
+        let before = decisions.logs.row(log.log).dead;
+        let (mut from, mut live) = (Some(0), 0);
+        while let Some(at) = from {
+            let page = decisions.table.read_log(log.log, at).await.map_err(of_table)?;
+            let Some(page) = page else { return Ok(()) };
+            for (key, value) in page.changes {
+                if let (Some(&CURRENT), Some(value)) = (key.first(), value)
+                    && let Some(logged) = Logged::read(&key, &value)?
+                    && decisions.durable(&key).await?.as_ref() == Some(&value)
+                {
+                    live += logged.len() as u64;
+                }
+            }
+            from = page.next;
+        }
+        let row = decisions.logs.row(log.log);
+        // What died meanwhile may count twice; then a pass comes early.
+        let dead = log.data.saturating_sub(live) + (row.dead - before);
+        decisions.put_log(log.log, LogRow { dead, recount: false, ..row })?;
+        self.range.env.mark("object: a log is counted");
+        Ok(())
+    }
+
+    /// Writes the data of a change that a log has into the present one, if an object has it still.
+    async fn move_out(
+        &self,
+        log: &KeptLog,
+        (key, value): (&[u8], &[u8]),
+        moved: &mut Moved,
+    ) -> Result<(), Error> {
+        let range = &self.range;
+        let Some(known) = Logged::read(key, value)? else { return Ok(()) };
+        // Most are dead: looked at without the key's lock first.
+        let is_live = |now: &Option<Vec<u8>>| now.as_deref() == Some(value);
+        if !is_live(&range.decisions.durable(key).await?) {
+            return Ok(());
+        }
+        let piece = match range.decisions.table.read_data(known.place, known.len()).await {
+            Ok(piece) => Some(piece).filter(|piece| known.body.is_whole(piece)),
+            Err(table::Error::Corrupt { .. } | table::Error::Missing { .. }) => None,
+            Err(error) => return Err(of_table(error)),
+        };
+        let target = &known.body.target;
+        let Some(piece) = piece else {
+            tracing::error!(log = log.name, %target, "the data of an object is damaged: its log stays");
+            self.damaged_logs.borrow_mut().insert(log.log);
+            return Ok(());
+        };
+        let held = range.decisions.lock(key).await;
+        let seen = range.decisions.read(key).await?;
+        if !is_live(&seen.value) && !range.has_bug(Planted::BlindMove) {
+            range.env.mark("object: replaced while it was moved");
+            return Ok(());
+        }
+        let (mut buried, piece) = (None, Rc::new(piece));
+        let (_, basis) = range.decisions.submit(|batch, _| {
+            batch.put_with_data(key, value, value.len() - Place::BYTES, piece);
+            buried = range.bury(batch, target, (&known.row, seen.basis));
+        })?;
+        range.buried(buried);
+        drop(held);
+        range.env.mark("object: moved out of a log");
+        moved.basis = basis;
+        moved.bytes += known.len();
+        if moved.bytes >= MOVED_BYTES {
+            moved.bytes = 0;
+            range.decisions.settled(basis).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes the logs that were of no use for long enough.
+    async fn drop_logs(&self) -> Result<(), Error> {
+        let (range, age) = (&self.range, self.trash_age.as_micros() as u64);
+        let until = unix_us(&range.env).saturating_sub(age);
+        for (log, row) in range.decisions.logs.all() {
+            if row.trash_us.is_none_or(|since| since >= until) {
+                continue;
+            }
+            range.decisions.table.release_log(log).await.map_err(of_table)?;
+            range.decisions.logs.forget(log);
+            let (_, basis) = range.decisions.submit(|batch, _| {
+                batch.delete(&number_key(LOG, log));
+            })?;
+            range.decisions.settled(basis).await?;
+            range.env.mark("object: a log is dropped");
+        }
+        Ok(())
     }
 
     /// Removes the files of a closed session that were not committed, and its answers.
@@ -131,6 +280,38 @@ impl Collector {
         let current = current.ok_or_else(|| damaged(&format!("the row of {}", row.target)))?;
         Ok(matches!(&current.info.object.data, ObjectData::File(name) if name == file))
     }
+}
+
+/// An object's row as a log has it, with data there.
+struct Logged {
+    row: ObjectRow,
+    body: Body,
+    place: Place,
+}
+
+impl Logged {
+    /// Reads a change of a log; none if it brought no data.
+    fn read(key: &[u8], value: &[u8]) -> Result<Option<Logged>, Error> {
+        let row = ObjectRow::decode(value).ok_or_else(|| damaged("a row in a log"))?;
+        let Some(InLog::At(place)) = row.log else { return Ok(None) };
+        let target = read_object_key(key).ok_or_else(|| damaged("a key in a log"))?;
+        let body = Body { data_id: row.info.object.data_id, target };
+        Ok(Some(Logged { row, body, place }))
+    }
+
+    /// Bytes of its piece.
+    fn len(&self) -> usize {
+        self.body.head_len() + self.row.info.object.size as usize
+    }
+}
+
+/// What was moved out of a log.
+#[derive(Default)]
+struct Moved {
+    /// The last batch.
+    basis: Basis,
+    /// Bytes that may not be durable.
+    bytes: usize,
 }
 
 fn of_fault(fault: base::Fault) -> Error {

@@ -16,13 +16,21 @@ use runtime::{Class, Env};
 use table::{Batch, Range, Snapshot, Table};
 
 use crate::key_locks::{KeyGuard, KeyLocks};
-use crate::keys::STAMP;
+use crate::keys::{LOG, STAMP, number_key};
+use crate::logs::Logs;
 use crate::planted::{Bugs, Planted};
-use crate::row::{decode_stamp, encode_stamp};
+use crate::row::{LogRow, decode_stamp, encode_stamp};
 
 /// A batch of the instance, by its number; 0 is what was durable before all of them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) struct Basis(u64);
+
+impl Basis {
+    /// Its number.
+    pub(crate) fn batch(self) -> u64 {
+        self.0
+    }
+}
 
 /// A row as a decision sees it.
 pub(crate) struct Seen {
@@ -45,7 +53,9 @@ struct State {
 /// Decisions on one table.
 pub(crate) struct Decisions {
     env: Env,
-    table: Table,
+    pub(crate) table: Table,
+    /// Data in the table's logs.
+    pub(crate) logs: Logs,
     locks: KeyLocks,
     state: RefCell<State>,
     /// The last batch that is durable, and all before it.
@@ -95,6 +105,7 @@ impl Decisions {
         Ok(Rc::new(Decisions {
             env: env.clone(),
             table,
+            logs: Logs::default(),
             locks: KeyLocks::default(),
             state: RefCell::new(state),
             durable: Cell::new(0),
@@ -152,7 +163,7 @@ impl Decisions {
         let mut batch = Batch::new();
         fill(&mut batch, stamp);
         batch.put(&[STAMP], &encode_stamp(stamp));
-        let outcome = self.table.submit(&batch).map_err(of_table)?;
+        let outcome = self.table.submit_placed(&batch).map_err(of_table)?;
         let number = {
             let state = &mut *self.state.borrow_mut();
             state.submitted += 1;
@@ -166,11 +177,23 @@ impl Decisions {
         let decisions = self.clone();
         self.env.spawn(Class::Foreground, "object: batch", async move {
             match outcome.await {
-                Ok(_) => decisions.settle(number),
+                Ok(written) => {
+                    decisions.logs.placed(number, &written.places);
+                    decisions.settle(number);
+                }
                 Err(error) => decisions.end(error.to_string()),
             }
         });
         Ok((stamp, Basis(number)))
+    }
+
+    /// Submits the row of a log.
+    pub(crate) fn put_log(self: &Rc<Self>, log: u64, row: LogRow) -> Result<Basis, Error> {
+        let (_, basis) = self.submit(|batch, _| {
+            batch.put(&number_key(LOG, log), &row.encode());
+        })?;
+        self.logs.known(log, row);
+        Ok(basis)
     }
 
     /// All batches up to this one are durable.

@@ -11,8 +11,8 @@ use crate::keys::{
 };
 use crate::piece::Body;
 use crate::row::{
-    BucketRow, FileRow, KeyRow, ObjectRow, Usage, decode_metadata, decode_session, decode_stamp,
-    decode_user, encode_metadata, encode_session, encode_stamp,
+    BucketRow, FileRow, InLog, KeyRow, LogRow, ObjectRow, Usage, decode_metadata, decode_session,
+    decode_stamp, decode_user, encode_metadata, encode_session, encode_stamp,
 };
 
 /// A key of a range's table.
@@ -36,13 +36,14 @@ pub fn fuzz_object_key(bytes: &[u8]) {
 /// A value of a row: the first byte says of which.
 pub fn fuzz_object_row(bytes: &[u8]) {
     let Some((&kind, value)) = bytes.split_first() else { return };
-    match kind % 9 {
+    match kind % 10 {
         0 => {
             if let Some(row) = ObjectRow::decode(value) {
                 // What metadata a row has apart, it does not say.
                 let again = ObjectRow::encode(row.info.stamp, &row.info.object);
                 let again = ObjectRow::decode(&again.0);
-                assert!(ObjectRow::holds(&row.info.object));
+                let unplaced = row.log == Some(InLog::Unplaced);
+                assert!(unplaced || ObjectRow::holds(&row.info.object));
                 assert!(row.metadata_apart || again == Some(row));
             }
         }
@@ -82,7 +83,12 @@ pub fn fuzz_object_row(bytes: &[u8]) {
                 assert_eq!(encode_session(closed), value);
             }
         }
-        _ => drop(decode_user("id", value)),
+        8 => drop(decode_user("id", value)),
+        _ => {
+            if let Some(row) = LogRow::decode(value) {
+                assert_eq!(row.encode(), value);
+            }
+        }
     }
 }
 
@@ -120,6 +126,13 @@ pub(crate) fn corpus() -> Vec<Seed> {
         data_id: DataId::new(7),
         target: Target { key: ObjectKey::new("a/b").expect("a key"), ..target.clone() },
     };
+    let logged = {
+        let mut info = crate::row_tests::info(9, 10, true);
+        let file = FileName::new("log-00000007-00000009");
+        info.object.data = object_proto::ObjectData::Logged { file, offset: 77 };
+        ObjectRow::encode(info.stamp, &info.object).0
+    };
+    let log = LogRow { dead: 1 << 27, trash_us: Some(7), recount: true };
     let made_by = (SessionId::new(1), 2);
     let owner = object_proto::UserId::new("me");
     let name = object_proto::BucketName::new("bucket").expect("a name");
@@ -131,6 +144,8 @@ pub(crate) fn corpus() -> Vec<Seed> {
         ("key-reply", fuzz_object_key, reply_key(SessionId::new(7), 9)),
         ("key-trash", fuzz_object_key, trash_key(5, &FileName::new("body-1-2"))),
         ("row-inline", fuzz_object_row, row(0, object(10, true).0)),
+        ("row-logged", fuzz_object_row, row(0, logged)),
+        ("row-log", fuzz_object_row, row(9, log.encode())),
         ("row-file", fuzz_object_row, row(0, object(10, false).0)),
         ("row-apart", fuzz_object_row, row(0, object(2000, false).0)),
         ("row-metadata", fuzz_object_row, row(1, object(2000, false).1)),

@@ -19,6 +19,8 @@ pub const USAGE: u8 = b'q';
 pub const STAMP: u8 = b's';
 /// Files that are of no use any more, by the time since when.
 pub const TRASH: u8 = b't';
+/// Logs that have data no object names.
+pub const LOG: u8 = b'd';
 /// Buckets, by name; in the catalog.
 pub const BUCKET: u8 = b'B';
 /// Users, by ID; in the catalog.

@@ -21,6 +21,7 @@ pub mod limits;
 mod list;
 #[cfg(test)]
 mod list_tests;
+mod logs;
 mod once;
 mod owner;
 mod paths;
@@ -39,5 +40,5 @@ pub use ground::{Files, Lease, Owners};
 pub use owner::{ClientFiles, Config, Owner, Rule};
 pub use paths::{CATALOG_DIR, LOCK, RANGE_DIR};
 pub use planted::{Bugs, Planted};
-pub use service::{BodyContent, BodyUpload, Service};
+pub use service::{BodyContent, BodyUpload, Service, ServiceOptions};
 pub use threads::ServiceHandle;

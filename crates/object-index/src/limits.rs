@@ -1,14 +1,22 @@
 //! Bounds of the object index, with reason and arithmetic.
 
-use object_proto::limits::{KEY_MAX, PIECE_BYTES};
+use object_proto::limits::{KEY_MAX, PIECE_BYTES, SMALL_MAX};
 use runtime::Duration;
 
 /// Bytes of the key of an object's row at most: a section, a bucket's ID of 8 bytes, the object's key
 /// with two bytes for each NUL, an end of 2 bytes (`object-protocols.md` 2.2).
 pub const OBJECT_ROW_KEY_MAX: usize = 1 + 8 + 2 * KEY_MAX + 2;
 
+/// Bytes at which a log of the range ends: a takeover replays one, past its data.
+pub const LOG_BYTES: u64 = 256 << 20;
+/// Opened logs that a gateway keeps: about what 64 GiB of small objects have.
+pub const OPENED_LOGS_MAX: usize = 256;
+/// Bytes of pieces that a pass moves before it waits until they are durable.
+pub const MOVED_BYTES: usize = 1 << 20;
+
 /// Pieces of a body whose appends are in flight at most: 4 MiB of a body in memory.
 pub const PIECES_INFLIGHT_MAX: usize = 4;
+
 /// Bytes of a body that one read takes at most.
 pub const READ_MAX: usize = 8 * PIECE_BYTES;
 
@@ -50,3 +58,5 @@ pub const IDLE_LONGER: u32 = 5;
 pub const LEAD_PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
 const _: () = assert!(OBJECT_ROW_KEY_MAX <= table::limits::KEY_MAX);
+
+const _: () = assert!(SMALL_MAX < PIECE_BYTES && SMALL_MAX + 4096 <= table::limits::BATCH_DATA_MAX);

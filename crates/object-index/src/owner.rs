@@ -23,7 +23,9 @@ use crate::catalog::{Catalog, CatalogRows};
 use crate::collect::Collector;
 use crate::decisions::Decisions;
 use crate::ground::{Files, Lease};
-use crate::limits::{COLLECT_INTERVAL, IDLE_AFTER, IDLE_LONGER, LEAD_PAUSE, LOCK_TTL, TRASH_AGE};
+use crate::limits::{
+    COLLECT_INTERVAL, IDLE_AFTER, IDLE_LONGER, LEAD_PAUSE, LOCK_TTL, LOG_BYTES, TRASH_AGE,
+};
 use crate::paths::{CATALOG_DIR, RANGE_DIR};
 use crate::planted::Bugs;
 use crate::range::{Ground, Range};
@@ -53,6 +55,8 @@ impl Files for ClientFiles {
 pub struct Config {
     /// Options of its tables.
     pub table: Options,
+    /// Bytes at which a log with small objects ends.
+    pub log_bytes: u64,
     /// Bytes of the cache of its tables' blocks.
     pub cache_bytes: usize,
     /// Lease of its lock.
@@ -69,6 +73,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             table: Options::default(),
+            log_bytes: LOG_BYTES,
             cache_bytes: 16 << 20,
             lock_ttl: LOCK_TTL,
             trash_age: TRASH_AGE,
@@ -96,9 +101,11 @@ impl Rule {
         (lease, epoch): (Rc<dyn Lease>, u64),
     ) -> Result<Rc<Rule>, Error> {
         let cache = Cache::new(config.cache_bytes);
-        let catalog = open_table(env, files, CATALOG_DIR, config, &cache, epoch).await?;
-        let (rows, _) = open_table(env, files, RANGE_DIR, config, &cache, epoch).await?;
-        let (catalog_rows, bugs) = (catalog.0, config.bugs);
+        let with_data = Options { data_log_bytes: config.log_bytes, ..config.table.clone() };
+        let catalog_rows =
+            open_table(env, files, CATALOG_DIR, (&config.table, &cache), epoch).await?;
+        let rows = open_table(env, files, RANGE_DIR, (&with_data, &cache), epoch).await?;
+        let bugs = config.bugs;
         let decisions = Decisions::new(env, rows, bugs).await?;
         let catalog_decisions = Decisions::new(env, catalog_rows, Bugs::default()).await?;
         let known = CatalogRows::read(&catalog_decisions).await?;
@@ -115,6 +122,7 @@ impl Rule {
             catalog: catalog.clone(),
             store,
             trash_age: config.trash_age,
+            damaged_logs: Default::default(),
         };
         let env = env.clone();
         Ok(Rc::new(Rule { env, range, catalog, decisions: all, collector }))
@@ -174,14 +182,13 @@ async fn open_table(
     env: &Env,
     files: &dyn Files,
     path: &str,
-    config: &Config,
-    cache: &Cache,
+    (options, cache): (&Options, &Cache),
     epoch: u64,
-) -> Result<(Table, Rc<dyn Store>), Error> {
+) -> Result<Table, Error> {
     let store = files.dir(path).await.map_err(of_fault)?;
-    let options = Options { owner: epoch, ..config.table.clone() };
-    let table = Table::open(env, store.clone(), cache, options).await;
-    Ok((table.map_err(crate::decisions::of_table)?, store))
+    let options = Options { owner: epoch, ..options.clone() };
+    let table = Table::open(env, store, cache, options).await;
+    table.map_err(crate::decisions::of_table)
 }
 
 struct OwnerInner {

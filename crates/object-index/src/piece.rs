@@ -80,6 +80,14 @@ impl Body {
         out
     }
 
+    /// True when `piece` is the one piece of the whole body.
+    pub fn is_whole(&self, piece: &[u8]) -> bool {
+        self.decode(piece, true).is_ok_and(|head| {
+            let bytes = &piece[self.head_len()..];
+            (head.offset, head.len as usize, head.crc) == (0, bytes.len(), crc32c(bytes))
+        })
+    }
+
     /// Reads a head of one of its pieces; without `own`, of another body's too.
     pub fn decode(&self, bytes: &[u8], own: bool) -> Result<PieceHead, PieceFlaw> {
         let (data_id, bucket, key, head) = read(bytes).ok_or(PieceFlaw::Damaged)?;

@@ -24,6 +24,10 @@ pub enum Planted {
     StaleOwner,
     /// Takes a piece of a body whatever its identity.
     WrongPlace,
+    /// Takes a log for one without live data when half of it is dead.
+    CountOnly,
+    /// Moves an object's data though its row has changed meanwhile.
+    BlindMove,
 }
 
 /// The bug that runs, if any.

@@ -10,19 +10,22 @@ use object_proto::{
     RangeRequest, RequestHead, SessionId, Stamp, Target,
 };
 use runtime::{Class, Env, Instant};
-use table::Batch;
+use table::{Batch, Place};
 
 use crate::buckets::Buckets;
-use crate::decisions::{Decisions, damaged, of_table};
+use crate::decisions::{Basis, Decisions, damaged, of_table};
 use crate::ground::Lease;
 use crate::keys::{
-    CURRENT, FILE, METADATA, REPLY, USAGE, number_key, object_key, read_number_key, read_reply_key,
-    reply_key, text_key, trash_key,
+    CURRENT, FILE, LOG, METADATA, REPLY, USAGE, number_key, object_key, read_number_key,
+    read_reply_key, reply_key, text_key, trash_key,
 };
 use crate::list;
 use crate::once::{Came, Once};
+use crate::piece::Body;
 use crate::planted::{Bugs, Planted};
-use crate::row::{FileRow, ObjectRow, Usage, decode_metadata, decode_stamp, encode_stamp};
+use crate::row::{
+    FileRow, InLog, LogRow, ObjectRow, Usage, decode_metadata, decode_stamp, encode_stamp,
+};
 use crate::sessions::Sessions;
 
 /// A range of keys that this process owns.
@@ -54,8 +57,29 @@ pub(crate) struct Ground {
 struct Decided {
     change: Change,
     key: Vec<u8>,
-    /// The object that it replaces.
+    /// The object that it replaces, and the batch that put it.
     old: Option<ObjectRow>,
+    basis: Basis,
+    /// Data that goes into the log.
+    piece: Option<Rc<Vec<u8>>>,
+}
+
+/// Data in a log that a batch replaces.
+pub(crate) enum Buried {
+    /// The log, and its row with the batch.
+    In {
+        /// Number of the log.
+        log: u64,
+        /// Its row.
+        row: LogRow,
+    },
+    /// It has no place yet.
+    Unplaced {
+        /// The batch that put it.
+        batch: u64,
+        /// Its bytes.
+        bytes: u64,
+    },
 }
 
 impl Range {
@@ -77,6 +101,17 @@ impl Range {
             let (session, number) = read_reply_key(&key).ok_or_else(|| damaged("an answer"))?;
             replies.entry(session).or_default().insert(number);
         }
+        for (key, value) in decisions.all(&[LOG]).await? {
+            let row = read_number_key(&key).zip(LogRow::decode(&value));
+            let (log, row) = row.ok_or_else(|| damaged("a log's row"))?;
+            decisions.logs.known(log, row);
+        }
+        let mut last = Basis::default();
+        for log in decisions.table.recovered_logs() {
+            let row = LogRow { recount: true, ..decisions.logs.row(log) };
+            last = decisions.put_log(log, row)?;
+        }
+        decisions.settled(last).await?;
         let Ground { sessions, buckets, lease, epoch, bugs } = ground;
         Ok(Rc::new(Range {
             env: env.clone(),
@@ -120,6 +155,11 @@ impl Range {
                 Ok(RangeReply::Committed(row?.is_some()))
             }
         }
+    }
+
+    /// Whether a bug is planted.
+    pub(crate) fn has_bug(&self, bug: Planted) -> bool {
+        self.bugs.has(bug)
     }
 
     /// An owner that stood still hears of sessions, or of its successor, before it sweeps.
@@ -209,7 +249,7 @@ impl Range {
     async fn decide(
         self: &Rc<Self>,
         head: &RequestHead,
-        change: Change,
+        mut change: Change,
         came: Instant,
     ) -> Result<ChangeReply, Error> {
         let answered = self.decisions.durable(&reply_key(head.session, head.number)).await?;
@@ -236,17 +276,23 @@ impl Range {
             self.check_lease()?;
             return refused.map(|()| ChangeReply { stamp: Stamp::default() });
         }
-        if let Change::Put { object, .. } = &change
-            && !ObjectRow::holds(object)
-        {
-            // A row that cannot be read back would hold up its key and all listings.
-            let message = "the object has facts that are too long".to_owned();
-            return Err(Error::Invalid { message });
+        let mut piece = None;
+        if let Change::Put { object, .. } = &mut change {
+            let is_placed = matches!(object.data, ObjectData::Logged { .. });
+            if is_placed || !ObjectRow::holds(object) {
+                // A row that cannot be read back would hold up its key and all listings.
+                let message = "the object has facts that are too long".to_owned();
+                return Err(Error::Invalid { message });
+            }
+            if let ObjectData::Piece(bytes) = &mut object.data {
+                piece = Some(Rc::new(std::mem::take(bytes)));
+            }
         }
         if !self.sessions.may_submit(head, came) {
             return Err(Error::Busy { cause: "the time of the request is over".to_owned() });
         }
-        let (stamp, basis) = self.submit(head, Decided { change, key, old })?;
+        let (stamp, basis) =
+            self.submit(head, Decided { change, key, old, basis: seen.basis, piece })?;
         drop(held);
         self.decisions.settled(basis).await?;
         Ok(ChangeReply { stamp })
@@ -264,7 +310,7 @@ impl Range {
         self: &Rc<Self>,
         head: &RequestHead,
         decided: Decided,
-    ) -> Result<(Stamp, crate::decisions::Basis), Error> {
+    ) -> Result<(Stamp, Basis), Error> {
         let bucket = decided.change.target().bucket;
         let mut usage = self.usage.borrow().get(&bucket).copied().unwrap_or_default();
         if let Some(old) = &decided.old {
@@ -277,14 +323,19 @@ impl Range {
         }
         let floor = self.sessions.floor(head.session);
         let over = self.replies_below(head.session, floor);
+        let mut buried = None;
         let done = self.decisions.submit(|batch, stamp| {
             fill(batch, stamp, &decided);
+            if let Some(old) = &decided.old {
+                buried = self.bury(batch, decided.change.target(), (old, decided.basis));
+            }
             batch.put(&number_key(USAGE, bucket.get()), &usage.encode());
             batch.put(&reply_key(head.session, head.number), &encode_stamp(stamp));
             for &number in &over {
                 batch.delete(&reply_key(head.session, number));
             }
         })?;
+        self.buried(buried);
         self.usage.borrow_mut().insert(bucket, usage);
         let replies = &mut *self.replies.borrow_mut();
         let of_session = replies.entry(head.session).or_default();
@@ -293,6 +344,38 @@ impl Range {
             of_session.remove(number);
         }
         Ok(done)
+    }
+
+    /// Puts the row of the log into a batch that replaces data in it. The result goes to
+    /// [`Range::buried`] when the batch was submitted.
+    pub(crate) fn bury(
+        &self,
+        batch: &mut Batch,
+        target: &Target,
+        (old, basis): (&ObjectRow, Basis),
+    ) -> Option<Buried> {
+        let object = &old.info.object;
+        let body = Body { data_id: object.data_id, target: target.clone() };
+        let bytes = body.head_len() as u64 + object.size;
+        match old.log? {
+            InLog::Unplaced => Some(Buried::Unplaced { batch: basis.batch(), bytes }),
+            InLog::At(place) => {
+                let mut row = self.decisions.logs.row(place.log());
+                row.dead += bytes;
+                batch.put(&number_key(LOG, place.log()), &row.encode());
+                Some(Buried::In { log: place.log(), row })
+            }
+        }
+    }
+
+    /// A batch with what [`Range::bury`] has put was submitted.
+    pub(crate) fn buried(&self, buried: Option<Buried>) {
+        let logs = &self.decisions.logs;
+        match buried {
+            None => {}
+            Some(Buried::Unplaced { batch, bytes }) => logs.will_have_died(batch, bytes),
+            Some(Buried::In { log, row }) => logs.known(log, row),
+        }
     }
 
     /// Requests of a session that are over and whose answers are rows; some of them.
@@ -342,7 +425,7 @@ impl Range {
 
 /// Puts a change into a batch: the object's rows, and those of the files that come and go with it.
 fn fill(batch: &mut Batch, stamp: Stamp, decided: &Decided) {
-    let Decided { change, key, old } = decided;
+    let Decided { change, key, old, basis: _, piece } = decided;
     let target = change.target();
     let metadata_key = object_key(METADATA, target);
     let had_metadata = old.as_ref().is_some_and(|row| row.metadata_apart);
@@ -350,7 +433,14 @@ fn fill(batch: &mut Batch, stamp: Stamp, decided: &Decided) {
     match change {
         Change::Put { object, .. } => {
             let (row, apart) = ObjectRow::encode(stamp, object);
-            batch.put(key, &row);
+            match piece {
+                Some(piece) => {
+                    batch.put_with_data(key, &row, row.len() - Place::BYTES, piece.clone());
+                }
+                None => {
+                    batch.put(key, &row);
+                }
+            }
             metadata = apart;
             if let ObjectData::File(name) = &object.data {
                 let (data_id, size) = (object.data_id, object.size);

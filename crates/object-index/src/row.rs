@@ -2,11 +2,12 @@
 //! `docs/formats/object.md`).
 
 use codec::cursor::{Cursor, put_bytes, put_varint};
-use object_proto::limits::{INLINE_MAX, METADATA_MAX};
+use object_proto::limits::{INLINE_MAX, METADATA_MAX, SMALL_MAX};
 use object_proto::{
     Bucket, BucketId, BucketName, Checksum, ChecksumKind, DataId, Etag, FileName, Metadata,
     NewObject, ObjectData, ObjectFacts, ObjectInfo, SessionId, Stamp, Target, User, UserId,
 };
+use table::Place;
 
 /// Version of all rows.
 pub const VERSION: u8 = 1;
@@ -22,6 +23,8 @@ const HEADERS_MAX: u64 = METADATA_MAX as u64;
 
 const INLINE: u8 = 0;
 const FILE: u8 = 1;
+/// In a log: the place is the end of the row.
+const LOGGED: u8 = 2;
 
 fn put_text(out: &mut Vec<u8>, text: &str) {
     put_bytes(out, text.as_bytes());
@@ -91,6 +94,17 @@ pub struct ObjectRow {
     pub info: ObjectInfo,
     /// Its metadata has a row of its own.
     pub metadata_apart: bool,
+    /// Its data is in a log.
+    pub log: Option<InLog>,
+}
+
+/// Where data that is in a log is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InLog {
+    /// Its batch has no place in a log yet: only the owner that submitted it meets such a row.
+    Unplaced,
+    /// There.
+    At(Place),
 }
 
 impl ObjectRow {
@@ -102,6 +116,12 @@ impl ObjectRow {
             ObjectData::Inline(bytes) => {
                 bytes.len() <= INLINE_MAX && bytes.len() as u64 == object.size
             }
+            ObjectData::Piece(piece) => {
+                let head = piece.len().checked_sub(object.size as usize);
+                head.is_some_and(|head| head > 0) && object.size <= SMALL_MAX as u64
+            }
+            // Only an owner gives data its place.
+            ObjectData::Logged { file, offset } => Place::of(file.as_str(), *offset).is_some(),
             ObjectData::File(name) => name.as_str().len() <= TEXT_MAX,
         };
         data && etag.as_str().len() <= TEXT_MAX
@@ -137,6 +157,15 @@ impl ObjectRow {
                 out.push(INLINE);
                 put_bytes(&mut out, bytes);
             }
+            ObjectData::Piece(_) => {
+                out.push(LOGGED);
+                out.extend([0; Place::BYTES]);
+            }
+            ObjectData::Logged { file, offset } => {
+                out.push(LOGGED);
+                let place = Place::of(file.as_str(), *offset);
+                out.extend(place.map_or([0; Place::BYTES], Place::encode));
+            }
             ObjectData::File(name) => {
                 out.push(FILE);
                 put_text(&mut out, name.as_str());
@@ -166,9 +195,22 @@ impl ObjectRow {
             true => Metadata::default(),
             false => metadata(&mut cursor)?,
         };
+        let mut log = None;
         let data = match cursor.u8()? {
             INLINE => ObjectData::Inline(cursor.bytes(INLINE_MAX)?.to_vec()),
             FILE => ObjectData::File(FileName::new(text(&mut cursor, TEXT_MAX)?)),
+            LOGGED => match cursor.array::<{ Place::BYTES }>()? {
+                unplaced if unplaced == [0; Place::BYTES] => {
+                    log = Some(InLog::Unplaced);
+                    ObjectData::Piece(Vec::new())
+                }
+                bytes => {
+                    let place = Place::decode(bytes)?;
+                    log = Some(InLog::At(place));
+                    let file = FileName::new(place.file_name());
+                    ObjectData::Logged { file, offset: place.offset() }
+                }
+            },
             _ => return None,
         };
         if let ObjectData::Inline(bytes) = &data
@@ -178,7 +220,7 @@ impl ObjectRow {
         }
         let facts = ObjectFacts { etag, checksums, metadata, owner };
         let object = NewObject { data_id, size, facts, data };
-        whole(cursor, ObjectRow { info: ObjectInfo { stamp, object }, metadata_apart })
+        whole(cursor, ObjectRow { info: ObjectInfo { stamp, object }, metadata_apart, log })
     }
 }
 
@@ -225,6 +267,36 @@ impl FileRow {
         let trash_us = cursor.varint()?.checked_sub(1);
         let target = Target { bucket, key };
         whole(cursor, FileRow { data_id, size, target, trash_us })
+    }
+}
+
+/// A log of the range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LogRow {
+    /// Bytes of its data that no object names.
+    pub dead: u64,
+    /// It is of no use any more since this time, microseconds since 1970.
+    pub trash_us: Option<u64>,
+    /// An owner ended while it was written: what is dead is to be counted.
+    pub recount: bool,
+}
+
+impl LogRow {
+    /// The value.
+    pub fn encode(self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        put_varint(&mut out, self.dead);
+        put_varint(&mut out, self.trash_us.map_or(0, |since| since + 1));
+        out.push(u8::from(self.recount));
+        out
+    }
+
+    /// Reads a value.
+    pub fn decode(value: &[u8]) -> Option<LogRow> {
+        let mut cursor = begin(value)?;
+        let (dead, since) = (cursor.varint()?, cursor.varint()?);
+        let recount = flag(&mut cursor)?;
+        whole(cursor, LogRow { dead, trash_us: since.checked_sub(1), recount })
     }
 }
 

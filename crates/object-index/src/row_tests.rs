@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use object_proto::limits::SMALL_MAX;
 use object_proto::{
     BucketId, BucketName, Checksum, ChecksumKind, DataId, Etag, FileName, Metadata, NewObject,
     ObjectData, ObjectFacts, ObjectInfo, ObjectKey, SessionId, Stamp, Target, User, UserId,
 };
 use proptest::prelude::*;
+use table::Place;
 
 use crate::row::{
-    BucketRow, FileRow, KeyRow, ObjectRow, Usage, decode_metadata, decode_session, decode_stamp,
-    decode_user, encode_session, encode_stamp, encode_user,
+    BucketRow, FileRow, InLog, KeyRow, LogRow, ObjectRow, Usage, decode_metadata, decode_session,
+    decode_stamp, decode_user, encode_session, encode_stamp, encode_user,
 };
 
 pub(crate) fn info(size: usize, value: usize, inline: bool) -> ObjectInfo {
@@ -71,6 +73,31 @@ fn objects_read_back_with_metadata_in_their_row_or_apart() {
 }
 
 #[test]
+fn a_place_is_the_end_of_its_row() {
+    let mut object = info(9, 0, true).object;
+    object.data = ObjectData::Piece(vec![1; 60]);
+    let (mut row, _) = ObjectRow::encode(Stamp::new(1), &object);
+    let read = ObjectRow::decode(&row).expect("it reads back");
+    assert_eq!(read.log, Some(InLog::Unplaced));
+    let file = FileName::new("log-00000007-00000009");
+    let place = Place::of(file.as_str(), 77).expect("a log's name");
+    let at = row.len() - Place::BYTES;
+    row[at..].copy_from_slice(&place.encode());
+    let read = ObjectRow::decode(&row).expect("it reads back");
+    assert_eq!(read.log, Some(InLog::At(place)));
+    assert_eq!(read.info.object.data, ObjectData::Logged { file, offset: 77 });
+    assert_eq!(ObjectRow::encode(Stamp::new(1), &read.info.object).0, row);
+    object.size = SMALL_MAX as u64 + 1;
+    for piece in [vec![], vec![1; 9], vec![1; SMALL_MAX + 60]] {
+        object.data = ObjectData::Piece(piece);
+        assert!(!ObjectRow::holds(&object));
+    }
+    for log in [LogRow::default(), LogRow { dead: 1 << 40, trash_us: Some(0), recount: true }] {
+        assert_eq!(LogRow::decode(&log.encode()), Some(log));
+    }
+}
+
+#[test]
 fn other_rows_read_back() {
     let target = Target { bucket: BucketId::new(3), key: ObjectKey::new("a\0b").unwrap() };
     for trash_us in [None, Some(0), Some(u64::MAX / 2)] {
@@ -119,6 +146,7 @@ proptest! {
         Usage::decode(&value);
         decode_metadata(&value);
         decode_stamp(&value);
+        LogRow::decode(&value);
         BucketRow::decode("abc", &value);
         decode_user("id", &value);
         KeyRow::decode(&value);

@@ -5,19 +5,19 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
 
-use object_proto::limits::INLINE_MAX;
+use object_proto::limits::{INLINE_MAX, SMALL_MAX};
 use object_proto::{
     AccessKey, Bucket, BucketName, CatalogReply, CatalogRequest, Change, ChangeReply, Conditions,
     DataId, Error, FileName, Identity, ListPage, ListRequest, NewObject, ObjectData, ObjectFacts,
     ObjectInfo, RangeReply, RangeRequest, Reply, Request, RequestHead, Stamp, Target, UserId,
 };
 use runtime::{Class, Env};
-use table::Store;
+use table::{Source, Store};
 
-use crate::bodies::{BodyReader, BodyWriter};
+use crate::bodies::{self, BodyReader, BodyWriter};
 use crate::ground::{Files, Owners};
 use crate::keys::file_name;
-use crate::limits::{ATTEMPT, CHANGE_BUDGET, PAUSE, READ_MAX};
+use crate::limits::{ATTEMPT, CHANGE_BUDGET, OPENED_LOGS_MAX, PAUSE, READ_MAX};
 use crate::paths::RANGE_DIR;
 use crate::piece::Body;
 use crate::planted::Bugs;
@@ -29,11 +29,29 @@ struct ServiceInner {
     store: RefCell<Option<Rc<dyn Store>>>,
     files: Rc<dyn Files>,
     session: GatewaySession,
+    /// Logs that were read lately, newest last.
+    logs: RefCell<Vec<(FileName, Rc<dyn Source>)>>,
     /// Files whose fate is not known.
     doubtful: RefCell<Vec<FileName>>,
     /// The task that removes them runs.
     removing: Cell<bool>,
-    bugs: Bugs,
+    options: ServiceOptions,
+}
+
+/// Options of a service.
+#[derive(Clone, Copy, Debug)]
+pub struct ServiceOptions {
+    /// Bodies of this many bytes at most go with the change into the owner's log;
+    /// [`object_proto::limits::SMALL_MAX`] at most. Larger ones get files of their own.
+    pub small_max: usize,
+    /// For tests.
+    pub bugs: Bugs,
+}
+
+impl Default for ServiceOptions {
+    fn default() -> ServiceOptions {
+        ServiceOptions { small_max: SMALL_MAX, bugs: Bugs::default() }
+    }
 }
 
 /// The object service on the side of a gateway. Cheap to clone; stays on its thread.
@@ -43,7 +61,12 @@ pub struct Service(Rc<ServiceInner>);
 impl Service {
     /// A service that asks `owners` and writes bodies to `files`. Its session begins with the first
     /// change, and is kept alive from then on.
-    pub fn new(env: &Env, owners: Rc<dyn Owners>, files: Rc<dyn Files>, bugs: Bugs) -> Service {
+    pub fn new(
+        env: &Env,
+        owners: Rc<dyn Owners>,
+        files: Rc<dyn Files>,
+        options: ServiceOptions,
+    ) -> Service {
         let session = GatewaySession::new(env, owners.clone());
         Service(Rc::new(ServiceInner {
             env: env.clone(),
@@ -51,9 +74,10 @@ impl Service {
             store: RefCell::default(),
             files,
             session,
+            logs: RefCell::default(),
             doubtful: RefCell::default(),
             removing: Cell::default(),
-            bugs,
+            options,
         }))
     }
 
@@ -281,7 +305,8 @@ impl Service {
                 Err(error) => return Err(error),
             };
             info = self.look(target).await?;
-            if info.object.data_id == gone.object.data_id {
+            // Collection may have moved it.
+            if info.object.data == gone.object.data && info.object.data_id == gone.object.data_id {
                 let what = format!("the file of {target} is not there");
                 tracing::error!(what, "an object is damaged");
                 return Err(Error::Damaged { what });
@@ -295,15 +320,51 @@ impl Service {
         let object = &info.object;
         let source = match &object.data {
             ObjectData::Inline(bytes) => Bytes::Here(bytes.clone()),
+            ObjectData::Piece(_) => return Err(unexpected()),
+            ObjectData::Logged { file, offset } => {
+                let source = self.log(file).await?;
+                Bytes::File(self.reader((file, *offset), target, object, source))
+            }
             ObjectData::File(file) => {
-                let body = Body { data_id: object.data_id, target: target.clone() };
-                let store = self.store().await?;
-                let opened =
-                    BodyReader::open(&*store, file, (body, object.size), self.0.bugs).await?;
-                Bytes::File(opened)
+                let source = bodies::open(&*self.store().await?, file).await?;
+                Bytes::File(self.reader((file, 0), target, object, source))
             }
         };
         Ok(BodyContent { source })
+    }
+
+    fn reader(
+        &self,
+        place: (&FileName, u64),
+        target: &Target,
+        object: &NewObject,
+        source: Rc<dyn Source>,
+    ) -> BodyReader {
+        let body = Body { data_id: object.data_id, target: target.clone() };
+        BodyReader::new(source, place, (body, object.size), self.0.options.bugs)
+    }
+
+    /// A log of the range, opened: many objects are in each.
+    async fn log(&self, file: &FileName) -> Result<Rc<dyn Source>, Error> {
+        let of =
+            |logs: &[(FileName, Rc<dyn Source>)]| logs.iter().position(|(name, _)| name == file);
+        {
+            let logs = &mut *self.0.logs.borrow_mut();
+            if let Some(at) = of(logs) {
+                let known = logs.remove(at);
+                logs.push(known.clone());
+                return Ok(known.1);
+            }
+        }
+        let source = bodies::open(&*self.store().await?, file).await?;
+        let logs = &mut *self.0.logs.borrow_mut();
+        if of(logs).is_none() {
+            if logs.len() >= OPENED_LOGS_MAX {
+                logs.remove(0);
+            }
+            logs.push((file.clone(), source.clone()));
+        }
+        Ok(source)
     }
 
     /// A file may be there that no object has.
@@ -382,7 +443,8 @@ impl BodyUpload {
 
     async fn take(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.size += bytes.len() as u64;
-        if self.writer.is_none() && self.size <= INLINE_MAX as u64 {
+        let small_max = self.service.0.options.small_max.clamp(INLINE_MAX, SMALL_MAX);
+        if self.writer.is_none() && self.size <= small_max as u64 {
             self.first.extend_from_slice(bytes);
             return Ok(());
         }
@@ -391,7 +453,7 @@ impl BodyUpload {
             self.stay.check_fresh()?;
             self.made = true;
             let (file, body) = (self.file.clone(), self.body.clone());
-            let bugs = self.service.0.bugs;
+            let bugs = self.service.0.options.bugs;
             let mut writer = BodyWriter::create(&*store, file, body, bugs).await?;
             writer.write(&std::mem::take(&mut self.first)).await?;
             self.writer = Some(writer);
@@ -407,7 +469,13 @@ impl BodyUpload {
     ) -> Result<Stamp, Error> {
         self.check_whole()?;
         let data = match self.writer.take() {
-            None => ObjectData::Inline(std::mem::take(&mut self.first)),
+            None if self.first.len() <= INLINE_MAX => {
+                ObjectData::Inline(std::mem::take(&mut self.first))
+            }
+            None => {
+                let first = std::mem::take(&mut self.first);
+                ObjectData::Piece(self.body.piece(0, &first))
+            }
             Some(writer) => {
                 writer.finish(&self.service.0.env, self.size).await?;
                 ObjectData::File(self.file.clone())

@@ -14,6 +14,8 @@ pub const LIST_MAX: u32 = 1000;
 pub const BUCKETS_PER_USER_MAX: usize = 1000;
 /// Bytes of a body that are in its row (`object-protocols.md` 2.4).
 pub const INLINE_MAX: usize = 512;
+/// Bytes of a body that go with the change to the owner, into its log (`object-protocols.md` 5.2).
+pub const SMALL_MAX: usize = 128 << 10;
 /// Bytes of one body that its pieces hold: one append of the core with the piece's head.
 pub const PIECE_BYTES: usize = 1 << 20;
 

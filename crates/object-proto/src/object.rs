@@ -210,6 +210,16 @@ impl fmt::Display for FileName {
 pub enum ObjectData {
     /// Here: [`crate::limits::INLINE_MAX`] bytes at most.
     Inline(Vec<u8>),
+    /// Here, as the one piece that the owner's log is to keep, head and content:
+    /// [`crate::limits::SMALL_MAX`] bytes at most. In changes alone.
+    Piece(Vec<u8>),
+    /// In a log of the range.
+    Logged {
+        /// The log.
+        file: FileName,
+        /// Where the piece begins.
+        offset: u64,
+    },
     /// In a file of their own, in pieces.
     File(FileName),
 }

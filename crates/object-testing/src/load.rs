@@ -6,7 +6,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use object_index::Service;
-use object_proto::limits::{INLINE_MAX, PIECE_BYTES};
+use object_proto::limits::{INLINE_MAX, PIECE_BYTES, SMALL_MAX};
 use object_proto::{
     BucketId, Conditions, Error, Etag, ListRequest, Listed, ObjectData, ObjectFacts, ObjectInfo,
     ObjectKey, Tags, Target, UserId,
@@ -51,8 +51,17 @@ struct LoadInner {
 pub struct Load(Rc<LoadInner>);
 
 /// Sizes about each limit.
-const SIZES: [usize; 8] =
-    [0, 1, INLINE_MAX, INLINE_MAX + 1, 9000, PIECE_BYTES - 1, PIECE_BYTES, 2 * PIECE_BYTES + 17];
+const SIZES: [usize; 9] = [
+    0,
+    1,
+    INLINE_MAX,
+    INLINE_MAX + 1,
+    9000,
+    SMALL_MAX,
+    SMALL_MAX + 1,
+    PIECE_BYTES,
+    2 * PIECE_BYTES + 17,
+];
 
 /// The bytes of an object: they follow from its number.
 fn bytes(value: u64, size: usize) -> Vec<u8> {
@@ -382,22 +391,23 @@ impl Load {
         Ok((objects, size))
     }
 
-    /// The names of the files that objects have, without faults and clients, in order.
-    pub async fn files(&self, service: &Service) -> Result<Vec<String>, String> {
-        let mut files = Vec::new();
+    /// The names of the files that objects have for themselves, and of the logs that they are in,
+    /// without faults and clients, in order.
+    pub async fn files(&self, service: &Service) -> Result<(Vec<String>, Vec<String>), String> {
+        let (mut files, mut logs) = (Vec::new(), Vec::new());
         for (key, text) in KEYS.iter().enumerate().take(self.0.plan.keys) {
             match service.look(&self.target(key)).await {
-                Ok(info) => {
-                    if let ObjectData::File(file) = info.object.data {
-                        files.push(file.as_str().to_owned());
-                    }
-                }
+                Ok(info) => match info.object.data {
+                    ObjectData::File(file) => files.push(file.as_str().to_owned()),
+                    ObjectData::Logged { file, .. } => logs.push(file.as_str().to_owned()),
+                    ObjectData::Inline(_) | ObjectData::Piece(_) => {}
+                },
                 Err(Error::NoSuchKey) => {}
                 Err(error) => return Err(format!("{text:?}: {error}")),
             }
         }
         files.sort();
-        Ok(files)
+        Ok((files, logs))
     }
 }
 

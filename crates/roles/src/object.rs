@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use base::ClusterId;
 use futures_util::future::LocalBoxFuture;
-use object_index::{ClientFiles, Files, Owner, Owners, Service};
+use object_index::{ClientFiles, Files, Owner, Owners, Service, ServiceOptions};
 use object_proto::{Error as ObjectError, Reply, Request};
 use runtime::{Duration, Env};
 use tenancy::Contest;
@@ -100,6 +100,7 @@ pub async fn start_with(
     let files: Rc<dyn Files> = Rc::new(ClientFiles { client, policy });
     let owner = Owner::start(env, contest, files.clone(), settings);
     let owners = Rc::new(InProcess(owner.clone(), env.clone()));
-    let service = Service::new(env, owners, files, bugs);
+    let options = ServiceOptions { bugs, ..ServiceOptions::default() };
+    let service = Service::new(env, owners, files, options);
     Ok(ObjectRole { owner, service, endpoint, cluster })
 }

@@ -56,7 +56,7 @@ use crate::format::frame::{
     FILE_HEAD, Form, Next, Record, manifest_head, next_record, put_record, read_manifest_head,
 };
 use crate::layout::Layout;
-use crate::limits::{EDIT_BYTES_MAX, FILES_MAX};
+use crate::limits::{EDIT_BYTES_MAX, FILES_MAX, FILES_READ_MAX};
 use crate::store::{Store, Writer};
 use crate::types::{FileNo, Name};
 
@@ -235,10 +235,11 @@ impl Manifest {
             let applied = layout.apply(change);
             applied.unwrap_or_else(|what| panic!("an edit breaks the layout: {what}"));
         }
-        let (files, before) = (layout.files().count(), self.layout.files().count());
-        if files > FILES_MAX.max(before) {
-            let message =
-                format!("has more than {FILES_MAX} sorted files; open it with larger ones");
+        // A table that had more before there was this bound goes on with as many as were allowed.
+        let was_larger = self.layout.files().count() > FILES_MAX;
+        let most = if was_larger { FILES_READ_MAX } else { FILES_MAX };
+        if layout.files().count() > most {
+            let message = format!("has more than {most} sorted files; open it with larger ones");
             return Err(Error::Invalid {
                 table: self.table_files.store.name().to_owned(),
                 message,

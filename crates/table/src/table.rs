@@ -241,6 +241,12 @@ impl Table {
         kept.values().map(public).collect()
     }
 
+    /// Logs with data that this opening replayed, by number: what their former owner knew of them and
+    /// did not put into the table is lost.
+    pub fn recovered_logs(&self) -> Vec<u64> {
+        self.0.0.recovered_logs.iter().map(|file| file.get()).collect()
+    }
+
     /// Data that came with a batch which is durable: `len` bytes from the place on.
     pub async fn read_data(&self, place: Place, len: usize) -> Result<Vec<u8>, Error> {
         let engine = &self.0.0;

@@ -81,6 +81,14 @@ impl Place {
         Place { log, offset }
     }
 
+    /// From [`Place::file_name`] and [`Place::offset`].
+    pub fn of(file_name: &str, offset: u64) -> Option<Place> {
+        match Name::parse(file_name)? {
+            Name::Log(log) if offset != 0 => Some(Place { log, offset }),
+            _ => None,
+        }
+    }
+
     /// The log's number in its table.
     pub fn log(self) -> u64 {
         self.log.get()

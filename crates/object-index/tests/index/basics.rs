@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use object_index::{Bugs, Planted, Service};
-use object_proto::limits::KEY_MAX;
+use object_proto::limits::{KEY_MAX, SMALL_MAX};
 use object_proto::{
     Conditions, Error, Etag, Identity, ListRequest, Metadata, ObjectData, ObjectFacts, ObjectKey,
     Tags, Target, User, UserId,
@@ -62,7 +62,10 @@ fn objects_of_all_sizes_read_back_with_their_metadata_after_a_takeover_too() {
             ("content-type".to_owned(), "text/plain".to_owned()),
             ("x-amz-meta-long".to_owned(), "v".repeat(1000)),
         ]);
-        let sizes = [0, 1, 512, 513, 1 << 20, (1 << 20) + 1, (5 << 20) + 77];
+        world.small_max.set(SMALL_MAX);
+        let service = world.service(service.env());
+        let small = SMALL_MAX;
+        let sizes = [0, 1, 512, 513, small, small + 1, 1 << 20, (1 << 20) + 1, (5 << 20) + 77];
         for (index, size) in sizes.into_iter().enumerate() {
             let mut facts = facts("e");
             if index % 2 == 1 {
@@ -116,6 +119,81 @@ fn files_of_replaced_and_dropped_bodies_go_and_others_stay() {
         env.sleep(std::time::Duration::from_secs(5)).await;
         assert_eq!(world.bodies().len(), 1);
         assert_eq!(read(&service, &target("a")).await, body);
+    });
+}
+
+#[test]
+fn small_objects_are_in_logs_which_go_when_half_of_them_is_dead() {
+    run(|world, _, env| async move {
+        world.small_max.set(SMALL_MAX);
+        let service = world.service(&env);
+        let bucket = bucket(&service, "abc").await;
+        let target = |at: usize| Target {
+            bucket: bucket.id,
+            key: ObjectKey::new(format!("{at:03}")).unwrap(),
+        };
+        let body = |at: usize| vec![at as u8; 1000 + at];
+        for at in 0..200 {
+            put(&service, &target(at), &body(at), facts("1")).await;
+        }
+        assert!(world.bodies().is_empty(), "they have files");
+        let before = world.logs();
+        assert!(before.len() > 3, "{before:?}");
+        let stamps = service.look(&target(7)).await.unwrap().stamp;
+        for at in (0..200).filter(|at| at % 4 != 3) {
+            service.delete(target(at), Conditions::default()).await.unwrap();
+        }
+        // The log that is written stays, and one that is flushed late may.
+        env.sleep(std::time::Duration::from_secs(10)).await;
+        let after = world.logs();
+        let left = before.iter().filter(|log| after.contains(log)).count();
+        assert!(left <= 2, "{left} of {before:?} are left");
+        assert!(after.len() < before.len());
+        for at in (3..200).step_by(4) {
+            assert_eq!(read(&service, &target(at)).await, body(at));
+        }
+        // What was moved is what it was.
+        assert_eq!(service.look(&target(7)).await.unwrap().stamp, stamps);
+        let old = world.owners.borrow()[0].clone();
+        world.crash(&old);
+        world.take_over().await.expect("it opens");
+        for at in (3..200).step_by(4) {
+            assert_eq!(read(&service, &target(at)).await, body(at));
+        }
+    });
+}
+
+#[test]
+fn a_log_with_damaged_data_stays_and_others_go() {
+    run(|world, _, env| async move {
+        world.small_max.set(SMALL_MAX);
+        let service = world.service(&env);
+        let bucket = bucket(&service, "abc").await;
+        let target = |at: usize| Target {
+            bucket: bucket.id,
+            key: ObjectKey::new(format!("{at:03}")).unwrap(),
+        };
+        for at in 0..200 {
+            put(&service, &target(at), &[at as u8; 2000], facts("1")).await;
+        }
+        let info = service.look(&target(0)).await.unwrap();
+        let ObjectData::Logged { file, offset } = info.object.data else {
+            panic!("it is in a log")
+        };
+        let dir = world.disk.beside(object_index::RANGE_DIR);
+        let mut bytes = dir.content(file.as_str()).expect("it is there");
+        bytes[offset as usize + 500] ^= 1;
+        dir.set_content(file.as_str(), Some(bytes));
+        for at in 1..190 {
+            service.delete(target(at), Conditions::default()).await.unwrap();
+        }
+        env.sleep(std::time::Duration::from_secs(10)).await;
+        let left = world.logs();
+        assert!(left.contains(&file.as_str().to_owned()), "{left:?}");
+        assert!(left.len() <= 4, "{left:?}");
+        let content = service.open(&target(0)).await.unwrap().1;
+        assert!(matches!(content.read(0, 2000).await, Err(Error::Damaged { .. })));
+        assert_eq!(read(&service, &target(195)).await, vec![195; 2000]);
     });
 }
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use base::Fault;
 use futures_util::future::LocalBoxFuture;
-use object_index::{Bugs, Config, Files, Lease, Rule, Service};
+use object_index::{Bugs, Config, Files, Lease, Rule, Service, ServiceOptions};
 use object_proto::{Bucket, BucketName, Error, Reply, Request, UserId};
 use object_testing::{Network, Target};
 use runtime::sim::{CrashMode, HostId, Sim};
@@ -21,6 +21,8 @@ pub struct World {
     pub disk: MemDisk,
     pub network: Network,
     pub bugs: Bugs,
+    /// Of the next service ([`ServiceOptions::small_max`]).
+    pub small_max: Cell<usize>,
     epoch: Cell<u64>,
     /// When the last lease ends for sure, in the simulation's time.
     free_at: Cell<std::time::Duration>,
@@ -84,6 +86,7 @@ pub fn config(bugs: Bugs) -> Config {
             manifest_bytes: 1 << 10,
             ..table::Options::default()
         },
+        log_bytes: 24 << 10,
         cache_bytes: 64 << 10,
         trash_age: Duration::from_secs(2),
         collect_interval: Duration::from_millis(700),
@@ -101,6 +104,7 @@ impl World {
             disk,
             network,
             bugs,
+            small_max: Cell::new(600),
             epoch: Cell::new(0),
             free_at: Cell::default(),
             owners: RefCell::default(),
@@ -123,7 +127,8 @@ impl World {
     }
 
     pub fn service(&self, env: &Env) -> Service {
-        Service::new(env, self.network.owners(env), self.files(env), self.bugs)
+        let options = ServiceOptions { small_max: self.small_max.get(), bugs: self.bugs };
+        Service::new(env, self.network.owners(env), self.files(env), options)
     }
 
     /// Another host owns the objects, once the lease of the one before is over.
@@ -168,6 +173,13 @@ impl World {
     pub fn crash(&self, host: &Host) {
         self.abandon(host);
         self.sim.crash(host.id, CrashMode::Process);
+    }
+
+    /// Names of the range's logs.
+    pub fn logs(&self) -> Vec<String> {
+        let mut names = self.disk.beside(object_index::RANGE_DIR).names();
+        names.retain(|name| name.starts_with("log-"));
+        names
     }
 
     /// The names in the directory of the range that are of bodies.

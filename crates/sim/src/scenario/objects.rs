@@ -11,7 +11,8 @@ use std::time::Duration;
 use base::Fault;
 use client::Client;
 use futures_util::future::LocalBoxFuture;
-use object_index::{Config, Files, RANGE_DIR, Service};
+use object_index::{Config, Files, RANGE_DIR, Service, ServiceOptions};
+use object_proto::limits::{INLINE_MAX, SMALL_MAX};
 use object_proto::{Bucket, BucketName, Error, Reply, Request, UserId};
 use object_testing::load::{KEYS, Load, Plan as Keys};
 use object_testing::{Fate, Network, Target};
@@ -138,6 +139,7 @@ fn tune(config: &mut Config) {
         manifest_bytes: 1 << 10,
         ..table::Options::default()
     };
+    config.log_bytes = 64 << 10;
     config.cache_bytes = 64 << 10;
     config.trash_age = Duration::from_secs(3);
     config.collect_interval = Duration::from_secs(1);
@@ -184,7 +186,9 @@ impl World {
     fn service(&self, client: &Client) -> Service {
         let env = client.env();
         let files = Rc::new(SeamedFiles(client.clone()));
-        Service::new(env, self.network.owners(env), files, Default::default())
+        let small_max = self.sim().with_rng(|rng| *rng.pick(&[INLINE_MAX, 10_000, SMALL_MAX]));
+        let options = ServiceOptions { small_max, ..ServiceOptions::default() };
+        Service::new(env, self.network.owners(env), files, options)
     }
 
     /// Owners crash, lose power or stand still, and come back.
@@ -273,12 +277,15 @@ impl World {
     }
 }
 
-/// Names of the files of bodies in the range's directory.
-async fn bodies(client: &Client) -> Result<BTreeSet<String>, String> {
+/// Names of the files in the range's directory that begin with `kind`.
+async fn names(client: &Client, kind: &str) -> Result<BTreeSet<String>, String> {
     let entries = client.list_all(RANGE_DIR).await.map_err(|error| error.to_string())?;
     let names = entries.into_iter().map(|entry| entry.name);
-    Ok(names.filter(|name| name.starts_with("body-")).collect())
+    Ok(names.filter(|name| name.starts_with(kind)).collect())
 }
+
+/// Logs that no object may be in: the one that is written, the next one, the one that is flushed.
+const LOGS_EMPTY_MAX: usize = 3;
 
 /// Without faults: all is answered for, and nothing is left behind.
 async fn settle(world: &Rc<World>, load: &Load) -> Result<(), String> {
@@ -287,11 +294,16 @@ async fn settle(world: &Rc<World>, load: &Load) -> Result<(), String> {
     let settling = async move {
         load.settle(&service).await?;
         service.env().sleep(SWEPT).await;
-        let files: BTreeSet<String> = load.files(&service).await?.into_iter().collect();
-        let there = bodies(&client).await?;
-        match files == there {
+        let (files, named) = load.files(&service).await?;
+        let (files, there) = (files.into_iter().collect(), names(&client, "body-").await?);
+        if there != files {
+            return Err(format!("objects have the files {files:?}, and there are {there:?}"));
+        }
+        let mut logs = names(&client, "log-").await?;
+        logs.retain(|log| !named.contains(log));
+        match logs.len() <= LOGS_EMPTY_MAX {
             true => Ok(()),
-            false => Err(format!("objects have the files {files:?}, and there are {there:?}")),
+            false => Err(format!("no object is in the logs {logs:?}")),
         }
     };
     let settled = env.spawn(Class::Foreground, "settle", settling).await;
