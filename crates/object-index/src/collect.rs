@@ -58,6 +58,9 @@ impl Collector {
     async fn collect_log(&self, log: &KeptLog) -> Result<(), Error> {
         let range = &self.range;
         range.check_sweep()?;
+        if range.decisions.room.is_full() {
+            return Ok(()); // What is moved needs room first.
+        }
         if range.decisions.logs.row(log.log).recount {
             self.count(log).await?;
         }

@@ -19,6 +19,7 @@ use crate::key_locks::{KeyGuard, KeyLocks};
 use crate::keys::{LOG, STAMP, number_key};
 use crate::logs::Logs;
 use crate::planted::{Bugs, Planted};
+use crate::room::Room;
 use crate::row::{LogRow, decode_stamp, encode_stamp};
 
 /// A batch of the instance, by its number; 0 is what was durable before all of them.
@@ -56,6 +57,7 @@ pub(crate) struct Decisions {
     pub(crate) table: Table,
     /// Data in the table's logs.
     pub(crate) logs: Logs,
+    pub(crate) room: Room,
     locks: KeyLocks,
     state: RefCell<State>,
     /// The last batch that is durable, and all before it.
@@ -96,7 +98,12 @@ pub(crate) fn damaged(what: &str) -> Error {
 
 impl Decisions {
     /// Decisions on a table that this process has just opened.
-    pub(crate) async fn new(env: &Env, table: Table, bugs: Bugs) -> Result<Rc<Decisions>, Error> {
+    pub(crate) async fn new(
+        env: &Env,
+        table: Table,
+        room: &Room,
+        bugs: Bugs,
+    ) -> Result<Rc<Decisions>, Error> {
         let stamp = match table.get(&[STAMP]).await.map_err(of_table)? {
             Some(value) => decode_stamp(&value).ok_or_else(|| damaged("the last commit's row"))?,
             None => Stamp::default(),
@@ -106,6 +113,7 @@ impl Decisions {
             env: env.clone(),
             table,
             logs: Logs::default(),
+            room: room.clone(),
             locks: KeyLocks::default(),
             state: RefCell::new(state),
             durable: Cell::new(0),
@@ -181,7 +189,12 @@ impl Decisions {
                     decisions.logs.placed(number, &written.places);
                     decisions.settle(number);
                 }
-                Err(error) => decisions.end(error.to_string()),
+                Err(error) => {
+                    if decisions.table.is_out_of_room() {
+                        decisions.room.note_full(&decisions.env);
+                    }
+                    decisions.end(error.to_string());
+                }
             }
         });
         Ok((stamp, Basis(number)))

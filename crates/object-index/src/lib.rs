@@ -28,6 +28,7 @@ mod paths;
 mod piece;
 mod planted;
 mod range;
+mod room;
 mod row;
 #[cfg(test)]
 mod row_tests;
@@ -40,5 +41,6 @@ pub use ground::{Files, Lease, Owners};
 pub use owner::{ClientFiles, Config, Owner, Rule};
 pub use paths::{CATALOG_DIR, LOCK, RANGE_DIR};
 pub use planted::{Bugs, Planted};
+pub use room::Room;
 pub use service::{BodyContent, BodyUpload, Service, ServiceOptions};
 pub use threads::ServiceHandle;

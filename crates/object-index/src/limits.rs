@@ -44,6 +44,8 @@ pub const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::fro
 pub const TRASH_AGE: Duration = Duration::from_secs(3600);
 /// Between two passes over what may be removed.
 pub const COLLECT_INTERVAL: Duration = Duration::from_secs(30);
+/// Between two looks for room in a core that had none.
+pub const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 /// Rows of one batch of a pass.
 pub const COLLECT_ROWS: usize = 256;
 

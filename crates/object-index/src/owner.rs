@@ -24,11 +24,13 @@ use crate::collect::Collector;
 use crate::decisions::Decisions;
 use crate::ground::{Files, Lease};
 use crate::limits::{
-    COLLECT_INTERVAL, IDLE_AFTER, IDLE_LONGER, LEAD_PAUSE, LOCK_TTL, LOG_BYTES, TRASH_AGE,
+    COLLECT_INTERVAL, IDLE_AFTER, IDLE_LONGER, LEAD_PAUSE, LOCK_TTL, LOG_BYTES, ROOM_INTERVAL,
+    TRASH_AGE,
 };
 use crate::paths::{CATALOG_DIR, RANGE_DIR};
 use crate::planted::Bugs;
 use crate::range::{Ground, Range};
+use crate::room::Room;
 use crate::sessions::Sessions;
 
 /// Directories of the core through a client, for files of one policy.
@@ -99,6 +101,7 @@ impl Rule {
         files: &dyn Files,
         config: &Config,
         (lease, epoch): (Rc<dyn Lease>, u64),
+        room: &Room,
     ) -> Result<Rc<Rule>, Error> {
         let cache = Cache::new(config.cache_bytes);
         let with_data = Options { data_log_bytes: config.log_bytes, ..config.table.clone() };
@@ -106,8 +109,8 @@ impl Rule {
             open_table(env, files, CATALOG_DIR, (&config.table, &cache), epoch).await?;
         let rows = open_table(env, files, RANGE_DIR, (&with_data, &cache), epoch).await?;
         let bugs = config.bugs;
-        let decisions = Decisions::new(env, rows, bugs).await?;
-        let catalog_decisions = Decisions::new(env, catalog_rows, Bugs::default()).await?;
+        let decisions = Decisions::new(env, rows, room, bugs).await?;
+        let catalog_decisions = Decisions::new(env, catalog_rows, room, Bugs::default()).await?;
         let known = CatalogRows::read(&catalog_decisions).await?;
         let sessions = Rc::new(Sessions::new(env, known.sessions.iter().copied(), bugs));
         let buckets = Rc::new(Buckets::default());
@@ -139,6 +142,18 @@ impl Rule {
     /// One pass of collection.
     pub async fn collect(&self) -> Result<(), Error> {
         self.collector.pass().await
+    }
+
+    /// Looks whether the core has room for data again, if it had none.
+    pub async fn look_for_room(&self) {
+        self.range.decisions.room.look(&self.env, &*self.collector.store).await;
+    }
+
+    async fn look_for_room_for_ever(self: Rc<Self>) {
+        loop {
+            self.env.sleep(self.env.jitter(ROOM_INTERVAL)).await;
+            self.look_for_room().await;
+        }
     }
 
     /// Ends when nothing is decided any more: another owner came, or an append has failed.
@@ -196,6 +211,7 @@ struct OwnerInner {
     contest: Contest,
     files: Rc<dyn Files>,
     config: Config,
+    room: Room,
     rule: RefCell<Option<Rc<Rule>>>,
     /// When a request came last, a sign of life apart.
     asked: Cell<Instant>,
@@ -216,6 +232,7 @@ impl Owner {
             contest,
             files,
             config,
+            room: Room::default(),
             rule: RefCell::default(),
             asked: Cell::new(env.now()),
             stopping: Cell::new(false),
@@ -289,7 +306,7 @@ impl Owner {
         let inner = &*self.0;
         let lease: Rc<dyn Lease> = term.clone();
         let held = (lease, term.fencing());
-        let opening = Rule::open(&inner.env, &*inner.files, &inner.config, held);
+        let opening = Rule::open(&inner.env, &*inner.files, &inner.config, held, &inner.room);
         // It may take long: the lock is renewed beside it.
         let mut opening = Box::pin(opening);
         let rule = loop {
@@ -306,6 +323,8 @@ impl Owner {
         inner.rule.replace(Some(rule.clone()));
         let collecting = rule.clone().collect_for_ever(inner.config.collect_interval);
         let collecting = inner.env.spawn(Class::Background, "object: collect", collecting);
+        let looking = rule.clone().look_for_room_for_ever();
+        let looking = inner.env.spawn(Class::Background, "object: room", looking);
         let mut longer = 1;
         loop {
             let pause = Box::pin(self.pause(inner.contest.renewal_pause(longer)));
@@ -317,6 +336,7 @@ impl Owner {
             }
         }
         collecting.abort();
+        looking.abort();
         if inner.stopping.get() {
             inner.rule.replace(None);
             rule.close().await;

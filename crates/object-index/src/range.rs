@@ -285,6 +285,9 @@ impl Range {
                 return Err(Error::Invalid { message });
             }
             if let ObjectData::Piece(bytes) = &mut object.data {
+                if self.decisions.room.is_full() {
+                    return Err(Error::Full);
+                }
                 piece = Some(Rc::new(std::mem::take(bytes)));
             }
         }

@@ -97,6 +97,8 @@ pub(crate) struct Engine {
     /// Logs with data that the opening replayed.
     pub(crate) recovered_logs: Vec<FileNo>,
     pub(crate) over: RefCell<Option<Over>>,
+    /// An append of the log found no room.
+    pub(crate) out_of_room: Cell<bool>,
     /// The memtable is to be flushed though it is not full.
     pub(crate) freeze: Cell<bool>,
     /// It takes no new batches, since it is about to end.
@@ -167,6 +169,7 @@ impl Engine {
             kept_logs: RefCell::new(layout.kept.clone()),
             recovered_logs,
             over: RefCell::new(over),
+            out_of_room: Cell::new(false),
             freeze: Cell::new(false),
             closing: Cell::new(false),
             commit_ended: Cell::new(false),

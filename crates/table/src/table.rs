@@ -270,6 +270,11 @@ impl Table {
         }
     }
 
+    /// True when the instance has ended since an append of the log found no room.
+    pub fn is_out_of_room(&self) -> bool {
+        self.0.0.out_of_room.get()
+    }
+
     /// True when batches may bring data.
     pub fn takes_data(&self) -> bool {
         self.0.0.form == Form::WithData

@@ -164,6 +164,50 @@ fn small_objects_are_in_logs_which_go_when_half_of_them_is_dead() {
 }
 
 #[test]
+fn on_a_full_core_small_objects_are_refused_and_deletions_go_on() {
+    run(|world, _, env| async move {
+        world.small_max.set(SMALL_MAX);
+        let service = world.service(&env);
+        let bucket = bucket(&service, "abc").await;
+        let target = |key: &str| Target { bucket: bucket.id, key: ObjectKey::new(key).unwrap() };
+        put(&service, &target("a"), &[1; 2000], facts("1")).await;
+        put(&service, &target("b"), &[2; 2000], facts("1")).await;
+        let range = world.disk.beside(object_index::RANGE_DIR);
+        range.with_faults(|faults| faults.full_for_data = true);
+        // The first one ends the table's instance; what it did is known when another owner rules.
+        let first = {
+            let (service, target) = (service.clone(), target("c"));
+            env.spawn(Class::Foreground, "put", async move {
+                let mut upload = service.put(target).await.unwrap();
+                upload.write(&[3; 2000]).await.unwrap();
+                upload.commit(facts("1"), Conditions::default()).await
+            })
+        };
+        env.sleep(std::time::Duration::from_secs(1)).await;
+        assert!(world.room.is_full());
+        let old = world.owners.borrow()[0].clone();
+        world.crash(&old);
+        world.take_over().await.expect("it opens");
+        assert!(matches!(first.await.unwrap(), Err(Error::Unknown { .. })));
+        assert_eq!(service.look(&target("c")).await, Err(Error::NoSuchKey));
+        let upload = async |body: &[u8]| {
+            let mut upload = service.put(target("c")).await.unwrap();
+            upload.write(body).await.unwrap();
+            upload.commit(facts("1"), Conditions::default()).await
+        };
+        assert_eq!(upload(&[3; 2000]).await, Err(Error::Full));
+        service.delete(target("a"), Conditions::default()).await.unwrap();
+        assert!(upload(&[3; 200]).await.is_ok(), "it is in its row");
+        assert_eq!(read(&service, &target("b")).await, vec![2; 2000]);
+        range.with_faults(|faults| faults.full_for_data = false);
+        env.sleep(std::time::Duration::from_secs(2)).await;
+        assert!(!world.room.is_full());
+        assert!(upload(&[3; 2000]).await.is_ok());
+        assert!(!range.names().contains(&"room".to_owned()));
+    });
+}
+
+#[test]
 fn a_log_with_damaged_data_stays_and_others_go() {
     run(|world, _, env| async move {
         world.small_max.set(SMALL_MAX);

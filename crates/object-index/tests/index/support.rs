@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use base::Fault;
 use futures_util::future::LocalBoxFuture;
-use object_index::{Bugs, Config, Files, Lease, Rule, Service, ServiceOptions};
+use object_index::{Bugs, Config, Files, Lease, Room, Rule, Service, ServiceOptions};
 use object_proto::{Bucket, BucketName, Error, Reply, Request, UserId};
 use object_testing::{Network, Target};
 use runtime::sim::{CrashMode, HostId, Sim};
@@ -21,6 +21,7 @@ pub struct World {
     pub disk: MemDisk,
     pub network: Network,
     pub bugs: Bugs,
+    pub room: Room,
     /// Of the next service ([`ServiceOptions::small_max`]).
     pub small_max: Cell<usize>,
     epoch: Cell<u64>,
@@ -104,6 +105,7 @@ impl World {
             disk,
             network,
             bugs,
+            room: Room::default(),
             small_max: Cell::new(600),
             epoch: Cell::new(0),
             free_at: Cell::default(),
@@ -140,12 +142,12 @@ impl World {
         self.free_at.set(self.sim.elapsed() + LEASE);
         let epoch = self.epoch.get() + 1;
         self.epoch.set(epoch);
-        let (files, config) = (self.files(&env), config(self.bugs));
+        let (files, config, room) = (self.files(&env), config(self.bugs), self.room.clone());
         let renewed = env.spawn(Class::Control, "renew", renew(self.clone(), lease.clone(), id));
         let held: Rc<dyn Lease> = lease.clone();
         let opening = {
             let (env, config) = (env.clone(), config.clone());
-            async move { Rule::open(&env, &*files, &config, (held, epoch)).await }
+            async move { Rule::open(&env, &*files, &config, (held, epoch), &room).await }
         };
         let rule = env.spawn(Class::Foreground, "open", opening).await;
         let rule = rule.map_err(|_| Error::Reroute)?.inspect_err(|_| renewed.abort())?;
@@ -155,6 +157,7 @@ impl World {
                 loop {
                     env.sleep(env.jitter(config.collect_interval)).await;
                     let _ = rule.collect().await; // The next pass goes on.
+                    rule.look_for_room().await;
                 }
             }
         };

@@ -298,7 +298,7 @@ fn manifest_of(count: usize) -> Vec<u8> {
         last_key: key(2 * number + 1),
     });
     let run = RunInfo { first: Seq::new(1), last: Seq::new(900), files: files.collect() };
-    let mut out = file_head(Content::Manifest, FileNo::manifest(3)).to_vec();
+    let mut out = manifest_head(Form::Plain, FileNo::manifest(3), 0).to_vec();
     let changes = [Change::Owner { generation: 3 }, Change::AddRun(run)];
     crate::manifest::encode_edit(3, 0, &changes, &mut out);
     out

@@ -1,6 +1,6 @@
 //! [`MemStore`]: the contract of [`Store`] in memory, with everything that it leaves open.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::future::pending;
@@ -11,6 +11,7 @@ use runtime::sim::Sim;
 use runtime::sync::{Notify, oneshot};
 use runtime::{Duration, Env, Rng};
 use table::{Answer, Names, Pending, Source, Store, Writer};
+use wire::data::Purpose;
 
 /// Faults, in effect until changed. Odds are "one in n", 0 is never.
 #[derive(Clone, Debug)]
@@ -25,6 +26,8 @@ pub struct StoreFaults {
     pub late: Duration,
     /// No room: nothing can be made or appended.
     pub full: bool,
+    /// There is no room for data: only metadata has a right to what is left.
+    pub full_for_data: bool,
     /// Appends to files of such names wait for ever, and nothing of them arrives.
     pub stuck: Option<&'static str>,
     /// No room for new chunks: a new file gets its name, and its first append is refused. Files
@@ -42,6 +45,7 @@ impl Default for StoreFaults {
             lose_one_in: 0,
             late: Duration::from_millis(200),
             full: false,
+            full_for_data: false,
             stuck: None,
             full_for_new: false,
             leaky_seal: false,
@@ -292,7 +296,8 @@ impl Store for MemStore {
                 return Err(fault(Kind::Full, name));
             }
             let (disk, env, name) = (self.disk.clone(), self.env.clone(), name.to_owned());
-            Ok(Box::new(MemWriter { disk, env, name, content }) as Box<dyn Writer>)
+            let purpose = Cell::new(Purpose::Metadata);
+            Ok(Box::new(MemWriter { disk, env, name, content, purpose }) as Box<dyn Writer>)
         })
     }
 
@@ -437,6 +442,7 @@ struct MemWriter {
     env: Env,
     name: String,
     content: Rc<RefCell<Content>>,
+    purpose: Cell<Purpose>,
 }
 
 /// Takes over appends up to number `upto`, or says why not.
@@ -457,9 +463,17 @@ fn complete(content: &RefCell<Content>, upto: u64, name: &str) -> Result<u64, Fa
 }
 
 impl Writer for MemWriter {
+    fn set_purpose(&self, purpose: Purpose) {
+        self.purpose.set(purpose);
+    }
+
     fn submit<'a>(&'a self, data: &'a [u8]) -> Answer<'a, Pending> {
         Box::pin(async move {
-            if self.disk.dir.borrow().faults.full {
+            let is_full = {
+                let faults = &self.disk.dir.borrow().faults;
+                faults.full || faults.full_for_data && self.purpose.get() == Purpose::Data
+            };
+            if is_full {
                 return Err(fault(Kind::Full, &self.name));
             }
             let stuck = self.disk.dir.borrow().faults.stuck;

@@ -1,0 +1,69 @@
+//! [`Room`]: whether the core has room for data (`object-protocols.md` 5.2).
+
+use std::cell::Cell;
+use std::fmt;
+use std::rc::Rc;
+
+use base::{Fault, Kind};
+use runtime::Env;
+use table::Store;
+use wire::data::Purpose;
+
+/// Name of the file that tries it.
+const NAME: &str = "room";
+/// Its bytes: one sector.
+const BYTES: usize = 4096;
+
+/// What the owners of a process know of the core's room. Clones share it.
+#[derive(Clone, Default)]
+pub struct Room(Rc<Cell<bool>>);
+
+impl Room {
+    /// True since an append of data found no room, until one does.
+    pub fn is_full(&self) -> bool {
+        self.0.get()
+    }
+
+    /// An append of data found no room.
+    pub(crate) fn note_full(&self, env: &Env) {
+        if !self.0.replace(true) {
+            env.mark("object: the core is full");
+            tracing::warn!(
+                "the cluster has no room for data: small objects are refused until it has"
+            );
+        }
+    }
+
+    /// Looks again, if there was none.
+    pub(crate) async fn look(&self, env: &Env, store: &dyn Store) {
+        if !self.is_full() {
+            return;
+        }
+        let tried = append(store).await;
+        let _ = store.remove(NAME).await; // The next look removes it.
+        if tried.is_ok() {
+            self.0.set(false);
+            env.mark("object: the core has room again");
+            tracing::info!("the cluster has room for data again");
+        }
+    }
+}
+
+async fn append(store: &dyn Store) -> Result<(), Fault> {
+    let writer = match store.create(NAME).await {
+        Err(fault) if fault.kind == Kind::Exists => {
+            store.remove(NAME).await?;
+            store.create(NAME).await?
+        }
+        made => made?,
+    };
+    writer.set_purpose(Purpose::Data);
+    writer.submit(&[0; BYTES]).await?.await?;
+    writer.close().await.map(drop)
+}
+
+impl fmt::Debug for Room {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Room({})", if self.is_full() { "full" } else { "free" })
+    }
+}
