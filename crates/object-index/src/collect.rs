@@ -47,7 +47,7 @@ impl Collector {
         for session in self.range.sessions.closed() {
             result = result.and(self.sweep(session).await);
         }
-        result = result.and(self.empty_trash().await).and(self.save_counts());
+        result = result.and(self.empty_trash().await);
         for log in self.range.decisions.table.data_logs() {
             result = result.and(self.collect_log(&log).await);
         }
@@ -61,8 +61,11 @@ impl Collector {
         if range.decisions.room.is_full() {
             return Ok(()); // What is moved needs room first.
         }
-        if range.decisions.logs.row(log.log).recount {
-            self.count(log).await?;
+        if !range.decisions.logs.row(log.log).counted {
+            match log.is_own {
+                true => self.end_count(log).await?,
+                false => self.count(log).await?,
+            }
         }
         let row = range.decisions.logs.row(log.log);
         let is_damaged = self.damaged_logs.borrow().contains(&log.log);
@@ -93,13 +96,12 @@ impl Collector {
         Ok(())
     }
 
-    /// Puts the counts that changed without a row into the table.
-    fn save_counts(&self) -> Result<(), Error> {
+    /// What died in a log that this owner has written is known: from now on each death is of a place.
+    async fn end_count(&self, log: &KeptLog) -> Result<(), Error> {
         let decisions = &self.range.decisions;
-        while let Some(log) = decisions.logs.first_changed() {
-            decisions.put_log(log, decisions.logs.row(log))?;
-        }
-        Ok(())
+        decisions.settled(decisions.last()).await?;
+        let row = LogRow { counted: true, ..decisions.logs.row(log.log) };
+        decisions.put_log(log.log, row).map(drop)
     }
 
     /// Counts what is dead in a log.
@@ -121,9 +123,9 @@ impl Collector {
             from = page.next;
         }
         let row = decisions.logs.row(log.log);
-        // What died meanwhile may count twice; then a pass comes early.
+        // What died while it was read may count twice; then a pass comes early.
         let dead = log.data.saturating_sub(live) + (row.dead - before);
-        decisions.put_log(log.log, LogRow { dead, recount: false, ..row })?;
+        decisions.put_log(log.log, LogRow { dead, counted: true, ..row })?;
         self.range.env.mark("object: a log is counted");
         Ok(())
     }
@@ -159,12 +161,12 @@ impl Collector {
             range.env.mark("object: replaced while it was moved");
             return Ok(());
         }
-        let (mut buried, piece) = (None, Rc::new(piece));
+        let (mut dead, piece) = (None, Rc::new(piece));
         let (_, basis) = range.decisions.submit(|batch, _| {
             batch.put_with_data(key, value, value.len() - Place::BYTES, piece);
-            buried = range.bury(batch, target, (&known.row, seen.basis));
+            dead = range.count_dead(batch, target, (&known.row, seen.basis));
         })?;
-        range.buried(buried);
+        range.note_dead(dead);
         drop(held);
         range.env.mark("object: moved out of a log");
         moved.basis = basis;

@@ -17,8 +17,10 @@ use table::{Batch, Range, Snapshot, Table};
 
 use crate::key_locks::{KeyGuard, KeyLocks};
 use crate::keys::{LOG, STAMP, number_key};
+use crate::limits::RECENT_BYTES;
 use crate::logs::Logs;
 use crate::planted::{Bugs, Planted};
+use crate::recent::Recent;
 use crate::room::Room;
 use crate::row::{LogRow, decode_stamp, encode_stamp};
 
@@ -57,6 +59,8 @@ pub(crate) struct Decisions {
     pub(crate) table: Table,
     /// Data in the table's logs.
     pub(crate) logs: Logs,
+    /// Data that was put lately.
+    pub(crate) recent: Recent,
     pub(crate) room: Room,
     locks: KeyLocks,
     state: RefCell<State>,
@@ -113,6 +117,7 @@ impl Decisions {
             env: env.clone(),
             table,
             logs: Logs::default(),
+            recent: Recent::new(RECENT_BYTES),
             room: room.clone(),
             locks: KeyLocks::default(),
             state: RefCell::new(state),
@@ -182,11 +187,14 @@ impl Decisions {
             }
             state.submitted
         };
-        let decisions = self.clone();
+        let (decisions, pieces) = (self.clone(), batch.data().cloned().collect::<Vec<_>>());
         self.env.spawn(Class::Foreground, "object: batch", async move {
             match outcome.await {
                 Ok(written) => {
                     decisions.logs.placed(number, &written.places);
+                    for (place, piece) in written.places.into_iter().zip(pieces) {
+                        decisions.recent.note(place, piece);
+                    }
                     decisions.settle(number);
                 }
                 Err(error) => {

@@ -132,7 +132,7 @@ pub(crate) fn corpus() -> Vec<Seed> {
         info.object.data = object_proto::ObjectData::Logged { file, offset: 77 };
         ObjectRow::encode(info.stamp, &info.object).0
     };
-    let log = LogRow { dead: 1 << 27, trash_us: Some(7), recount: true };
+    let log = LogRow { dead: 1 << 27, trash_us: Some(7), counted: true };
     let made_by = (SessionId::new(1), 2);
     let owner = object_proto::UserId::new("me");
     let name = object_proto::BucketName::new("bucket").expect("a name");

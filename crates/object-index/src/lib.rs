@@ -28,6 +28,7 @@ mod paths;
 mod piece;
 mod planted;
 mod range;
+mod recent;
 mod room;
 mod row;
 #[cfg(test)]

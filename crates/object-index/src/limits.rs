@@ -9,6 +9,9 @@ pub const OBJECT_ROW_KEY_MAX: usize = 1 + 8 + 2 * KEY_MAX + 2;
 
 /// Bytes at which a log of the range ends: a takeover replays one, past its data.
 pub const LOG_BYTES: u64 = 256 << 20;
+/// Bytes of small objects that an owner keeps in memory: what was put in the last second or so, which a
+/// reader would have to wait for until the core's replicas show it.
+pub const RECENT_BYTES: usize = 8 << 20;
 /// Opened logs that a gateway keeps: about what 64 GiB of small objects have.
 pub const OPENED_LOGS_MAX: usize = 256;
 /// Bytes of pieces that a pass moves before it waits until they are durable.

@@ -26,7 +26,7 @@ pub enum Planted {
     WrongPlace,
     /// Takes a log for one without live data when half of it is dead.
     CountOnly,
-    /// Moves an object's data though its row has changed meanwhile.
+    /// Moves an object's data though its row has changed since it was read.
     BlindMove,
 }
 

@@ -65,7 +65,7 @@ struct Decided {
 }
 
 /// Data in a log that a batch replaces.
-pub(crate) enum Buried {
+pub(crate) enum Dead {
     /// The log, and its row with the batch.
     In {
         /// Number of the log.
@@ -106,12 +106,6 @@ impl Range {
             let (log, row) = row.ok_or_else(|| damaged("a log's row"))?;
             decisions.logs.known(log, row);
         }
-        let mut last = Basis::default();
-        for log in decisions.table.recovered_logs() {
-            let row = LogRow { recount: true, ..decisions.logs.row(log) };
-            last = decisions.put_log(log, row)?;
-        }
-        decisions.settled(last).await?;
         let Ground { sessions, buckets, lease, epoch, bugs } = ground;
         Ok(Rc::new(Range {
             env: env.clone(),
@@ -140,6 +134,18 @@ impl Range {
                 let found = self.look(&target).await;
                 self.check_lease()?;
                 found.map(|info| RangeReply::Object(Box::new(info)))
+            }
+            RangeRequest::Read(target) => {
+                let found = self.look(&target).await;
+                self.check_lease()?;
+                let mut info = found?;
+                if let ObjectData::Logged { file, offset } = &info.object.data
+                    && let Some(place) = Place::of(file.as_str(), *offset)
+                    && let Some(piece) = self.decisions.recent.get(place)
+                {
+                    info.object.data = ObjectData::Piece(piece.to_vec());
+                }
+                Ok(RangeReply::Object(Box::new(info)))
             }
             RangeRequest::List(ask) => {
                 let page = match self.buckets.check(ask.bucket) {
@@ -326,11 +332,11 @@ impl Range {
         }
         let floor = self.sessions.floor(head.session);
         let over = self.replies_below(head.session, floor);
-        let mut buried = None;
+        let mut dead = None;
         let done = self.decisions.submit(|batch, stamp| {
             fill(batch, stamp, &decided);
             if let Some(old) = &decided.old {
-                buried = self.bury(batch, decided.change.target(), (old, decided.basis));
+                dead = self.count_dead(batch, decided.change.target(), (old, decided.basis));
             }
             batch.put(&number_key(USAGE, bucket.get()), &usage.encode());
             batch.put(&reply_key(head.session, head.number), &encode_stamp(stamp));
@@ -338,7 +344,7 @@ impl Range {
                 batch.delete(&reply_key(head.session, number));
             }
         })?;
-        self.buried(buried);
+        self.note_dead(dead);
         self.usage.borrow_mut().insert(bucket, usage);
         let replies = &mut *self.replies.borrow_mut();
         let of_session = replies.entry(head.session).or_default();
@@ -350,34 +356,34 @@ impl Range {
     }
 
     /// Puts the row of the log into a batch that replaces data in it. The result goes to
-    /// [`Range::buried`] when the batch was submitted.
-    pub(crate) fn bury(
+    /// [`Range::note_dead`] when the batch was submitted.
+    pub(crate) fn count_dead(
         &self,
         batch: &mut Batch,
         target: &Target,
         (old, basis): (&ObjectRow, Basis),
-    ) -> Option<Buried> {
+    ) -> Option<Dead> {
         let object = &old.info.object;
         let body = Body { data_id: object.data_id, target: target.clone() };
         let bytes = body.head_len() as u64 + object.size;
         match old.log? {
-            InLog::Unplaced => Some(Buried::Unplaced { batch: basis.batch(), bytes }),
+            InLog::Unplaced => Some(Dead::Unplaced { batch: basis.batch(), bytes }),
             InLog::At(place) => {
                 let mut row = self.decisions.logs.row(place.log());
                 row.dead += bytes;
                 batch.put(&number_key(LOG, place.log()), &row.encode());
-                Some(Buried::In { log: place.log(), row })
+                Some(Dead::In { log: place.log(), row })
             }
         }
     }
 
-    /// A batch with what [`Range::bury`] has put was submitted.
-    pub(crate) fn buried(&self, buried: Option<Buried>) {
+    /// A batch with what [`Range::count_dead`] has put was submitted.
+    pub(crate) fn note_dead(&self, dead: Option<Dead>) {
         let logs = &self.decisions.logs;
-        match buried {
+        match dead {
             None => {}
-            Some(Buried::Unplaced { batch, bytes }) => logs.will_have_died(batch, bytes),
-            Some(Buried::In { log, row }) => logs.known(log, row),
+            Some(Dead::Unplaced { batch, bytes }) => logs.will_have_died(batch, bytes),
+            Some(Dead::In { log, row }) => logs.known(log, row),
         }
     }
 

@@ -277,8 +277,8 @@ pub struct LogRow {
     pub dead: u64,
     /// It is of no use any more since this time, microseconds since 1970.
     pub trash_us: Option<u64>,
-    /// An owner ended while it was written: what is dead is to be counted.
-    pub recount: bool,
+    /// `dead` is all that is dead, and all that dies from now on is counted.
+    pub counted: bool,
 }
 
 impl LogRow {
@@ -287,7 +287,7 @@ impl LogRow {
         let mut out = vec![VERSION];
         put_varint(&mut out, self.dead);
         put_varint(&mut out, self.trash_us.map_or(0, |since| since + 1));
-        out.push(u8::from(self.recount));
+        out.push(u8::from(self.counted));
         out
     }
 
@@ -295,8 +295,8 @@ impl LogRow {
     pub fn decode(value: &[u8]) -> Option<LogRow> {
         let mut cursor = begin(value)?;
         let (dead, since) = (cursor.varint()?, cursor.varint()?);
-        let recount = flag(&mut cursor)?;
-        whole(cursor, LogRow { dead, trash_us: since.checked_sub(1), recount })
+        let counted = flag(&mut cursor)?;
+        whole(cursor, LogRow { dead, trash_us: since.checked_sub(1), counted })
     }
 }
 

@@ -92,7 +92,7 @@ fn a_place_is_the_end_of_its_row() {
         object.data = ObjectData::Piece(piece);
         assert!(!ObjectRow::holds(&object));
     }
-    for log in [LogRow::default(), LogRow { dead: 1 << 40, trash_us: Some(0), recount: true }] {
+    for log in [LogRow::default(), LogRow { dead: 1 << 40, trash_us: Some(0), counted: true }] {
         assert_eq!(LogRow::decode(&log.encode()), Some(log));
     }
 }

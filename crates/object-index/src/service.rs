@@ -254,6 +254,15 @@ impl Service {
         }
     }
 
+    /// As [`Service::look`], for a caller who reads the object then.
+    pub async fn read(&self, target: &Target) -> Result<ObjectInfo, Error> {
+        let request = Request::Range(RangeRequest::Read(target.clone()));
+        match self.ask(request).await? {
+            Reply::Range(RangeReply::Object(info)) => Ok(*info),
+            _ => Err(unexpected()),
+        }
+    }
+
     /// A page of a bucket's keys.
     pub async fn list(&self, ask: ListRequest) -> Result<ListPage, Error> {
         match self.ask(Request::Range(RangeRequest::List(ask))).await? {
@@ -297,14 +306,14 @@ impl Service {
     ///
     /// [`Error::Damaged`] when the object's file is gone.
     pub async fn open(&self, target: &Target) -> Result<(ObjectInfo, BodyContent), Error> {
-        let mut info = self.look(target).await?;
+        let mut info = self.read(target).await?;
         loop {
             let gone = match self.content(target, &info).await {
                 Ok(content) => return Ok((info, content)),
                 Err(Error::NoSuchKey) => info,
                 Err(error) => return Err(error),
             };
-            info = self.look(target).await?;
+            info = self.read(target).await?;
             // Collection may have moved it.
             if info.object.data == gone.object.data && info.object.data_id == gone.object.data_id {
                 let what = format!("the file of {target} is not there");
@@ -320,7 +329,14 @@ impl Service {
         let object = &info.object;
         let source = match &object.data {
             ObjectData::Inline(bytes) => Bytes::Here(bytes.clone()),
-            ObjectData::Piece(_) => return Err(unexpected()),
+            ObjectData::Piece(piece) => {
+                let body = Body { data_id: object.data_id, target: target.clone() };
+                if !body.is_whole(piece) {
+                    let what = format!("the owner's data of {target}");
+                    return Err(Error::Damaged { what });
+                }
+                Bytes::Here(piece[body.head_len()..].to_vec())
+            }
             ObjectData::Logged { file, offset } => {
                 let source = self.log(file).await?;
                 Bytes::File(self.reader((file, *offset), target, object, source))

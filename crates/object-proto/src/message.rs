@@ -125,6 +125,8 @@ pub enum RangeRequest {
     },
     /// Asks for an object.
     Look(Target),
+    /// The same, with its data where the owner has that at hand ([`crate::ObjectData::Piece`]).
+    Read(Target),
     /// Asks for a page of keys.
     List(ListRequest),
     /// Asks whether a body's file was committed. No request that could do so may be under way.

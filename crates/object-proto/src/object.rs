@@ -211,7 +211,7 @@ pub enum ObjectData {
     /// Here: [`crate::limits::INLINE_MAX`] bytes at most.
     Inline(Vec<u8>),
     /// Here, as the one piece that the owner's log is to keep, head and content:
-    /// [`crate::limits::SMALL_MAX`] bytes at most. In changes alone.
+    /// [`crate::limits::SMALL_MAX`] bytes at most. In changes, and in answers of an owner that has it.
     Piece(Vec<u8>),
     /// In a log of the range.
     Logged {

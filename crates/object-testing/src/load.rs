@@ -241,7 +241,11 @@ impl Load {
     async fn look(&self, service: &Service, key: usize, rng: &mut Rng) -> Option<Value> {
         let start = self.0.sim.elapsed();
         let target = self.target(key);
-        let found = match service.look(&target).await {
+        let looked = match rng.one_in(2) {
+            true => service.read(&target).await,
+            false => service.look(&target).await,
+        };
+        let found = match looked {
             Ok(info) => Some(info),
             Err(Error::NoSuchKey) => None,
             Err(Error::Busy { .. } | Error::Unknown { .. }) => return None,
@@ -292,7 +296,10 @@ impl Load {
             Ok(_) => Err(format!("bytes {offset} to {} are others", offset + len)),
             // It was replaced since, or its file is gone.
             Err(Error::NoSuchKey) => match service.look(target).await {
-                Ok(again) if again.object.data_id == info.object.data_id => {
+                Ok(again)
+                    if again.object.data_id == info.object.data_id
+                        && again.object.data == info.object.data =>
+                {
                     Err("its file is gone".to_owned())
                 }
                 _ => Ok(()),

@@ -107,6 +107,11 @@ impl Batch {
         self.body.len() + self.data_bytes
     }
 
+    /// Its data, in its order.
+    pub fn data(&self) -> impl Iterator<Item = &Rc<Vec<u8>>> {
+        self.data.iter().map(|data| &data.bytes)
+    }
+
     /// Bytes of its data.
     pub(crate) fn data_bytes(&self) -> usize {
         self.data_bytes

@@ -209,7 +209,7 @@ impl RunCursor {
         file.damaged("an index block has another last key than its block", file.info.top_at)
     }
 
-    /// The blocks to come are not the next ones: reading ahead begins anew.
+    /// The blocks to come are not the next ones: reading ahead begins again.
     fn end_read_ahead(&mut self) {
         self.ahead.clear();
         self.window = if self.fill { 0 } else { MERGE_READ_BYTES };

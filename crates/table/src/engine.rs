@@ -94,8 +94,6 @@ pub(crate) struct Engine {
     pub(crate) log_len: Cell<u64>,
     /// Logs that are there for their data alone.
     pub(crate) kept_logs: RefCell<BTreeMap<FileNo, DataLog>>,
-    /// Logs with data that the opening replayed.
-    pub(crate) recovered_logs: Vec<FileNo>,
     pub(crate) over: RefCell<Option<Over>>,
     /// An append of the log found no room.
     pub(crate) out_of_room: Cell<bool>,
@@ -144,8 +142,6 @@ impl Engine {
         let generation = layout.generation;
         let over = manifest.is_none().then_some(Over::Closed);
         let runs = layout.runs.iter().map(|info| make_run(&table_files, info)).collect();
-        let with_data = |log: &DataLog| (log.data > 0).then_some(log.file);
-        let recovered_logs = recovered.logs().iter().filter_map(with_data).collect();
         let recovered = recovered.range().is_some().then(|| Rc::new(recovered));
         let share = Share::new(table_files.cache.writes());
         Engine {
@@ -167,7 +163,6 @@ impl Engine {
             making_log: Mutex::new(()),
             log_len: Cell::new(0),
             kept_logs: RefCell::new(layout.kept.clone()),
-            recovered_logs,
             over: RefCell::new(over),
             out_of_room: Cell::new(false),
             freeze: Cell::new(false),

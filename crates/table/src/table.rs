@@ -40,6 +40,8 @@ struct Owner(Rc<Engine>);
 pub struct KeptLog {
     /// Its number, as [`crate::Place::log`] has it.
     pub log: u64,
+    /// This instance has written it.
+    pub is_own: bool,
     /// Its file's name in the table's directory.
     pub name: String,
     /// Its bytes.
@@ -234,17 +236,12 @@ impl Table {
         let kept = self.0.0.kept_logs.borrow();
         let public = |log: &DataLog| KeptLog {
             log: log.file.get(),
+            is_own: log.file.generation == self.0.0.generation,
             name: Name::Log(log.file).to_string(),
             len: log.len,
             data: log.data,
         };
         kept.values().map(public).collect()
-    }
-
-    /// Logs with data that this opening replayed, by number: what their former owner knew of them and
-    /// did not put into the table is lost.
-    pub fn recovered_logs(&self) -> Vec<u64> {
-        self.0.0.recovered_logs.iter().map(|file| file.get()).collect()
     }
 
     /// Data that came with a batch which is durable: `len` bytes from the place on.
@@ -292,7 +289,7 @@ impl Table {
         }
     }
 
-    /// Removes such a log: nobody needs its data. Fine when it is not there.
+    /// Removes such a log: its data is not needed. Fine when it is not there.
     pub async fn release_log(&self, log: u64) -> Result<(), Error> {
         let (engine, file) = (&self.0.0, FileNo::from_raw(log));
         // A task of its own: an edit is not left half-way.

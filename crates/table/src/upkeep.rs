@@ -211,7 +211,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Seals logs that stay for their data: nobody does so later.
+    /// Seals logs that stay for their data: no opening does so later.
     async fn seal_logs(&self, mut logs: Vec<DataLog>) -> Result<Vec<DataLog>, Error> {
         for log in &mut logs {
             let name = Name::Log(log.file);

@@ -1,9 +1,10 @@
 //! Views of tables that another instance owns, or none.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use runtime::{Duration, Env};
-use table::{Cache, Error, Options, Range, Snapshot, Table};
+use table::{Batch, Cache, Error, Options, Range, Snapshot, Table};
 
 use crate::support::{World, small};
 
@@ -59,18 +60,23 @@ fn view_of_a_closed_table_is_complete_and_writes_nothing() {
 
 #[test]
 fn view_of_an_owned_table_shows_a_prefix_and_the_owner_goes_on() {
-    for seed in 0..4 {
+    for (seed, data_log_bytes) in [(0, 0), (1, 0), (2, 0), (3, 0), (4, 24 << 10), (5, 64 << 10)] {
         let world = World::new(seed);
         let mut seen_late = false;
         world.run(async {
             let (_, env) = world.boot();
             // Manifests roll, logs end, runs are merged while views are opened.
-            let options = Options { memtable_bytes: 4 << 10, ..small() };
+            let options = Options { memtable_bytes: 4 << 10, data_log_bytes, ..small() };
             let table = world.open(&env, options).await.expect("it is made");
             let (_, other) = world.boot();
             for n in 1..400u64 {
                 table.put(b"count", &n.to_le_bytes()).await.expect("no other owner is there");
-                table.put(&n.to_be_bytes(), &[7; 200]).await.expect("no other owner is there");
+                let mut batch = Batch::new();
+                match data_log_bytes {
+                    0 => batch.put(&n.to_be_bytes(), &[7; 200]),
+                    _ => batch.put_with_data(&n.to_be_bytes(), &[7; 200], 9, Rc::new(vec![8; 900])),
+                };
+                table.write(&batch).await.expect("no other owner is there");
                 if n % 20 != 0 {
                     continue;
                 }

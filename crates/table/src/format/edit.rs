@@ -34,7 +34,7 @@ pub(crate) enum Change {
     Owner { generation: u32 },
     /// A log that changes may be in.
     AddLog(FileNo),
-    /// A log whose changes are all in runs, and whose data nobody needs.
+    /// A log whose changes are all in runs, and whose data is not needed.
     DropLog(FileNo),
     /// A run.
     AddRun(RunInfo),
