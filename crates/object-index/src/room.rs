@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use base::{Fault, Kind};
 use runtime::Env;
+use runtime::sync::Notify;
 use table::Store;
 use wire::data::Purpose;
 
@@ -16,17 +17,34 @@ const BYTES: usize = 4096;
 
 /// What the owners of a process know of the core's room. Clones share it.
 #[derive(Clone, Default)]
-pub struct Room(Rc<Cell<bool>>);
+pub struct Room(Rc<State>);
+
+#[derive(Default)]
+struct State {
+    full: Cell<bool>,
+    is_full: Notify,
+}
 
 impl Room {
     /// True since an append of data found no room, until one does.
     pub fn is_full(&self) -> bool {
-        self.0.get()
+        self.0.full.get()
+    }
+
+    /// Ends when there is no room.
+    pub(crate) async fn ended(&self) {
+        while !self.is_full() {
+            let full = self.0.is_full.notified();
+            if !self.is_full() {
+                full.await;
+            }
+        }
     }
 
     /// An append of data found no room.
     pub(crate) fn note_full(&self, env: &Env) {
-        if !self.0.replace(true) {
+        if !self.0.full.replace(true) {
+            self.0.is_full.notify_waiters();
             env.mark("object: the core is full");
             tracing::warn!(
                 "the cluster has no room for data: small objects are refused until it has"
@@ -42,7 +60,7 @@ impl Room {
         let tried = append(store).await;
         let _ = store.remove(NAME).await; // The next look removes it.
         if tried.is_ok() {
-            self.0.set(false);
+            self.0.full.set(false);
             env.mark("object: the core has room again");
             tracing::info!("the cluster has room for data again");
         }

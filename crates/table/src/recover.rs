@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::file::TableFiles;
 use crate::format::DecodeError;
 use crate::format::edit::DataLog;
-use crate::format::frame::{FILE_HEAD, Form, Next, next_record, read_log_head};
+use crate::format::frame::{FILE_HEAD, Form, Next, Record, next_record, read_log_head};
 use crate::format::ops::{Op, read_ops};
 use crate::layout::Layout;
 use crate::limits::BATCH_BYTES_MAX;
@@ -218,7 +218,8 @@ impl<'a> LogReader<'a> {
     /// ended: such a one was never acknowledged.
     async fn next(&mut self) -> Result<Option<Logged<'_>>, Error> {
         self.skip();
-        let (end, data) = loop {
+        // Its parts by their lengths: nothing of it may be borrowed while more is read.
+        let (seq, count, body, data, len) = loop {
             let rest = &self.bytes[self.at..];
             let next = next_record(self.form, self.log.file, rest, BATCH_BYTES_MAX);
             match next.map_err(|flaw| self.flawed(flaw))? {
@@ -227,21 +228,22 @@ impl<'a> LogReader<'a> {
                         return Ok(None);
                     }
                 }
-                Next::Record(record) => break (self.log.len + record.len(self.form), record.data),
+                Next::Record(record) => {
+                    let Record { seq, count, body, data } = record;
+                    break (seq, count, body.len(), data, record.len(self.form));
+                }
             }
         };
+        let end = self.log.len + len;
         if data > 0 && !self.reaches(end).await? {
             return Ok(None);
         }
-        let rest = &self.bytes[self.at..];
-        let Ok(Next::Record(record)) = next_record(self.form, self.log.file, rest, BATCH_BYTES_MAX)
-        else {
-            unreachable!("it was there just now")
-        };
-        let ops = read_ops(record.body, record.count).map_err(|flaw| self.flawed(flaw))?;
+        let body_at = self.at + self.form.record_head();
+        let ops = read_ops(&self.bytes[body_at..body_at + body], count);
+        let ops = ops.map_err(|flaw| self.flawed(flaw))?;
         self.log.len = end;
         self.log.data += u64::from(data);
-        Ok(Some(Logged { seq: record.seq, ops }))
+        Ok(Some(Logged { seq, ops }))
     }
 }
 
