@@ -7,7 +7,7 @@ use std::rc::Rc;
 use chunkstore::flash;
 use master_consensus::{
     Checkpoints, EngineDevice, Group, GroupConfig, GroupStore, Groups, LocalFuture, NetError,
-    PeerSend, open_store, store_options,
+    PeerSend, ReadError, open_store, store_options,
 };
 use runtime::{Class, Duration, Env, Runtime, RuntimeConfig};
 
@@ -74,6 +74,21 @@ impl Process {
             env.sleep(Duration::from_millis(10)).await;
         }
     }
+
+    /// The same, once a quorum has confirmed it: a machine that stands still for the time of an
+    /// election makes another one.
+    async fn confirmed_leader(&self, env: &Env, group: u32) -> &Group<Registers> {
+        loop {
+            let leader = self.leader(env, group).await;
+            match leader.read_index().await {
+                Ok(_) => return leader,
+                Err(ReadError::NotLeader { .. } | ReadError::NoQuorum) => {
+                    env.sleep(Duration::from_millis(10)).await;
+                }
+                Err(error) => panic!("a quorum answers: {error:?}"),
+            }
+        }
+    }
 }
 
 async fn fill(env: Env, dir: PathBuf, round: u64) {
@@ -83,8 +98,7 @@ async fn fill(env: Env, dir: PathBuf, round: u64) {
             let formed = process.0[&(group, 1)].bootstrap(&BTreeSet::from(MEMBERS)).await;
             formed.expect("a new group");
         }
-        let leader = process.leader(&env, group).await;
-        leader.read_index().await.expect("a quorum answers");
+        let leader = process.confirmed_leader(&env, group).await;
         let expected = if round == 0 { 0 } else { round * 10_000 + u64::from(group) };
         assert_eq!(leader.read(|machine| machine.get(99)), expected, "group {group}");
         let started = env.now();
