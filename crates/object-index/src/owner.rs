@@ -151,7 +151,7 @@ impl Rule {
 
     async fn look_for_room_for_ever(self: Rc<Self>) {
         loop {
-            self.range.decisions.room.ended().await;
+            self.range.decisions.room.filled().await;
             self.env.sleep(self.env.jitter(ROOM_INTERVAL)).await;
             self.look_for_room().await;
         }

@@ -32,7 +32,7 @@ impl Room {
     }
 
     /// Ends when there is no room.
-    pub(crate) async fn ended(&self) {
+    pub(crate) async fn filled(&self) {
         while !self.is_full() {
             let full = self.0.is_full.notified();
             if !self.is_full() {

@@ -21,8 +21,8 @@ use crate::memory::Share;
 use crate::memtable::Memtable;
 use crate::options::Options;
 use crate::snapshot::View;
-use crate::store::Writer;
-use crate::types::{FileNo, Seq};
+use crate::store::{Source, Writer};
+use crate::types::{FileNo, Name, Seq};
 
 /// Cause for which an instance takes no writes any more.
 #[derive(Clone, Debug)]
@@ -94,6 +94,8 @@ pub(crate) struct Engine {
     pub(crate) log_len: Cell<u64>,
     /// Logs that are there for their data alone.
     pub(crate) kept_logs: RefCell<BTreeMap<FileNo, DataLog>>,
+    /// The log whose data was read last, opened.
+    pub(crate) data_source: RefCell<Option<(FileNo, Rc<dyn Source>)>>,
     pub(crate) over: RefCell<Option<Over>>,
     /// An append of the log found no room.
     pub(crate) out_of_room: Cell<bool>,
@@ -163,6 +165,7 @@ impl Engine {
             making_log: Mutex::new(()),
             log_len: Cell::new(0),
             kept_logs: RefCell::new(layout.kept.clone()),
+            data_source: RefCell::default(),
             over: RefCell::new(over),
             out_of_room: Cell::new(false),
             freeze: Cell::new(false),
@@ -303,6 +306,19 @@ impl Engine {
                 Err(error)
             }
         }
+    }
+
+    /// A log to read data from: a service that collects one reads much of it.
+    pub(crate) async fn data_source(&self, log: FileNo) -> Result<Rc<dyn Source>, Error> {
+        if let Some((_, source)) = self.data_source.borrow().as_ref().filter(|of| of.0 == log) {
+            return Ok(source.clone());
+        }
+        let name = Name::Log(log);
+        let source = self.table_files.store.open(&name.to_string()).await;
+        let path = || self.table_files.path(name);
+        let source = source.map_err(|fault| Error::of_store(fault, "open", &path()))?;
+        self.data_source.replace(Some((log, source.clone())));
+        Ok(source)
     }
 
     /// Present places of entries.

@@ -1,9 +1,10 @@
 //! Tables: ordered key-value stores of services, kept as FlatLogFiles (D9).
 //!
 //! A log-structured merge tree: changes go to a log, group by group, and into memory; full
-//! memtables become sorted files; sorted runs of similar size are merged. A manifest names a
-//! table's parts and fences its owners off from one another (see the source of `manifest`). Files
-//! are reached through a narrow [`Store`], which [`ClientStore`] implements on the core.
+//! memtables become sorted files; sorted runs of similar size are merged. A batch may bring data,
+//! which stays in the log. A manifest names a table's parts and fences its owners off from one
+//! another (see the source of `manifest`). Files are reached through a narrow [`Store`], which
+//! [`ClientStore`] implements on the core.
 //!
 //! Invariant: knows no master, chunk or replica; keeps nothing that is not in its directory.
 

@@ -248,18 +248,13 @@ impl Table {
     pub async fn read_data(&self, place: Place, len: usize) -> Result<Vec<u8>, Error> {
         let engine = &self.0.0;
         let read = async {
-            let (name, store) = (place.file_name(), &engine.table_files.store);
-            let path = engine.table_files.path(place.name());
-            let cause = |fault| Error::of_store(fault, "read", &path);
-            let source = store.open(&name).await.map_err(cause)?;
-            let bytes = source.read_written(place.offset(), len).await.map_err(cause)?;
-            let (offset, what) = (place.offset(), "it ends within data");
+            let source = engine.data_source(place.log_file()).await?;
+            let (path, offset) = (engine.table_files.path(place.name()), place.offset());
+            let bytes = source.read_written(offset, len).await;
+            let bytes = bytes.map_err(|fault| Error::of_store(fault, "read", &path))?;
+            let what = "it ends within data";
             let is_short = bytes.len() < len;
-            if is_short {
-                Err(Error::Corrupt { file: path.clone(), offset, what })
-            } else {
-                Ok(bytes)
-            }
+            if is_short { Err(Error::Corrupt { file: path, offset, what }) } else { Ok(bytes) }
         };
         match read.await {
             Ok(bytes) => Ok(bytes),

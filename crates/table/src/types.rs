@@ -104,6 +104,10 @@ impl Place {
         self.name().to_string()
     }
 
+    pub(crate) fn log_file(self) -> FileNo {
+        self.log
+    }
+
     pub(crate) fn name(self) -> Name {
         Name::Log(self.log)
     }

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use object_index::{Bugs, Planted, Service};
 use object_proto::limits::{KEY_MAX, SMALL_MAX};
 use object_proto::{
-    Conditions, Error, Etag, Identity, ListRequest, Metadata, ObjectData, ObjectFacts, ObjectKey,
-    Tags, Target, User, UserId,
+    BucketId, Conditions, Error, Etag, Identity, ListRequest, Metadata, ObjectData, ObjectFacts,
+    ObjectKey, Tags, Target, User, UserId,
 };
 use runtime::{Class, Env};
 
@@ -122,6 +122,10 @@ fn files_of_replaced_and_dropped_bodies_go_and_others_stay() {
     });
 }
 
+fn numbered(bucket: BucketId, at: usize) -> Target {
+    Target { bucket, key: ObjectKey::new(format!("{at:03}")).unwrap() }
+}
+
 async fn read_at_once(service: &Service, target: &Target) -> Result<Vec<u8>, Error> {
     service.open(target).await?.1.read(0, 1 << 20).await
 }
@@ -132,10 +136,7 @@ fn small_objects_are_in_logs_which_go_when_half_of_them_is_dead() {
         world.small_max.set(SMALL_MAX);
         let service = world.service(&env);
         let bucket = bucket(&service, "abc").await;
-        let target = |at: usize| Target {
-            bucket: bucket.id,
-            key: ObjectKey::new(format!("{at:03}")).unwrap(),
-        };
+        let target = |at: usize| numbered(bucket.id, at);
         let body = |at: usize| vec![at as u8; 1000 + at];
         for at in 0..200 {
             put(&service, &target(at), &body(at), facts("1")).await;
@@ -217,10 +218,7 @@ fn a_log_with_damaged_data_stays_and_others_go() {
         world.small_max.set(SMALL_MAX);
         let service = world.service(&env);
         let bucket = bucket(&service, "abc").await;
-        let target = |at: usize| Target {
-            bucket: bucket.id,
-            key: ObjectKey::new(format!("{at:03}")).unwrap(),
-        };
+        let target = |at: usize| numbered(bucket.id, at);
         for at in 0..200 {
             put(&service, &target(at), &[at as u8; 2000], facts("1")).await;
         }

@@ -7,13 +7,18 @@ use runtime::Rng;
 use table::{Batch, Error, Place, Range, Table};
 
 /// Keys whose values have the place of data: that first, then its length and a seed.
-pub const DATA: &[u8] = b"data/";
+pub(super) const DATA: &[u8] = b"data/";
 
 /// Bytes of such a value.
 const VALUE: usize = Place::BYTES + 12;
 
+/// Whether a table's entry is the one of a model, which knows no places.
+pub(super) fn same(have: (&[u8], &[u8]), want: (&[u8], &[u8])) -> bool {
+    have.0 == want.0 && comparable(have.0, have.1) == comparable(want.0, want.1)
+}
+
 /// A value as the oracle compares it: without the place, which its batch did not know.
-pub fn comparable<'a>(key: &[u8], value: &'a [u8]) -> &'a [u8] {
+pub(super) fn comparable<'a>(key: &[u8], value: &'a [u8]) -> &'a [u8] {
     match key.starts_with(DATA) {
         true => value.get(Place::BYTES..).unwrap_or_default(),
         false => value,

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use table::Batch;
 
-use super::data::comparable;
+use super::data::{comparable, same};
 
 /// Content of a table.
 pub type State = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -157,11 +157,11 @@ impl Oracle {
                 want.reverse();
             }
             let have = entries.iter().map(|(key, value)| (key, value));
-            let same = |want: &(&Vec<u8>, &Vec<u8>), have: &(&Vec<u8>, &Vec<u8>)| {
-                want.0 == have.0 && comparable(want.0, want.1) == comparable(have.0, have.1)
-            };
-            let differs =
-                want.iter().copied().zip(have).position(|(want, have)| !same(&want, &have));
+            let differs = want
+                .iter()
+                .copied()
+                .zip(have)
+                .position(|(want, have)| !same((have.0, have.1), (want.0, want.1)));
             match differs {
                 None if want.len() == entries.len() => Ok(()),
                 None => Err(format!(
@@ -186,8 +186,8 @@ impl Oracle {
     ) -> Result<(), String> {
         self.with_state(node, |state| {
             let want = state.get(key).map(Vec::as_slice);
-            let of = |value: Option<&[u8]>| value.map(|value| comparable(key, value).to_vec());
-            if of(want) == of(value) {
+            let of = |value| comparable(key, value);
+            if want.map(of) == value.map(of) {
                 return Ok(());
             }
             Err(format!("at node {node} {key:?} has {value:?} instead of {want:?}"))

@@ -295,12 +295,9 @@ impl Subject {
             let entries = scan.take(limit).await.map_err(|error| error.to_string())?;
             let wanted = &all[next..all.len().min(next + limit)];
             write!(done, " take {limit};").expect("a text");
-            let same = |have: &(Vec<u8>, Vec<u8>), want: &(Vec<u8>, Vec<u8>)| {
-                let value =
-                    |(key, value): &(Vec<u8>, Vec<u8>)| data::comparable(key, value).to_vec();
-                have.0 == want.0 && value(have) == value(want)
-            };
-            let alike = entries.iter().zip(wanted).all(|(have, want)| same(have, want));
+            let mut pairs = entries.iter().zip(wanted);
+            let alike =
+                pairs.all(|(have, want)| data::same((&have.0, &have.1), (&want.0, &want.1)));
             if entries.len() != wanted.len() || !alike {
                 let what = format!("{entries:?} instead of {wanted:?}");
                 return Err(format!("{range:?} at node {node}:{done} shows {what}"));
