@@ -9,7 +9,7 @@ use std::rc::Rc;
 use base::Kind;
 use object_proto::{Error, FileName, ObjectData, SessionId};
 use runtime::Duration;
-use table::{KeptLog, Place, Range as Rows, Store};
+use table::{KeptLog, Place, Purpose, Range as Rows, Store};
 
 use crate::catalog::Catalog;
 use crate::decisions::{Basis, damaged, of_table, unix_us};
@@ -17,7 +17,7 @@ use crate::keys::{
     CURRENT, FILE, LOG, TRASH, number_key, object_key, read_object_key, read_trash_key,
     session_files, text_key, trash_key,
 };
-use crate::limits::{COLLECT_ROWS, MOVED_BYTES};
+use crate::limits::{COLLECT_ROWS, MOVED_BYTES, TRASH_AGE_FULL};
 use crate::piece::Body;
 use crate::planted::Planted;
 use crate::range::Range;
@@ -58,9 +58,6 @@ impl Collector {
     async fn collect_log(&self, log: &KeptLog) -> Result<(), Error> {
         let range = &self.range;
         range.check_sweep()?;
-        if range.decisions.room.is_full() {
-            return Ok(()); // What is moved needs room first.
-        }
         if !range.decisions.logs.row(log.log).counted {
             match log.is_own {
                 true => self.end_count(log).await?,
@@ -84,7 +81,7 @@ impl Collector {
             from = page.next;
         }
         range.decisions.settled(moved.basis).await?;
-        if self.damaged_logs.borrow().contains(&log.log) {
+        if self.damaged_logs.borrow().contains(&log.log) || moved.is_held_up {
             return Ok(());
         }
         // No object names it any more, and none ever will: places are given in the log that is written.
@@ -144,6 +141,10 @@ impl Collector {
         if !is_live(&range.decisions.durable(key).await?) {
             return Ok(());
         }
+        if range.decisions.room.is_used_up() {
+            moved.is_held_up = true;
+            return Ok(());
+        }
         let piece = match range.decisions.table.read_data(known.place, known.len()).await {
             Ok(piece) => Some(piece).filter(|piece| known.body.is_whole(piece)),
             Err(table::Error::Corrupt { .. } | table::Error::Missing { .. }) => None,
@@ -164,6 +165,7 @@ impl Collector {
         let (mut dead, piece) = (None, Rc::new(piece));
         let (_, basis) = range.decisions.submit(|batch, _| {
             batch.put_with_data(key, value, value.len() - Place::BYTES, piece);
+            batch.set_data_purpose(Purpose::Collection);
             dead = range.count_dead(batch, target, (&known.row, seen.basis));
         })?;
         range.note_dead(dead);
@@ -178,10 +180,16 @@ impl Collector {
         Ok(())
     }
 
+    /// What is in the trash since before this time goes; sooner on a full core.
+    fn trashed_before(&self) -> u64 {
+        let is_full = self.range.decisions.room.is_full();
+        let age = if is_full { self.trash_age.min(TRASH_AGE_FULL) } else { self.trash_age };
+        unix_us(&self.range.env).saturating_sub(age.as_micros() as u64)
+    }
+
     /// Removes the logs that were of no use for long enough.
     async fn drop_logs(&self) -> Result<(), Error> {
-        let (range, age) = (&self.range, self.trash_age.as_micros() as u64);
-        let until = unix_us(&range.env).saturating_sub(age);
+        let (range, until) = (&self.range, self.trashed_before());
         for (log, row) in range.decisions.logs.all() {
             if row.trash_us.is_none_or(|since| since >= until) {
                 continue;
@@ -228,8 +236,8 @@ impl Collector {
 
     /// Removes the files that were in the trash for long enough.
     async fn empty_trash(&self) -> Result<(), Error> {
-        let (range, age) = (&self.range, self.trash_age.as_micros() as u64);
-        let until = number_key(TRASH, unix_us(&range.env).saturating_sub(age));
+        let range = &self.range;
+        let until = number_key(TRASH, self.trashed_before());
         let (mut from, mut result) = (vec![TRASH], Ok(()));
         loop {
             let old = Rows::between(&from, &until);
@@ -317,6 +325,8 @@ struct Moved {
     basis: Basis,
     /// Bytes that may not be durable.
     bytes: usize,
+    /// Something lives and there is no room for it.
+    is_held_up: bool,
 }
 
 fn of_fault(fault: base::Fault) -> Error {

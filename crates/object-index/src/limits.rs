@@ -45,6 +45,8 @@ pub const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::fro
 /// Bodies that are of no use any more keep their files for this long: long reads end
 /// (`object-protocols.md` 10.4).
 pub const TRASH_AGE: Duration = Duration::from_secs(3600);
+/// The same on a full core.
+pub const TRASH_AGE_FULL: Duration = Duration::from_secs(600);
 /// Between two passes over what may be removed.
 pub const COLLECT_INTERVAL: Duration = Duration::from_secs(30);
 /// Between two looks for room in a core that had none.

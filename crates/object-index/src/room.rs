@@ -22,6 +22,8 @@ pub struct Room(Rc<State>);
 #[derive(Default)]
 struct State {
     full: Cell<bool>,
+    /// Not even for what collection moves.
+    used_up: Cell<bool>,
     is_full: Notify,
 }
 
@@ -41,8 +43,18 @@ impl Room {
         }
     }
 
-    /// An append of data found no room.
-    pub(crate) fn note_full(&self, env: &Env) {
+    /// True when not even the room is there that is kept for what collection moves.
+    pub(crate) fn is_used_up(&self) -> bool {
+        self.0.used_up.get()
+    }
+
+    /// An append of data found no room. When that was known, it was one of collection: users' data is
+    /// not taken then.
+    pub fn note_full(&self, env: &Env) {
+        if self.0.full.get() {
+            self.0.used_up.set(true);
+            env.mark("object: no room to move what lives");
+        }
         if !self.0.full.replace(true) {
             self.0.is_full.notify_waiters();
             env.mark("object: the core is full");
@@ -61,6 +73,7 @@ impl Room {
         let _ = store.remove(NAME).await; // The next look removes it.
         if tried.is_ok() {
             self.0.full.set(false);
+            self.0.used_up.set(false);
             env.mark("object: the core has room again");
             tracing::info!("the cluster has room for data again");
         }

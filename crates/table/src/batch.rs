@@ -2,6 +2,8 @@
 
 use std::rc::Rc;
 
+use wire::data::Purpose;
+
 use crate::format::ops::{Op, op_len, put_op, read_ops};
 use crate::limits::{BATCH_BYTES_MAX, BATCH_DATA_MAX, BATCH_OPS_MAX, KEY_MAX, VALUE_MAX};
 use crate::types::{FileNo, Place};
@@ -25,6 +27,7 @@ pub struct Batch {
     pub(crate) count: u32,
     data: Vec<Data>,
     data_bytes: usize,
+    data_purpose: Purpose,
     flaw: Option<&'static str>,
 }
 
@@ -71,6 +74,21 @@ impl Batch {
             self.data.push(Data { bytes: data, place_at });
         }
         self
+    }
+
+    /// What its data is for; users' bytes, unless said. An append is for the one of its batches that
+    /// has the least right to the reserve of a full cluster; without data it is for metadata.
+    pub fn set_data_purpose(&mut self, purpose: Purpose) -> &mut Batch {
+        self.data_purpose = purpose;
+        self
+    }
+
+    /// What its append is for, as far as it goes.
+    pub(crate) fn purpose(&self) -> Purpose {
+        match self.data.is_empty() {
+            true => Purpose::Metadata,
+            false => self.data_purpose,
+        }
     }
 
     /// Deletes a key; no error when it is not there.

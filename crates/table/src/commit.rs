@@ -67,6 +67,14 @@ struct Group {
     waits: Vec<Wait>,
 }
 
+impl Group {
+    /// What its append is for: the one of its batches that leaves most of the reserve.
+    fn purpose(&self) -> Purpose {
+        // They stand in the order of their right to it.
+        self.waits.iter().map(|wait| wait.batch.purpose()).min().unwrap_or(Purpose::Metadata)
+    }
+}
+
 impl Engine {
     /// Queues a batch; its outcome comes when it is durable. An error when there is no room.
     pub(crate) fn submit(
@@ -275,16 +283,11 @@ impl Engine {
                 }
                 let mut group = self.take_group(submitted.plus(1));
                 let mut bytes = Vec::new();
-                let data_before = log.data;
                 for wait in &mut group.waits {
                     submitted = self.lay_out(&mut bytes, &mut log, submitted, wait);
                 }
                 if self.form == Form::WithData {
-                    // Data has no right to the reserve of a full cluster.
-                    log.writer.set_purpose(match log.data > data_before {
-                        true => Purpose::Data,
-                        false => Purpose::Metadata,
-                    });
+                    log.writer.set_purpose(group.purpose());
                 }
                 self.inflight_bytes.set(self.inflight_bytes.get() + bytes.len());
                 log.len += bytes.len() as u64;

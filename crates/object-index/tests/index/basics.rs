@@ -10,6 +10,7 @@ use object_proto::{
     ObjectKey, Tags, Target, User, UserId,
 };
 use runtime::{Class, Env};
+use table::Purpose;
 
 use super::support::{World, bucket, name};
 
@@ -178,7 +179,7 @@ fn on_a_full_core_small_objects_are_refused_and_deletions_go_on() {
         put(&service, &target("a"), &[1; 2000], facts("1")).await;
         put(&service, &target("b"), &[2; 2000], facts("1")).await;
         let range = world.disk.beside(object_index::RANGE_DIR);
-        range.with_faults(|faults| faults.full_for_data = true);
+        range.with_faults(|faults| faults.full_for = Some(Purpose::Data));
         // The first one ends the table's instance; what it did is known when another owner rules.
         let first = {
             let (service, target) = (service.clone(), target("c"));
@@ -204,11 +205,82 @@ fn on_a_full_core_small_objects_are_refused_and_deletions_go_on() {
         service.delete(target("a"), Conditions::default()).await.unwrap();
         assert!(upload(&[3; 200]).await.is_ok(), "it is in its row");
         assert_eq!(read(&service, &target("b")).await, vec![2; 2000]);
-        range.with_faults(|faults| faults.full_for_data = false);
+        range.with_faults(|faults| faults.full_for = None);
         env.sleep(std::time::Duration::from_secs(2)).await;
         assert!(!world.room.is_full());
         assert!(upload(&[3; 2000]).await.is_ok());
         assert!(!range.names().contains(&"room".to_owned()));
+    });
+}
+
+/// What is deleted on a full core comes back: logs without objects go, and what lives in others is
+/// moved in the room that is kept for it.
+#[test]
+fn on_a_full_core_logs_are_collected() {
+    run(|world, _, env| async move {
+        world.small_max.set(SMALL_MAX);
+        let service = world.service(&env);
+        let bucket = bucket(&service, "abc").await;
+        let target = |at: usize| numbered(bucket.id, at);
+        for at in 0..200 {
+            put(&service, &target(at), &[at as u8; 2000], facts("1")).await;
+        }
+        let before = world.logs();
+        let range = world.disk.beside(object_index::RANGE_DIR);
+        range.with_faults(|faults| faults.full_for = Some(Purpose::Data));
+        world.room.note_full(&env);
+        for at in (0..200).filter(|&at| at < 100 || at % 4 != 3) {
+            service.delete(target(at), Conditions::default()).await.unwrap();
+        }
+        env.sleep(std::time::Duration::from_secs(10)).await;
+        assert!(world.room.is_full());
+        let after = world.logs();
+        let left = before.iter().filter(|log| after.contains(log)).count();
+        assert!(left <= 2, "{left} of {before:?} are left");
+        for at in (103..200).step_by(4) {
+            assert_eq!(read(&service, &target(at)).await, vec![at as u8; 2000]);
+        }
+    });
+}
+
+/// Without even that room, what is wholly dead goes all the same, and no object is lost.
+#[test]
+fn on_a_core_without_any_room_for_data_dead_logs_go() {
+    run(|world, _, env| async move {
+        world.small_max.set(SMALL_MAX);
+        let service = world.service(&env);
+        let bucket = bucket(&service, "abc").await;
+        let target = |at: usize| numbered(bucket.id, at);
+        for at in 0..200 {
+            put(&service, &target(at), &[at as u8; 2000], facts("1")).await;
+        }
+        let before = world.logs();
+        let range = world.disk.beside(object_index::RANGE_DIR);
+        range.with_faults(|faults| faults.full_for = Some(Purpose::Collection));
+        world.room.note_full(&env);
+        let is_kept = |at: usize| at >= 100 && at % 4 == 3;
+        for at in (0..200).filter(|&at| !is_kept(at)) {
+            service.delete(target(at), Conditions::default()).await.unwrap();
+        }
+        // The first move ends the table's instance; the next owner moves nothing.
+        env.sleep(std::time::Duration::from_secs(3)).await;
+        let old = world.owners.borrow()[0].clone();
+        world.crash(&old);
+        world.take_over().await.expect("it opens");
+        env.sleep(std::time::Duration::from_secs(10)).await;
+        let after = world.logs();
+        let left = before.iter().filter(|log| after.contains(log)).count();
+        assert!(left < before.len() - 5, "{left} of {before:?} are left");
+        assert!(left > 5, "what lives was moved without room");
+        for at in (0..200).filter(|&at| is_kept(at)) {
+            assert_eq!(read(&service, &target(at)).await, vec![at as u8; 2000]);
+        }
+        service.delete(target(103), Conditions::default()).await.unwrap();
+        range.with_faults(|faults| faults.full_for = None);
+        env.sleep(std::time::Duration::from_secs(10)).await;
+        let after = world.logs();
+        let left = before.iter().filter(|log| after.contains(log)).count();
+        assert!(left <= 2, "{left} of {before:?} are left with room");
     });
 }
 

@@ -26,8 +26,8 @@ pub struct StoreFaults {
     pub late: Duration,
     /// No room: nothing can be made or appended.
     pub full: bool,
-    /// There is no room for data: only metadata has a right to what is left.
-    pub full_for_data: bool,
+    /// There is no room for appends of this purpose, and of those with less right to the reserve.
+    pub full_for: Option<Purpose>,
     /// Appends to files of such names wait for ever, and nothing of them arrives.
     pub stuck: Option<&'static str>,
     /// No room for new chunks: a new file gets its name, and its first append is refused. Files
@@ -45,7 +45,7 @@ impl Default for StoreFaults {
             lose_one_in: 0,
             late: Duration::from_millis(200),
             full: false,
-            full_for_data: false,
+            full_for: None,
             stuck: None,
             full_for_new: false,
             leaky_seal: false,
@@ -471,7 +471,7 @@ impl Writer for MemWriter {
         Box::pin(async move {
             let is_full = {
                 let faults = &self.disk.dir.borrow().faults;
-                faults.full || faults.full_for_data && self.purpose.get() == Purpose::Data
+                faults.full || faults.full_for.is_some_and(|full| self.purpose.get() <= full)
             };
             if is_full {
                 return Err(fault(Kind::Full, &self.name));
