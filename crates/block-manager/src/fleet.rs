@@ -117,6 +117,7 @@ impl Machine {
                 // It sent heartbeats rarely so far, and is asked for one now; pings likewise.
                 entry.last_heartbeat = entry.last_heartbeat.max(now);
                 entry.reach.excuse(now);
+                self.ping_soon = true;
             }
             if segment.owner != Some(to) {
                 self.note(to, id);

@@ -21,8 +21,8 @@ use super::cut::Snapshots;
 use super::entity::{Counters, PendingDelete};
 use super::error::Refusal;
 use super::limits::{
-    LINK_ATTEMPT, PAGE_BYTES, PAGE_ENTRY, PAUSED, PURGE_AFTER, ROWS_TOGETHER, SERVER_DEAD, TICK,
-    UNREACHED,
+    LINK_ATTEMPT, PAGE_BYTES, PAGE_ENTRY, PAUSED, PING, PURGE_AFTER, ROWS_TOGETHER, SERVER_DEAD,
+    TICK, UNREACHED,
 };
 use super::owners::{Hold, ServerEntry};
 use super::peers::Peers;
@@ -129,9 +129,12 @@ pub struct Machine {
     /// Deleted volumes, without their snapshots.
     pub(super) left: BTreeMap<VolumeId, Left>,
     pub(super) balanced: Instant,
-    /// Time of the latest round of pings, and number of rounds.
+    /// Time of the latest round of pings, number of rounds, and time to the next round.
     pub(super) pinged: Instant,
     pub(super) pings: u64,
+    pub(super) ping_pause: Duration,
+    /// The next round is due at once.
+    pub(super) ping_soon: bool,
     pub(super) answer_times: AnswerTimes,
     /// Since when this leader knows of a pending delete.
     pending_since: BTreeMap<PendingDelete, Instant>,
@@ -170,6 +173,8 @@ impl Machine {
             balanced: now,
             pinged: now,
             pings: 0,
+            ping_pause: PING,
+            ping_soon: false,
             answer_times: AnswerTimes::default(),
             pending_since,
             tick_due: now,

@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use block_proto::lease::IDLE;
 use block_proto::managers::ask_peer;
 use block_proto::{BlockServerId, BlockServerRequest, Request};
 use client::PeerError;
@@ -15,19 +16,32 @@ use super::service::{LeaderTerm, Manager};
 
 impl Machine {
     /// Judges the answers to the pings so far, and returns the servers that are to be pinged now.
-    /// Called at intervals of [`PING`].
+    /// The next round is due after [`Machine::ping_pause`].
     pub fn ping_round(&mut self, now: Instant) -> Vec<(BlockServerId, SocketAddr)> {
-        if now - self.pinged > PING + PAUSED {
+        if now - self.pinged > self.ping_pause + PAUSED {
             // This manager stood still: answers may wait to be read.
             self.servers.values_mut().for_each(|entry| entry.reach.excuse(now));
         }
         self.pinged = now;
         self.pings += 1;
         self.judge_reach(now);
-        let due = |id: BlockServerId| self.pings.is_multiple_of(u64::from(self.ping_every(id)));
         let heard = self.servers.iter().filter(|(_, entry)| entry.alive && entry.has_heartbeat());
-        let due = heard.map(|(&id, _)| id).filter(|&id| due(id));
+        let heard: Vec<BlockServerId> = heard.map(|(&id, _)| id).collect();
+        let all_idle = heard.iter().all(|&id| self.ping_every(id) == IDLE);
+        self.ping_pause = if all_idle { PING * IDLE } else { PING };
+        let due = |id| all_idle || self.pings.is_multiple_of(u64::from(self.ping_every(id)));
+        let due = heard.into_iter().filter(|&id| due(id));
         due.filter_map(|id| Some((id, self.state.server(id)?.addr))).collect()
+    }
+
+    /// Time from the latest round of pings to the next: longer while no server has a segment.
+    pub fn ping_pause(&self) -> Duration {
+        self.ping_pause
+    }
+
+    /// True once after a server has got its first segment: a round of pings is due now.
+    pub fn take_ping_soon(&mut self) -> bool {
+        std::mem::take(&mut self.ping_soon)
     }
 
     /// A server has answered the ping that was sent at `sent`.
@@ -126,7 +140,8 @@ impl Manager {
                     this.ping_once(&lead, server, addr, UNREACHED).await;
                 });
             }
-            env.sleep(PING).await;
+            let pause = lead.machine.borrow().ping_pause();
+            let _ = env.timeout(pause, lead.ping_soon.notified()).await; // Either has happened.
         }
     }
 }

@@ -112,6 +112,7 @@ pub(super) struct LeaderTerm {
     /// Servers that are being asked whether they serve, because of a doubt.
     pub(super) doubts: RefCell<BTreeSet<BlockServerId>>,
     pub(super) doubts_changed: Notify,
+    pub(super) ping_soon: Notify,
 }
 
 impl Manager {
@@ -334,6 +335,7 @@ impl Manager {
             notifying: RefCell::default(),
             doubts: RefCell::default(),
             doubts_changed: Notify::new(),
+            ping_soon: Notify::new(),
         });
         tracing::info!(name = inner.config.name, term = fencing, "block manager leads");
         inner.env.mark("block manager: leads");
@@ -448,6 +450,9 @@ impl Manager {
     pub(super) fn after(&self, lead: &Rc<LeaderTerm>) -> u64 {
         let (changes, news) = {
             let machine = &mut *lead.machine.borrow_mut();
+            if machine.take_ping_soon() {
+                lead.ping_soon.notify_one();
+            }
             (machine.take_changes(), machine.take_news())
         };
         if !changes.is_empty() {

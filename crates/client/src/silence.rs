@@ -3,12 +3,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
 use runtime::sync::Notify;
-use runtime::{Class, Env};
+use runtime::{Class, Env, JoinHandle};
 use wire::control::{ClusterRequest, ControlRequest};
 
 use crate::limits::{OWN_PAUSE, PING_AFTER, PING_TIMEOUT};
@@ -31,14 +30,28 @@ struct Waiting {
     /// Answers of the master, to requests and pings.
     answers: Cell<u64>,
     silent: Notify,
+    /// The task that pings it. It ends with the last request: a timer left behind would wake an idle
+    /// process for nothing.
+    watch: RefCell<Option<JoinHandle<()>>>,
 }
 
 /// A request that waits.
-struct Waits(Rc<Waiting>);
+struct Waits {
+    inner: Rc<Inner>,
+    master: SocketAddr,
+    waiting: Rc<Waiting>,
+}
 
 impl Drop for Waits {
     fn drop(&mut self) {
-        self.0.requests.set(self.0.requests.get() - 1);
+        let left = self.waiting.requests.get() - 1;
+        self.waiting.requests.set(left);
+        if left == 0 {
+            self.inner.masters.borrow_mut().remove(&self.master);
+            if let Some(watch) = self.waiting.watch.take() {
+                watch.abort();
+            }
+        }
     }
 }
 
@@ -54,17 +67,16 @@ impl Silence {
 
     /// Returns when a master is silent, to pings too. Dropped with the request that waits for it.
     pub(crate) async fn of(&self, master: SocketAddr) {
-        let (waiting, watched) = match self.0.masters.borrow_mut().entry(master) {
-            Entry::Occupied(entry) => (entry.get().clone(), true),
-            Entry::Vacant(entry) => (entry.insert(Rc::default()).clone(), false),
-        };
+        let inner = &self.0;
+        let waiting = inner.masters.borrow_mut().entry(master).or_default().clone();
         waiting.requests.set(waiting.requests.get() + 1);
-        let waits = Waits(waiting);
-        if !watched {
-            let watch = watch(self.0.clone(), master, waits.0.clone());
-            self.0.env.spawn(Class::Foreground, "client: watch over a master", watch);
+        if waiting.requests.get() == 1 {
+            let watch = watch(inner.clone(), master, waiting.clone());
+            let watch = inner.env.spawn(Class::Foreground, "client: watch over a master", watch);
+            waiting.watch.replace(Some(watch));
         }
-        waits.0.silent.notified().await;
+        let waits = Waits { inner: inner.clone(), master, waiting };
+        waits.waiting.silent.notified().await;
     }
 
     /// A master has answered a request.
@@ -80,10 +92,6 @@ async fn watch(inner: Rc<Inner>, master: SocketAddr, waiting: Rc<Waiting>) {
     loop {
         let answers = waiting.answers.get();
         inner.env.sleep(PING_AFTER).await;
-        if waiting.requests.get() == 0 {
-            inner.masters.borrow_mut().remove(&master);
-            return;
-        }
         if waiting.answers.get() == answers && !inner.answers(master).await {
             waiting.silent.notify_waiters();
         }

@@ -461,6 +461,11 @@ impl Cluster {
         terms
     }
 
+    /// Groups that a master leads, as far as it knows.
+    pub fn leads(&self, index: usize) -> Vec<Group> {
+        self.0.running_masters.borrow()[index].as_ref().map_or_else(Vec::new, Master::leads)
+    }
+
     /// Index of the master that leads most groups, if one leads.
     pub fn leading_master(&self) -> Option<usize> {
         let running = self.0.running_masters.borrow();

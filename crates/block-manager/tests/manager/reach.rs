@@ -1,7 +1,6 @@
 //! Servers whose heartbeats come and that others do not reach (`protocols-tail.md` 10.7).
 
 use base::GIB;
-use block_manager::limits::PING;
 use block_manager::{Machine, ManagerState};
 use block_proto::{BlockReply, BlockRequest, BlockServerId, SegmentPlace};
 use runtime::Instant;
@@ -24,18 +23,27 @@ struct World {
 
 impl World {
     fn new(count: usize, gib: u64) -> World {
+        let mut world = World::idle(count);
+        world.make_volume(gib);
+        world
+    }
+
+    /// Without a volume.
+    fn idle(count: usize) -> World {
         let mut machine = machine(ManagerState::default(), 1, at(0));
         let mut servers: Vec<Server> =
             (1..=count).map(|n| Server::join(&mut machine, at(0), &format!("bs{n}"))).collect();
         servers.iter_mut().for_each(|server| drop(server.heartbeat(&mut machine, at(0))));
-        let made =
-            machine.handle(at(0), BlockRequest::Create { nonce: 1, spec: spec("a", gib * GIB) });
-        made.expect("it is made");
         let (still, grey) = (Vec::new(), Vec::new());
         World { machine, servers, ms: 0, due: at(0), round: 0, still, grey }
     }
 
-    /// Lets time pass. Pings are answered after a millisecond, heartbeats sent each 150 ms.
+    fn make_volume(&mut self, gib: u64) {
+        let create = BlockRequest::Create { nonce: 1, spec: spec("a", gib * GIB) };
+        self.machine.handle(at(self.ms), create).expect("it is made");
+    }
+
+    /// Lets time pass. Pings are answered at once, heartbeats sent each 150 ms.
     fn run(&mut self, ms: u64) {
         for _ in 0..ms {
             self.ms += 1;
@@ -43,9 +51,10 @@ impl World {
             if now >= self.due {
                 self.due = self.machine.tick(now);
             }
-            if self.ms >= self.round {
-                self.round = self.ms + PING.as_millis() as u64;
-                for (server, _) in self.machine.ping_round(now) {
+            if self.ms >= self.round || self.machine.take_ping_soon() {
+                let due = self.machine.ping_round(now);
+                self.round = self.ms + self.machine.ping_pause().as_millis() as u64;
+                for (server, _) in due {
                     let index = self.index(server);
                     if !self.grey.contains(&index) && !self.still.contains(&index) {
                         self.machine.answered(now, server, now);
@@ -118,6 +127,23 @@ fn a_server_that_hears_nothing_loses_its_segments_and_its_lease() {
         assert_eq!(world.unreached(), []);
         let grant = world.servers[grey].heartbeat(&mut world.machine, at(world.ms));
         assert!(grant.lease_ms > 0);
+    }
+}
+
+/// Before, all are pinged rarely: that says nothing against one of them.
+#[test]
+fn a_server_that_gets_its_first_segment_at_any_time_is_reached() {
+    for ms in 0..450 {
+        let mut world = World::idle(12);
+        world.run(2000 + ms);
+        world.make_volume(1);
+        let (made, owned) = (world.ms, world.owned());
+        world.run(1000);
+        assert_eq!((world.unreached(), world.owned()), (vec![], owned.clone()), "at {made} ms");
+        let owner = owned.iter().position(|&count| count == 1).expect("one has it");
+        world.grey = vec![owner];
+        world.run(550);
+        assert_eq!(world.unreached(), [owner], "at {made} ms");
     }
 }
 
