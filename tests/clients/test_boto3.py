@@ -98,7 +98,8 @@ class Buckets(Case):
         name = "no-such-bucket"
         self.refused("404", 404, self.s3.head_bucket, Bucket=name)
         for call in [self.s3.delete_bucket, self.s3.list_objects, self.s3.list_objects_v2]:
-            self.refused("NoSuchBucket", 404, call, Bucket=name)
+            answer = self.refused("NoSuchBucket", 404, call, Bucket=name)
+            self.assertEqual(name, answer["Error"]["BucketName"])
         self.refused("NoSuchBucket", 404, self.s3.get_object, Bucket=name, Key="k")
         self.refused("NoSuchBucket", 404, self.s3.put_object, Bucket=name, Key="k", Body=b"x")
         self.refused("NoSuchBucket", 404, self.s3.delete_object, Bucket=name, Key="k")
@@ -251,8 +252,9 @@ class Objects(Case):
     def test_missing_key_is_reported(self):
         bucket = self.new_bucket()
         self.s3.put_object(Bucket=bucket, Key="key", Body=b"x")
-        for key in ["ke", "key/", "keys"]:
-            self.refused("NoSuchKey", 404, self.s3.get_object, Bucket=bucket, Key=key)
+        for key in ["ke", "key/", "keys", "a/b &<c>+\u00fc%2F\r"]:
+            answer = self.refused("NoSuchKey", 404, self.s3.get_object, Bucket=bucket, Key=key)
+            self.assertEqual(key, answer["Error"]["Key"])
             self.refused("404", 404, self.s3.head_object, Bucket=bucket, Key=key)
 
     def test_answer_is_served_with_the_headers_that_are_asked_for(self):

@@ -17,7 +17,7 @@ use crate::conn::{Watch, WatchedBody};
 use crate::context::{PartOnly, RequestContext};
 use crate::head;
 use crate::hosts::Domains;
-use crate::reply::{Refusal, complete, page};
+use crate::reply::{Refusal, Target, complete, page};
 
 /// Path of the page that answers as long as the process does.
 const LIVE: &str = "/_craton/live";
@@ -51,12 +51,19 @@ impl Front {
     ) -> Response<WatchedBody> {
         watch.begin_request();
         let id = format!("{:016X}", self.next_id.fetch_add(1, Ordering::Relaxed));
-        let path = request.uri().path().to_owned();
+        let target = self.target(&request);
         let response = match self.page(&request) {
             Some(page) => page,
             None => self.serve_s3(request, &id).await,
         };
-        complete(response, &id, &path).map(|body| WatchedBody::new(body, watch))
+        complete(response, &id, &target).map(|body| WatchedBody::new(body, watch))
+    }
+
+    fn target(&self, request: &Request<Incoming>) -> Target {
+        let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+        let host_bucket = host.and_then(|host| self.domains.bucket_of(host));
+        let path = request.uri().path().to_owned();
+        Target { path, host_bucket: host_bucket.map(str::to_owned) }
     }
 
     /// A page that is not S3's. A bucket's name cannot begin with an underscore.

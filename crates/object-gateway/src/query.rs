@@ -10,7 +10,7 @@ impl Query {
         let pairs = text.split('&').filter(|pair| !pair.is_empty());
         let pairs = pairs.map(|pair| {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            (decode(name), decode(value))
+            (decode(name, b' '), decode(value, b' '))
         });
         Query(pairs.collect())
     }
@@ -33,13 +33,19 @@ impl Query {
     }
 }
 
-fn decode(text: &str) -> String {
+/// A part of a URL's path, decoded.
+pub fn decode_path(text: &str) -> String {
+    decode(text, b'+')
+}
+
+/// Text without its escapes, and with `plus` for each `+`.
+fn decode(text: &str, plus: u8) -> String {
     let text = text.as_bytes();
     let mut bytes = Vec::with_capacity(text.len());
     let mut at = 0;
     while at < text.len() {
         let (byte, len) = match text[at] {
-            b'+' => (b' ', 1),
+            b'+' => (plus, 1),
             b'%' => match escaped(text.get(at + 1..at + 3)) {
                 Some(byte) => (byte, 3),
                 None => (b'%', 1),
@@ -94,7 +100,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_encoded_is_decoded(text in any::<String>()) {
-            prop_assert_eq!(decode(&encode(&text)), text);
+            prop_assert_eq!(decode(&encode(&text), b' '), text);
         }
 
         #[test]

@@ -7,9 +7,34 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderVa
 use http::{Response, StatusCode};
 use s3s::Body;
 
+use crate::query::decode_path;
+
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
 const XML: HeaderValue = HeaderValue::from_static("application/xml");
 const END: &[u8] = b"</Error>";
+
+/// What a request is about.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Target {
+    /// The path of its URL.
+    pub path: String,
+    /// The bucket that its host names.
+    pub host_bucket: Option<String>,
+}
+
+impl Target {
+    /// The bucket, and the key behind it; empty where there is none.
+    fn names(&self) -> (String, String) {
+        let path = self.path.strip_prefix('/').unwrap_or(&self.path);
+        match &self.host_bucket {
+            Some(bucket) => (bucket.clone(), decode_path(path)),
+            None => {
+                let (bucket, key) = path.split_once('/').unwrap_or((path, ""));
+                (decode_path(bucket), decode_path(key))
+            }
+        }
+    }
+}
 
 /// A refusal of a request in S3's words.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -61,9 +86,9 @@ pub fn page(status: StatusCode, text: &'static str) -> Response<Body> {
     response
 }
 
-/// Completes an answer: request ID in a header and in an error's XML, characters in XML that a
-/// parser would change or refuse.
-pub fn complete(response: Response<Body>, request_id: &str, path: &str) -> Response<Body> {
+/// Completes an answer: request ID in a header and in an error's XML, what is missing there by its name,
+/// characters in XML that a parser would change or refuse.
+pub fn complete(response: Response<Body>, request_id: &str, target: &Target) -> Response<Body> {
     let (mut head, mut body) = response.into_parts();
     if let Ok(value) = HeaderValue::from_str(request_id) {
         head.headers.insert(REQUEST_ID, value);
@@ -76,7 +101,7 @@ pub fn complete(response: Response<Body>, request_id: &str, path: &str) -> Respo
         && let Some(bytes) = body.bytes()
     {
         let is_error = !head.status.is_success();
-        let bytes = if is_error { with_facts(&bytes, request_id, path) } else { bytes };
+        let bytes = if is_error { with_facts(&bytes, request_id, target) } else { bytes };
         head.headers.remove(CONTENT_LENGTH); // Hyper sets the one of the body that it gets.
         body = Body::from(with_references(bytes));
     }
@@ -87,17 +112,26 @@ fn is_xml(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_TYPE).is_some_and(|kind| kind == XML)
 }
 
-/// An error's XML with message, path and request ID.
-fn with_facts(xml: &Bytes, request_id: &str, path: &str) -> Bytes {
+/// An error's XML with message, the name of what is missing, path and request ID.
+fn with_facts(xml: &Bytes, request_id: &str, target: &Target) -> Bytes {
     let Some(start) = xml.strip_suffix(END) else { return xml.clone() };
     let mut text = String::from_utf8_lossy(start).into_owned();
+    let code = text.split("<Code>").nth(1).and_then(|rest| rest.split("</Code>").next());
+    let code = code.unwrap_or_default().to_owned();
     if !text.contains("<Message>") {
-        let code = text.split("<Code>").nth(1).and_then(|rest| rest.split("</Code>").next());
-        let message = format!("<Message>{}</Message>", message_of(code.unwrap_or_default()));
+        let message = format!("<Message>{}</Message>", message_of(&code));
         text.push_str(&message);
     }
+    match code.as_str() {
+        "NoSuchKey" => text.push_str(&format!("<Key>{}</Key>", escape(&target.names().1))),
+        "NoSuchBucket" => {
+            let bucket = escape(&target.names().0);
+            text.push_str(&format!("<BucketName>{bucket}</BucketName>"));
+        }
+        _ => {}
+    }
     if !text.contains("<RequestId>") {
-        let path = escape(path);
+        let path = escape(&target.path);
         text.push_str(&format!("<Resource>{path}</Resource><RequestId>{request_id}</RequestId>"));
     }
     text.push_str("</Error>");
@@ -165,6 +199,10 @@ fn escape(text: &str) -> String {
 mod tests {
     use super::*;
 
+    fn at(path: &str, host_bucket: Option<&str>) -> Target {
+        Target { path: path.to_owned(), host_bucket: host_bucket.map(str::to_owned) }
+    }
+
     fn text(response: Response<Body>) -> String {
         let bytes = response.into_body().bytes().expect("bytes in memory");
         String::from_utf8(bytes.to_vec()).expect("text")
@@ -173,7 +211,7 @@ mod tests {
     #[test]
     fn an_error_has_message_path_and_request_id() {
         let refusal = Refusal::new("AccessDenied", "no & never");
-        let response = complete(refusal.response(), "00AB", "/b/<k>");
+        let response = complete(refusal.response(), "00AB", &at("/b/<k>", None));
         assert_eq!(response.status(), StatusCode::FORBIDDEN);
         assert_eq!(response.headers()["x-amz-request-id"], "00AB");
         assert_eq!(
@@ -188,14 +226,35 @@ mod tests {
     fn an_error_without_message_gets_one() {
         let error = s3s::S3Error::new(s3s::S3ErrorCode::AccessDenied);
         let response = error.to_http_response().expect("an answer");
-        assert!(text(complete(response, "1", "/")).contains("<Message>Access Denied</Message>"));
+        assert!(
+            text(complete(response, "1", &at("/", None)))
+                .contains("<Message>Access Denied</Message>")
+        );
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let missing = |code, target: &Target| {
+            let response = Refusal::new(code, "no").response();
+            let text = text(complete(response, "1", target));
+            let facts = text.split("</Message>").nth(1).expect("facts");
+            facts.split("<Resource>").next().expect("some").to_owned()
+        };
+        let key = at("/b/a%26%3Cb+c/d%2Fe%0D", None);
+        assert_eq!(missing("NoSuchKey", &key), "<Key>a&amp;&lt;b+c/d/e&#xD;</Key>");
+        assert_eq!(missing("NoSuchBucket", &key), "<BucketName>b</BucketName>");
+        let hosted = at("/a/b", Some("h"));
+        assert_eq!(missing("NoSuchKey", &hosted), "<Key>a/b</Key>");
+        assert_eq!(missing("NoSuchBucket", &hosted), "<BucketName>h</BucketName>");
+        assert_eq!(missing("NoSuchBucket", &at("/b", None)), "<BucketName>b</BucketName>");
+        assert_eq!(missing("AccessDenied", &key), "");
     }
 
     #[test]
     fn control_characters_become_references() {
         let mut response = Response::new(Body::from("<K>a\rb\u{1}\t\n</K>".to_owned()));
         response.headers_mut().insert(CONTENT_TYPE, XML);
-        assert_eq!(text(complete(response, "1", "/")), "<K>a&#xD;b&#x1;\t\n</K>");
+        assert_eq!(text(complete(response, "1", &at("/", None))), "<K>a&#xD;b&#x1;\t\n</K>");
     }
 
     #[test]
@@ -203,13 +262,13 @@ mod tests {
         // Objects are streams, not bytes in memory; a page of another kind is passed over as well.
         let mut response = Response::new(Body::from("a\rb".to_owned()));
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
-        assert_eq!(text(complete(response, "1", "/")), "a\rb");
+        assert_eq!(text(complete(response, "1", &at("/", None))), "a\rb");
     }
 
     #[test]
     fn not_modified_has_no_body() {
         let mut response = Response::new(Body::from("<Error/>".to_owned()));
         *response.status_mut() = StatusCode::NOT_MODIFIED;
-        assert_eq!(text(complete(response, "1", "/")), "");
+        assert_eq!(text(complete(response, "1", &at("/", None))), "");
     }
 }
