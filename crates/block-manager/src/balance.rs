@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 
 use block_proto::BlockServerId;
-use block_proto::lease::RENEW;
 use block_volume::ids::{SegmentId, VolumeId};
 use runtime::Instant;
+use tenancy::fleet::Member;
 
-use super::limits::{BALANCE, REBALANCE_COOLDOWN, SEGMENT_COST};
+use super::limits::{BALANCE, BYTES_PER_REQUEST, REBALANCE_COOLDOWN, SEGMENT_COST};
 use super::machine::Machine;
-use super::owners::ServerEntry;
 
 /// Living servers with what they bear, kept up to date while segments are given out.
 struct Spread {
@@ -22,13 +21,13 @@ impl Spread {
     /// Of the servers that this leader has heard of: one that it assumes alive since its takeover
     /// may be dead. When there are none, of all.
     fn of(machine: &Machine) -> Spread {
-        let staying = || machine.servers.iter().filter(|(_, entry)| entry.is_staying());
-        let heard = staying().any(|(_, entry)| entry.has_heartbeat());
-        let alive = staying().filter(|(_, entry)| entry.has_heartbeat() || !heard);
+        let staying = || machine.fleet.iter().filter(|(_, member)| member.is_staying());
+        let heard = staying().any(|(_, member)| member.has_heartbeat());
+        let alive = staying().filter(|(_, member)| member.has_heartbeat() || !heard);
         let cost = |id: BlockServerId, busy: u64| {
             busy + machine.state.owned_count(id) as u64 * SEGMENT_COST
         };
-        let costs = alive.map(|(&id, entry)| (id, cost(id, entry.busy_cost()))).collect();
+        let costs = alive.map(|(id, member)| (id, cost(id, requests(member.load())))).collect();
         Spread { costs, counts: BTreeMap::new() }
     }
 
@@ -53,15 +52,26 @@ impl Spread {
     }
 }
 
+/// A load in requests a second.
+fn requests((requests, bytes): (u64, u64)) -> u64 {
+    requests + bytes / BYTES_PER_REQUEST
+}
+
+/// Cost of a segment for its server, in requests a second.
+fn cost(member: &Member<SegmentId>, id: SegmentId) -> u64 {
+    let (iops, bytes) = member.load_of(id);
+    SEGMENT_COST + requests((u64::from(iops), bytes))
+}
+
 impl Machine {
     /// Gives segments without a living owner to those that live.
     pub(super) fn adopt(&mut self, now: Instant) {
-        if !self.servers.values().any(ServerEntry::is_staying) {
+        if !self.fleet.iter().any(|(_, member)| member.is_staying()) {
             return;
         }
-        let judges = self.may_judge_silence(now);
-        let gone = self.servers.iter().filter(|(_, entry)| judges && !entry.is_staying());
-        let left = gone.flat_map(|(&id, _)| self.state.owned(id));
+        let judges = self.fleet.judges_at().is_some_and(|at| now >= at);
+        let gone = self.fleet.iter().filter(|(_, member)| judges && !member.is_staying());
+        let left = gone.flat_map(|(id, _)| self.state.owned(id));
         let orphans: Vec<SegmentId> = self.state.orphans().chain(left).collect();
         if orphans.is_empty() {
             return;
@@ -73,14 +83,6 @@ impl Machine {
             self.moves += u64::from(had_owner);
             self.give(now, id, Some(server));
         }
-    }
-
-    /// True when the silence of a server says something about that server: one renewal after the
-    /// first heartbeat since the takeover. Until then it may be this leader that is out of reach:
-    /// one fault leaves all links to it dead, until the transport of each server gives its own up.
-    /// Nothing is lost by the wait, as no server is known to live that could serve the segments.
-    fn may_judge_silence(&self, now: Instant) -> bool {
-        self.first_heard.is_some_and(|first| now - first >= RENEW)
     }
 
     /// Takes all segments from a server that is about to end: others open them at once.
@@ -111,11 +113,11 @@ impl Machine {
             return;
         }
         // The move leaves both nearer to each other: the costliest segment within the gap.
-        let entry = &self.servers[&from];
+        let Some(member) = self.fleet.get(from) else { return };
         let fits = |id: &SegmentId| {
-            entry.cost(*id) < gap * 3 / 4 && !self.moved.contains_key(id) && self.is_calm(*id)
+            cost(member, *id) < gap * 3 / 4 && !self.moved.contains_key(id) && self.is_calm(*id)
         };
-        let best = self.state.owned(from).filter(fits).max_by_key(|&id| (entry.cost(id), id));
+        let best = self.state.owned(from).filter(fits).max_by_key(|&id| (cost(member, id), id));
         let Some(id) = best else { return };
         tracing::info!(segment = %id, %from, %to, gap, "moves for balance");
         self.moved.insert(id, now);
@@ -126,6 +128,6 @@ impl Machine {
     /// True when a segment is served and its owner waits for no previous owner's lease.
     fn is_calm(&self, id: SegmentId) -> bool {
         let owner = self.state.segment(id).and_then(|segment| segment.owner);
-        self.serves(id, owner) && !self.holds.contains_key(&id)
+        self.fleet.serves(id, owner) && !self.fleet.is_held(id)
     }
 }

@@ -12,7 +12,6 @@ use runtime::{Class, Duration, Instant};
 
 use super::limits::{DOUBT_FRESH, DOUBT_LATE, DOUBT_PING, DOUBT_PING_FACTOR, DOUBT_WITNESSES};
 use super::machine::Machine;
-use super::pings::lost_max;
 use super::service::{LeaderTerm, Manager};
 
 /// A server that a client doubts, and what finds out about it.
@@ -31,17 +30,17 @@ impl Machine {
     pub fn doubted(&mut self, now: Instant, segment: SegmentId, epoch: u64) -> Option<Doubted> {
         let known = self.state.segment(segment).filter(|known| known.epoch == epoch)?;
         let server = known.owner?;
-        let entry = self.servers.get(&server).filter(|entry| entry.is_staying())?;
-        if entry.reach.has_answered_since(now - DOUBT_FRESH) {
+        let member = self.fleet.get(server).filter(|member| member.is_staying())?;
+        if member.has_answered_since(now - DOUBT_FRESH) {
             return None;
         }
         let addr_of = |id: BlockServerId| Some((id, self.state.server(id)?.addr));
         let others = self
-            .servers
+            .fleet
             .iter()
-            .filter(|(id, entry)| **id != server && entry.is_staying() && entry.has_heartbeat());
-        let witnesses = others.filter_map(|(&id, _)| addr_of(id)).take(DOUBT_WITNESSES).collect();
-        let (boot, addr) = (entry.boot, addr_of(server)?.1);
+            .filter(|(id, member)| *id != server && member.is_staying() && member.has_heartbeat());
+        let witnesses = others.filter_map(|(id, _)| addr_of(id)).take(DOUBT_WITNESSES).collect();
+        let (boot, addr) = (member.boot(), addr_of(server)?.1);
         let timeout = self.answer_times.timeout(now, DOUBT_PING_FACTOR, DOUBT_PING);
         Some(Doubted { server, boot, addr, witnesses, timeout })
     }
@@ -49,19 +48,10 @@ impl Machine {
     /// The doubted server has given no answer, and another one has: its segments are given to others, as
     /// far as the bounds allow it.
     pub fn give_up_server(&mut self, now: Instant, doubted: &Doubted) {
-        let same = self.servers.get(&doubted.server).filter(|entry| entry.boot == doubted.boot);
-        let Some(entry) = same.filter(|entry| entry.is_staying()) else { return };
-        if entry.reach.has_answered_since(now - doubted.timeout) {
+        let doubtful = (doubted.server, doubted.boot);
+        if !self.fleet.give_up(now, doubtful, doubted.timeout, &self.state) {
             return;
         }
-        let judged = self.judged(now);
-        let reached = judged.iter().filter(|(_, reached)| *reached).count();
-        let lost = judged.iter().filter(|(id, _)| self.servers[id].reach.is_lost()).count();
-        if reached * 2 < judged.len() || lost >= lost_max(judged.len()) {
-            return;
-        }
-        let entry = self.servers.get_mut(&doubted.server).expect("just seen");
-        entry.reach.lose();
         tracing::warn!(
             server = %doubted.server,
             "block server answers neither a client nor a ping: others take its segments"

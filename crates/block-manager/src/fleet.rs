@@ -2,20 +2,19 @@
 
 use std::net::SocketAddr;
 
-use block_proto::lease::drifted;
 use block_proto::limits::{BLOCK_SERVERS_MAX, SEGMENTS_PAGE};
 use block_proto::{
     Assignment, BlockGrant, BlockHeartbeat, BlockReply, BlockServerId, OwnershipGrant,
 };
 use block_volume::ids::SegmentId;
 use runtime::Instant;
+use tenancy::fleet::{Beat, Heard, Owners};
 
 use super::entity::{Boots, Segment, Server};
 use super::error::Refusal;
 use super::machine::Machine;
-use super::owners::{Hold, ServerEntry, Wait};
-use super::reach::Reach;
 use super::rows::{Key, Value};
+use super::state::ManagerState;
 
 impl Machine {
     /// A process begins as the server of a name. Its number distinguishes it from late messages of
@@ -39,9 +38,7 @@ impl Machine {
                 self.count(|counters| counters.server += 1);
                 let value = Value::Server(Server { name: name.to_owned(), addr });
                 self.put(Key::Server(server), value);
-                // It has had no lease.
-                let fresh = ServerEntry { alive: false, ..ServerEntry::silent(now, now) };
-                self.servers.insert(server, fresh);
+                self.fleet.add(now, server);
                 server
             }
         };
@@ -58,10 +55,8 @@ impl Machine {
         name: &str,
         addr: SocketAddr,
     ) -> Result<(), Refusal> {
-        let lives = self
-            .servers
-            .get(&server)
-            .is_some_and(|entry| entry.has_heartbeat() && entry.is_staying());
+        let member = self.fleet.get(server);
+        let lives = member.is_some_and(|member| member.has_heartbeat() && member.is_staying());
         match self.state.server(server).filter(|known| lives && known.addr != addr) {
             Some(known) => Err(Refusal::Second { name: name.to_owned(), first: known.addr, addr }),
             None => Ok(()),
@@ -81,18 +76,6 @@ impl Machine {
         self.put(Key::Boots(server), Value::Boots(Boots { heard: boot, ..boots }));
     }
 
-    /// Notes that a segment's ownership changed for a server: it will be notified.
-    pub(super) fn note(&mut self, server: BlockServerId, id: SegmentId) -> u64 {
-        let Some(entry) = self.servers.get_mut(&server) else { return 0 };
-        let number = entry.next_change;
-        entry.next_change += 1;
-        if let Some(before) = entry.numbers.insert(id, number) {
-            entry.changes.remove(&before);
-        }
-        entry.changes.insert(number, id);
-        number
-    }
-
     /// Gives a segment to a server, or to none. To none when its epochs are used up: the next owner
     /// could not be distinguished from the one before.
     pub(super) fn give(&mut self, now: Instant, id: SegmentId, to: Option<BlockServerId>) {
@@ -107,58 +90,8 @@ impl Machine {
         };
         self.next_change();
         self.put(Key::Segment(id), Value::Segment(Segment { epoch, owner: to }));
-        if let Some(from) = segment.owner {
-            self.take_from(now, (id, segment.epoch), from);
-        }
-        if let Some(to) = to {
-            if self.state.owned_count(to) == 1
-                && let Some(entry) = self.servers.get_mut(&to)
-            {
-                // It sent heartbeats rarely so far, and is asked for one now; pings likewise.
-                entry.last_heartbeat = entry.last_heartbeat.max(now);
-                entry.reach.excuse(now);
-                self.ping_soon = true;
-            }
-            if segment.owner != Some(to) {
-                self.note(to, id);
-            }
-            self.tell(to);
-        }
-    }
-
-    /// A segment is not a server's any more. Its next owner waits until the server has made the
-    /// change, or its lease is over.
-    pub(super) fn take_from(
-        &mut self,
-        now: Instant,
-        (id, epoch): (SegmentId, u64),
-        from: BlockServerId,
-    ) {
-        let change = self.note(from, id);
-        let mut hold = self.holds.remove(&id).unwrap_or_default();
-        if let Some(entry) = self.servers.get(&from) {
-            let (boot, until, asks_admission) = (entry.boot, entry.lease_end, entry.asks_admission);
-            hold.0.push(Wait { server: from, boot, epoch, asks_admission, change, until });
-        }
-        hold.0.retain(|wait| wait.until > now);
-        if !hold.0.is_empty() {
-            self.holds.insert(id, hold);
-        }
-        self.tell(from);
-    }
-
-    /// Time for which a segment's owner of `epoch` must hold back acknowledgements of writes, ms, and what
-    /// of that is for its predecessor only.
-    fn hold_ms(&self, now: Instant, id: SegmentId, epoch: u64) -> (u32, u32) {
-        let hold = self.holds.get(&id);
-        let (all, alone) = hold
-            .map_or_else(Default::default, |hold: &Hold| (hold.until(), hold.until_alone(epoch)));
-        // Owners under a previous leader are not known here.
-        let millis = |until: Instant| {
-            let left = drifted(until.max(self.former_leases_end) - now);
-            left.as_micros().div_ceil(1000) as u32
-        };
-        (millis(all), millis(all) - millis(alone))
+        let from = segment.owner.map(|from| (from, segment.epoch));
+        self.fleet.give(now, id, from, to, &self.state);
     }
 
     /// Answers a heartbeat: what the server owns, and its lease.
@@ -177,52 +110,38 @@ impl Machine {
             known: true,
         };
         let server = heartbeat.server;
-        let Some(entry) = self.servers.get_mut(&server) else {
-            return Ok(BlockGrant { known: false, ..grant });
-        };
-        if entry.boot == Some(heartbeat.boot) && heartbeat.seq <= entry.seq {
-            return Ok(grant); // Overtaken by a later one, or come twice.
+        let heard = self.fleet.hear(now, server, (heartbeat.boot, heartbeat.seq));
+        match heard {
+            Heard::Unknown => return Ok(BlockGrant { known: false, ..grant }),
+            Heard::Late => return Ok(grant),
+            Heard::Begins | Heard::GoesOn => {}
         }
-        self.first_heard.get_or_insert(now);
-        let heard = self.state.boots(server).heard;
-        if heartbeat.boot < heard {
+        let latest = self.state.boots(server).heard;
+        if heartbeat.boot < latest {
             let name = self.state.server(server).map(|known| known.name.clone());
             return Err(Refusal::Former { name: name.unwrap_or_default() });
         }
-        if entry.boot != Some(heartbeat.boot) {
-            if heartbeat.boot > heard {
+        if heard == Heard::Begins {
+            if heartbeat.boot > latest {
                 self.begin_boot(now, server, heartbeat.boot);
             }
-            let entry = self.servers.get_mut(&server).expect("found above");
-            entry.boot = Some(heartbeat.boot);
-            entry.reach = Reach::new(now);
-            (entry.seen, entry.seq) = (0, 0);
-            entry.loads.clear();
+            self.fleet.begin(now, server, heartbeat.boot);
         }
         let reset = heartbeat.seen.term != term;
         let seen = if reset { 0 } else { heartbeat.seen.change };
-        let slower = self.slower(server);
-        let entry = self.servers.get_mut(&server).expect("found above");
-        let stayed = entry.is_staying();
-        if !std::mem::replace(&mut entry.alive, true) {
-            entry.reach.excuse(now); // It was not pinged.
-        }
-        (entry.last_heartbeat, entry.seq, entry.seen) = (now, heartbeat.seq, seen);
-        entry.leaving = heartbeat.leaving;
-        entry.asks_admission = heartbeat.asks_admission;
-        entry.reach.note_heartbeat(now, slower);
-        let woke = !stayed && entry.is_staying();
-        entry.unopened = heartbeat.unopened.into_iter().collect();
-        entry.unopened_count = heartbeat.unopened_count;
-        let boot = heartbeat.boot;
-        for load in heartbeat.loads {
-            match (load.iops, load.bytes) {
-                (0, 0) => entry.loads.remove(&load.segment),
-                load_now => entry.loads.insert(load.segment, load_now),
-            };
-        }
-        self.settle_holds(server, boot, seen);
-        self.forget_changes(server, seen);
+        let beat = Beat {
+            leaving: heartbeat.leaving,
+            asks_admission: heartbeat.asks_admission,
+            seen,
+            unopened: heartbeat.unopened.into_iter().collect(),
+            unopened_count: heartbeat.unopened_count,
+            loads: heartbeat
+                .loads
+                .into_iter()
+                .map(|load| (load.segment, (load.iops, load.bytes)))
+                .collect(),
+        };
+        let woke = self.fleet.beat(now, server, heartbeat.seq, beat, &self.state);
         if self.state.server(server).is_some_and(|known| known.addr != heartbeat.addr) {
             let name = self.state.server(server).expect("just seen").name.clone();
             self.put(Key::Server(server), Value::Server(Server { name, addr: heartbeat.addr }));
@@ -236,30 +155,20 @@ impl Machine {
         self.fill(now, server, seen, &mut grant);
         grant.reset = reset;
         grant.seen.term = term;
-        let reached = !self.servers[&server].reach.is_lost();
-        if !grant.more && reached && self.leads(now) {
+        if !grant.more && self.leads(now) && self.fleet.grant(now, server) {
             grant.lease_ms = self.config.lease.as_millis() as u32;
-            let until = now + drifted(self.config.lease);
-            let entry = self.servers.get_mut(&server).expect("found above");
-            entry.lease_end = entry.lease_end.max(until);
         }
         Ok(grant)
     }
 
     /// The changes after `seen`.
     fn fill(&self, now: Instant, server: BlockServerId, seen: u64, grant: &mut BlockGrant) {
-        let entry = &self.servers[&server];
-        let page = SEGMENTS_PAGE as usize;
-        grant.seen.change = entry.next_change - 1;
-        for (&number, &segment) in entry.changes.range(seen + 1..) {
-            if grant.changes.len() == page {
-                grant.seen.change = number - 1;
-                grant.more = true;
-                break;
-            }
+        let changes = self.fleet.changes(server, seen, SEGMENTS_PAGE as usize);
+        (grant.seen.change, grant.more) = (changes.upto, changes.more);
+        for segment in changes.units {
             let owned = self.state.segment(segment).filter(|known| known.owner == Some(server));
             let ownership = owned.map(|known| {
-                let (hold_ms, predecessor_ms) = self.hold_ms(now, segment, known.epoch);
+                let (hold_ms, predecessor_ms) = self.fleet.hold_ms(now, segment, known.epoch);
                 let volume = self.state.volume(segment.volume).expect("it has one");
                 OwnershipGrant {
                     epoch: known.epoch,
@@ -275,74 +184,24 @@ impl Machine {
         }
     }
 
-    /// A previous owner has released its segments.
-    fn settle_holds(&mut self, server: BlockServerId, boot: u64, seen: u64) {
-        let mut free = Vec::new();
-        for (&id, hold) in &mut self.holds {
-            let over = |wait: &Wait| {
-                (wait.server, wait.boot) == (server, Some(boot)) && wait.change <= seen
-            };
-            let before = hold.0.len();
-            hold.0.retain(|wait| !over(wait));
-            if hold.0.is_empty() && before > 0 {
-                free.push(id);
-            }
-        }
-        for id in free {
-            self.holds.remove(&id);
-            if let Some(owner) = self.state.segment(id).and_then(|segment| segment.owner) {
-                self.note(owner, id);
-                self.tell(owner);
-            }
-        }
-    }
-
-    /// Drops changes that a server has confirmed: segments that it lost and knows to have lost.
-    fn forget_changes(&mut self, server: BlockServerId, seen: u64) {
-        let Some(entry) = self.servers.get_mut(&server) else { return };
-        let state = &self.state;
-        let lost = entry.changes.range(..=seen).filter(|&(_, &id)| {
-            state.segment(id).and_then(|segment| segment.owner) != Some(server)
-        });
-        let lost: Vec<(u64, SegmentId)> = lost.map(|(&number, &id)| (number, id)).collect();
-        for (number, id) in lost {
-            entry.changes.remove(&number);
-            entry.numbers.remove(&id);
-            entry.loads.remove(&id);
-        }
-    }
-
-    /// True when a segment's owner has reported that it serves it.
-    pub(super) fn serves(&self, id: SegmentId, owner: Option<BlockServerId>) -> bool {
-        let Some(entry) = owner.and_then(|owner| self.servers.get(&owner)) else { return false };
-        let seen = entry.numbers.get(&id).is_some_and(|&number| number <= entry.seen);
-        let listed = entry.unopened.len() as u32 >= entry.unopened_count;
-        let beyond = !listed && entry.unopened.last_key_value().is_some_and(|(&last, _)| id > last);
-        entry.alive && seen && !beyond && !entry.unopened.contains_key(&id)
-    }
-
     /// The reason why a segment's owner does not serve it yet, as far as it has reported one.
     pub(super) fn cause(&self, id: SegmentId, owner: Option<BlockServerId>) -> String {
         let Some(owner) = owner else {
             return "no block server is there for it: start one".to_owned();
         };
-        match self.servers.get(&owner) {
-            Some(entry) if entry.alive => entry.unopened.get(&id).cloned().unwrap_or_default(),
+        match self.fleet.get(owner) {
+            Some(member) if member.is_alive() => member.cause(id).unwrap_or_default().to_owned(),
             _ => "its block server is silent".to_owned(),
         }
     }
+}
 
-    /// Marks silent servers as dead.
-    pub(super) fn condemn(&mut self, now: Instant) {
-        let silent = self.servers.iter().filter(|&(&id, entry)| {
-            entry.alive && now - entry.last_heartbeat >= self.dead_after(id)
-        });
-        let silent: Vec<BlockServerId> = silent.map(|(&id, _)| id).collect();
-        for id in silent {
-            let entry = self.servers.get_mut(&id).expect("just seen");
-            entry.alive = false;
-            entry.loads.clear();
-            tracing::warn!(server = %id, "block server is silent: others take its segments");
-        }
+impl Owners<BlockServerId, SegmentId> for ManagerState {
+    fn owner(&self, unit: SegmentId) -> Option<BlockServerId> {
+        self.segment(unit).and_then(|segment| segment.owner)
+    }
+
+    fn owned_count(&self, server: BlockServerId) -> usize {
+        ManagerState::owned_count(self, server)
     }
 }

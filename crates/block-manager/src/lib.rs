@@ -2,7 +2,8 @@
 //!
 //! [`machine`] is the whole protocol without I/O: requests and time in, answers and rows out. Its
 //! rows are one `table` in core files, so a manager that takes over reads them and goes on.
-//! The core's lock service chooses who leads. `block_server::ownership` is a block server's side of it.
+//! The core's lock service chooses who leads. Servers, leases and pings are [`tenancy::fleet`]'s;
+//! `block_server::ownership` is a block server's side of it.
 //!
 //! Ownership is enforced twice (`design.md` invariant 6). A segment's files are opened under the
 //! owner's epoch, which fences the writes of every owner before it. Reads are protected by leases:
@@ -26,10 +27,8 @@ pub mod fuzz;
 pub mod limits;
 pub mod machine;
 mod once;
-mod owners;
 mod peers;
 mod pings;
-mod reach;
 mod resize;
 pub mod rows;
 pub mod service;

@@ -1,22 +1,16 @@
 //! Bounds and times of the block manager, with reason and arithmetic.
 
-use block_proto::lease::{IDLE, LEASE, RENEW};
+use block_proto::lease::{IDLE, LEASE};
 use runtime::Duration;
+pub use tenancy::limits::{PAUSED, PING};
 
 /// A block server without a heartbeat for this long is dead: three renewals.
 pub const SERVER_DEAD: Duration = Duration::from_millis(450);
-/// A manager whose clock check is this late does not count its own silence as the servers'.
-pub const PAUSED: Duration = Duration::from_millis(100);
 /// Between two clock checks of the manager: at least.
 pub const TICK: Duration = Duration::from_millis(50);
-/// Between two pings to a block server that owns segments; one without gets every [`IDLE`]th.
-pub const PING: Duration = Duration::from_millis(100);
 /// A server that has answered no ping for this long is not reached, though its heartbeats come: three
 /// pings.
 pub const UNREACHED: Duration = Duration::from_millis(300);
-/// The same for one that has answered none yet: the link to it may be dead since an earlier fault, and
-/// is given up after half a second (docs/simulation.md).
-pub const UNREACHED_FIRST: Duration = Duration::from_millis(1000);
 /// Wait for the answer of a server that a client doubts, at least and at most; in between, so many times
 /// what answers of servers took at most in the last seconds.
 pub const DOUBT_PING: (Duration, Duration) = (Duration::from_millis(20), UNREACHED);
@@ -29,16 +23,6 @@ pub const DOUBT_WITNESSES: usize = 2;
 pub const DOUBT_FRESH: Duration = Duration::from_millis(10);
 /// A clock check that is later than this says that the manager itself stood still.
 pub const DOUBT_LATE: Duration = Duration::from_millis(10);
-/// Heartbeats further apart than this do not come regularly: one and a half renewals.
-pub const BEAT_GAP: Duration = Duration::from_millis(225);
-/// Heartbeats must have come regularly for this long, since the last answer, before that says anything:
-/// a server that stood still sends its next heartbeat before it answers.
-pub const BEATS_MIN: Duration = RENEW;
-/// A server that was not reached is given segments again when its answers have come for this long.
-pub const REACHED_AGAIN: Duration = Duration::from_secs(2);
-/// Servers that are not reached at most, and a third of those that live at most, though one always:
-/// what a manager does for one broken server must not empty a cluster.
-pub const UNREACHED_MAX: usize = 3;
 /// An attachment without a renewal for this long may be taken over.
 pub const ATTACH_DEAD: Duration = Duration::from_secs(5);
 /// Records of changes have 32 bits for the epoch of the attachment that asked for them: 136 years of

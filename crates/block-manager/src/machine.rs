@@ -4,27 +4,28 @@
 //! An answer may be given when all rows of the time are durable. A lease may be granted at once:
 //! it says only that the manager led when it was asked.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use base::GIB;
 use block_proto::answers::AnswerTimes;
-use block_proto::lease::{IDLE, LEASE, RENEW, drifted};
+use block_proto::lease::{LEASE, RENEW};
 use block_proto::{
     BlockReply, BlockRequest, BlockServerId, BlockServerStatus, BlockStatus, SegmentPlace,
     VolumeInfo,
 };
 use block_volume::ids::{SegmentId, VolumeId};
 use runtime::{Duration, Instant};
+use tenancy::Fleet;
+use tenancy::fleet::{Member, Times};
 
 use super::cut::Snapshots;
 use super::entity::{Counters, PendingDelete};
 use super::error::Refusal;
 use super::limits::{
-    LINK_ATTEMPT, PAGE_BYTES, PAGE_ENTRY, PAUSED, PING, PURGE_AFTER, ROWS_TOGETHER, SERVER_DEAD,
-    TICK, UNREACHED,
+    LINK_ATTEMPT, PAGE_BYTES, PAGE_ENTRY, PAUSED, PURGE_AFTER, ROWS_TOGETHER, SERVER_DEAD, TICK,
+    UNREACHED,
 };
-use super::owners::{Hold, ServerEntry};
 use super::peers::Peers;
 use super::rows::{Key, Row, Value};
 use super::state::ManagerState;
@@ -111,13 +112,8 @@ impl Left {
 pub struct Machine {
     pub(super) config: Config,
     pub(super) state: ManagerState,
-    pub(super) servers: BTreeMap<BlockServerId, ServerEntry>,
-    /// Time of the first heartbeat that this leader has received.
-    pub(super) first_heard: Option<Instant>,
-    /// Segments whose owners must not acknowledge writes yet.
-    pub(super) holds: BTreeMap<SegmentId, Hold>,
-    /// Leases that a previous leader granted are over by then.
-    pub(super) former_leases_end: Instant,
+    /// Block servers and their leases.
+    pub(super) fleet: Fleet<BlockServerId, SegmentId>,
     /// Managers and front ends.
     peers: Peers,
     /// Last renewal of each attachment.
@@ -129,12 +125,6 @@ pub struct Machine {
     /// Deleted volumes, without their snapshots.
     pub(super) left: BTreeMap<VolumeId, Left>,
     pub(super) balanced: Instant,
-    /// Time of the latest round of pings, number of rounds, and time to the next round.
-    pub(super) pinged: Instant,
-    pub(super) pings: u64,
-    pub(super) ping_pause: Duration,
-    /// The next round is due at once.
-    pub(super) ping_soon: bool,
     pub(super) answer_times: AnswerTimes,
     /// Since when this leader knows of a pending delete.
     pending_since: BTreeMap<PendingDelete, Instant>,
@@ -145,25 +135,23 @@ pub struct Machine {
     rows: Vec<Row>,
     /// Indices of rows that need not be stored together with those before them.
     parts: Vec<usize>,
-    news: BTreeSet<BlockServerId>,
 }
 
 impl Machine {
     /// A manager that begins to lead now, with what its table holds. Leases granted before are
     /// honoured for a full term.
     pub fn new(config: Config, state: ManagerState, now: Instant) -> Machine {
-        let former_leases_end = now + drifted(config.lease);
-        let entry = |(id, _)| (id, ServerEntry::silent(now, former_leases_end));
-        let servers = state.servers().map(entry).collect();
+        let Config { lease, server_dead: dead, unreached, .. } = config;
+        let times = Times { lease, dead, unreached };
+        let servers = state.servers().map(|(id, _)| id);
+        let owned = state.segments().filter_map(|(id, segment)| Some((segment.owner?, id)));
+        let fleet = Fleet::new(times, now, servers, owned);
         // The leader before may have sent links just before its end.
         let since = |one| if state.is_given_up(one) { now + LINK_ATTEMPT } else { now };
         let pending_since = state.pending_deletes().map(|one| (one, since(one))).collect();
         let mut machine = Machine {
             config,
-            servers,
-            first_heard: None,
-            holds: BTreeMap::new(),
-            former_leases_end,
+            fleet,
             peers: Peers::default(),
             kept: BTreeMap::new(),
             moved: BTreeMap::new(),
@@ -171,24 +159,14 @@ impl Machine {
             snapshots: Snapshots::default(),
             left: BTreeMap::new(),
             balanced: now,
-            pinged: now,
-            pings: 0,
-            ping_pause: PING,
-            ping_soon: false,
             answer_times: AnswerTimes::default(),
             pending_since,
             tick_due: now,
             leads_until: now,
             rows: Vec::new(),
             parts: Vec::new(),
-            news: BTreeSet::new(),
             state,
         };
-        let owned = |(id, segment): (SegmentId, super::entity::Segment)| Some((segment.owner?, id));
-        let owned: Vec<_> = machine.state.segments().filter_map(owned).collect();
-        for (owner, segment) in owned {
-            machine.note(owner, segment);
-        }
         for (id, volume) in machine.state.volumes() {
             for attached in &volume.attached {
                 machine.kept.insert((id, attached.epoch), now);
@@ -263,31 +241,22 @@ impl Machine {
     pub fn tick(&mut self, now: Instant) -> Instant {
         if now - self.tick_due > PAUSED {
             // This manager stood still: heartbeats may wait to be read.
-            self.servers.values_mut().for_each(|entry| entry.last_heartbeat = now);
+            self.fleet.excuse_silence(now);
         }
-        self.condemn(now);
+        for server in self.fleet.condemn(now, &self.state) {
+            tracing::warn!(%server, "block server is silent: others take its segments");
+        }
         self.adopt(now);
-        self.holds.retain(|_, hold| hold.until() > now);
+        self.fleet.end_holds(now);
         self.balance(now);
         self.rest_snapshots(now);
-        let silent = self.servers.iter().filter(|(_, entry)| entry.alive);
-        let next = silent.map(|(&id, entry)| entry.last_heartbeat + self.dead_after(id)).min();
+        let next = self.fleet.next_death(&self.state);
         // Until the first heartbeat that comes without a tick.
-        let latest = now + if self.first_heard.is_some() { self.config.server_dead } else { RENEW };
-        let judged = self.first_heard.map(|first| first + RENEW).filter(|&at| at > now);
+        let latest = now + if self.fleet.has_heard() { self.config.server_dead } else { RENEW };
+        let judged = self.fleet.judges_at().filter(|&at| at > now);
         let next = next.into_iter().chain(judged).min().unwrap_or(latest);
         self.tick_due = next.clamp(now + TICK, latest.max(now + TICK));
         self.tick_due
-    }
-
-    /// Silence after which a server is dead. One without segments sends heartbeats rarely.
-    pub(super) fn dead_after(&self, id: BlockServerId) -> Duration {
-        self.config.server_dead * self.slower(id)
-    }
-
-    /// A server without segments sends heartbeats less often by this factor, and is pinged less often.
-    pub(super) fn slower(&self, id: BlockServerId) -> u32 {
-        if self.state.owned_count(id) == 0 { IDLE } else { 1 }
     }
 
     /// True when there is nothing to serve, so that no client waits for a successor of this manager.
@@ -330,7 +299,7 @@ impl Machine {
 
     /// Block servers that should send a heartbeat now, for there is news for them.
     pub fn take_news(&mut self) -> Vec<SocketAddr> {
-        let news = std::mem::take(&mut self.news);
+        let news = self.fleet.take_news();
         news.into_iter().filter_map(|id| Some(self.state.server(id)?.addr)).collect()
     }
 
@@ -385,12 +354,6 @@ impl Machine {
         self.put(Key::Counters, Value::Counters(counters));
     }
 
-    pub(super) fn tell(&mut self, server: BlockServerId) {
-        if self.servers.get(&server).is_some_and(|entry| entry.alive) {
-            self.news.insert(server);
-        }
-    }
-
     pub(super) fn volume_reply(&self, id: VolumeId) -> Result<BlockReply, Refusal> {
         self.state.info(id).map(BlockReply::Volume).ok_or(Refusal::NoVolume(id))
     }
@@ -419,8 +382,8 @@ impl Machine {
                 server: segment.owner,
                 name: server.map(|server| server.name.clone()).unwrap_or_default(),
                 addr: server.map(|server| server.addr),
-                serving: self.serves(id, segment.owner),
-                cause: match self.serves(id, segment.owner) {
+                serving: self.fleet.serves(id, segment.owner),
+                cause: match self.fleet.serves(id, segment.owner) {
                     true => String::new(),
                     false => self.cause(id, segment.owner),
                 },
@@ -436,22 +399,22 @@ impl Machine {
     fn status(&mut self, now: Instant) -> BlockStatus {
         let peers = self.peers.list(now);
         let server = |(server, known): (BlockServerId, &super::entity::Server)| {
-            let entry = self.servers.get(&server);
-            let (iops, bytes) = entry.map_or((0, 0), ServerEntry::load);
+            let member = self.fleet.get(server);
+            let (iops, bytes) = member.map_or((0, 0), Member::load);
             BlockServerStatus {
                 server,
                 name: known.name.clone(),
                 addr: known.addr,
-                alive: entry.is_some_and(|entry| entry.alive),
-                leaving: entry.is_some_and(|entry| entry.leaving),
-                unreached: entry.is_some_and(|entry| entry.reach.is_lost()),
+                alive: member.is_some_and(Member::is_alive),
+                leaving: member.is_some_and(Member::is_leaving),
+                unreached: member.is_some_and(Member::is_unreached),
                 segments: self.state.owned_count(server) as u32,
                 iops,
                 bytes,
             }
         };
-        let dead = self.servers.iter().filter(|(_, entry)| !entry.alive);
-        let left: usize = dead.map(|(&id, _)| self.state.owned_count(id)).sum();
+        let dead = self.fleet.iter().filter(|(_, member)| !member.is_alive());
+        let left: usize = dead.map(|(id, _)| self.state.owned_count(id)).sum();
         BlockStatus {
             manager: self.config.name.clone(),
             term: self.config.term,

@@ -4,7 +4,7 @@
 //! The lock's lease allows to grant leases; the table fences off late writes of a previous leader.
 //! A manager that loses its lock or table drops its state and competes again.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use base::Kind;
 use block_proto::lease::{
-    ANNOUNCE_INTERVAL, ANNOUNCE_INTERVAL_FIRST, DRIFT, HEARTBEAT_ATTEMPT, IDLE, RENEW,
+    ANNOUNCE_INTERVAL, ANNOUNCE_INTERVAL_FIRST, HEARTBEAT_ATTEMPT, IDLE, RENEW,
 };
 use block_proto::limits::ATTEMPT;
 use block_proto::managers::ask_peer;
@@ -22,15 +22,15 @@ use block_proto::{
 };
 use block_volume::ids::VolumeId;
 use client::Client;
-use client::leader::{holder_addr, holder_text};
 use futures_util::future::{Either, select};
 use runtime::sync::Notify;
-use runtime::{Class, Duration, Env, Instant};
+use runtime::{Class, Duration, Env};
 use table::{Cache, ClientStore, Options, Table};
+use tenancy::{Contest, Term};
 use transport::{Endpoint, Handler, Incoming, Response, Service, TransportError};
 use wire::control::{
-    ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest, LockChange, Policy,
-    TraceReply, missing,
+    ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest, Policy, TraceReply,
+    missing,
 };
 
 use super::entity::PendingDelete;
@@ -82,8 +82,8 @@ struct ManagerInner {
     config: ManagerConfig,
     addr: Cell<SocketAddr>,
     lead: RefCell<Option<Rc<LeaderTerm>>>,
-    /// The leader, as last heard.
-    leader: Cell<Option<SocketAddr>>,
+    /// For the lock, from the moment at which its own address is known.
+    contest: OnceCell<Contest>,
     /// The reason why this manager, which had the lock last, does not lead.
     cause: RefCell<Option<String>>,
     stopping: Cell<bool>,
@@ -133,7 +133,7 @@ impl Manager {
             addr: Cell::new(config.listen),
             config,
             lead: RefCell::default(),
-            leader: Cell::new(None),
+            contest: OnceCell::new(),
             cause: RefCell::default(),
             stopping: Cell::new(false),
             stop: Notify::new(),
@@ -142,6 +142,9 @@ impl Manager {
         let listen = manager.0.config.listen;
         let addr = endpoint.listen(listen, Rc::new(manager.clone())).await?;
         manager.0.addr.set(addr);
+        let (name, ttl) = (&manager.0.config.name, manager.0.config.lock_ttl);
+        let contest = Contest::new(manager.0.locks.clone(), LOCK, (name, addr), ttl);
+        manager.0.contest.set(contest).expect("it is set here only");
         env.spawn(Class::Control, "block manager", manager.clone().compete());
         env.spawn(Class::Control, "block manager: here", manager.clone().announce());
         Ok(manager)
@@ -154,6 +157,15 @@ impl Manager {
     /// Its address.
     pub fn addr(&self) -> SocketAddr {
         self.0.addr.get()
+    }
+
+    fn contest(&self) -> &Contest {
+        self.0.contest.get().expect("it is set at the start")
+    }
+
+    /// The leading manager that was seen last, another or this one.
+    fn leader(&self) -> Option<SocketAddr> {
+        self.0.contest.get().and_then(Contest::leader)
     }
 
     /// True while it leads.
@@ -181,7 +193,7 @@ impl Manager {
         while !self.0.stopping.get() {
             let (role, name) = (BlockRole::Manager, self.0.config.name.clone());
             let here = BlockRequest::Here { role, name, addr: self.addr() };
-            match (self.lead(), self.0.leader.get()) {
+            match (self.lead(), self.leader()) {
                 (Some(lead), _) => {
                     let answer = lead.machine.borrow_mut().handle(env.now(), here);
                     answer.expect("a sign of life is not refused");
@@ -203,26 +215,26 @@ impl Manager {
     async fn compete(self) {
         let (env, mut pause) = (self.0.env.clone(), LEAD_PAUSE.0);
         while !self.0.stopping.get() {
-            if let Some((fencing, sent)) = self.acquire().await {
-                self.0.leader.set(Some(self.addr()));
-                let ruled = self.rule(fencing, sent).await;
+            if let Some(term) = self.contest().acquire().await {
+                let ruled = self.rule(&term).await;
                 self.0.lead.replace(None);
-                self.0.leader.set(None);
                 match ruled {
                     Ok(()) => {
-                        tracing::info!(term = fencing, "block manager leads no more");
-                        self.release(fencing).await;
+                        tracing::info!(term = term.fencing(), "block manager leads no more");
+                        self.contest().release(&term).await;
                         pause = LEAD_PAUSE.0;
                     }
                     Err(cause) => {
-                        tracing::error!(term = fencing, cause, "block manager cannot lead");
+                        tracing::error!(term = term.fencing(), cause, "block manager cannot lead");
                         self.0.cause.replace(Some(cause));
                         // Another manager may be able to lead.
-                        self.release(fencing).await;
+                        self.contest().release(&term).await;
                         self.pause(env.jitter(pause)).await;
                         pause = (2 * pause).min(LEAD_PAUSE.1);
                     }
                 }
+            } else if self.leader().is_some() {
+                self.0.cause.replace(None); // The holder has its own.
             }
             self.pause(env.jitter(LEADER_POLL_INTERVAL)).await;
         }
@@ -236,53 +248,10 @@ impl Manager {
         }
     }
 
-    /// The lock, when it is free: its fencing token, and when it was asked for.
-    async fn acquire(&self) -> Option<(u64, Instant)> {
-        let inner = &*self.0;
-        let look = ClusterRequest::LockHolder { name: LOCK.to_owned() };
-        match inner.locks.cluster_ask(look).await {
-            Ok(ClusterReply::Holder(Some((holder, _)))) => {
-                inner.leader.set(holder_addr(&holder));
-                inner.cause.replace(None); // The holder has its own.
-                return None;
-            }
-            Ok(_) => {}
-            Err(error) => {
-                tracing::debug!(%error, "the lock's holder is not known");
-                return None;
-            }
-        }
-        let sent = inner.env.now();
-        let owner = holder_text(&inner.config.name, self.addr());
-        let (name, ttl_ms) = (LOCK.to_owned(), self.ttl_ms());
-        let change = LockChange::Acquire { name, owner, ttl_ms };
-        let build = |op| ClusterRequest::Lock { op, change };
-        match inner.locks.cluster_change("the block manager's lock", build).await {
-            Ok(ClusterReply::Lock { fencing }) => Some((fencing, sent)),
-            Ok(_) => None,
-            Err(error) => {
-                tracing::debug!(%error, "the lock was not got");
-                None
-            }
-        }
-    }
-
-    async fn release(&self, fencing: u64) {
-        let change = LockChange::Release { name: LOCK.to_owned(), fencing };
-        let build = |op| ClusterRequest::Lock { op, change };
-        let gone = self.0.locks.cluster_change("the block manager's lock", build);
-        // It runs out by itself.
-        let _ = self.0.env.timeout(self.0.config.lock_ttl, gone).await;
-    }
-
-    fn ttl_ms(&self) -> u64 {
-        self.0.config.lock_ttl.as_millis() as u64
-    }
-
     /// Leads until the lock or the table is lost, or it is asked to stop.
-    async fn rule(&self, fencing: u64, sent: Instant) -> Result<(), String> {
-        let inner = &*self.0;
-        let mut end = lock_end(sent, inner.config.lock_ttl);
+    async fn rule(&self, term: &Term) -> Result<(), String> {
+        let (inner, contest) = (&*self.0, self.contest());
+        let (fencing, sent) = (term.fencing(), inner.env.now());
         // It may take long; a manager that does not renew in that time has no lock left.
         let mut opening = Box::pin(self.open_table(fencing));
         let (mut said, mut looked) = (sent, sent);
@@ -307,9 +276,8 @@ impl Manager {
                 Either::Left((opened, _)) => break opened?,
                 Either::Right(((), goes_on)) => opening = goes_on,
             }
-            match self.renew(fencing, end, 1).await {
-                Some(later) if !inner.stopping.get() => end = later,
-                _ => return Ok(()),
+            if !contest.renew(term, 1).await || inner.stopping.get() {
+                return Ok(());
             }
         };
         let config = Config {
@@ -322,7 +290,7 @@ impl Manager {
         };
         // The lock was free: leases of a previous leader were granted before now.
         let mut machine = Machine::new(config, state, inner.env.now());
-        machine.lead_until(end);
+        machine.lead_until(term.end());
         let lead = Rc::new(LeaderTerm {
             machine: RefCell::new(machine),
             table,
@@ -362,12 +330,13 @@ impl Manager {
                 boxed(self.clone().expire(lead.clone())),
             ),
         ];
-        while !lead.over.get() && !inner.stopping.get() && inner.env.now() < end {
+        while !lead.over.get() && !inner.stopping.get() && term.is_valid() {
             let slower = if lead.machine.borrow().is_idle() { IDLE } else { 1 };
             self.pause(self.renewal(slower)).await;
-            let Some(later) = self.renew(fencing, end, slower).await else { break };
-            end = later;
-            lead.machine.borrow_mut().lead_until(end);
+            if !contest.renew(term, slower).await {
+                break;
+            }
+            lead.machine.borrow_mut().lead_until(term.end());
         }
         lead.end();
         tasks.iter().for_each(runtime::JoinHandle::abort);
@@ -395,27 +364,6 @@ impl Manager {
     fn renewal(&self, slower: u32) -> Duration {
         let inner = &*self.0;
         inner.env.jitter(RENEW.min(inner.config.lock_ttl / 4) * slower)
-    }
-
-    /// Renews the lock, which is this manager's until `end`; returns its new end, or nothing when
-    /// it is lost.
-    async fn renew(&self, fencing: u64, end: Instant, slower: u32) -> Option<Instant> {
-        let inner = &*self.0;
-        let sent = inner.env.now();
-        let ttl = inner.config.lock_ttl * slower;
-        let (name, ttl_ms) = (LOCK.to_owned(), ttl.as_millis() as u64);
-        let change = LockChange::Renew { name, fencing, ttl_ms };
-        let build = |op| ClusterRequest::Lock { op, change };
-        let renewal = inner.locks.cluster_change("the block manager's lock", build);
-        match inner.env.timeout(end - sent, renewal).await {
-            Ok(Ok(_)) => Some(end.max(lock_end(sent, ttl))),
-            Ok(Err(error)) if error.kind() == Kind::Fenced => None,
-            Ok(Err(error)) => {
-                tracing::warn!(%error, "the lock was not renewed");
-                Some(end)
-            }
-            Err(_) => None,
-        }
     }
 
     /// Opens the table and reads it. The lock's token is the owner's number: a manager that got the
@@ -629,7 +577,7 @@ impl Manager {
     }
 
     fn not_leading(&self) -> ControlError {
-        let leader = self.0.leader.get().filter(|&leader| leader != self.addr());
+        let leader = self.leader().filter(|&leader| leader != self.addr());
         let message = match &*self.0.cause.borrow() {
             Some(cause) => format!("no block manager leads: {}: {cause}", self.0.config.name),
             None => "this block manager does not lead".to_owned(),
@@ -746,9 +694,4 @@ fn pending_delete_path(pending_delete: PendingDelete) -> String {
         }
         None => format!("{ROOT}/{}", pending_delete.volume),
     }
-}
-
-/// When a lease of the lock that was asked for at `sent` ends for its holder: clocks drift.
-fn lock_end(sent: Instant, ttl: Duration) -> Instant {
-    sent + ttl * (1000 - DRIFT) / 1000
 }

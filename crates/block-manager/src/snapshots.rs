@@ -126,7 +126,7 @@ impl Machine {
     /// All segments of a volume with their owners.
     fn parts(&self, volume: VolumeId) -> Result<Vec<CutSegment>, Refusal> {
         let part = |(id, segment): (SegmentId, super::entity::Segment)| {
-            let addr = self.owner_addr(id).filter(|_| self.serves(id, segment.owner));
+            let addr = self.owner_addr(id).filter(|_| self.fleet.serves(id, segment.owner));
             let what = || Refusal::Server { what: format!("{id} is not open yet") };
             Ok(CutSegment { segment: id, epoch: segment.epoch, addr: addr.ok_or_else(what)? })
         };

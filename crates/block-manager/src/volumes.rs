@@ -143,7 +143,7 @@ impl Machine {
         self.change(Row::delete(Key::Segment(id)));
         self.moved.remove(&id);
         if let Some(Segment { epoch, owner: Some(owner) }) = known {
-            self.take_from(now, (id, epoch), owner);
+            self.fleet.take(now, id, (owner, epoch));
         }
     }
 
@@ -226,8 +226,8 @@ impl Machine {
             // Owners go on under their epochs, with another policy.
             for (id, segment) in self.state.segments_of(volume, 0).collect::<Vec<_>>() {
                 if let Some(owner) = segment.owner {
-                    self.note(owner, id);
-                    self.tell(owner);
+                    self.fleet.note(owner, id);
+                    self.fleet.tell(owner);
                 }
             }
         }

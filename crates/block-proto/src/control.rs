@@ -7,6 +7,8 @@ use block_volume::ids::{SegmentId, VolumeId};
 use block_volume::qos::VolumeLimits;
 use wire::control::Policy;
 
+use tenancy::lease::Seen;
+
 use crate::BlockServerId;
 
 /// Sizes that a volume keeps for its life (B1). [`block_volume::geometry`] has the valid ones.
@@ -104,15 +106,6 @@ pub struct SegmentLoad {
     pub iops: u32,
     /// Bytes.
     pub bytes: u64,
-}
-
-/// Changes of a manager that a block server has seen. Changes of different terms do not compare.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
-pub struct Seen {
-    /// The manager's term: its fencing token. 0: nothing seen yet.
-    pub term: u64,
-    /// Number of the last change seen.
-    pub change: u64,
 }
 
 /// Sent by a block server every renewal interval: it asks for its lease (`protocols.md` 6.5).

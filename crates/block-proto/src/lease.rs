@@ -2,18 +2,11 @@
 //! and arithmetic.
 
 use runtime::Duration;
+pub use tenancy::limits::{DRIFT, IDLE, RENEW, drifted};
 
-/// Between two renewals of a block server (`protocols.md` 6.5).
-pub const RENEW: Duration = Duration::from_millis(150);
 /// A lease, from the sending of the last granted renewal: four renewals, of which two may be
 /// lost and the third be late.
 pub const LEASE: Duration = Duration::from_millis(600);
-/// Drift between two clocks, at most, in thousandths: 1 % each, and a little.
-pub const DRIFT: u32 = 25;
-/// Factor of times where nothing is served: an idle cluster sleeps. A server without segments sends
-/// heartbeats that rarely and may be silent that long; the lock of managers without a volume lasts
-/// that long.
-pub const IDLE: u32 = 3;
 /// Between two renewals of a front end's attachments.
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_millis(1000);
 /// Between two reports of a manager or front end.
@@ -31,11 +24,6 @@ pub const LOCATION_LEASE: Duration = Duration::from_millis(300);
 
 /// Epoch of a segment's first owner.
 pub const FIRST_EPOCH: u64 = 1;
-
-/// `span` as another clock may measure it at most.
-pub fn drifted(span: Duration) -> Duration {
-    span + span * DRIFT / 1000
-}
 
 const _: () = assert!(RENEW.as_millis() * 4 <= LEASE.as_millis());
 const _: () = assert!(2 * LOCATION_LEASE.as_millis() <= LEASE.as_millis());

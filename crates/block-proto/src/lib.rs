@@ -21,6 +21,7 @@ pub use ids::BlockServerId;
 pub use managers::Managers;
 pub use message::{Reply, Request};
 pub use proto::fuzz_control;
+pub use tenancy::lease::Seen;
 
 use block_volume::geometry::{Geometry, GeometryError};
 use wire::control::ServiceTag;

@@ -29,7 +29,9 @@ use wire::control::{ControlError, ControlReply, ControlRequest, TraceReply};
 
 use super::limits::{LEAVE_MAX, LOADS, OPEN_PAUSE, OPENS_MAX};
 use super::location_leases::Admissions;
-use super::ownership::{Action, LeaseState, OwnedSegment, OwnershipLease, Predecessors};
+use super::ownership::{
+    Action, LeaseState, OwnedSegment, OwnershipLease, Predecessors, SegmentSetup, grant_of,
+};
 use super::served::Counted;
 pub use super::served::ServedSegment;
 
@@ -194,7 +196,7 @@ impl BlockServerAgent {
     /// No write to a segment that was opened under `epoch` is acknowledged before; `None` when
     /// another server owns it.
     pub fn acknowledge_from(&self, segment: SegmentId, epoch: u64) -> Option<Instant> {
-        let held = self.0.ownership.borrow().held(segment)?;
+        let held = self.0.ownership.borrow().owned(segment)?;
         (held.epoch == epoch).then_some(held.ack_from)
     }
 
@@ -269,7 +271,7 @@ impl BlockServerAgent {
         let standing = |(id, held): (SegmentId, OwnedSegment)| {
             (id, held.epoch, ownership.lease_state(id, held.epoch, Predecessors::All, now))
         };
-        ownership.segments().map(standing).collect()
+        ownership.units().map(standing).collect()
     }
 
     async fn heartbeats(self) {
@@ -293,7 +295,7 @@ impl BlockServerAgent {
                 Vec::new()
             };
             let leaving = self.0.leaving.get();
-            let leaves_none = leaving && self.0.ownership.borrow().segments().next().is_none();
+            let leaves_none = leaving && self.0.ownership.borrow().units().next().is_none();
             let request = BlockRequest::Heartbeat(self.heartbeat_of(known, seq, loads));
             let asked = self.0.managers.ask_once(&request, HEARTBEAT_ATTEMPT);
             match env.timeout(HEARTBEAT_ATTEMPT, asked).await {
@@ -301,11 +303,12 @@ impl BlockServerAgent {
                     if !grant.known {
                         server = None;
                     }
-                    let now = env.now();
+                    let (now, known) = (env.now(), grant.known);
+                    let grant = grant_of(grant);
                     let actions = self.0.ownership.borrow_mut().granted(sent, now, &grant);
                     let again = grant.more || !actions.is_empty();
                     actions.into_iter().for_each(|action| self.act(action));
-                    if leaves_none && grant.known {
+                    if leaves_none && known {
                         self.0.left.set(true);
                     }
                     if leaves_none || !grant.changes.is_empty() {
@@ -426,7 +429,7 @@ impl BlockServerAgent {
                     HostedSegment { epoch, admissions, device: None, stops: 0, cause, task };
                 self.0.places.borrow_mut().insert(id, place);
             }
-            Action::SetPolicy(id, epoch, policy) => {
+            Action::Change(id, epoch, SegmentSetup { policy, .. }) => {
                 let places = self.0.places.borrow();
                 let place = places.get(&id).filter(|place| place.epoch == epoch);
                 if let Some(device) = place.and_then(|place| place.device.as_ref()) {
@@ -474,7 +477,7 @@ impl BlockServerAgent {
             let opened = {
                 let _permit = self.0.opens.acquire().await.expect("never closed");
                 // Its policy may have been set since it was granted.
-                let now = self.0.ownership.borrow().held(id);
+                let now = self.0.ownership.borrow().owned(id);
                 let held = now.filter(|now| now.epoch == held.epoch).unwrap_or(held);
                 self.0.devices.open(id, held).await
             };
@@ -520,10 +523,10 @@ impl BlockServerAgent {
         match opened {
             Ok(device) => {
                 // It may have been set since the opening began.
-                if let Some(now) = self.0.ownership.borrow().held(id) {
-                    device.set_policy(now.policy);
+                if let Some(now) = self.0.ownership.borrow().owned(id) {
+                    device.set_policy(now.setup.policy);
                 }
-                place.device = Some(Rc::new(Counted::new(device, held.read_only)));
+                place.device = Some(Rc::new(Counted::new(device, held.setup.read_only)));
             }
             Err(fault) => {
                 place.stops += u64::from(place.device.take().is_some());

@@ -48,11 +48,11 @@ impl Devices for CoreDevices {
     fn open(&self, segment: SegmentId, held: OwnedSegment) -> Answer<'_, Rc<dyn ServedSegment>> {
         Box::pin(async move {
             let this = self.clone();
-            let policy = Rc::new(Cell::new(held.policy));
+            let policy = Rc::new(Cell::new(held.setup.policy));
             let shared = policy.clone();
             let late = LazySegment::new(
                 &self.client,
-                held.bytes,
+                held.setup.bytes,
                 policy,
                 Box::new(move || {
                     let (this, policy) = (this.clone(), shared.clone());
@@ -93,14 +93,14 @@ impl CoreDevices {
         let path = segment_path(segment);
         let store = ClientStore::with_policy(&self.client, &path, policy).await.map_err(fault)?;
         let identity = Identity { volume: segment.volume.get(), segment: segment.index };
-        let which = (identity, held.bytes, held.epoch);
+        let which = (identity, held.setup.bytes, held.epoch);
         let (env, store) = (self.client.env(), Rc::new(store));
         let mut options = self.options;
         // A snapshot's files are others' too: copying would take room and give none. And its
         // locations stay, since differences between snapshots are found by them.
-        options.read_only = held.read_only;
+        options.read_only = held.setup.read_only;
         let client = self.client.clone();
-        let clone_source = held.clone_source.map(|volume| -> LinkFrom {
+        let clone_source = held.setup.clone_source.map(|volume| -> LinkFrom {
             Box::new(move || {
                 let client = client.clone();
                 Box::pin(async move {

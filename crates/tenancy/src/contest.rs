@@ -14,8 +14,8 @@ use client::leader::{holder_addr, holder_text};
 use runtime::{Duration, Env, Instant};
 use wire::control::{ClusterReply, ClusterRequest, LockChange};
 
-/// Drift between this clock and that of masters, at most, in thousandths: 1 % each, and a little.
-const DRIFT: u32 = 25;
+use crate::limits::DRIFT;
+
 /// Renewals in a lease: two may be lost and the third be late.
 const RENEWALS: u32 = 4;
 

@@ -7,6 +7,7 @@ use block_manager::limits::TICK;
 use block_manager::{Config, Machine, ManagerState};
 use block_proto::lease::{LEASE, RENEW};
 use block_proto::{BlockGrant, BlockHeartbeat, BlockReply, BlockRequest, BlockServerId, Seen};
+use block_server::ownership::grant_of;
 use block_server::{LeaseState, OwnershipLease, Predecessors};
 use runtime::{Duration, Instant, Rng};
 
@@ -259,7 +260,7 @@ impl World {
                     let ownerships = grant.changes.iter_mut().filter_map(|c| c.ownership.as_mut());
                     ownerships.for_each(|ownership| ownership.predecessor_ms = ownership.hold_ms);
                 }
-                server.ownership.granted(sent, now, &grant);
+                server.ownership.granted(sent, now, &grant_of(grant));
             }
         }
     }
@@ -271,7 +272,7 @@ impl World {
             for server in &self.servers {
                 let ghosts = server.ghosts.iter().map(|(clock, ownership)| (*clock, ownership));
                 for (clock, ownership) in ghosts.chain([(server.clock, &server.ownership)]) {
-                    let Some(held) = ownership.held(id) else { continue };
+                    let Some(held) = ownership.owned(id) else { continue };
                     let state = |of| ownership.lease_state(id, held.epoch, of, clock.at(self.now));
                     let alone = matches!(state(Predecessors::AllButLast), LeaseState::Active(_));
                     match state(Predecessors::All) {

@@ -20,12 +20,14 @@ use super::*;
 const SEGMENT: SegmentId = SegmentId { volume: VolumeId::new(7), index: 0 };
 const HELD: OwnedSegment = OwnedSegment {
     epoch: 1,
-    bytes: 1 << 20,
-    policy: Policy::strict(3),
     ack_from: Instant::from_nanos(0),
     alone_from: Instant::from_nanos(0),
-    read_only: false,
-    clone_source: None,
+    setup: SegmentSetup {
+        bytes: 1 << 20,
+        policy: Policy::strict(3),
+        read_only: false,
+        clone_source: None,
+    },
 };
 
 /// A cluster with a master and without managers.
@@ -279,7 +281,7 @@ fn wait_for_a_device_ends_when_the_server_closes_all_segments() {
 fn granted(epoch: u64, policy: Policy) -> BlockGrant {
     let ownership = OwnershipGrant {
         epoch,
-        bytes: HELD.bytes,
+        bytes: HELD.setup.bytes,
         policy,
         hold_ms: 0,
         predecessor_ms: 0,
@@ -305,7 +307,7 @@ fn policy_of_an_open_segment_changes_under_its_epoch() {
         let grant = |epoch, policy| {
             let now = agent.0.env.now();
             let grant = granted(epoch, policy);
-            let actions = agent.0.ownership.borrow_mut().granted(now, now, &grant);
+            let actions = agent.0.ownership.borrow_mut().granted(now, now, &grant_of(grant));
             actions.into_iter().for_each(|action| agent.act(action));
         };
         grant(2, Policy::strict(3));

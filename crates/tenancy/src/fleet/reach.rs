@@ -1,13 +1,13 @@
-//! Reach: a block server lives when its heartbeats come *and* it answers pings (`protocols-tail.md`
-//! 10.7). One that others do not reach (its inbound packets are lost, its own connections stay) renews
-//! its leases for ever and serves no client. Its segments are given to others, and it renews no lease.
+//! Reach: a server lives when its heartbeats come *and* it answers pings (`protocols-tail.md` 10.7). One
+//! that others do not reach (its inbound packets are lost, its own connections stay) renews its leases
+//! for ever and serves no client. Its units are given to others, and it renews no lease.
 //!
 //! Few are taken out at a time (N8), and a manager that reaches fewer than half of those it hears
 //! takes none out: it is cut off itself.
 
 use runtime::{Duration, Instant};
 
-use super::limits::{BEAT_GAP, BEATS_MIN, REACHED_AGAIN, UNREACHED_FIRST};
+use crate::limits::{BEAT_GAP, BEATS_MIN, REACHED_AGAIN, UNREACHED_FIRST};
 
 /// What the pings to a server's present process say.
 #[derive(Clone, Copy, Debug)]

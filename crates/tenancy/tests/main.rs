@@ -1,0 +1,4 @@
+//! Owners of a service that is all of the protocol and nothing else.
+
+mod leases;
+mod service;
