@@ -198,8 +198,8 @@ impl Decisions {
                     decisions.settle(number);
                 }
                 Err(error) => {
-                    if decisions.table.is_out_of_room() {
-                        decisions.room.note_full(&decisions.env);
+                    if let Some(purpose) = decisions.table.out_of_room() {
+                        decisions.room.note_full(&decisions.env, purpose);
                     }
                     decisions.end(error.to_string());
                 }

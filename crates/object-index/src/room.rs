@@ -48,11 +48,9 @@ impl Room {
         self.0.used_up.get()
     }
 
-    /// An append of data found no room. When that was known, it was one of collection: users' data is
-    /// not taken then.
-    pub fn note_full(&self, env: &Env) {
-        if self.0.full.get() {
-            self.0.used_up.set(true);
+    /// An append for `purpose` found no room.
+    pub(crate) fn note_full(&self, env: &Env, purpose: Purpose) {
+        if purpose > Purpose::Data && !self.0.used_up.replace(true) {
             env.mark("object: no room to move what lives");
         }
         if !self.0.full.replace(true) {

@@ -387,7 +387,7 @@ impl Engine {
             Error::Fenced { .. } => Error::Fenced { table: self.name().to_owned() },
             other => other,
         };
-        self.out_of_room.set(matches!(error, Error::Full { .. }));
+        self.out_of_room.set(matches!(error, Error::Full { .. }).then(|| group.purpose()));
         self.end_with(&error);
         let outcome = match &error {
             Error::Fenced { .. } => error.clone(),

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use runtime::Env;
 use runtime::sync::{Mutex, Notify};
+use wire::data::Purpose;
 
 use crate::commit::Queue;
 use crate::cursor::Run;
@@ -97,8 +98,8 @@ pub(crate) struct Engine {
     /// The log whose data was read last, opened.
     pub(crate) data_source: RefCell<Option<(FileNo, Rc<dyn Source>)>>,
     pub(crate) over: RefCell<Option<Over>>,
-    /// An append of the log found no room.
-    pub(crate) out_of_room: Cell<bool>,
+    /// What the append of the log was for that found no room.
+    pub(crate) out_of_room: Cell<Option<Purpose>>,
     /// The memtable is to be flushed though it is not full.
     pub(crate) freeze: Cell<bool>,
     /// It takes no new batches, since it is about to end.
@@ -167,7 +168,7 @@ impl Engine {
             kept_logs: RefCell::new(layout.kept.clone()),
             data_source: RefCell::default(),
             over: RefCell::new(over),
-            out_of_room: Cell::new(false),
+            out_of_room: Cell::new(None),
             freeze: Cell::new(false),
             closing: Cell::new(false),
             commit_ended: Cell::new(false),

@@ -4,6 +4,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use runtime::{Class, Env};
+use wire::data::Purpose;
 
 use crate::batch::Batch;
 use crate::cache::Cache;
@@ -262,8 +263,9 @@ impl Table {
         }
     }
 
-    /// True when the instance has ended since an append of the log found no room.
-    pub fn is_out_of_room(&self) -> bool {
+    /// When the instance has ended since an append of the log found no room: what that append was for
+    /// ([`Batch::set_data_purpose`]).
+    pub fn out_of_room(&self) -> Option<Purpose> {
         self.0.0.out_of_room.get()
     }
 

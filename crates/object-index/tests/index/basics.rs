@@ -213,32 +213,69 @@ fn on_a_full_core_small_objects_are_refused_and_deletions_go_on() {
     });
 }
 
+/// A core in which 200 objects are in logs, and that eight puts at once find full: without room for
+/// appends of `full_for` from then on. Another owner rules. Answers the objects' bucket and the logs.
+async fn filled(
+    world: &Rc<World>,
+    service: &Rc<Service>,
+    env: &Env,
+    full_for: Purpose,
+) -> (BucketId, Vec<String>) {
+    let bucket = bucket(service, "abc").await.id;
+    for at in 0..200 {
+        put(service, &numbered(bucket, at), &[at as u8; 2000], facts("1")).await;
+    }
+    let logs = world.logs();
+    let range = world.disk.beside(object_index::RANGE_DIR);
+    range.with_faults(|faults| faults.full_for = Some(full_for));
+    let put = |at: usize| {
+        let service = service.clone();
+        env.spawn(Class::Foreground, "put", async move {
+            let mut upload = service.put(numbered(bucket, 900 + at)).await.unwrap();
+            upload.write(&[3; 2000]).await.unwrap();
+            upload.commit(facts("1"), Conditions::default()).await
+        })
+    };
+    let puts: Vec<_> = (0..8).map(put).collect();
+    env.sleep(std::time::Duration::from_secs(1)).await;
+    assert!(world.room.is_full());
+    replaced(world).await;
+    for put in puts {
+        assert!(matches!(put.await.unwrap(), Err(Error::Unknown { .. } | Error::Full)));
+    }
+    (bucket, logs)
+}
+
+/// Another owner rules.
+async fn replaced(world: &Rc<World>) {
+    let old = world.owners.borrow().last().expect("one rules").clone();
+    world.crash(&old);
+    world.take_over().await.expect("it opens");
+}
+
+/// Of the objects of [`filled`], one of four in one half of the logs.
+fn is_kept(at: usize) -> bool {
+    at >= 100 && at % 4 == 3
+}
+
 /// What is deleted on a full core comes back: logs without objects go, and what lives in others is
 /// moved in the room that is kept for it.
 #[test]
 fn on_a_full_core_logs_are_collected() {
     run(|world, _, env| async move {
         world.small_max.set(SMALL_MAX);
-        let service = world.service(&env);
-        let bucket = bucket(&service, "abc").await;
-        let target = |at: usize| numbered(bucket.id, at);
-        for at in 0..200 {
-            put(&service, &target(at), &[at as u8; 2000], facts("1")).await;
-        }
-        let before = world.logs();
-        let range = world.disk.beside(object_index::RANGE_DIR);
-        range.with_faults(|faults| faults.full_for = Some(Purpose::Data));
-        world.room.note_full(&env);
-        for at in (0..200).filter(|&at| at < 100 || at % 4 != 3) {
-            service.delete(target(at), Conditions::default()).await.unwrap();
+        let service = Rc::new(world.service(&env));
+        let (bucket, before) = filled(&world, &service, &env, Purpose::Data).await;
+        for at in (0..200).filter(|&at| !is_kept(at)) {
+            service.delete(numbered(bucket, at), Conditions::default()).await.unwrap();
         }
         env.sleep(std::time::Duration::from_secs(10)).await;
         assert!(world.room.is_full());
         let after = world.logs();
         let left = before.iter().filter(|log| after.contains(log)).count();
         assert!(left <= 2, "{left} of {before:?} are left");
-        for at in (103..200).step_by(4) {
-            assert_eq!(read(&service, &target(at)).await, vec![at as u8; 2000]);
+        for at in (0..200).filter(|&at| is_kept(at)) {
+            assert_eq!(read(&service, &numbered(bucket, at)).await, vec![at as u8; 2000]);
         }
     });
 }
@@ -248,34 +285,24 @@ fn on_a_full_core_logs_are_collected() {
 fn on_a_core_without_any_room_for_data_dead_logs_go() {
     run(|world, _, env| async move {
         world.small_max.set(SMALL_MAX);
-        let service = world.service(&env);
-        let bucket = bucket(&service, "abc").await;
-        let target = |at: usize| numbered(bucket.id, at);
-        for at in 0..200 {
-            put(&service, &target(at), &[at as u8; 2000], facts("1")).await;
-        }
-        let before = world.logs();
-        let range = world.disk.beside(object_index::RANGE_DIR);
-        range.with_faults(|faults| faults.full_for = Some(Purpose::Collection));
-        world.room.note_full(&env);
-        let is_kept = |at: usize| at >= 100 && at % 4 == 3;
+        let service = Rc::new(world.service(&env));
+        let (bucket, before) = filled(&world, &service, &env, Purpose::Collection).await;
         for at in (0..200).filter(|&at| !is_kept(at)) {
-            service.delete(target(at), Conditions::default()).await.unwrap();
+            service.delete(numbered(bucket, at), Conditions::default()).await.unwrap();
         }
         // The first move ends the table's instance; the next owner moves nothing.
         env.sleep(std::time::Duration::from_secs(3)).await;
-        let old = world.owners.borrow()[0].clone();
-        world.crash(&old);
-        world.take_over().await.expect("it opens");
+        replaced(&world).await;
         env.sleep(std::time::Duration::from_secs(10)).await;
         let after = world.logs();
         let left = before.iter().filter(|log| after.contains(log)).count();
         assert!(left < before.len() - 5, "{left} of {before:?} are left");
         assert!(left > 5, "what lives was moved without room");
         for at in (0..200).filter(|&at| is_kept(at)) {
-            assert_eq!(read(&service, &target(at)).await, vec![at as u8; 2000]);
+            assert_eq!(read(&service, &numbered(bucket, at)).await, vec![at as u8; 2000]);
         }
-        service.delete(target(103), Conditions::default()).await.unwrap();
+        service.delete(numbered(bucket, 103), Conditions::default()).await.unwrap();
+        let range = world.disk.beside(object_index::RANGE_DIR);
         range.with_faults(|faults| faults.full_for = None);
         env.sleep(std::time::Duration::from_secs(10)).await;
         let after = world.logs();

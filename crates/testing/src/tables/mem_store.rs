@@ -296,8 +296,8 @@ impl Store for MemStore {
                 return Err(fault(Kind::Full, name));
             }
             let (disk, env, name) = (self.disk.clone(), self.env.clone(), name.to_owned());
-            let purpose = Cell::new(Purpose::Metadata);
-            Ok(Box::new(MemWriter { disk, env, name, content, purpose }) as Box<dyn Writer>)
+            let (purpose, full) = (Cell::new(Purpose::Metadata), Cell::new(false));
+            Ok(Box::new(MemWriter { disk, env, name, content, purpose, full }) as Box<dyn Writer>)
         })
     }
 
@@ -443,6 +443,8 @@ struct MemWriter {
     name: String,
     content: Rc<RefCell<Content>>,
     purpose: Cell<Purpose>,
+    /// An append has found no room: none behind it arrives either.
+    full: Cell<bool>,
 }
 
 /// Takes over appends up to number `upto`, or says why not.
@@ -473,8 +475,15 @@ impl Writer for MemWriter {
                 let faults = &self.disk.dir.borrow().faults;
                 faults.full || faults.full_for.is_some_and(|full| self.purpose.get() <= full)
             };
-            if is_full {
-                return Err(fault(Kind::Full, &self.name));
+            if is_full || self.full.get() {
+                self.full.set(true);
+                // Known when the append has been there, as for real files.
+                let (disk, env) = (self.disk.clone(), self.env.clone());
+                let refusal = fault(Kind::Full, &self.name);
+                return Ok(Box::pin(async move {
+                    step(&disk, &env).await;
+                    Err(refusal)
+                }) as Pending);
             }
             let stuck = self.disk.dir.borrow().faults.stuck;
             if stuck.is_some_and(|prefix| self.name.starts_with(prefix)) {
