@@ -51,19 +51,17 @@ impl Front {
     ) -> Response<WatchedBody> {
         watch.begin_request();
         let id = format!("{:016X}", self.next_id.fetch_add(1, Ordering::Relaxed));
-        let target = self.target(&request);
+        let (uri, host) = (request.uri().clone(), request.headers().get(HOST).cloned());
         let response = match self.page(&request) {
             Some(page) => page,
             None => self.serve_s3(request, &id).await,
         };
-        complete(response, &id, &target).map(|body| WatchedBody::new(body, watch))
-    }
-
-    fn target(&self, request: &Request<Incoming>) -> Target {
-        let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
-        let host_bucket = host.and_then(|host| self.domains.bucket_of(host));
-        let path = request.uri().path().to_owned();
-        Target { path, host_bucket: host_bucket.map(str::to_owned) }
+        let target = || {
+            let host = host.as_ref().and_then(|host| host.to_str().ok());
+            let host_bucket = host.and_then(|host| self.domains.bucket_of(host));
+            Target { path: uri.path(), host_bucket }
+        };
+        complete(response, &id, target).map(|body| WatchedBody::new(body, watch))
     }
 
     /// A page that is not S3's. A bucket's name cannot begin with an underscore.

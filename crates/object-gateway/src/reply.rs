@@ -14,20 +14,20 @@ const XML: HeaderValue = HeaderValue::from_static("application/xml");
 const END: &[u8] = b"</Error>";
 
 /// What a request is about.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Target {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Target<'a> {
     /// The path of its URL.
-    pub path: String,
+    pub path: &'a str,
     /// The bucket that its host names.
-    pub host_bucket: Option<String>,
+    pub host_bucket: Option<&'a str>,
 }
 
-impl Target {
+impl Target<'_> {
     /// The bucket, and the key behind it; empty where there is none.
-    fn names(&self) -> (String, String) {
-        let path = self.path.strip_prefix('/').unwrap_or(&self.path);
-        match &self.host_bucket {
-            Some(bucket) => (bucket.clone(), decode_path(path)),
+    fn names(self) -> (String, String) {
+        let path = self.path.strip_prefix('/').unwrap_or(self.path);
+        match self.host_bucket {
+            Some(bucket) => (bucket.to_owned(), decode_path(path)),
             None => {
                 let (bucket, key) = path.split_once('/').unwrap_or((path, ""));
                 (decode_path(bucket), decode_path(key))
@@ -87,8 +87,12 @@ pub fn page(status: StatusCode, text: &'static str) -> Response<Body> {
 }
 
 /// Completes an answer: request ID in a header and in an error's XML, what is missing there by its name,
-/// characters in XML that a parser would change or refuse.
-pub fn complete(response: Response<Body>, request_id: &str, target: &Target) -> Response<Body> {
+/// characters in XML that a parser would change or refuse. `target` is asked about an error only.
+pub fn complete<'a>(
+    response: Response<Body>,
+    request_id: &str,
+    target: impl FnOnce() -> Target<'a>,
+) -> Response<Body> {
     let (mut head, mut body) = response.into_parts();
     if let Ok(value) = HeaderValue::from_str(request_id) {
         head.headers.insert(REQUEST_ID, value);
@@ -101,7 +105,7 @@ pub fn complete(response: Response<Body>, request_id: &str, target: &Target) -> 
         && let Some(bytes) = body.bytes()
     {
         let is_error = !head.status.is_success();
-        let bytes = if is_error { with_facts(&bytes, request_id, target) } else { bytes };
+        let bytes = if is_error { with_facts(&bytes, request_id, target()) } else { bytes };
         head.headers.remove(CONTENT_LENGTH); // Hyper sets the one of the body that it gets.
         body = Body::from(with_references(bytes));
     }
@@ -113,7 +117,7 @@ fn is_xml(headers: &HeaderMap) -> bool {
 }
 
 /// An error's XML with message, the name of what is missing, path and request ID.
-fn with_facts(xml: &Bytes, request_id: &str, target: &Target) -> Bytes {
+fn with_facts(xml: &Bytes, request_id: &str, target: Target<'_>) -> Bytes {
     let Some(start) = xml.strip_suffix(END) else { return xml.clone() };
     let mut text = String::from_utf8_lossy(start).into_owned();
     let code = text.split("<Code>").nth(1).and_then(|rest| rest.split("</Code>").next());
@@ -131,7 +135,7 @@ fn with_facts(xml: &Bytes, request_id: &str, target: &Target) -> Bytes {
         _ => {}
     }
     if !text.contains("<RequestId>") {
-        let path = escape(&target.path);
+        let path = escape(target.path);
         text.push_str(&format!("<Resource>{path}</Resource><RequestId>{request_id}</RequestId>"));
     }
     text.push_str("</Error>");
@@ -199,8 +203,8 @@ fn escape(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn at(path: &str, host_bucket: Option<&str>) -> Target {
-        Target { path: path.to_owned(), host_bucket: host_bucket.map(str::to_owned) }
+    fn at<'a>(path: &'a str, host_bucket: Option<&'a str>) -> impl Fn() -> Target<'a> {
+        move || Target { path, host_bucket }
     }
 
     fn text(response: Response<Body>) -> String {
@@ -211,7 +215,7 @@ mod tests {
     #[test]
     fn an_error_has_message_path_and_request_id() {
         let refusal = Refusal::new("AccessDenied", "no & never");
-        let response = complete(refusal.response(), "00AB", &at("/b/<k>", None));
+        let response = complete(refusal.response(), "00AB", at("/b/<k>", None));
         assert_eq!(response.status(), StatusCode::FORBIDDEN);
         assert_eq!(response.headers()["x-amz-request-id"], "00AB");
         assert_eq!(
@@ -227,34 +231,34 @@ mod tests {
         let error = s3s::S3Error::new(s3s::S3ErrorCode::AccessDenied);
         let response = error.to_http_response().expect("an answer");
         assert!(
-            text(complete(response, "1", &at("/", None)))
+            text(complete(response, "1", at("/", None)))
                 .contains("<Message>Access Denied</Message>")
         );
     }
 
     #[test]
     fn what_is_missing_is_named() {
-        let missing = |code, target: &Target| {
+        let missing = |code, (path, host_bucket)| {
             let response = Refusal::new(code, "no").response();
-            let text = text(complete(response, "1", target));
+            let text = text(complete(response, "1", at(path, host_bucket)));
             let facts = text.split("</Message>").nth(1).expect("facts");
             facts.split("<Resource>").next().expect("some").to_owned()
         };
-        let key = at("/b/a%26%3Cb+c/d%2Fe%0D", None);
-        assert_eq!(missing("NoSuchKey", &key), "<Key>a&amp;&lt;b+c/d/e&#xD;</Key>");
-        assert_eq!(missing("NoSuchBucket", &key), "<BucketName>b</BucketName>");
-        let hosted = at("/a/b", Some("h"));
-        assert_eq!(missing("NoSuchKey", &hosted), "<Key>a/b</Key>");
-        assert_eq!(missing("NoSuchBucket", &hosted), "<BucketName>h</BucketName>");
-        assert_eq!(missing("NoSuchBucket", &at("/b", None)), "<BucketName>b</BucketName>");
-        assert_eq!(missing("AccessDenied", &key), "");
+        let key = ("/b/a%26%3Cb+c/d%2Fe%0D", None);
+        assert_eq!(missing("NoSuchKey", key), "<Key>a&amp;&lt;b+c/d/e&#xD;</Key>");
+        assert_eq!(missing("NoSuchBucket", key), "<BucketName>b</BucketName>");
+        let hosted = ("/a/b", Some("h"));
+        assert_eq!(missing("NoSuchKey", hosted), "<Key>a/b</Key>");
+        assert_eq!(missing("NoSuchBucket", hosted), "<BucketName>h</BucketName>");
+        assert_eq!(missing("NoSuchBucket", ("/b", None)), "<BucketName>b</BucketName>");
+        assert_eq!(missing("AccessDenied", key), "");
     }
 
     #[test]
     fn control_characters_become_references() {
         let mut response = Response::new(Body::from("<K>a\rb\u{1}\t\n</K>".to_owned()));
         response.headers_mut().insert(CONTENT_TYPE, XML);
-        assert_eq!(text(complete(response, "1", &at("/", None))), "<K>a&#xD;b&#x1;\t\n</K>");
+        assert_eq!(text(complete(response, "1", at("/", None))), "<K>a&#xD;b&#x1;\t\n</K>");
     }
 
     #[test]
@@ -262,13 +266,13 @@ mod tests {
         // Objects are streams, not bytes in memory; a page of another kind is passed over as well.
         let mut response = Response::new(Body::from("a\rb".to_owned()));
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
-        assert_eq!(text(complete(response, "1", &at("/", None))), "a\rb");
+        assert_eq!(text(complete(response, "1", at("/", None))), "a\rb");
     }
 
     #[test]
     fn not_modified_has_no_body() {
         let mut response = Response::new(Body::from("<Error/>".to_owned()));
         *response.status_mut() = StatusCode::NOT_MODIFIED;
-        assert_eq!(text(complete(response, "1", &at("/", None))), "");
+        assert_eq!(text(complete(response, "1", at("/", None))), "");
     }
 }

@@ -127,7 +127,9 @@ impl<S: Copy + Ord, U: Copy + Ord> Fleet<S, U> {
             ping_soon: false,
             news: BTreeSet::new(),
         };
-        owned.for_each(|(server, unit)| fleet.note(server, unit));
+        for (server, unit) in owned {
+            fleet.note(server, unit);
+        }
         fleet
     }
 
@@ -229,11 +231,8 @@ impl<S: Copy + Ord, U: Copy + Ord> Fleet<S, U> {
     }
 
     /// The ownership of a unit has changed for a server: the answer to its next heartbeat says so.
-    pub fn note(&mut self, server: S, unit: U) {
-        self.note_change(server, unit);
-    }
-
-    fn note_change(&mut self, server: S, unit: U) -> u64 {
+    /// Returns the number of the change; 0 for a server that is not known.
+    pub fn note(&mut self, server: S, unit: U) -> u64 {
         let Some(member) = self.servers.get_mut(&server) else { return 0 };
         let number = member.next_change;
         member.next_change += 1;
@@ -286,7 +285,7 @@ impl<S: Copy + Ord, U: Copy + Ord> Fleet<S, U> {
     /// A unit is not a server's any more, which had it under an epoch. Its next owner waits until the
     /// server has made the change, or its lease is over.
     pub fn take(&mut self, now: Instant, unit: U, (server, epoch): (S, u64)) {
-        let change = self.note_change(server, unit);
+        let change = self.note(server, unit);
         let mut hold = self.holds.remove(&unit).unwrap_or_default();
         if let Some(member) = self.servers.get(&server) {
             let (boot, until) = (member.boot, member.lease_end);
