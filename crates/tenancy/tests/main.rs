@@ -1,4 +1,3 @@
 //! Owners of a service that is all of the protocol and nothing else.
 
-mod leases;
 mod service;

@@ -1,4 +1,4 @@
-//! [`Service`]: the least that a service adds to [`Fleet`]: who owns what, stored at once.
+//! The least that a service adds to [`Fleet`]: who owns what, stored at once.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,10 @@ use runtime::{Duration, Instant, Rng};
 use tenancy::Fleet;
 use tenancy::fleet::{Beat, Heard, Owners, Times};
 use tenancy::lease::{Grant, Ownership, Seen, Setup};
-use tenancy::limits::RENEW;
+use testing::leases::{Heartbeat, LEASE, SERVERS, Service, Term, check, check_mistakes};
 
-pub const LEASE: Duration = Duration::from_millis(600);
-pub const DEAD: Duration = Duration::from_millis(450);
-pub const UNREACHED: Duration = Duration::from_millis(300);
+const DEAD: Duration = Duration::from_millis(450);
+const UNREACHED: Duration = Duration::from_millis(300);
 /// Changes in one answer: few, so that there are pages.
 const PAGE: usize = 2;
 
@@ -22,19 +21,19 @@ impl Setup for Plain {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Plain;
+struct Plain;
 
 /// What is stored.
 #[derive(Clone, Debug, Default)]
-pub struct Rows {
+struct Rows {
     /// Epoch and owner of each unit.
-    pub units: BTreeMap<u32, (u64, Option<u16>)>,
+    units: BTreeMap<u32, (u64, Option<u16>)>,
     /// The latest process of each server that has sent a heartbeat.
-    pub boots: BTreeMap<u16, u64>,
+    boots: BTreeMap<u16, u64>,
 }
 
 impl Rows {
-    pub fn owned(&self, server: u16) -> Vec<u32> {
+    fn owned(&self, server: u16) -> Vec<u32> {
         let owned = self.units.iter().filter(|(_, (_, owner))| *owner == Some(server));
         owned.map(|(&unit, _)| unit).collect()
     }
@@ -50,44 +49,26 @@ impl Owners<u16, u32> for Rows {
     }
 }
 
-/// A heartbeat as it is sent.
-#[derive(Clone, Debug)]
-pub struct Heartbeat {
-    pub server: u16,
-    pub boot: u64,
-    pub seq: u64,
-    pub seen: Seen,
-    pub leaving: bool,
-}
-
 /// A leading manager.
-pub struct Service {
-    pub fleet: Fleet<u16, u32>,
-    pub rows: Rows,
-    pub term: u64,
-    pub leads_until: Instant,
+struct Leader {
+    fleet: Fleet<u16, u32>,
+    rows: Rows,
+    term: Term,
 }
 
-impl Service {
-    pub fn new(now: Instant, rows: Rows, term: u64, lease: Duration) -> Service {
-        let times = Times { lease, dead: DEAD, unreached: UNREACHED };
-        let owned = rows.units.iter().filter_map(|(&unit, (_, owner))| Some(((*owner)?, unit)));
-        let fleet = Fleet::new(times, now, rows.boots.keys().copied(), owned);
-        Service { fleet, rows, term, leads_until: now }
-    }
-
-    pub fn give(&mut self, now: Instant, unit: u32, to: Option<u16>) {
+impl Leader {
+    fn give(&mut self, now: Instant, unit: u32, to: Option<u16>) {
         let (epoch, owner) = self.rows.units[&unit];
         self.rows.units.insert(unit, (epoch + 1, to));
         self.fleet.give(now, unit, owner.map(|owner| (owner, epoch)), to, &self.rows);
     }
 
-    pub fn staying(&self) -> Vec<u16> {
+    fn staying(&self) -> Vec<u16> {
         self.fleet.iter().filter(|(_, member)| member.is_staying()).map(|(id, _)| id).collect()
     }
 
     /// Units without a living owner go to those that live.
-    pub fn tick(&mut self, now: Instant, rng: &mut Rng) {
+    fn tick(&mut self, now: Instant, rng: &mut Rng) {
         self.fleet.condemn(now, &self.rows);
         self.fleet.end_holds(now);
         let staying = self.staying();
@@ -107,8 +88,8 @@ impl Service {
     }
 
     /// Answers a heartbeat; `None` for one that gets no answer.
-    pub fn heartbeat(&mut self, now: Instant, sent: &Heartbeat) -> Option<Grant<u32, Plain>> {
-        let &Heartbeat { server, boot, seq, seen, leaving } = sent;
+    fn heartbeat(&mut self, now: Instant, sent: &Heartbeat) -> Option<Grant<u32, Plain>> {
+        let &Heartbeat { server, boot, seq, seen } = sent;
         let heard = self.fleet.hear(now, server, (boot, seq));
         let latest = self.rows.boots[&server];
         if matches!(heard, Heard::Unknown | Heard::Late) || boot < latest {
@@ -121,10 +102,10 @@ impl Service {
             }
             self.fleet.begin(now, server, boot);
         }
-        let reset = seen.term != self.term;
+        let reset = seen.term != self.term.number;
         let change = if reset { 0 } else { seen.change };
         let beat = Beat {
-            leaving,
+            leaving: seq % 300 == 299,
             asks_admission: true,
             seen: change,
             unopened: BTreeMap::new(),
@@ -140,15 +121,65 @@ impl Service {
             owned.then_some(Ownership { epoch, hold_ms, predecessor_ms, setup: Plain })
         };
         let changes = page.units.iter().map(|&unit| (unit, ownership(unit))).collect();
-        let grants = !page.more && now < self.leads_until && self.fleet.grant(now, server);
+        let grants = !page.more && now < self.term.until && self.fleet.grant(now, server);
         Some(Grant {
             lease_ms: if grants { LEASE.as_millis() as u32 } else { 0 },
             reset,
             changes,
-            seen: Seen { term: self.term, change: page.upto },
+            seen: Seen { term: self.term.number, change: page.upto },
             more: page.more,
         })
     }
 }
 
-const _: () = assert!(RENEW.as_millis() * 3 <= DEAD.as_millis());
+impl Service for Rows {
+    type Unit = u32;
+    type Setup = Plain;
+    type Leader = Leader;
+
+    fn lead(&mut self, term: Term) -> Leader {
+        let times = Times { lease: LEASE, dead: DEAD, unreached: UNREACHED };
+        let owned = self.units.iter().filter_map(|(&unit, (_, owner))| Some(((*owner)?, unit)));
+        let fleet = Fleet::new(times, term.now, self.boots.keys().copied(), owned);
+        Leader { fleet, rows: self.clone(), term }
+    }
+
+    fn store(&mut self, leader: &mut Leader) {
+        self.clone_from(&leader.rows);
+    }
+
+    fn tick(&self, leader: &mut Leader, now: Instant, rng: &mut Rng) {
+        leader.tick(now, rng);
+    }
+
+    fn heartbeat(
+        &self,
+        leader: &mut Leader,
+        now: Instant,
+        sent: &Heartbeat,
+    ) -> Option<Grant<u32, Plain>> {
+        leader.heartbeat(now, sent)
+    }
+
+    fn units(&self) -> Vec<u32> {
+        self.units.keys().copied().collect()
+    }
+}
+
+/// Units without owners.
+fn rows() -> Rows {
+    Rows {
+        units: (0..7).map(|unit| (unit, (0, None))).collect(),
+        boots: (0..SERVERS).map(|server| (server, 0)).collect(),
+    }
+}
+
+#[test]
+fn one_owner_acknowledges_at_a_time() {
+    check(rows);
+}
+
+#[test]
+fn planted_mistakes_are_found() {
+    check_mistakes(rows);
+}
