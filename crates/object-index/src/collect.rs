@@ -17,7 +17,7 @@ use crate::keys::{
     CURRENT, FILE, LOG, TRASH, number_key, object_key, read_object_key, read_trash_key,
     session_files, text_key, trash_key,
 };
-use crate::limits::{COLLECT_ROWS, MOVED_BYTES, TRASH_AGE_FULL};
+use crate::limits::{COLLECT_ROWS, LOG_AGE_FULL, MOVED_BYTES, TRASH_AGE_FULL};
 use crate::piece::Body;
 use crate::planted::Planted;
 use crate::range::Range;
@@ -70,7 +70,8 @@ impl Collector {
             return Ok(());
         }
         let (mut from, mut moved) = (Some(0), Moved::default());
-        while let Some(at) = from.filter(|_| !range.has_bug(Planted::CountOnly)) {
+        let goes_on = |moved: &Moved| !moved.is_held_up && !range.has_bug(Planted::CountOnly);
+        while let Some(at) = from.filter(|_| goes_on(&moved)) {
             let page = range.decisions.table.read_log(log.log, at).await.map_err(of_table)?;
             let Some(page) = page else { return Ok(()) };
             for (key, value) in page.changes {
@@ -180,16 +181,16 @@ impl Collector {
         Ok(())
     }
 
-    /// What is in the trash since before this time goes; sooner on a full core.
-    fn trashed_before(&self) -> u64 {
+    /// What is in the trash since before this time goes; on a full core, what is there for `full`.
+    fn trashed_before(&self, full: Duration) -> u64 {
         let is_full = self.range.decisions.room.is_full();
-        let age = if is_full { self.trash_age.min(TRASH_AGE_FULL) } else { self.trash_age };
+        let age = if is_full { self.trash_age.min(full) } else { self.trash_age };
         unix_us(&self.range.env).saturating_sub(age.as_micros() as u64)
     }
 
     /// Removes the logs that were of no use for long enough.
     async fn drop_logs(&self) -> Result<(), Error> {
-        let (range, until) = (&self.range, self.trashed_before());
+        let (range, until) = (&self.range, self.trashed_before(LOG_AGE_FULL));
         for (log, row) in range.decisions.logs.all() {
             if row.trash_us.is_none_or(|since| since >= until) {
                 continue;
@@ -237,7 +238,7 @@ impl Collector {
     /// Removes the files that were in the trash for long enough.
     async fn empty_trash(&self) -> Result<(), Error> {
         let range = &self.range;
-        let until = number_key(TRASH, self.trashed_before());
+        let until = number_key(TRASH, self.trashed_before(TRASH_AGE_FULL));
         let (mut from, mut result) = (vec![TRASH], Ok(()));
         loop {
             let old = Rows::between(&from, &until);

@@ -47,8 +47,13 @@ pub const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::fro
 pub const TRASH_AGE: Duration = Duration::from_secs(3600);
 /// The same on a full core.
 pub const TRASH_AGE_FULL: Duration = Duration::from_secs(600);
+/// The same for logs: a body in a log is read in one go, and each deletion takes some of the reserve, of
+/// which nothing comes back before logs go.
+pub const LOG_AGE_FULL: Duration = Duration::from_secs(5);
 /// Between two passes over what may be removed.
 pub const COLLECT_INTERVAL: Duration = Duration::from_secs(30);
+/// The same on a full core.
+pub const COLLECT_INTERVAL_FULL: Duration = Duration::from_secs(2);
 /// Between two looks for room in a core that had none.
 pub const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 /// Rows of one batch of a pass.

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use base::Fault;
 use client::Client;
-use futures_util::future::{Either, LocalBoxFuture, select};
+use futures_util::future::{Either, LocalBoxFuture, join, select};
 use object_proto::{CatalogRequest, Error, Reply, Request};
 use runtime::sync::Notify;
 use runtime::{Class, Duration, Env, Instant};
@@ -24,8 +24,8 @@ use crate::collect::Collector;
 use crate::decisions::Decisions;
 use crate::ground::{Files, Lease};
 use crate::limits::{
-    COLLECT_INTERVAL, IDLE_AFTER, IDLE_LONGER, LEAD_PAUSE, LOCK_TTL, LOG_BYTES, ROOM_INTERVAL,
-    TRASH_AGE,
+    COLLECT_INTERVAL, COLLECT_INTERVAL_FULL, IDLE_AFTER, IDLE_LONGER, LEAD_PAUSE, LOCK_TTL,
+    LOG_BYTES, ROOM_INTERVAL, TRASH_AGE,
 };
 use crate::paths::{CATALOG_DIR, RANGE_DIR};
 use crate::planted::Bugs;
@@ -139,21 +139,18 @@ impl Rule {
         }
     }
 
-    /// One pass of collection.
-    pub async fn collect(&self) -> Result<(), Error> {
-        self.collector.pass().await
+    /// Removes what is of no use any more, in passes that begin `interval` apart, and sooner on a full
+    /// core; looks there for room. For ever.
+    pub async fn tend(self: Rc<Self>, interval: Duration) {
+        join(self.collect(interval), self.look_for_room()).await;
     }
 
-    /// Looks whether the core has room for data again, if it had none.
-    pub async fn look_for_room(&self) {
-        self.range.decisions.room.look(&self.env, &*self.collector.store).await;
-    }
-
-    async fn look_for_room_for_ever(self: Rc<Self>) {
+    async fn look_for_room(&self) {
+        let room = &self.range.decisions.room;
         loop {
-            self.range.decisions.room.filled().await;
+            room.filled().await;
             self.env.sleep(self.env.jitter(ROOM_INTERVAL)).await;
-            self.look_for_room().await;
+            room.look(&self.env, &*self.collector.store).await;
         }
     }
 
@@ -171,13 +168,19 @@ impl Rule {
     /// Ends in order, so that the next opening is quick.
     pub async fn close(&self) {
         let [range, catalog] = &self.decisions;
-        futures_util::future::join(range.close(), catalog.close()).await;
+        join(range.close(), catalog.close()).await;
     }
 
-    async fn collect_for_ever(self: Rc<Self>, interval: Duration) {
+    async fn collect(&self, interval: Duration) {
+        let (env, room) = (&self.env, &self.range.decisions.room);
         loop {
-            self.env.sleep(self.env.jitter(interval)).await;
-            if let Err(error) = self.collect().await {
+            if !room.is_full() {
+                let _ = env.timeout(env.jitter(interval), room.filled()).await; // Either has happened.
+            }
+            if room.is_full() {
+                env.sleep(env.jitter(interval.min(COLLECT_INTERVAL_FULL))).await;
+            }
+            if let Err(error) = self.collector.pass().await {
                 tracing::debug!(%error, "a pass over what may be removed was not finished");
             }
         }
@@ -322,10 +325,8 @@ impl Owner {
         tracing::info!(epoch = term.fencing(), "owns the objects");
         inner.env.mark("object: owner rules");
         inner.rule.replace(Some(rule.clone()));
-        let collecting = rule.clone().collect_for_ever(inner.config.collect_interval);
-        let collecting = inner.env.spawn(Class::Background, "object: collect", collecting);
-        let looking = rule.clone().look_for_room_for_ever();
-        let looking = inner.env.spawn(Class::Background, "object: room", looking);
+        let tending = rule.clone().tend(inner.config.collect_interval);
+        let tending = inner.env.spawn(Class::Background, "object: collect", tending);
         let mut longer = 1;
         loop {
             let pause = Box::pin(self.pause(inner.contest.renewal_pause(longer)));
@@ -336,8 +337,7 @@ impl Owner {
                 break;
             }
         }
-        collecting.abort();
-        looking.abort();
+        tending.abort();
         if inner.stopping.get() {
             inner.rule.replace(None);
             rule.close().await;

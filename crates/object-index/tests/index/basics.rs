@@ -280,6 +280,25 @@ fn on_a_full_core_logs_are_collected() {
     });
 }
 
+/// What is deleted to make room makes it before the reserve for deletions is used up, though the trash
+/// keeps things for an hour.
+#[test]
+fn on_a_full_core_what_is_dead_goes_soon() {
+    run(|world, _, env| async move {
+        world.small_max.set(SMALL_MAX);
+        world.trash_age.set(std::time::Duration::from_secs(3600));
+        let service = Rc::new(world.service(&env));
+        let (bucket, before) = filled(&world, &service, &env, Purpose::Data).await;
+        for at in 0..200 {
+            service.delete(numbered(bucket, at), Conditions::default()).await.unwrap();
+        }
+        env.sleep(std::time::Duration::from_secs(30)).await;
+        let after = world.logs();
+        let left = before.iter().filter(|log| after.contains(log)).count();
+        assert!(left <= 2, "{left} of {before:?} are left");
+    });
+}
+
 /// Without even that room, what is wholly dead goes all the same, and no object is lost.
 #[test]
 fn on_a_core_without_any_room_for_data_dead_logs_go() {

@@ -24,6 +24,8 @@ pub struct World {
     pub room: Room,
     /// Of the next service ([`ServiceOptions::small_max`]).
     pub small_max: Cell<usize>,
+    /// Of the next owner ([`Config::trash_age`]).
+    pub trash_age: Cell<Duration>,
     epoch: Cell<u64>,
     /// When the last lease ends for sure, in the simulation's time.
     free_at: Cell<std::time::Duration>,
@@ -89,7 +91,6 @@ pub fn config(bugs: Bugs) -> Config {
         },
         log_bytes: 24 << 10,
         cache_bytes: 64 << 10,
-        trash_age: Duration::from_secs(2),
         collect_interval: Duration::from_millis(700),
         bugs,
         ..Config::default()
@@ -107,6 +108,7 @@ impl World {
             bugs,
             room: Room::default(),
             small_max: Cell::new(600),
+            trash_age: Cell::new(Duration::from_secs(2)),
             epoch: Cell::new(0),
             free_at: Cell::default(),
             owners: RefCell::default(),
@@ -142,7 +144,8 @@ impl World {
         self.free_at.set(self.sim.elapsed() + LEASE);
         let epoch = self.epoch.get() + 1;
         self.epoch.set(epoch);
-        let (files, config, room) = (self.files(&env), config(self.bugs), self.room.clone());
+        let config = Config { trash_age: self.trash_age.get(), ..config(self.bugs) };
+        let (files, room) = (self.files(&env), self.room.clone());
         let renewed = env.spawn(Class::Control, "renew", renew(self.clone(), lease.clone(), id));
         let held: Rc<dyn Lease> = lease.clone();
         let opening = {
@@ -151,17 +154,7 @@ impl World {
         };
         let rule = env.spawn(Class::Foreground, "open", opening).await;
         let rule = rule.map_err(|_| Error::Reroute)?.inspect_err(|_| renewed.abort())?;
-        let collecting = {
-            let (rule, env) = (rule.clone(), env.clone());
-            async move {
-                loop {
-                    env.sleep(env.jitter(config.collect_interval)).await;
-                    let _ = rule.collect().await; // The next pass goes on.
-                    rule.look_for_room().await;
-                }
-            }
-        };
-        env.spawn(Class::Background, "collect", collecting);
+        env.spawn(Class::Background, "collect", rule.clone().tend(config.collect_interval));
         let host = Rc::new(Host { id, env, lease, rule });
         self.network.add(host.clone());
         self.owners.borrow_mut().push(host.clone());
