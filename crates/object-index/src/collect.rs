@@ -183,8 +183,8 @@ impl Collector {
 
     /// What is in the trash since before this time goes; on a full core, what is there for `full`.
     fn trashed_before(&self, full: Duration) -> u64 {
-        let is_full = self.range.decisions.room.is_full();
-        let age = if is_full { self.trash_age.min(full) } else { self.trash_age };
+        let is_tight = self.range.decisions.room.is_tight(&self.range.env);
+        let age = if is_tight { self.trash_age.min(full) } else { self.trash_age };
         unix_us(&self.range.env).saturating_sub(age.as_micros() as u64)
     }
 

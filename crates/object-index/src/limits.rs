@@ -54,6 +54,8 @@ pub const LOG_AGE_FULL: Duration = Duration::from_secs(5);
 pub const COLLECT_INTERVAL: Duration = Duration::from_secs(30);
 /// The same on a full core.
 pub const COLLECT_INTERVAL_FULL: Duration = Duration::from_secs(2);
+/// For what is removed, a core that was full counts as full for so long after that.
+pub const TIGHT: Duration = Duration::from_secs(600);
 /// Between two looks for room in a core that had none.
 pub const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 /// Rows of one batch of a pass.

@@ -174,10 +174,10 @@ impl Rule {
     async fn collect(&self, interval: Duration) {
         let (env, room) = (&self.env, &self.range.decisions.room);
         loop {
-            if !room.is_full() {
+            if !room.is_tight(env) {
                 let _ = env.timeout(env.jitter(interval), room.filled()).await; // Either has happened.
             }
-            if room.is_full() {
+            if room.is_tight(env) {
                 env.sleep(env.jitter(interval.min(COLLECT_INTERVAL_FULL))).await;
             }
             if let Err(error) = self.collector.pass().await {

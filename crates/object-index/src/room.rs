@@ -5,10 +5,12 @@ use std::fmt;
 use std::rc::Rc;
 
 use base::{Fault, Kind};
-use runtime::Env;
 use runtime::sync::Notify;
+use runtime::{Env, Instant};
 use table::Store;
 use wire::data::Purpose;
+
+use crate::limits::TIGHT;
 
 /// Name of the file that tries it.
 const NAME: &str = "room";
@@ -24,6 +26,8 @@ struct State {
     full: Cell<bool>,
     /// Not even for what collection moves.
     used_up: Cell<bool>,
+    /// Until then little room is assumed.
+    tight_until: Cell<Instant>,
     is_full: Notify,
 }
 
@@ -31,6 +35,12 @@ impl Room {
     /// True since an append of data found no room, until one does.
     pub fn is_full(&self) -> bool {
         self.0.full.get()
+    }
+
+    /// True while there is no room, and for [`TIGHT`] after that: a sector that is free again is no room
+    /// for what is being deleted.
+    pub(crate) fn is_tight(&self, env: &Env) -> bool {
+        self.is_full() || env.now() < self.0.tight_until.get()
     }
 
     /// Ends when there is no room.
@@ -72,6 +82,7 @@ impl Room {
         if tried.is_ok() {
             self.0.full.set(false);
             self.0.used_up.set(false);
+            self.0.tight_until.set(env.now() + TIGHT);
             env.mark("object: the core has room again");
             tracing::info!("the cluster has room for data again");
         }

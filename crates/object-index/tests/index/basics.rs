@@ -284,11 +284,27 @@ fn on_a_full_core_logs_are_collected() {
 /// keeps things for an hour.
 #[test]
 fn on_a_full_core_what_is_dead_goes_soon() {
-    run(|world, _, env| async move {
+    dead_logs_go_soon(false);
+}
+
+/// A sector that is free again is no room for what is being deleted.
+#[test]
+fn on_a_core_that_was_full_just_now_what_is_dead_goes_soon() {
+    dead_logs_go_soon(true);
+}
+
+fn dead_logs_go_soon(has_room_again: bool) {
+    run(move |world, _, env| async move {
         world.small_max.set(SMALL_MAX);
         world.trash_age.set(std::time::Duration::from_secs(3600));
         let service = Rc::new(world.service(&env));
         let (bucket, before) = filled(&world, &service, &env, Purpose::Data).await;
+        if has_room_again {
+            let range = world.disk.beside(object_index::RANGE_DIR);
+            range.with_faults(|faults| faults.full_for = None);
+            env.sleep(std::time::Duration::from_secs(3)).await;
+        }
+        assert_eq!(world.room.is_full(), !has_room_again);
         for at in 0..200 {
             service.delete(numbered(bucket, at), Conditions::default()).await.unwrap();
         }
