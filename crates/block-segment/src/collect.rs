@@ -18,6 +18,7 @@ use block_volume::record::{
     DecodeError, Head, Next, RECORD, UNIT, What, next_head, put_stored, repack,
 };
 use runtime::Duration;
+use table::Purpose;
 
 use super::aside::pause;
 use super::choice::{Candidate, Lifespan, pick};
@@ -155,6 +156,7 @@ impl Core {
         // The TxnFile has all updates by which the index left the file.
         self.log_all().await?;
         self.commit(|batch| {
+            batch.set_purpose(Purpose::Recovery);
             batch.delete(&file_key(number));
             self.files.borrow_mut().remove(&number);
             // The sweep leaves it there until the row is durably gone.

@@ -23,7 +23,7 @@ use block_volume::record::{
 };
 use futures_util::future::{join, join_all};
 use runtime::{Class, Env, JoinHandle};
-use table::{Batch, Range, Source, Store, Table, Writer};
+use table::{Batch, Purpose, Range, Source, Store, Table, Writer};
 
 use super::core::{Core, PendingIndexUpdate, Start};
 use super::files::DataFile;
@@ -140,6 +140,7 @@ pub(crate) async fn open(
     core.unlogged.replace(tails);
     // The epoch is durable before any other change, or with the first file.
     let collected = |batch: &mut Batch| {
+        batch.set_purpose(Purpose::Recovery);
         let files = core.files.borrow();
         let collected = files.values().filter(|file| file.state.get().role == Role::Collected);
         for file in collected {

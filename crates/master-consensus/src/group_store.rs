@@ -206,7 +206,7 @@ impl GroupStore {
                     sectors,
                     create,
                     repair: false,
-                    purpose: Purpose::Metadata,
+                    purpose: Purpose::Recovery,
                 };
                 match self.store.append(append).await {
                     Ok(_) => return Ok(()),

@@ -2,7 +2,7 @@
 //! moved (`object-protocols.md` 10.1 and 10.2), files in the trash (10.3 and 10.4), and what silent
 //! sessions left (5.5).
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -17,7 +17,9 @@ use crate::keys::{
     CURRENT, FILE, LOG, TRASH, number_key, object_key, read_object_key, read_trash_key,
     session_files, text_key, trash_key,
 };
-use crate::limits::{COLLECT_ROWS, LOG_AGE_FULL, MOVED_BYTES, TRASH_AGE_FULL};
+use crate::limits::{
+    COLLECT_ROWS, COLLECT_SLICE, LOG_AGE_FULL, LOG_APPENDS_FULL, MOVED_BYTES, TRASH_AGE_FULL,
+};
 use crate::piece::Body;
 use crate::planted::Planted;
 use crate::range::Range;
@@ -32,6 +34,8 @@ pub(crate) struct Collector {
     pub(crate) trash_age: Duration,
     /// Logs with live data that cannot be read: they stay.
     pub(crate) damaged_logs: RefCell<BTreeSet<u64>>,
+    /// Appends of the table when a log was last ended for its room.
+    pub(crate) log_began: Cell<u64>,
 }
 
 impl Collector {
@@ -48,10 +52,29 @@ impl Collector {
             result = result.and(self.sweep(session).await);
         }
         result = result.and(self.empty_trash().await);
-        for log in self.range.decisions.table.data_logs() {
+        result = result.and(self.end_log().await);
+        let decisions = &self.range.decisions;
+        let mut logs = decisions.table.data_logs();
+        // Those of which least lives first: for others there may be no room yet.
+        logs.sort_by_key(|log| log.data.saturating_sub(decisions.logs.row(log.log).dead));
+        for log in logs {
             result = result.and(self.collect_log(&log).await);
         }
         result.and(self.drop_logs().await)
+    }
+
+    /// On a full core, ends a log that holds many sectors: of deletions nothing stays then.
+    async fn end_log(&self) -> Result<(), Error> {
+        let decisions = &self.range.decisions;
+        let appends = decisions.table.stats().groups;
+        if !decisions.room.is_tight(&self.range.env)
+            || appends - self.log_began.get() < LOG_APPENDS_FULL
+        {
+            return Ok(());
+        }
+        self.log_began.set(appends);
+        self.range.env.mark("object: a log is ended for its room");
+        decisions.table.end_log().await.map_err(of_table)
     }
 
     /// Moves what is alive in a log of which half is dead, and has it go.
@@ -74,7 +97,10 @@ impl Collector {
         while let Some(at) = from.filter(|_| goes_on(&moved)) {
             let page = range.decisions.table.read_log(log.log, at).await.map_err(of_table)?;
             let Some(page) = page else { return Ok(()) };
-            for (key, value) in page.changes {
+            for (at, (key, value)) in page.changes.into_iter().enumerate() {
+                if at % COLLECT_SLICE == 0 {
+                    range.env.yield_now().await;
+                }
                 if let (Some(&CURRENT), Some(value)) = (key.first(), value) {
                     self.move_out(log, (&key, &value), &mut moved).await?;
                 }
@@ -110,7 +136,10 @@ impl Collector {
         while let Some(at) = from {
             let page = decisions.table.read_log(log.log, at).await.map_err(of_table)?;
             let Some(page) = page else { return Ok(()) };
-            for (key, value) in page.changes {
+            for (at, (key, value)) in page.changes.into_iter().enumerate() {
+                if at % COLLECT_SLICE == 0 {
+                    self.range.env.yield_now().await;
+                }
                 if let (Some(&CURRENT), Some(value)) = (key.first(), value)
                     && let Some(logged) = Logged::read(&key, &value)?
                     && decisions.durable(&key).await?.as_ref() == Some(&value)
@@ -142,7 +171,7 @@ impl Collector {
         if !is_live(&range.decisions.durable(key).await?) {
             return Ok(());
         }
-        if range.decisions.room.is_used_up() {
+        if range.decisions.room.lacks(Purpose::Collection) {
             moved.is_held_up = true;
             return Ok(());
         }
@@ -166,7 +195,7 @@ impl Collector {
         let (mut dead, piece) = (None, Rc::new(piece));
         let (_, basis) = range.decisions.submit(|batch, _| {
             batch.put_with_data(key, value, value.len() - Place::BYTES, piece);
-            batch.set_data_purpose(Purpose::Collection);
+            batch.set_purpose(Purpose::Collection);
             dead = range.count_dead(batch, target, (&known.row, seen.basis));
         })?;
         range.note_dead(dead);
@@ -198,6 +227,7 @@ impl Collector {
             range.decisions.table.release_log(log).await.map_err(of_table)?;
             range.decisions.logs.forget(log);
             let (_, basis) = range.decisions.submit(|batch, _| {
+                batch.set_purpose(Purpose::Recovery);
                 batch.delete(&number_key(LOG, log));
             })?;
             range.decisions.settled(basis).await?;
@@ -270,6 +300,7 @@ impl Collector {
             self.remove(file).await?;
         }
         let (_, basis) = range.decisions.submit(|batch, _| {
+            batch.set_purpose(Purpose::Recovery);
             batch.delete(&trash_key(since, file));
             match row.filter(|_| named) {
                 Some(row) => {

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use object_proto::{Error, Stamp};
 use runtime::sync::Notify;
 use runtime::{Class, Env};
-use table::{Batch, Range, Snapshot, Table};
+use table::{Batch, Purpose, Range, Snapshot, Table};
 
 use crate::key_locks::{KeyGuard, KeyLocks};
 use crate::keys::{LOG, STAMP, number_key};
@@ -23,6 +23,10 @@ use crate::planted::{Bugs, Planted};
 use crate::recent::Recent;
 use crate::room::Room;
 use crate::row::{LogRow, decode_stamp, encode_stamp};
+
+/// Cause of refusals of what makes room, while there is none to note it.
+const NO_ROOM: &str = "the cluster is full, and has no room to note deletions until what was deleted \
+    is given back, in some minutes";
 
 /// A batch of the instance, by its number; 0 is what was durable before all of them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -176,6 +180,12 @@ impl Decisions {
         let mut batch = Batch::new();
         fill(&mut batch, stamp);
         batch.put(&[STAMP], &encode_stamp(stamp));
+        if self.room.lacks(batch.purpose()) {
+            return Err(match batch.purpose() {
+                Purpose::Data => Error::Full,
+                _ => Error::Busy { cause: NO_ROOM.to_owned() },
+            });
+        }
         let outcome = self.table.submit_placed(&batch).map_err(of_table)?;
         let number = {
             let state = &mut *self.state.borrow_mut();
@@ -208,9 +218,10 @@ impl Decisions {
         Ok((stamp, Basis(number)))
     }
 
-    /// Submits the row of a log.
+    /// Submits the row of a log, which is for what is to be given back.
     pub(crate) fn put_log(self: &Rc<Self>, log: u64, row: LogRow) -> Result<Basis, Error> {
         let (_, basis) = self.submit(|batch, _| {
+            batch.set_purpose(Purpose::Recovery);
             batch.put(&number_key(LOG, log), &row.encode());
         })?;
         self.logs.known(log, row);

@@ -7,8 +7,10 @@ use runtime::Duration;
 /// with two bytes for each NUL, an end of 2 bytes (`object-protocols.md` 2.2).
 pub const OBJECT_ROW_KEY_MAX: usize = 1 + 8 + 2 * KEY_MAX + 2;
 
-/// Bytes at which a log of the range ends: a takeover replays one, past its data.
+/// Bytes at which a log of the range ends, at most: a takeover replays one, past its data.
 pub const LOG_BYTES: u64 = 256 << 20;
+/// The same while there is little data.
+pub const LOG_LEAST: u64 = table::limits::DATA_LOG_LEAST;
 /// Bytes of small objects that an owner keeps in memory: what was put in the last second or so, which a
 /// reader would have to wait for until the core's replicas show it.
 pub const RECENT_BYTES: usize = 8 << 20;
@@ -56,8 +58,16 @@ pub const COLLECT_INTERVAL: Duration = Duration::from_secs(30);
 pub const COLLECT_INTERVAL_FULL: Duration = Duration::from_secs(2);
 /// For what is removed, a core that was full counts as full for so long after that.
 pub const TIGHT: Duration = Duration::from_secs(600);
-/// Between two looks for room in a core that had none.
-pub const ROOM_INTERVAL: Duration = Duration::from_secs(1);
+/// Between two looks for room in a core that had none, at first and at most: longer when what was found
+/// was used up at once. Each time that ends the table's instance.
+pub const ROOM_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(16));
+/// So long is at once.
+pub const ROOM_PAUSE_KEPT: Duration = Duration::from_secs(30);
+/// On a full core a log ends after so many appends, at the end of a pass: each has a sector of 4 KiB at least,
+/// which a log that goes on holds.
+pub const LOG_APPENDS_FULL: u64 = 128;
+/// Rows of a log after which a pass lets others run.
+pub const COLLECT_SLICE: usize = 32;
 /// Rows of one batch of a pass.
 pub const COLLECT_ROWS: usize = 256;
 

@@ -25,7 +25,7 @@ use crate::decisions::Decisions;
 use crate::ground::{Files, Lease};
 use crate::limits::{
     COLLECT_INTERVAL, COLLECT_INTERVAL_FULL, IDLE_AFTER, IDLE_LONGER, LEAD_PAUSE, LOCK_TTL,
-    LOG_BYTES, ROOM_INTERVAL, TRASH_AGE,
+    LOG_BYTES, LOG_LEAST, TRASH_AGE,
 };
 use crate::paths::{CATALOG_DIR, RANGE_DIR};
 use crate::planted::Bugs;
@@ -57,8 +57,11 @@ impl Files for ClientFiles {
 pub struct Config {
     /// Options of its tables.
     pub table: Options,
-    /// Bytes at which a log with small objects ends.
+    /// Bytes at which a log with small objects ends: at most, and while there is little data
+    /// ([`Options::data_log_least`]).
     pub log_bytes: u64,
+    /// See [`Config::log_bytes`].
+    pub log_least: u64,
     /// Bytes of the cache of its tables' blocks.
     pub cache_bytes: usize,
     /// Lease of its lock.
@@ -76,6 +79,7 @@ impl Default for Config {
         Config {
             table: Options::default(),
             log_bytes: LOG_BYTES,
+            log_least: LOG_LEAST,
             cache_bytes: 16 << 20,
             lock_ttl: LOCK_TTL,
             trash_age: TRASH_AGE,
@@ -104,7 +108,8 @@ impl Rule {
         room: &Room,
     ) -> Result<Rc<Rule>, Error> {
         let cache = Cache::new(config.cache_bytes);
-        let with_data = Options { data_log_bytes: config.log_bytes, ..config.table.clone() };
+        let (data_log_bytes, data_log_least) = (config.log_bytes, config.log_least);
+        let with_data = Options { data_log_bytes, data_log_least, ..config.table.clone() };
         let catalog_rows =
             open_table(env, files, CATALOG_DIR, (&config.table, &cache), epoch).await?;
         let rows = open_table(env, files, RANGE_DIR, (&with_data, &cache), epoch).await?;
@@ -126,6 +131,7 @@ impl Rule {
             store,
             trash_age: config.trash_age,
             damaged_logs: Default::default(),
+            log_began: Cell::new(0),
         };
         let env = env.clone();
         Ok(Rc::new(Rule { env, range, catalog, decisions: all, collector }))
@@ -149,13 +155,13 @@ impl Rule {
         let room = &self.range.decisions.room;
         loop {
             room.filled().await;
-            self.env.sleep(self.env.jitter(ROOM_INTERVAL)).await;
+            self.env.sleep(self.env.jitter(room.pause())).await;
             room.look(&self.env, &*self.collector.store).await;
         }
     }
 
     /// Ends when nothing is decided any more: another owner came, or an append has failed.
-    async fn ended(&self) {
+    pub async fn ended(&self) {
         let [range, catalog] = &self.decisions;
         select(Box::pin(range.ended()), Box::pin(catalog.ended())).await;
     }

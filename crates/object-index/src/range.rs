@@ -10,7 +10,7 @@ use object_proto::{
     RangeRequest, RequestHead, SessionId, Stamp, Target,
 };
 use runtime::{Class, Env, Instant};
-use table::{Batch, Place};
+use table::{Batch, Place, Purpose};
 
 use crate::buckets::Buckets;
 use crate::decisions::{Basis, Decisions, damaged, of_table};
@@ -291,9 +291,6 @@ impl Range {
                 return Err(Error::Invalid { message });
             }
             if let ObjectData::Piece(bytes) = &mut object.data {
-                if self.decisions.room.is_full() {
-                    return Err(Error::Full);
-                }
                 piece = Some(Rc::new(std::mem::take(bytes)));
             }
         }
@@ -335,6 +332,9 @@ impl Range {
         let mut dead = None;
         let done = self.decisions.submit(|batch, stamp| {
             fill(batch, stamp, &decided);
+            if matches!(decided.change, Change::Put { .. }) {
+                batch.set_purpose(Purpose::Data); // Of small bodies too: deletions need the reserve.
+            }
             if let Some(old) = &decided.old {
                 dead = self.count_dead(batch, decided.change.target(), (old, decided.basis));
             }

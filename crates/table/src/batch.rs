@@ -27,7 +27,7 @@ pub struct Batch {
     pub(crate) count: u32,
     data: Vec<Data>,
     data_bytes: usize,
-    data_purpose: Purpose,
+    purpose: Option<Purpose>,
     flaw: Option<&'static str>,
 }
 
@@ -76,19 +76,17 @@ impl Batch {
         self
     }
 
-    /// What its data is for; users' bytes, unless said. An append is for the one of its batches that
-    /// has the least right to the reserve of a full cluster; without data it is for metadata.
-    pub fn set_data_purpose(&mut self, purpose: Purpose) -> &mut Batch {
-        self.data_purpose = purpose;
+    /// What it is for; users' bytes, unless said, or metadata if it brings no data. An append is for the
+    /// one of its batches that has the least right to the reserve of a full cluster.
+    pub fn set_purpose(&mut self, purpose: Purpose) -> &mut Batch {
+        self.purpose = Some(purpose);
         self
     }
 
     /// What its append is for, as far as it goes.
-    pub(crate) fn purpose(&self) -> Purpose {
-        match self.data.is_empty() {
-            true => Purpose::Metadata,
-            false => self.data_purpose,
-        }
+    pub fn purpose(&self) -> Purpose {
+        let usual = if self.data.is_empty() { Purpose::Metadata } else { Purpose::Data };
+        self.purpose.unwrap_or(usual)
     }
 
     /// Deletes a key; no error when it is not there.

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use wire::data::Purpose;
+
 use crate::error::Error;
 use crate::file::{TableFiles, put_filter};
 use crate::format::block::{BlockBuilder, Version};
@@ -44,12 +46,14 @@ impl Builder {
     pub(crate) async fn create(
         table_files: &TableFiles,
         file: FileNo,
+        purpose: Purpose,
         options: &Options,
     ) -> Result<Builder, Error> {
         let name = Name::Sorted(file);
         let path = table_files.path(name);
         let writer = table_files.store.create(&name.to_string()).await;
         let writer = writer.map_err(|fault| Error::of_store(fault, "create", &path))?;
+        writer.set_purpose(purpose);
         let buffer = sorted_head(file).to_vec();
         Ok(Builder {
             path,

@@ -17,7 +17,8 @@ use crate::store::{Answer, Names, Pending, Source, Store, Writer};
 const MODE: u32 = 0o600;
 
 /// A directory of the core's namespace, for one table. Its files are FlatLogFiles, each of the policy
-/// that the store has when the file is made, and metadata unless their writers set another purpose: they can be written on a full cluster.
+/// that the store has when the file is made, and for recovery unless their writers set another purpose:
+/// they can be written on a full cluster.
 ///
 /// The promises of [`Store`] are the core's: names of one directory are of one partition, whose
 /// changes and listings are linearizable (`design.md` invariant 8); a seal fences the writer's
@@ -86,7 +87,7 @@ impl Store for ClientStore {
             let (place, path) = (self.place(name), self.path(name));
             let made = self.client.create_at(place, &path, self.policy.get(), MODE, true).await;
             let file = made.map_err(fault)?;
-            let appender = file.append_handle_for(Purpose::Metadata).await.map_err(fault)?;
+            let appender = file.append_handle_for(Purpose::Recovery).await.map_err(fault)?;
             Ok(Box::new(FileWriter(appender)) as Box<dyn Writer>)
         })
     }

@@ -214,6 +214,7 @@ impl Engine {
         self.make_log().await?;
         let next = self.next_log.borrow_mut().take().expect("just made");
         self.freeze_active(log.upto_here(), false);
+        self.end_log.set(false);
         let old = std::mem::replace(log, next);
         self.log_len.set(log.len);
         self.env.mark("table: log rotated");
@@ -286,9 +287,7 @@ impl Engine {
                 for wait in &mut group.waits {
                     submitted = self.lay_out(&mut bytes, &mut log, submitted, wait);
                 }
-                if self.form == Form::WithData {
-                    log.writer.set_purpose(group.purpose());
-                }
+                log.writer.set_purpose(group.purpose());
                 self.inflight_bytes.set(self.inflight_bytes.get() + bytes.len());
                 log.len += bytes.len() as u64;
                 self.log_len.set(log.len);

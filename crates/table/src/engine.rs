@@ -16,7 +16,7 @@ use crate::format::edit::{Change, DataLog, RunInfo};
 use crate::format::filter;
 use crate::format::frame::Form;
 use crate::layout::Layout;
-use crate::limits::{FROZEN_MAX, LOG_PER_MEMTABLE};
+use crate::limits::{DATA_LOG_SHARE, FROZEN_MAX, LOG_PER_MEMTABLE};
 use crate::manifest::{self, Manifest};
 use crate::memory::Share;
 use crate::memtable::Memtable;
@@ -93,6 +93,10 @@ pub(crate) struct Engine {
     pub(crate) making_log: Mutex<()>,
     /// Length of the present log.
     pub(crate) log_len: Cell<u64>,
+    /// Length at which a log with data ends.
+    pub(crate) data_log_len: Cell<u64>,
+    /// The present log ends with its memtable.
+    pub(crate) end_log: Cell<bool>,
     /// Logs that are there for their data alone.
     pub(crate) kept_logs: RefCell<BTreeMap<FileNo, DataLog>>,
     /// The log whose data was read last, opened.
@@ -147,7 +151,7 @@ impl Engine {
         let runs = layout.runs.iter().map(|info| make_run(&table_files, info)).collect();
         let recovered = recovered.range().is_some().then(|| Rc::new(recovered));
         let share = Share::new(table_files.cache.writes());
-        Engine {
+        let engine = Engine {
             env: env.clone(),
             table_files,
             options,
@@ -165,6 +169,8 @@ impl Engine {
             next_log: RefCell::default(),
             making_log: Mutex::new(()),
             log_len: Cell::new(0),
+            data_log_len: Cell::new(0),
+            end_log: Cell::new(false),
             kept_logs: RefCell::new(layout.kept.clone()),
             data_source: RefCell::default(),
             over: RefCell::new(over),
@@ -180,7 +186,9 @@ impl Engine {
             counts: Cell::default(),
             inflight_bytes: Cell::new(0),
             share,
-        }
+        };
+        engine.set_data_log_len();
+        engine
     }
 
     /// Bytes of changes in memory: those that wait, are being sent, or are in no sorted file yet.
@@ -364,20 +372,27 @@ impl Engine {
     pub(crate) fn log_most(&self) -> u64 {
         match self.options.data_log_bytes {
             0 => LOG_PER_MEMTABLE * self.options.memtable_bytes as u64,
-            most => most,
+            _ => self.data_log_len.get(),
         }
+    }
+
+    /// Sets the length at which a log with data ends, which goes by what there is.
+    pub(crate) fn set_data_log_len(&self) {
+        let data: u64 = self.kept_logs.borrow().values().map(|log| log.data).sum();
+        let len = (data / DATA_LOG_SHARE).max(self.options.data_log_least);
+        self.data_log_len.set(len.min(self.options.data_log_bytes));
     }
 
     /// True when the log goes on behind a memtable that is full.
     pub(crate) fn log_goes_on(&self, len: u64) -> bool {
-        self.options.data_log_bytes != 0 && len < self.log_most()
+        self.options.data_log_bytes != 0 && len < self.log_most() && !self.end_log.get()
     }
 
     /// True when the next log will be needed soon.
     pub(crate) fn is_log_near(&self) -> bool {
         match self.options.data_log_bytes {
             0 => self.active.borrow().bytes() >= self.options.memtable_bytes / 2,
-            most => self.log_len.get() >= most / 2,
+            _ => self.log_len.get() >= self.log_most() / 2,
         }
     }
 

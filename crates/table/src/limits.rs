@@ -44,6 +44,13 @@ pub const LOG_PER_MEMTABLE: u64 = 2;
 /// Bytes at which a log that may hold data ends: smallest and largest configured. Recovery replays
 /// this much at most, and skips data.
 pub const DATA_LOG_BYTES: (u64, u64) = (16 * KIB, 1024 * MIB);
+/// Bytes that such a log has at least, unless configured: as much as the smallest reserve of a disk.
+pub const DATA_LOG_LEAST: u64 = 16 * MIB;
+/// Beyond that, such a log has this part of the data that there is, one in so many. The reserve of a disk
+/// is 1/64 of it, and half of that is for what collection moves: half of a log.
+pub const DATA_LOG_SHARE: u64 = 256;
+const _: () = assert!(DATA_LOG_LEAST <= base::limits::RESERVE_BYTES_MIN);
+const _: () = assert!(DATA_LOG_SHARE >= base::limits::RESERVE_SHARE);
 /// Memory of an entry beside its key and value: two boxes, a vector of versions, tree nodes.
 pub const ENTRY_OVERHEAD: usize = 96;
 

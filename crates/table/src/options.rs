@@ -1,8 +1,9 @@
 //! Options of a service.
 
 use crate::limits::{
-    BLOCK_BYTES, BLOCK_BYTES_DEFAULT, DATA_LOG_BYTES, FILE_BYTES, FILE_BYTES_DEFAULT,
-    MANIFEST_BYTES, MANIFEST_BYTES_DEFAULT, MEMTABLE_BYTES, MEMTABLE_BYTES_DEFAULT,
+    BLOCK_BYTES, BLOCK_BYTES_DEFAULT, DATA_LOG_BYTES, DATA_LOG_LEAST, FILE_BYTES,
+    FILE_BYTES_DEFAULT, MANIFEST_BYTES, MANIFEST_BYTES_DEFAULT, MEMTABLE_BYTES,
+    MEMTABLE_BYTES_DEFAULT,
 };
 
 /// Compression of blocks of sorted files (C19). Files keep what they were written with.
@@ -44,9 +45,12 @@ pub struct Options {
     /// Bytes of changes kept in memory before they are sorted into files, 4 KiB to 256 MiB.
     pub memtable_bytes: usize,
     /// Batches may bring data, which stays in the log behind them ([`crate::Batch::put_with_data`]): a
-    /// log then has this many bytes, 16 KiB to 1 GiB, and is released by the service. 0 for none.
+    /// log then has this many bytes at most, 16 KiB to 1 GiB, and is released by the service. 0 for none.
     /// Programs that know no data refuse a table that ever had it.
     pub data_log_bytes: u64,
+    /// Bytes of such a log at least. Between these two it has 1/256 of the data that other logs have: so
+    /// half of it finds room in the reserve of a full cluster.
+    pub data_log_least: u64,
     /// Bytes of a data block, 256 to 64 KiB.
     pub block_bytes: usize,
     /// Bytes of a sorted file, 16 KiB to 1 GiB.
@@ -67,6 +71,7 @@ impl Default for Options {
             owner: 0,
             memtable_bytes: MEMTABLE_BYTES_DEFAULT,
             data_log_bytes: 0,
+            data_log_least: DATA_LOG_LEAST,
             block_bytes: BLOCK_BYTES_DEFAULT,
             file_bytes: FILE_BYTES_DEFAULT,
             manifest_bytes: MANIFEST_BYTES_DEFAULT,
@@ -82,6 +87,7 @@ impl Options {
         self.memtable_bytes = self.memtable_bytes.clamp(MEMTABLE_BYTES.0, MEMTABLE_BYTES.1);
         if self.data_log_bytes != 0 {
             self.data_log_bytes = self.data_log_bytes.clamp(DATA_LOG_BYTES.0, DATA_LOG_BYTES.1);
+            self.data_log_least = self.data_log_least.clamp(DATA_LOG_BYTES.0, DATA_LOG_BYTES.1);
         }
         self.block_bytes = self.block_bytes.clamp(BLOCK_BYTES.0, BLOCK_BYTES.1);
         self.manifest_bytes = self.manifest_bytes.clamp(MANIFEST_BYTES.0, MANIFEST_BYTES.1);

@@ -66,7 +66,7 @@ pub type Pending = LocalBoxFuture<'static, Result<u64, Fault>>;
 
 /// The one writer of a file.
 pub trait Writer {
-    /// Appends from now on are for this; at first for metadata. A store that knows no reserve has
+    /// Appends from now on are for this; at first for recovery. A store that knows no reserve has
     /// nothing to do.
     fn set_purpose(&self, _purpose: Purpose) {}
 

@@ -208,6 +208,14 @@ impl Table {
         engine.flush_now().await
     }
 
+    /// Ends the present log, and when all that was acknowledged before is in sorted files: of that log,
+    /// nothing but data is kept. For a full cluster, where the next log may be long in coming.
+    pub async fn end_log(&self) -> Result<(), Error> {
+        let engine = &self.0.0;
+        engine.end_log.set(true);
+        engine.flush_now().await
+    }
+
     /// Merges all sorted runs into one. When the caller stops waiting, a merge that has begun goes
     /// on to its end.
     pub async fn compact(&self) -> Result<(), Error> {
@@ -264,7 +272,7 @@ impl Table {
     }
 
     /// When the instance has ended since an append of the log found no room: what that append was for
-    /// ([`Batch::set_data_purpose`]).
+    /// ([`Batch::set_purpose`]).
     pub fn out_of_room(&self) -> Option<Purpose> {
         self.0.0.out_of_room.get()
     }

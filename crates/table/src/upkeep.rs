@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use runtime::Duration;
+use wire::data::Purpose;
 
 use crate::build::Builder;
 use crate::cursor::{Run, RunCursor};
@@ -53,6 +54,7 @@ pub(crate) fn retain<T>(
 /// Files of a run in the making.
 struct Output<'a> {
     engine: &'a Engine,
+    purpose: Purpose,
     builder: Option<Builder>,
     files: Vec<FileInfo>,
     made: Vec<Name>,
@@ -67,8 +69,8 @@ impl Output<'_> {
         if self.builder.is_none() {
             let file = self.engine.next_file();
             self.made.push(Name::Sorted(file));
-            let builder =
-                Builder::create(&self.engine.table_files, file, &self.engine.options).await?;
+            let (files, options) = (&self.engine.table_files, &self.engine.options);
+            let builder = Builder::create(files, file, self.purpose, options).await?;
             self.builder = Some(builder);
         }
         let builder = self.builder.as_mut().expect("just made");
@@ -92,8 +94,8 @@ impl Engine {
         self.snapshots.borrow().keys().copied().collect()
     }
 
-    fn output(&self) -> Output<'_> {
-        Output { engine: self, builder: None, files: Vec::new(), made: Vec::new() }
+    fn output(&self, purpose: Purpose) -> Output<'_> {
+        Output { engine: self, purpose, builder: None, files: Vec::new(), made: Vec::new() }
     }
 
     /// The task that makes logs in time and flushes full memtables.
@@ -158,7 +160,7 @@ impl Engine {
         let snapshots = self.snapshots_now();
         // With no run below, nothing is left for a deletion to hide.
         let bottom = self.runs.borrow().is_empty();
-        let mut output = self.output();
+        let mut output = self.output(Purpose::Recovery);
         let written = async {
             let mut after: Option<Box<[u8]>> = None;
             loop {
@@ -189,6 +191,7 @@ impl Engine {
         changes.push(Change::AddRun(run.clone()));
         let install = || {
             self.kept_logs.borrow_mut().extend(kept.iter().map(|log| (log.file, *log)));
+            self.set_data_log_len();
             let run = self.make_run(run);
             let mut runs = (**self.runs.borrow()).clone();
             self.count(|counts| {
@@ -228,6 +231,7 @@ impl Engine {
         if self.kept_logs.borrow_mut().remove(&file).is_none() {
             return Ok(());
         }
+        self.set_data_log_len();
         self.commit_edit(vec![Change::DropLog(file)], || {}).await?;
         self.table_files.pending_deletes.add(Name::Log(file));
         self.env.mark("table: log released");
@@ -277,7 +281,7 @@ impl Engine {
     /// Merges runs that follow one another in age, newest first, into one.
     async fn merge(&self, inputs: &[Rc<Run>], bottom: bool) -> Result<(), Error> {
         let snapshots = self.snapshots_now();
-        let mut output = self.output();
+        let mut output = self.output(Purpose::Metadata);
         let written = self.merge_into(inputs, &snapshots, bottom, &mut output).await;
         let (files, made) = (output.files, output.made);
         if let Err(error) = written {

@@ -4,6 +4,7 @@ mod bounds;
 mod conformance;
 mod crash;
 mod damage;
+mod data_logs;
 mod owners;
 mod race;
 mod seek;

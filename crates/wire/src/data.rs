@@ -37,13 +37,17 @@ pub enum Purpose {
     Data,
     /// Output of garbage collection, which gives back more than it takes: half of the reserve.
     Collection,
-    /// Bytes that a service needs so that its users can delete: all of the reserve.
+    /// Bytes that a service needs so that its users can delete: three quarters of the reserve.
     Metadata,
+    /// Bytes without which a service cannot be opened, or cannot give anything back: all of the reserve.
+    /// Users' requests cause none of them, so that they never use it up.
+    Recovery,
 }
 
 impl Purpose {
     /// All of them, by their numbers on the wire.
-    pub const ALL: [Purpose; 3] = [Purpose::Data, Purpose::Collection, Purpose::Metadata];
+    pub const ALL: [Purpose; 4] =
+        [Purpose::Data, Purpose::Collection, Purpose::Metadata, Purpose::Recovery];
 
     /// The one that has `number` on the wire.
     pub fn from_number(number: u32) -> Option<Purpose> {
@@ -55,7 +59,8 @@ impl Purpose {
         match self {
             Purpose::Data => size,
             Purpose::Collection => size / 2,
-            Purpose::Metadata => 0,
+            Purpose::Metadata => size / 4,
+            Purpose::Recovery => 0,
         }
     }
 }

@@ -56,7 +56,7 @@ impl FlashStoreInner {
                 }
                 let refused = state.grow_refused && self.env.now() < state.grow_after;
                 if !state.alloc.can_grow() || refused {
-                    if purpose == Purpose::Metadata {
+                    if purpose >= Purpose::Metadata {
                         self.env.mark("chunkstore: the reserve is used up");
                     }
                     return Err(StoreError::Full);

@@ -493,7 +493,9 @@ fn a_full_store_has_a_reserve_for_metadata() {
             let store = engine.boot().await.unwrap();
             assert_eq!(until_full(&store, &mut next, Purpose::Data, &mut acked).await, 0);
             let metadata = until_full(&store, &mut next, Purpose::Metadata, &mut acked).await;
-            assert_eq!(metadata, reserve / 2, "of {reserve}");
+            assert_eq!(metadata, reserve / 2 - reserve / 4, "of {reserve}");
+            let recovery = until_full(&store, &mut next, Purpose::Recovery, &mut acked).await;
+            assert_eq!(recovery, reserve / 4, "of {reserve}");
             assert_eq!(check_chunks(&store, &acked).await, Ok(0));
             // Chunks to be deleted fill the reserve up first.
             for chunk in 1..=reserve + 2 {

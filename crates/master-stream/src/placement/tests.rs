@@ -237,7 +237,9 @@ fn metadata_finds_places_on_full_disks() {
         (GIB + reserve, Purpose::Collection, &all),
         (reserve / 2, Purpose::Collection, &full),
         (reserve / 2, Purpose::Metadata, &all),
-        (0, Purpose::Metadata, &full),
+        (reserve / 4, Purpose::Metadata, &full),
+        (reserve / 4, Purpose::Recovery, &all),
+        (0, Purpose::Recovery, &full),
     ] {
         assert_eq!(filled(free, purpose), *want, "{purpose:?} with {free} bytes free");
     }

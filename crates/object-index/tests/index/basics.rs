@@ -9,8 +9,9 @@ use object_proto::{
     BucketId, Conditions, Error, Etag, Identity, ListRequest, Metadata, ObjectData, ObjectFacts,
     ObjectKey, Tags, Target, User, UserId,
 };
-use runtime::{Class, Env};
+use runtime::{Class, Duration, Env};
 use table::Purpose;
+use testing::tables::Medium;
 
 use super::support::{World, bucket, name};
 
@@ -117,7 +118,7 @@ fn files_of_replaced_and_dropped_bodies_go_and_others_stay() {
         };
         assert_eq!(refused.await, Err(Error::Precondition));
         assert!(world.bodies().len() >= 3);
-        env.sleep(std::time::Duration::from_secs(5)).await;
+        env.sleep(Duration::from_secs(5)).await;
         assert_eq!(world.bodies().len(), 1);
         assert_eq!(read(&service, &target("a")).await, body);
     });
@@ -150,7 +151,7 @@ fn small_objects_are_in_logs_which_go_when_half_of_them_is_dead() {
             service.delete(target(at), Conditions::default()).await.unwrap();
         }
         // The log that is written stays, and one that is flushed late may.
-        env.sleep(std::time::Duration::from_secs(10)).await;
+        env.sleep(Duration::from_secs(10)).await;
         let after = world.logs();
         let left = before.iter().filter(|log| after.contains(log)).count();
         assert!(left <= 2, "{left} of {before:?} are left");
@@ -189,7 +190,7 @@ fn on_a_full_core_small_objects_are_refused_and_deletions_go_on() {
                 upload.commit(facts("1"), Conditions::default()).await
             })
         };
-        env.sleep(std::time::Duration::from_secs(1)).await;
+        env.sleep(Duration::from_secs(1)).await;
         assert!(world.room.is_full());
         let old = world.owners.borrow()[0].clone();
         world.crash(&old);
@@ -203,10 +204,10 @@ fn on_a_full_core_small_objects_are_refused_and_deletions_go_on() {
         };
         assert_eq!(upload(&[3; 2000]).await, Err(Error::Full));
         service.delete(target("a"), Conditions::default()).await.unwrap();
-        assert!(upload(&[3; 200]).await.is_ok(), "it is in its row");
+        assert_eq!(upload(&[3; 200]).await, Err(Error::Full), "deletions need the reserve");
         assert_eq!(read(&service, &target("b")).await, vec![2; 2000]);
         range.with_faults(|faults| faults.full_for = None);
-        env.sleep(std::time::Duration::from_secs(2)).await;
+        env.sleep(Duration::from_secs(2)).await;
         assert!(!world.room.is_full());
         assert!(upload(&[3; 2000]).await.is_ok());
         assert!(!range.names().contains(&"room".to_owned()));
@@ -237,7 +238,7 @@ async fn filled(
         })
     };
     let puts: Vec<_> = (0..8).map(put).collect();
-    env.sleep(std::time::Duration::from_secs(1)).await;
+    env.sleep(Duration::from_secs(1)).await;
     assert!(world.room.is_full());
     replaced(world).await;
     for put in puts {
@@ -269,7 +270,7 @@ fn on_a_full_core_logs_are_collected() {
         for at in (0..200).filter(|&at| !is_kept(at)) {
             service.delete(numbered(bucket, at), Conditions::default()).await.unwrap();
         }
-        env.sleep(std::time::Duration::from_secs(10)).await;
+        env.sleep(Duration::from_secs(10)).await;
         assert!(world.room.is_full());
         let after = world.logs();
         let left = before.iter().filter(|log| after.contains(log)).count();
@@ -296,19 +297,19 @@ fn on_a_core_that_was_full_just_now_what_is_dead_goes_soon() {
 fn dead_logs_go_soon(has_room_again: bool) {
     run(move |world, _, env| async move {
         world.small_max.set(SMALL_MAX);
-        world.trash_age.set(std::time::Duration::from_secs(3600));
+        world.trash_age.set(Duration::from_secs(3600));
         let service = Rc::new(world.service(&env));
         let (bucket, before) = filled(&world, &service, &env, Purpose::Data).await;
         if has_room_again {
             let range = world.disk.beside(object_index::RANGE_DIR);
             range.with_faults(|faults| faults.full_for = None);
-            env.sleep(std::time::Duration::from_secs(3)).await;
+            env.sleep(Duration::from_secs(3)).await;
         }
         assert_eq!(world.room.is_full(), !has_room_again);
         for at in 0..200 {
             service.delete(numbered(bucket, at), Conditions::default()).await.unwrap();
         }
-        env.sleep(std::time::Duration::from_secs(30)).await;
+        env.sleep(Duration::from_secs(30)).await;
         let after = world.logs();
         let left = before.iter().filter(|log| after.contains(log)).count();
         assert!(left <= 2, "{left} of {before:?} are left");
@@ -326,9 +327,9 @@ fn on_a_core_without_any_room_for_data_dead_logs_go() {
             service.delete(numbered(bucket, at), Conditions::default()).await.unwrap();
         }
         // The first move ends the table's instance; the next owner moves nothing.
-        env.sleep(std::time::Duration::from_secs(3)).await;
+        env.sleep(Duration::from_secs(3)).await;
         replaced(&world).await;
-        env.sleep(std::time::Duration::from_secs(10)).await;
+        env.sleep(Duration::from_secs(10)).await;
         let after = world.logs();
         let left = before.iter().filter(|log| after.contains(log)).count();
         assert!(left < before.len() - 5, "{left} of {before:?} are left");
@@ -339,11 +340,74 @@ fn on_a_core_without_any_room_for_data_dead_logs_go() {
         service.delete(numbered(bucket, 103), Conditions::default()).await.unwrap();
         let range = world.disk.beside(object_index::RANGE_DIR);
         range.with_faults(|faults| faults.full_for = None);
-        env.sleep(std::time::Duration::from_secs(10)).await;
+        env.sleep(Duration::from_secs(10)).await;
         let after = world.logs();
         let left = before.iter().filter(|log| after.contains(log)).count();
         assert!(left <= 2, "{left} of {before:?} are left with room");
     });
+}
+
+/// A medium that small objects have filled, small as its reserve and logs are:
+/// its users delete most of them, and what they do not delete is to be read all the while. Nothing is
+/// refused for longer than what is given back takes to come back, and then there is room again.
+#[test]
+fn a_full_medium_has_room_again_when_most_is_deleted() {
+    let world = World::new(1, Bugs::default());
+    world.small_max.set(SMALL_MAX);
+    world.trash_age.set(Duration::from_secs(3600));
+    world.log_bytes.set((1 << 20, 6 << 20));
+    world.disk.set_medium(Medium {
+        bytes: 24 << 20,
+        reserve: 2 << 20,
+        unit: 16 << 10,
+        sector: 4 << 10,
+        held: Duration::from_secs(65),
+    });
+    world.clone().run(async move {
+        world.take_over().await.expect("it opens");
+        world.sim.spawn("owners", world.clone().replace_ended());
+        let (_, env) = world.host("gateway");
+        let service = Rc::new(world.service(&env));
+        let work = fill_and_delete(service, env.clone());
+        env.spawn(Class::Foreground, "test", work).await.unwrap();
+    });
+}
+
+async fn fill_and_delete(service: Rc<Service>, env: Env) {
+    let bucket = bucket(&service, "abc").await.id;
+    let put = async |at: usize| {
+        let mut upload = service.put(numbered(bucket, at)).await?;
+        upload.write(&[at as u8; 2000]).await?;
+        upload.commit(facts("1"), Conditions::default()).await
+    };
+    let mut count = 0;
+    while put(count).await.is_ok() {
+        count += 1;
+    }
+    assert!(count > 2500, "full after {count} objects");
+    let is_kept = |at: usize| at.is_multiple_of(8);
+    for at in (0..count).filter(|&at| !is_kept(at)) {
+        let began = env.now();
+        while let Err(error) = service.delete(numbered(bucket, at), Conditions::default()).await {
+            let passes = matches!(error, Error::Busy { .. } | Error::Unknown { .. });
+            assert!(passes, "{at} of {count}: {error}");
+            assert!(env.now() - began < Duration::from_secs(200), "{at} of {count}: {error}");
+            env.sleep(Duration::from_millis(500)).await;
+        }
+        env.sleep(Duration::from_millis(3)).await;
+    }
+    let deleted = env.now();
+    while let Err(error) = put(count).await {
+        let waited = env.now() - deleted;
+        assert!(
+            waited < Duration::from_secs(200),
+            "no room {waited:?} after all is deleted: {error}"
+        );
+        env.sleep(Duration::from_secs(1)).await;
+    }
+    for at in (0..count).filter(|&at| is_kept(at)) {
+        assert_eq!(read(&service, &numbered(bucket, at)).await, vec![at as u8; 2000]);
+    }
 }
 
 #[test]
@@ -367,7 +431,7 @@ fn a_log_with_damaged_data_stays_and_others_go() {
         for at in 1..190 {
             service.delete(target(at), Conditions::default()).await.unwrap();
         }
-        env.sleep(std::time::Duration::from_secs(10)).await;
+        env.sleep(Duration::from_secs(10)).await;
         let left = world.logs();
         assert!(left.contains(&file.as_str().to_owned()), "{left:?}");
         assert!(left.len() <= 4, "{left:?}");
@@ -429,11 +493,11 @@ fn what_a_gateway_left_goes_when_its_session_is_over() {
             }
         };
         other.spawn(Class::Foreground, "upload", leaving);
-        env.sleep(std::time::Duration::from_secs(1)).await;
+        env.sleep(Duration::from_secs(1)).await;
         world.sim.crash(host, runtime::sim::CrashMode::Process);
-        env.sleep(std::time::Duration::from_secs(50)).await;
+        env.sleep(Duration::from_secs(50)).await;
         assert_eq!(world.bodies().len(), 2);
-        env.sleep(std::time::Duration::from_secs(20)).await;
+        env.sleep(Duration::from_secs(20)).await;
         assert_eq!(world.bodies().len(), 1);
         assert_eq!(read(&service, &target).await, [1; 5000]);
         // The session of the gateway that is there goes on.
@@ -538,7 +602,7 @@ fn longest_keys_are_put_read_listed_and_deleted() {
         for key in &keys {
             service.delete(target(key), Conditions::default()).await.unwrap();
         }
-        env.sleep(std::time::Duration::from_secs(5)).await;
+        env.sleep(Duration::from_secs(5)).await;
         assert!(world.bodies().is_empty());
     });
 }

@@ -15,6 +15,8 @@ use testing::tables::MemDisk;
 
 /// Lease of an owner.
 pub const LEASE: Duration = Duration::from_millis(800);
+/// Bytes of a log, unless a test sets others.
+const LOG_BYTES: u64 = 24 << 10;
 
 pub struct World {
     pub sim: Sim,
@@ -26,6 +28,8 @@ pub struct World {
     pub small_max: Cell<usize>,
     /// Of the next owner ([`Config::trash_age`]).
     pub trash_age: Cell<Duration>,
+    /// Of the next owner ([`Config::log_least`], [`Config::log_bytes`]).
+    pub log_bytes: Cell<(u64, u64)>,
     epoch: Cell<u64>,
     /// When the last lease ends for sure, in the simulation's time.
     free_at: Cell<std::time::Duration>,
@@ -89,7 +93,8 @@ pub fn config(bugs: Bugs) -> Config {
             manifest_bytes: 1 << 10,
             ..table::Options::default()
         },
-        log_bytes: 24 << 10,
+        log_bytes: LOG_BYTES,
+        log_least: LOG_BYTES,
         cache_bytes: 64 << 10,
         collect_interval: Duration::from_millis(700),
         bugs,
@@ -109,6 +114,7 @@ impl World {
             room: Room::default(),
             small_max: Cell::new(600),
             trash_age: Cell::new(Duration::from_secs(2)),
+            log_bytes: Cell::new((LOG_BYTES, LOG_BYTES)),
             epoch: Cell::new(0),
             free_at: Cell::default(),
             owners: RefCell::default(),
@@ -144,7 +150,8 @@ impl World {
         self.free_at.set(self.sim.elapsed() + LEASE);
         let epoch = self.epoch.get() + 1;
         self.epoch.set(epoch);
-        let config = Config { trash_age: self.trash_age.get(), ..config(self.bugs) };
+        let (trash_age, (log_least, log_bytes)) = (self.trash_age.get(), self.log_bytes.get());
+        let config = Config { trash_age, log_least, log_bytes, ..config(self.bugs) };
         let (files, room) = (self.files(&env), self.room.clone());
         let renewed = env.spawn(Class::Control, "renew", renew(self.clone(), lease.clone(), id));
         let held: Rc<dyn Lease> = lease.clone();
@@ -159,6 +166,19 @@ impl World {
         self.network.add(host.clone());
         self.owners.borrow_mut().push(host.clone());
         Ok(host)
+    }
+
+    /// Has another host own the objects whenever one has ended by itself.
+    pub async fn replace_ended(self: Rc<Self>) {
+        loop {
+            let last = self.owners.borrow().last().cloned();
+            if let Some(host) = last {
+                host.rule.ended().await;
+                self.crash(&host);
+            }
+            self.sim.sleep(Duration::from_millis(500)).await;
+            let _ = self.take_over().await; // On a full core it tries again.
+        }
     }
 
     /// The owner's lease is renewed no more: it goes on as if it were the owner, until it is over.

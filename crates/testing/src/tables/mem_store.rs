@@ -53,6 +53,54 @@ impl Default for StoreFaults {
     }
 }
 
+/// A medium of a size, for the files of all directories of a world.
+#[derive(Clone, Copy, Debug)]
+pub struct Medium {
+    /// Its bytes.
+    pub bytes: u64,
+    /// Of these, what appends get by their [`Purpose`].
+    pub reserve: u64,
+    /// A file takes whole units of so many bytes.
+    pub unit: u64,
+    /// An append takes whole sectors of so many bytes.
+    pub sector: u64,
+    /// What a removed file had comes back so long after that.
+    pub held: Duration,
+}
+
+#[derive(Default)]
+struct Space {
+    medium: Option<Medium>,
+    taken: u64,
+    /// Of removed files: when they come back, and their bytes.
+    held: VecDeque<(Duration, u64)>,
+}
+
+impl Space {
+    /// Takes room for a file that has `taken` bytes of it to have `len`; answers what it has then, or that
+    /// there is none.
+    fn take(&mut self, now: Duration, purpose: Purpose, taken: u64, len: u64) -> Option<u64> {
+        let Some(medium) = self.medium else { return Some(taken) };
+        while self.held.front().is_some_and(|(until, _)| *until <= now) {
+            self.taken -= self.held.pop_front().expect("just seen").1;
+        }
+        let wanted = len.next_multiple_of(medium.unit).max(taken);
+        let room = medium.bytes - purpose.leaves(medium.reserve);
+        let more = wanted - taken;
+        if more > 0 && self.taken + more > room {
+            return None;
+        }
+        self.taken += more;
+        Some(wanted)
+    }
+
+    fn give_back(&mut self, now: Duration, taken: u64) {
+        if let Some(medium) = self.medium {
+            self.held.push_back((now + medium.held, taken));
+        }
+    }
+}
+
 #[derive(Default)]
 struct Content {
     /// Its number: of all files of the world, it alone has it.
@@ -62,6 +110,10 @@ struct Content {
     inflight: VecDeque<(u64, Vec<u8>)>,
     next: u64,
     sealed: bool,
+    /// Bytes of the medium that it has.
+    taken: u64,
+    /// Bytes of the sectors that its appends have.
+    sectors: u64,
     /// Bytes of the last acknowledged append, which a replica may not show before the seal.
     last: usize,
     /// Names that it has beyond the first.
@@ -84,6 +136,7 @@ pub struct MemDisk {
     /// Directories by their names; the first one counts the steps of all.
     dirs: Rc<RefCell<BTreeMap<String, MemDisk>>>,
     clock: Rc<RefCell<Clock>>,
+    space: Rc<RefCell<Space>>,
     stopped: Rc<Notify>,
 }
 
@@ -108,6 +161,7 @@ impl MemDisk {
             dir: Rc::new(RefCell::new(dir)),
             dirs: Rc::default(),
             clock: Rc::default(),
+            space: Rc::default(),
             stopped: Rc::new(Notify::new()),
         }
     }
@@ -134,6 +188,11 @@ impl MemDisk {
     /// Changes the faults.
     pub fn with_faults(&self, change: impl FnOnce(&mut StoreFaults)) {
         change(&mut self.dir.borrow_mut().faults);
+    }
+
+    /// Has the files of all directories that are made from now on share a medium.
+    pub fn set_medium(&self, medium: Medium) {
+        self.space.borrow_mut().medium = Some(medium);
     }
 
     /// Steps of calls so far: before and after each one's effect.
@@ -296,7 +355,7 @@ impl Store for MemStore {
                 return Err(fault(Kind::Full, name));
             }
             let (disk, env, name) = (self.disk.clone(), self.env.clone(), name.to_owned());
-            let (purpose, full) = (Cell::new(Purpose::Metadata), Cell::new(false));
+            let (purpose, full) = (Cell::new(Purpose::Recovery), Cell::new(false));
             Ok(Box::new(MemWriter { disk, env, name, content, purpose, full }) as Box<dyn Writer>)
         })
     }
@@ -375,11 +434,16 @@ impl Store for MemStore {
 
     fn remove<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
         Box::pin(async move {
-            let at = name.to_owned();
+            let (at, space, sim) =
+                (name.to_owned(), self.disk.space.clone(), self.disk.sim.clone());
             let change = move |dir: &mut Dir| {
                 let content = dir.names.remove(&at).ok_or_else(|| fault(Kind::NotFound, &at))?;
                 let content = &mut *content.borrow_mut();
                 content.gone = content.links == 0;
+                if content.gone {
+                    let now = sim.elapsed();
+                    space.borrow_mut().give_back(now, std::mem::take(&mut content.taken));
+                }
                 content.links = content.links.saturating_sub(1);
                 Ok(())
             };
@@ -464,6 +528,21 @@ fn complete(content: &RefCell<Content>, upto: u64, name: &str) -> Result<u64, Fa
     Ok(content.bytes.len() as u64)
 }
 
+impl MemWriter {
+    /// Takes room for an append, if there is some.
+    fn take(&self, bytes: u64) -> bool {
+        let (now, content) = (self.disk.sim.elapsed(), &mut *self.content.borrow_mut());
+        let space = &mut *self.disk.space.borrow_mut();
+        let Some(medium) = space.medium.filter(|_| !content.gone) else { return true };
+        let len = content.sectors + bytes.next_multiple_of(medium.sector);
+        let Some(taken) = space.take(now, self.purpose.get(), content.taken, len) else {
+            return false;
+        };
+        (content.taken, content.sectors) = (taken, len);
+        true
+    }
+}
+
 impl Writer for MemWriter {
     fn set_purpose(&self, purpose: Purpose) {
         self.purpose.set(purpose);
@@ -475,7 +554,7 @@ impl Writer for MemWriter {
                 let faults = &self.disk.dir.borrow().faults;
                 faults.full || faults.full_for.is_some_and(|full| self.purpose.get() <= full)
             };
-            if is_full || self.full.get() {
+            if is_full || self.full.get() || !self.take(data.len() as u64) {
                 self.full.set(true);
                 // Known when the append has been there, as for real files.
                 let (disk, env) = (self.disk.clone(), self.env.clone());

@@ -6,7 +6,7 @@ mod oracle;
 mod owner;
 mod suite;
 
-pub use mem_store::{MemDisk, MemStore, StoreFaults};
+pub use mem_store::{Medium, MemDisk, MemStore, StoreFaults};
 pub use oracle::{Node, Oracle, State};
 pub use owner::{Owned, own};
 pub use suite::conformance;
