@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use table::limits::DATA_LOG_SHARE;
 use runtime::Env;
+use table::limits::DATA_LOG_SHARE;
 use table::{Batch, Error, Options, Place, Purpose, Table};
 
 use crate::support::{World, small_with_data};
