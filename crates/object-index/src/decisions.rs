@@ -186,7 +186,13 @@ impl Decisions {
                 _ => Error::Busy { cause: NO_ROOM.to_owned() },
             });
         }
-        let outcome = self.table.submit_placed(&batch).map_err(of_table)?;
+        let outcome = self.table.submit_placed(&batch).map_err(|error| {
+            // It may have ended by itself, for a manifest or log that failed when nobody wrote.
+            if matches!(error, table::Error::Fenced { .. } | table::Error::Stopped { .. }) {
+                self.end(error.to_string());
+            }
+            of_table(error)
+        })?;
         let number = {
             let state = &mut *self.state.borrow_mut();
             state.submitted += 1;

@@ -159,6 +159,8 @@ async fn settle(world: &Rc<World>, load: &Load) -> Result<(), String> {
     if world.owners.borrow().is_empty() {
         world.take_over().await.map_err(|error| format!("not opened: {error}"))?;
     }
+    // The last one may have ended by itself while there were faults.
+    world.sim.spawn("owners", world.clone().replace_ended());
     let (_, env) = world.host("gateway");
     let service = world.service(&env);
     let settling = {
