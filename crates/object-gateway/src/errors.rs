@@ -17,6 +17,16 @@ pub fn s3_error(error: Error) -> S3Error {
         Error::NoSuchKey => {
             S3Error::with_message(Code::NoSuchKey, "The specified key does not exist.")
         }
+        Error::NoSuchUpload => S3Error::with_message(
+            Code::NoSuchUpload,
+            "The specified upload does not exist. The upload ID may be invalid, or the upload may \
+             have been aborted or completed.",
+        ),
+        Error::NoSuchPart { .. } => S3Error::with_message(
+            Code::InvalidPart,
+            "One or more of the specified parts could not be found. The part may not have been \
+             uploaded, or the specified entity tag may not match the part's entity tag.",
+        ),
         Error::BucketExists { own: true } => S3Error::with_message(
             Code::BucketAlreadyOwnedByYou,
             "Your previous request to create the named bucket succeeded and you already own it.",
@@ -84,6 +94,8 @@ mod tests {
         let cases = [
             (Error::NoSuchBucket, "NoSuchBucket", 404),
             (Error::NoSuchKey, "NoSuchKey", 404),
+            (Error::NoSuchUpload, "NoSuchUpload", 404),
+            (Error::NoSuchPart { number: 1 }, "InvalidPart", 400),
             (Error::BucketExists { own: true }, "BucketAlreadyOwnedByYou", 409),
             (Error::BucketExists { own: false }, "BucketAlreadyExists", 409),
             (Error::BucketNotEmpty, "BucketNotEmpty", 409),

@@ -322,6 +322,13 @@ impl Catalog {
             Ok(()) => {
                 self.range.buckets.remove(bucket.id);
                 self.range.forget_bucket(bucket.id);
+                let range = self.range.clone();
+                // What is not done here is found when the uploads have been under way for too long.
+                self.env.spawn(Class::Background, "object: uploads of a bucket", async move {
+                    if let Err(error) = range.abort_all(bucket.id).await {
+                        tracing::debug!(%error, "the uploads of a bucket that is gone stay for now");
+                    }
+                });
                 let owned = &mut *self.owned.borrow_mut();
                 owned.entry(bucket.owner).and_modify(|count| *count -= 1);
             }

@@ -14,7 +14,7 @@ use table::{KeptLog, Place, Purpose, Range as Rows, Store};
 use crate::catalog::Catalog;
 use crate::decisions::{Basis, damaged, of_table, unix_us};
 use crate::keys::{
-    CURRENT, FILE, LOG, TRASH, number_key, object_key, read_object_key, read_trash_key,
+    CURRENT, FILE, LOG, TRASH, number_key, object_key, part_key, read_object_key, read_trash_key,
     session_files, text_key, trash_key,
 };
 use crate::limits::{
@@ -52,6 +52,7 @@ impl Collector {
             result = result.and(self.sweep(session).await);
         }
         result = result.and(self.empty_trash().await);
+        result = result.and(self.tend_uploads().await);
         result = result.and(self.end_log().await);
         let decisions = &self.range.decisions;
         let mut logs = decisions.table.data_logs();
@@ -211,7 +212,7 @@ impl Collector {
     }
 
     /// What is in the trash since before this time goes; on a full core, what is there for `full`.
-    fn trashed_before(&self, full: Duration) -> u64 {
+    pub(crate) fn trashed_before(&self, full: Duration) -> u64 {
         let is_tight = self.range.decisions.room.is_tight(&self.range.env);
         let age = if is_tight { self.trash_age.min(full) } else { self.trash_age };
         unix_us(&self.range.env).saturating_sub(age.as_micros() as u64)
@@ -258,7 +259,7 @@ impl Collector {
         self.catalog.forget_session(session).await
     }
 
-    async fn remove(&self, file: &FileName) -> Result<(), Error> {
+    pub(crate) async fn remove(&self, file: &FileName) -> Result<(), Error> {
         match self.store.remove(file.as_str()).await {
             Err(fault) if fault.kind != Kind::NotFound => Err(of_fault(fault)),
             _ => Ok(()),
@@ -317,13 +318,17 @@ impl Collector {
         Ok(())
     }
 
-    /// True when the current object of a file's key has its data there.
+    /// True when the current object of a file's key, or the part that it was committed as, has its data
+    /// there.
     async fn is_named(&self, file: &FileName, row: &FileRow) -> Result<bool, Error> {
-        let current = self.range.decisions.read(&object_key(CURRENT, &row.target)).await?;
-        let Some(value) = current.value else { return Ok(false) };
-        let current = ObjectRow::decode(&value);
-        let current = current.ok_or_else(|| damaged(&format!("the row of {}", row.target)))?;
-        Ok(matches!(&current.info.object.data, ObjectData::File(name) if name == file))
+        let key = match row.part {
+            Some((begun, number)) => part_key(&row.target, begun, number),
+            None => object_key(CURRENT, &row.target),
+        };
+        let Some(value) = self.range.decisions.read(&key).await?.value else { return Ok(false) };
+        let named = ObjectRow::decode(&value);
+        let named = named.ok_or_else(|| damaged(&format!("the row of {}", row.target)))?;
+        Ok(matches!(&named.info.object.data, ObjectData::File(name) if name == file))
     }
 }
 

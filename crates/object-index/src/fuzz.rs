@@ -3,17 +3,19 @@
 //!
 //! Beside "no panic", each checks that what is accepted is written back as it was read.
 
-use object_proto::{BucketId, DataId, ObjectKey, Target};
+use object_proto::{BucketId, DataId, ObjectKey, Target, UploadId};
 
 use crate::keys::{
-    object_key, read_number_key, read_object_key, read_reply_key, read_text_key, read_trash_key,
-    reply_key, trash_key,
+    due_key, object_key, part_key, read_due_key, read_number_key, read_object_key, read_part_key,
+    read_reply_key, read_text_key, read_trash_key, read_upload_key, reply_key, trash_key,
+    upload_key,
 };
 use crate::piece::Body;
 use crate::row::{
     BucketRow, FileRow, InLog, KeyRow, LogRow, ObjectRow, Usage, decode_metadata, decode_session,
     decode_stamp, decode_user, encode_metadata, encode_session, encode_stamp,
 };
+use crate::upload_row::{Due, UploadRow, decode_map, map_apart};
 
 /// A key of a range's table.
 pub fn fuzz_object_key(bytes: &[u8]) {
@@ -29,6 +31,21 @@ pub fn fuzz_object_key(bytes: &[u8]) {
     {
         assert_eq!(trash_key(since, &file), bytes);
     }
+    if let (Some((target, begun)), Some(&crate::keys::UPLOAD)) =
+        (read_upload_key(bytes), bytes.first())
+    {
+        assert_eq!(upload_key(&target, begun), bytes);
+    }
+    if let (Some((target, begun, number)), Some(&crate::keys::PART)) =
+        (read_part_key(bytes), bytes.first())
+    {
+        assert_eq!(part_key(&target, begun, number), bytes);
+    }
+    if let (Some((from, target, begun)), Some(&crate::keys::DUE)) =
+        (read_due_key(bytes), bytes.first())
+    {
+        assert_eq!(due_key(from, &target, begun), bytes);
+    }
     read_number_key(bytes);
     read_text_key(bytes);
 }
@@ -36,15 +53,16 @@ pub fn fuzz_object_key(bytes: &[u8]) {
 /// A value of a row: the first byte says of which.
 pub fn fuzz_object_row(bytes: &[u8]) {
     let Some((&kind, value)) = bytes.split_first() else { return };
-    match kind % 10 {
+    match kind % 13 {
         0 => {
             if let Some(row) = ObjectRow::decode(value) {
                 // What metadata a row has apart, it does not say.
                 let again = ObjectRow::encode(row.info.stamp, &row.info.object);
                 let again = ObjectRow::decode(&again.0);
                 let unplaced = row.log == Some(InLog::Unplaced);
-                assert!(unplaced || ObjectRow::holds(&row.info.object));
-                assert!(row.metadata_apart || again == Some(row));
+                assert!(unplaced || row.map_apart || ObjectRow::holds(&row.info.object));
+                let apart = row.metadata_apart || again.as_ref().is_none_or(|row| row.map_apart);
+                assert!(apart || row.map_apart || again == Some(row));
             }
         }
         1 => {
@@ -84,6 +102,23 @@ pub fn fuzz_object_row(bytes: &[u8]) {
             }
         }
         8 => drop(decode_user("id", value)),
+        10 => {
+            if let Some(row) = UploadRow::decode(value) {
+                assert_eq!(UploadRow::decode(&row.encode()), Some(row));
+            }
+        }
+        11 => {
+            let upload = UploadId { stamp: object_proto::Stamp::new(5), nonce: 6 };
+            if let Some((stamp, map)) = decode_map(value, upload) {
+                let again = map_apart(stamp, &map).map(|again| decode_map(&again, upload));
+                assert!(again.is_none_or(|again| again == Some((stamp, map))));
+            }
+        }
+        12 => {
+            if let Some(due) = Due::decode(value) {
+                assert_eq!(Due::decode(&due.encode()), Some(due));
+            }
+        }
         _ => {
             if let Some(row) = LogRow::decode(value) {
                 assert_eq!(row.encode(), value);
@@ -110,7 +145,7 @@ pub(crate) type Seed = (&'static str, fn(&[u8]), Vec<u8>);
 /// The corpus.
 #[cfg(test)]
 pub(crate) fn corpus() -> Vec<Seed> {
-    use object_proto::{FileName, SessionId, Stamp};
+    use object_proto::{FileName, PartMap, PartNumber, SessionId, Stamp};
 
     let key = ObjectKey::new("a/b\0c").expect("a key");
     let target = Target { bucket: BucketId::new(3), key };
@@ -120,8 +155,28 @@ pub(crate) fn corpus() -> Vec<Seed> {
         let (row, apart) = ObjectRow::encode(info.stamp, &info.object);
         (row, apart.unwrap_or_default())
     };
-    let file =
-        FileRow { data_id: DataId::new(1), size: 5, target: target.clone(), trash_us: Some(7) };
+    let file = FileRow {
+        data_id: DataId::new(1),
+        size: 5,
+        target: target.clone(),
+        trash_us: Some(7),
+        part: None,
+    };
+    let (begun, number) = (Stamp::new(1 << 50), PartNumber::new(10_000).expect("a number"));
+    let part = FileRow { part: Some((begun, number)), ..file.clone() };
+    let [map, long] = [2, 60].map(|odd| {
+        let parts = (1..=99).map(|at| (PartNumber::new(at).expect("a number"), at % odd));
+        PartMap::of(UploadId { stamp: begun, nonce: 5 }, parts)
+    });
+    let in_parts = |map: &PartMap| {
+        let mut info = crate::row_tests::info(9, 10, true);
+        info.object.size = map.size();
+        info.object.data = object_proto::ObjectData::Parts(map.clone());
+        ObjectRow::encode(info.stamp, &info.object).0
+    };
+    let few = PartMap::of(map.upload, [(number, 9)]);
+    let upload = |end| UploadRow { upload: crate::row_tests::upload(), abort_us: 1 << 51, end };
+    let end = crate::row_tests::end();
     let body = Body {
         data_id: DataId::new(7),
         target: Target { key: ObjectKey::new("a/b").expect("a key"), ..target.clone() },
@@ -150,6 +205,17 @@ pub(crate) fn corpus() -> Vec<Seed> {
         ("row-apart", fuzz_object_row, row(0, object(2000, false).0)),
         ("row-metadata", fuzz_object_row, row(1, object(2000, false).1)),
         ("row-body", fuzz_object_row, row(2, file.encode())),
+        ("row-part", fuzz_object_row, row(2, part.encode())),
+        ("row-parts", fuzz_object_row, row(0, in_parts(&few))),
+        ("row-parts-apart", fuzz_object_row, row(0, in_parts(&map))),
+        ("row-upload", fuzz_object_row, row(10, upload(None).encode())),
+        ("row-upload-end", fuzz_object_row, row(10, upload(Some(end)).encode())),
+        ("row-map", fuzz_object_row, row(11, map_apart(begun, &long).expect("it is long"))),
+        ("row-due", fuzz_object_row, row(12, Due::Parts.encode())),
+        ("row-due-other", fuzz_object_row, row(12, Due::OtherParts(long.clone()).encode())),
+        ("key-upload", fuzz_object_key, upload_key(&target, begun)),
+        ("key-part", fuzz_object_key, part_key(&target, begun, number)),
+        ("key-due", fuzz_object_key, due_key(5, &target, begun)),
         ("row-usage", fuzz_object_row, row(3, Usage { objects: 3, bytes: 1 << 40 }.encode())),
         ("row-stamp", fuzz_object_row, row(4, encode_stamp(Stamp::new(8)))),
         ("row-bucket", fuzz_object_row, row(5, BucketRow { bucket, made_by }.encode())),

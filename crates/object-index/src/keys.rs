@@ -3,12 +3,20 @@
 //! The first byte is the section. Sections by object have the bucket and the object's key behind it,
 //! escaped so that their order is that of the key's bytes and no key is the beginning of another's.
 
-use object_proto::{BucketId, FileName, ObjectKey, SessionId, Target};
+use object_proto::{BucketId, FileName, ObjectKey, PartNumber, SessionId, Stamp, Target};
 
 /// Current objects.
 pub const CURRENT: u8 = b'c';
 /// Metadata of current objects that is too long for their rows.
 pub const METADATA: u8 = b'x';
+/// Maps of current objects' parts that are too long for their rows.
+pub const MAP: u8 = b'm';
+/// Uploads, by key and the commit that began them.
+pub const UPLOAD: u8 = b'u';
+/// Parts of uploads, and of the objects that they have become.
+pub const PART: u8 = b'p';
+/// What is to be done about uploads, by the time from when on.
+pub const DUE: u8 = b'e';
 /// Files of bodies.
 pub const FILE: u8 = b'f';
 /// Answers to requests.
@@ -73,6 +81,12 @@ pub fn above(section: u8, bucket: BucketId, key: &str) -> Vec<u8> {
 
 /// The object's key in a key of a section of a bucket.
 pub fn read_object_key(row: &[u8]) -> Option<Target> {
+    let (target, rest) = split_object_key(row)?;
+    rest.is_empty().then_some(target)
+}
+
+/// The object's key in a key of a section of a bucket, and what is behind it.
+fn split_object_key(row: &[u8]) -> Option<(Target, &[u8])> {
     let (head, mut rest) = row.split_at_checked(9)?;
     let bucket = BucketId::new(u64::from_be_bytes(head[1..].try_into().ok()?));
     let mut key = Vec::with_capacity(rest.len());
@@ -87,12 +101,71 @@ pub fn read_object_key(row: &[u8]) -> Option<Target> {
         rest = after;
         match second {
             0xff => key.push(0),
-            1 if rest.is_empty() => break,
+            1 => break,
             _ => return None,
         }
     }
     let key = ObjectKey::new(String::from_utf8(key).ok()?).ok()?;
-    Some(Target { bucket, key })
+    Some((Target { bucket, key }, rest))
+}
+
+/// The key of an upload's row: uploads of one object are in the order in which they began.
+pub fn upload_key(target: &Target, begun: Stamp) -> Vec<u8> {
+    let mut out = object_key(UPLOAD, target);
+    out.extend(begun.get().to_be_bytes());
+    out
+}
+
+/// Object and beginning in such a key.
+pub fn read_upload_key(row: &[u8]) -> Option<(Target, Stamp)> {
+    let (target, begun) = split_object_key(row)?;
+    Some((target, Stamp::new(u64::from_be_bytes(begun.try_into().ok()?))))
+}
+
+/// The beginning of the keys of an upload's parts.
+pub fn parts_prefix(target: &Target, begun: Stamp) -> Vec<u8> {
+    let mut out = object_key(PART, target);
+    out.extend(begun.get().to_be_bytes());
+    out
+}
+
+/// A key above that of an upload's part of this number, which may be 0, and below that of the next.
+pub fn above_part(target: &Target, begun: Stamp, number: u16) -> Vec<u8> {
+    let mut out = parts_prefix(target, begun);
+    out.extend(number.to_be_bytes());
+    out.push(0);
+    out
+}
+
+/// The key of a part's row.
+pub fn part_key(target: &Target, begun: Stamp, number: PartNumber) -> Vec<u8> {
+    let mut out = parts_prefix(target, begun);
+    out.extend(number.get().to_be_bytes());
+    out
+}
+
+/// Object, beginning of the upload and number in such a key.
+pub fn read_part_key(row: &[u8]) -> Option<(Target, Stamp, PartNumber)> {
+    let (target, rest) = split_object_key(row)?;
+    let (begun, number) = rest.split_at_checked(8)?;
+    let begun = Stamp::new(u64::from_be_bytes(begun.try_into().ok()?));
+    let number = PartNumber::new(u16::from_be_bytes(number.try_into().ok()?).into())?;
+    Some((target, begun, number))
+}
+
+/// The key of what is to be done about an upload from a time on, microseconds since 1970.
+pub fn due_key(from_us: u64, target: &Target, begun: Stamp) -> Vec<u8> {
+    let mut out = number_key(DUE, from_us);
+    out.extend(&upload_key(target, begun)[1..]);
+    out
+}
+
+/// Time, object and beginning of the upload in such a key.
+pub fn read_due_key(row: &[u8]) -> Option<(u64, Target, Stamp)> {
+    let from = u64::from_be_bytes(row.get(1..9)?.try_into().ok()?);
+    // Its last byte stands for the section.
+    let (target, begun) = read_upload_key(&row[8..])?;
+    Some((from, target, begun))
 }
 
 /// The key of a row for a number.
@@ -190,6 +263,29 @@ mod tests {
             read_reply_key(&row);
             read_trash_key(&row);
             read_text_key(&row);
+            read_upload_key(&row);
+            read_part_key(&row);
+            read_due_key(&row);
+        }
+
+        #[test]
+        fn uploads_and_parts_are_in_order_and_read_back(
+            first in "[\0\u{1}a/]{1,6}", second in "[\0\u{1}a/]{1,6}", begun in 0u64..3,
+            number in 1u64..300,
+        ) {
+            let [target, other] = [&first, &second].map(|key| target(7, key));
+            let (begun, number) = (Stamp::new(begun), PartNumber::new(number).unwrap());
+            let key = upload_key(&target, begun);
+            prop_assert_eq!(read_upload_key(&key), Some((target.clone(), begun)));
+            let order = first.as_bytes().cmp(second.as_bytes()).then(begun.cmp(&Stamp::new(1)));
+            prop_assert_eq!(key.cmp(&upload_key(&other, Stamp::new(1))), order);
+            let key = part_key(&target, begun, number);
+            prop_assert_eq!(read_part_key(&key), Some((target.clone(), begun, number)));
+            prop_assert!(key.starts_with(&parts_prefix(&target, begun)));
+            prop_assert!(above_part(&target, begun, number.get()) > key);
+            prop_assert!(above_part(&target, begun, number.get() - 1) < key);
+            let key = due_key(9, &target, begun);
+            prop_assert_eq!(read_due_key(&key), Some((9, target, begun)));
         }
     }
 

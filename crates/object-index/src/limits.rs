@@ -52,6 +52,17 @@ pub const TRASH_AGE_FULL: Duration = Duration::from_secs(600);
 /// The same for logs: a body in a log is read in one go, and each deletion takes some of the reserve, of
 /// which nothing comes back before logs go.
 pub const LOG_AGE_FULL: Duration = Duration::from_secs(5);
+/// An upload that is under way for so long is aborted.
+pub const UPLOAD_AGE: Duration = Duration::from_secs(30 * 24 * 3600);
+/// It is remembered for so long how an upload was completed: its client may ask again.
+pub const UPLOAD_END_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Rows of parts after which their reader lets others run.
+pub const PARTS_SLICE: usize = 256;
+/// Parts whose bodies a reader asks for at once.
+pub const PART_BODIES_MAX: u32 = 64;
+/// Opened parts of one object that a reader keeps: what a read of 8 MiB has, of parts of S3's least size,
+/// and some ahead.
+pub const OPENED_PARTS_MAX: usize = 16;
 /// Between two passes over what may be removed.
 pub const COLLECT_INTERVAL: Duration = Duration::from_secs(30);
 /// The same on a full core.

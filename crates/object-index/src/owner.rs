@@ -25,11 +25,11 @@ use crate::decisions::Decisions;
 use crate::ground::{Files, Lease};
 use crate::limits::{
     COLLECT_INTERVAL, COLLECT_INTERVAL_FULL, IDLE_AFTER, IDLE_LONGER, LEAD_PAUSE, LOCK_TTL,
-    LOG_BYTES, LOG_LEAST, TRASH_AGE,
+    LOG_BYTES, LOG_LEAST, TRASH_AGE, UPLOAD_AGE, UPLOAD_END_AGE,
 };
 use crate::paths::{CATALOG_DIR, RANGE_DIR};
 use crate::planted::Bugs;
-use crate::range::{Ground, Range};
+use crate::range::{Ground, Range, UploadTimes};
 use crate::room::Room;
 use crate::sessions::Sessions;
 
@@ -68,6 +68,10 @@ pub struct Config {
     pub lock_ttl: Duration,
     /// Files stay in the trash for this long.
     pub trash_age: Duration,
+    /// An upload that is under way for so long is aborted, within [`Config::trash_age`].
+    pub upload_age: Duration,
+    /// It is remembered for so long how an upload was completed, and for [`Config::trash_age`] more.
+    pub upload_end_age: Duration,
     /// Between two passes of collection.
     pub collect_interval: Duration,
     /// For tests.
@@ -83,6 +87,8 @@ impl Default for Config {
             cache_bytes: 16 << 20,
             lock_ttl: LOCK_TTL,
             trash_age: TRASH_AGE,
+            upload_age: UPLOAD_AGE,
+            upload_end_age: UPLOAD_END_AGE,
             collect_interval: COLLECT_INTERVAL,
             bugs: Bugs::default(),
         }
@@ -120,7 +126,8 @@ impl Rule {
         let sessions = Rc::new(Sessions::new(env, known.sessions.iter().copied(), bugs));
         let buckets = Rc::new(Buckets::default());
         known.buckets.iter().for_each(|bucket| buckets.open(bucket.id));
-        let ground = Ground { sessions, buckets, lease: lease.clone(), epoch, bugs };
+        let upload_times = UploadTimes { age: config.upload_age, end_age: config.upload_end_age };
+        let ground = Ground { sessions, buckets, lease: lease.clone(), epoch, upload_times, bugs };
         let range = Range::open(env, decisions.clone(), ground).await?;
         let (all, lease) = ([decisions, catalog_decisions.clone()], (lease, epoch));
         let catalog = Catalog::new(env, catalog_decisions, range.clone(), lease, &known);

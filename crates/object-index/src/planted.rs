@@ -26,6 +26,12 @@ pub enum Planted {
     WrongPlace,
     /// Takes a log for one without live data when half of it is dead.
     CountOnly,
+    /// Takes a part whatever became of its upload.
+    PartAfterEnd,
+    /// Completes an upload that was completed before.
+    CompleteTwice,
+    /// Leaves the file of a part that was sent again.
+    PartLeak,
     /// Moves an object's data though its row has changed since it was read.
     BlindMove,
 }

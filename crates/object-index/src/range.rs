@@ -6,18 +6,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use object_proto::{
-    BucketId, Change, ChangeReply, Error, FileName, ObjectData, ObjectInfo, RangeReply,
-    RangeRequest, RequestHead, SessionId, Stamp, Target,
+    BucketId, Change, ChangeReply, Error, FileName, NewObject, ObjectData, ObjectInfo, PartNumber,
+    RangeReply, RangeRequest, RequestHead, SessionId, Stamp, Target,
 };
-use runtime::{Class, Env, Instant};
+use runtime::{Class, Duration, Env, Instant};
 use table::{Batch, Place, Purpose};
 
 use crate::buckets::Buckets;
 use crate::decisions::{Basis, Decisions, damaged, of_table};
 use crate::ground::Lease;
 use crate::keys::{
-    CURRENT, FILE, LOG, METADATA, REPLY, USAGE, number_key, object_key, read_number_key,
-    read_reply_key, reply_key, text_key, trash_key,
+    CURRENT, FILE, LOG, MAP, METADATA, REPLY, USAGE, due_key, number_key, object_key,
+    read_number_key, read_reply_key, reply_key, text_key, trash_key,
 };
 use crate::list;
 use crate::once::{Came, Once};
@@ -27,6 +27,7 @@ use crate::row::{
     FileRow, InLog, LogRow, ObjectRow, Usage, decode_metadata, decode_stamp, encode_stamp,
 };
 use crate::sessions::Sessions;
+use crate::upload_row::{Due, decode_map, map_apart};
 
 /// A range of keys that this process owns.
 pub(crate) struct Range {
@@ -36,6 +37,7 @@ pub(crate) struct Range {
     pub(crate) buckets: Rc<Buckets>,
     lease: Rc<dyn Lease>,
     epoch: u64,
+    pub(crate) upload_times: UploadTimes,
     once: Once<ChangeReply>,
     /// What buckets hold, with all that is submitted.
     usage: RefCell<BTreeMap<BucketId, Usage>>,
@@ -44,24 +46,35 @@ pub(crate) struct Range {
     bugs: Bugs,
 }
 
+/// Times that uploads are held to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UploadTimes {
+    /// An upload that is under way for so long is aborted.
+    pub(crate) age: Duration,
+    /// It is remembered for so long how an upload was completed.
+    pub(crate) end_age: Duration,
+}
+
 /// What the owner of a range stands on.
 pub(crate) struct Ground {
     pub(crate) sessions: Rc<Sessions>,
     pub(crate) buckets: Rc<Buckets>,
     pub(crate) lease: Rc<dyn Lease>,
     pub(crate) epoch: u64,
+    pub(crate) upload_times: UploadTimes,
     pub(crate) bugs: Bugs,
 }
 
-/// A change that holds its key.
-struct Decided {
-    change: Change,
-    key: Vec<u8>,
+/// A put or delete that holds its key.
+pub(crate) struct Decided {
+    pub(crate) target: Target,
+    /// The object that is put.
+    pub(crate) new: Option<Box<NewObject>>,
+    /// Data of it that goes into the log.
+    pub(crate) piece: Option<Rc<Vec<u8>>>,
     /// The object that it replaces, and the batch that put it.
-    old: Option<ObjectRow>,
-    basis: Basis,
-    /// Data that goes into the log.
-    piece: Option<Rc<Vec<u8>>>,
+    pub(crate) old: Option<ObjectRow>,
+    pub(crate) basis: Basis,
 }
 
 /// Data in a log that a batch replaces.
@@ -106,7 +119,7 @@ impl Range {
             let (log, row) = row.ok_or_else(|| damaged("a log's row"))?;
             decisions.logs.known(log, row);
         }
-        let Ground { sessions, buckets, lease, epoch, bugs } = ground;
+        let Ground { sessions, buckets, lease, epoch, upload_times, bugs } = ground;
         Ok(Rc::new(Range {
             env: env.clone(),
             decisions,
@@ -114,6 +127,7 @@ impl Range {
             buckets,
             lease,
             epoch,
+            upload_times,
             once: Once::default(),
             usage: RefCell::new(usage),
             replies: RefCell::new(replies),
@@ -155,6 +169,29 @@ impl Range {
                 self.check_lease()?;
                 page.map(RangeReply::Page)
             }
+            RangeRequest::Upload { target, upload } => {
+                let found = self.find_upload(&target, upload).await;
+                self.check_lease()?;
+                found.map(|info| RangeReply::Upload(Box::new(info)))
+            }
+            RangeRequest::Parts(ask) => {
+                let page = self.list_parts(&ask).await;
+                self.check_lease()?;
+                page.map(RangeReply::Parts)
+            }
+            RangeRequest::PartBodies(ask) => {
+                let bodies = self.part_bodies(&ask).await;
+                self.check_lease()?;
+                bodies.map(RangeReply::PartBodies)
+            }
+            RangeRequest::Uploads(ask) => {
+                let page = match self.buckets.check(ask.bucket) {
+                    Ok(()) => list::uploads(self.decisions.snapshot(), &ask).await,
+                    Err(error) => Err(error),
+                };
+                self.check_lease()?;
+                page.map(RangeReply::Uploads)
+            }
             RangeRequest::IsCommitted(file) => {
                 let row = self.file_row(&file).await;
                 self.check_lease()?;
@@ -177,7 +214,7 @@ impl Range {
     }
 
     /// What was read before this was not stale then: no other owner had come.
-    fn check_lease(&self) -> Result<(), Error> {
+    pub(crate) fn check_lease(&self) -> Result<(), Error> {
         match self.lease.is_valid() || self.bugs.has(Planted::StaleOwner) {
             true => Ok(()),
             false => Err(Error::Reroute),
@@ -194,6 +231,11 @@ impl Range {
     /// An object as it is durable.
     pub(crate) async fn look(&self, target: &Target) -> Result<ObjectInfo, Error> {
         self.buckets.check(target.bucket)?;
+        self.look_at(target).await
+    }
+
+    /// The same of a bucket that may be gone.
+    pub(crate) async fn look_at(&self, target: &Target) -> Result<ObjectInfo, Error> {
         let rows = self.decisions.snapshot();
         let row = rows.get(&object_key(CURRENT, target)).await.map_err(of_table)?;
         let row = ObjectRow::decode(&row.ok_or(Error::NoSuchKey)?);
@@ -205,6 +247,16 @@ impl Range {
             let (_, metadata) =
                 apart.ok_or_else(|| damaged(&format!("the metadata of {target}")))?;
             row.info.object.facts.metadata = metadata;
+        }
+        if row.map_apart
+            && let ObjectData::Parts(map) = &mut row.info.object.data
+        {
+            let apart = rows.get(&object_key(MAP, target)).await.map_err(of_table)?;
+            let apart = apart.and_then(|value| decode_map(&value, map.upload));
+            let size = row.info.object.size;
+            let apart = apart.filter(|(of, all)| *of == row.info.stamp && all.size() == size);
+            let (_, all) = apart.ok_or_else(|| damaged(&format!("the parts of {target}")))?;
+            *map = all;
         }
         Ok(row.info)
     }
@@ -255,7 +307,7 @@ impl Range {
     async fn decide(
         self: &Rc<Self>,
         head: &RequestHead,
-        mut change: Change,
+        change: Change,
         came: Instant,
     ) -> Result<ChangeReply, Error> {
         let answered = self.decisions.durable(&reply_key(head.session, head.number)).await?;
@@ -264,88 +316,111 @@ impl Range {
             let stamp = decode_stamp(&value).ok_or_else(|| damaged("an answer"))?;
             return Ok(ChangeReply { stamp });
         }
-        let key = object_key(CURRENT, change.target());
-        let held = self.decisions.lock(&key).await;
-        let seen = self.decisions.read(&key).await?;
-        let old = match &seen.value {
-            Some(value) => {
-                let row = ObjectRow::decode(value);
-                Some(row.ok_or_else(|| damaged(&format!("the row of {}", change.target())))?)
-            }
-            None => None,
+        let (put, target, conditions) = match change {
+            Change::Put { target, object, conditions } => (Some(object), target, conditions),
+            Change::Delete { target, conditions } => (None, target, conditions),
+            upload => return self.decide_upload(head, upload, came).await,
         };
-        let refused = self.refuses(&change, old.as_ref().map(|row| &row.info));
-        let nothing = matches!(change, Change::Delete { .. }) && old.is_none();
+        let held = self.decisions.lock(&object_key(CURRENT, &target)).await;
+        let (old, basis) = self.current(&target).await?;
+        let refused = self
+            .buckets
+            .check_change(target.bucket)
+            .and_then(|()| conditions.check(old.as_ref().map(|row| &row.info.object.facts.etag)));
+        let nothing = put.is_none() && old.is_none();
         if refused.is_err() || nothing {
             drop(held);
-            self.decisions.settled_for_refusal(seen.basis).await?;
+            self.decisions.settled_for_refusal(basis).await?;
             self.check_lease()?;
             return refused.map(|()| ChangeReply { stamp: Stamp::default() });
         }
-        let mut piece = None;
-        if let Change::Put { object, .. } = &mut change {
-            let is_placed = matches!(object.data, ObjectData::Logged { .. });
+        let (mut new, mut piece) = (put, None);
+        if let Some(object) = &mut new {
+            // Only an owner gives places.
+            let is_placed = matches!(object.data, ObjectData::Logged { .. } | ObjectData::Parts(_));
             if is_placed || !ObjectRow::holds(object) {
-                // A row that cannot be read back would hold up its key and all listings.
-                let message = "the object has facts that are too long".to_owned();
-                return Err(Error::Invalid { message });
+                return Err(too_long());
             }
             if let ObjectData::Piece(bytes) = &mut object.data {
                 piece = Some(Rc::new(std::mem::take(bytes)));
             }
         }
-        if !self.sessions.may_submit(head, came) {
-            return Err(Error::Busy { cause: "the time of the request is over".to_owned() });
-        }
-        let (stamp, basis) =
-            self.submit(head, Decided { change, key, old, basis: seen.basis, piece })?;
+        self.check_submit(head, came)?;
+        let decided = Decided { target, new, piece, old, basis };
+        let (stamp, basis) = self.submit(head, decided, |_, _| {})?;
         drop(held);
         self.decisions.settled(basis).await?;
         Ok(ChangeReply { stamp })
     }
 
-    /// Whether a change is refused, on the object that it would replace.
-    fn refuses(&self, change: &Change, old: Option<&ObjectInfo>) -> Result<(), Error> {
-        self.buckets.check_change(change.target().bucket)?;
-        let (Change::Put { conditions, .. } | Change::Delete { conditions, .. }) = change;
-        conditions.check(old.map(|info| &info.object.facts.etag))
+    /// The object of a key that the caller holds, and the batch that put it.
+    pub(crate) async fn current(
+        &self,
+        target: &Target,
+    ) -> Result<(Option<ObjectRow>, Basis), Error> {
+        let seen = self.decisions.read(&object_key(CURRENT, target)).await?;
+        let Some(value) = &seen.value else { return Ok((None, seen.basis)) };
+        let row = ObjectRow::decode(value).ok_or_else(|| damaged(&format!("the row of {target}")));
+        Ok((Some(row?), seen.basis))
     }
 
-    /// Submits a change with all that goes with it: usage, files, the answer.
-    fn submit(
+    /// An error unless a change that came at a time may be submitted.
+    pub(crate) fn check_submit(&self, head: &RequestHead, came: Instant) -> Result<(), Error> {
+        match self.sessions.may_submit(head, came) {
+            true => Ok(()),
+            false => Err(Error::Busy { cause: "the time of the request is over".to_owned() }),
+        }
+    }
+
+    /// Submits a put or delete with all that goes with it: usage, files, the answer, and what `also` puts.
+    pub(crate) fn submit(
         self: &Rc<Self>,
         head: &RequestHead,
         decided: Decided,
+        also: impl FnOnce(&mut Batch, Stamp),
     ) -> Result<(Stamp, Basis), Error> {
-        let bucket = decided.change.target().bucket;
+        let bucket = decided.target.bucket;
         let mut usage = self.usage.borrow().get(&bucket).copied().unwrap_or_default();
         if let Some(old) = &decided.old {
             let less = usage.without(old.info.object.size);
             usage = less.ok_or_else(|| damaged(&format!("the usage of {bucket}")))?;
         }
-        if let Change::Put { object, .. } = &decided.change {
+        if let Some(object) = &decided.new {
             usage.objects += 1;
             usage.bytes += object.size;
         }
-        let floor = self.sessions.floor(head.session);
-        let over = self.replies_below(head.session, floor);
         let mut dead = None;
-        let done = self.decisions.submit(|batch, stamp| {
+        let done = self.submit_answered(head, |batch, stamp| {
             fill(batch, stamp, &decided);
-            if matches!(decided.change, Change::Put { .. }) {
+            if decided.new.is_some() {
                 batch.set_purpose(Purpose::Data); // Of small bodies too: deletions need the reserve.
             }
             if let Some(old) = &decided.old {
-                dead = self.count_dead(batch, decided.change.target(), (old, decided.basis));
+                dead = self.count_dead(batch, &decided.target, (old, decided.basis));
             }
             batch.put(&number_key(USAGE, bucket.get()), &usage.encode());
+            also(batch, stamp);
+        })?;
+        self.note_dead(dead);
+        self.usage.borrow_mut().insert(bucket, usage);
+        Ok(done)
+    }
+
+    /// Submits what `fill` puts into a batch, with the answer to its request.
+    pub(crate) fn submit_answered(
+        self: &Rc<Self>,
+        head: &RequestHead,
+        fill: impl FnOnce(&mut Batch, Stamp),
+    ) -> Result<(Stamp, Basis), Error> {
+        let floor = self.sessions.floor(head.session);
+        let over = self.replies_below(head.session, floor);
+        let done = self.decisions.submit(|batch, stamp| {
+            fill(batch, stamp);
             batch.put(&reply_key(head.session, head.number), &encode_stamp(stamp));
             for &number in &over {
                 batch.delete(&reply_key(head.session, number));
             }
         })?;
-        self.note_dead(dead);
-        self.usage.borrow_mut().insert(bucket, usage);
         let replies = &mut *self.replies.borrow_mut();
         let of_session = replies.entry(head.session).or_default();
         of_session.insert(head.number);
@@ -432,51 +507,79 @@ impl Range {
     }
 }
 
+/// A row that cannot be read back would hold up its key and all listings.
+pub(crate) fn too_long() -> Error {
+    Error::Invalid { message: "the object has facts that are too long".to_owned() }
+}
+
 /// Puts a change into a batch: the object's rows, and those of the files that come and go with it.
 fn fill(batch: &mut Batch, stamp: Stamp, decided: &Decided) {
-    let Decided { change, key, old, basis: _, piece } = decided;
-    let target = change.target();
-    let metadata_key = object_key(METADATA, target);
-    let had_metadata = old.as_ref().is_some_and(|row| row.metadata_apart);
-    let mut metadata = None;
-    match change {
-        Change::Put { object, .. } => {
+    let Decided { target, new, piece, old, basis: _ } = decided;
+    let key = object_key(CURRENT, target);
+    let (mut metadata, mut map) = (None, None);
+    match new {
+        Some(object) => {
             let (row, apart) = ObjectRow::encode(stamp, object);
             match piece {
                 Some(piece) => {
-                    batch.put_with_data(key, &row, row.len() - Place::BYTES, piece.clone());
+                    batch.put_with_data(&key, &row, row.len() - Place::BYTES, piece.clone());
                 }
                 None => {
-                    batch.put(key, &row);
+                    batch.put(&key, &row);
                 }
             }
             metadata = apart;
-            if let ObjectData::File(name) = &object.data {
-                let (data_id, size) = (object.data_id, object.size);
-                let row = FileRow { data_id, size, target: target.clone(), trash_us: None };
-                batch.put(&text_key(FILE, name.as_str()), &row.encode());
+            match &object.data {
+                ObjectData::File(name) => {
+                    let (data_id, size, target) = (object.data_id, object.size, target.clone());
+                    let row = FileRow { data_id, size, target, trash_us: None, part: None };
+                    batch.put(&text_key(FILE, name.as_str()), &row.encode());
+                }
+                ObjectData::Parts(parts) => map = map_apart(stamp, parts),
+                _ => {}
             }
         }
-        Change::Delete { .. } => {
-            batch.delete(key);
+        None => {
+            batch.delete(&key);
         }
     }
-    match metadata {
-        Some(value) => {
-            batch.put(&metadata_key, &value);
-        }
-        None if had_metadata => {
-            batch.delete(&metadata_key);
-        }
-        None => {}
-    }
-    if let Some(old) = old.as_ref().map(|row| &row.info.object)
-        && let ObjectData::File(name) = &old.data
+    let had = |had: fn(&ObjectRow) -> bool| old.as_ref().is_some_and(had);
+    for (section, value, had) in
+        [(METADATA, metadata, had(|row| row.metadata_apart)), (MAP, map, had(|row| row.map_apart))]
     {
-        let trash_us = Some(stamp.get());
-        let (data_id, size) = (old.data_id, old.size);
-        let row = FileRow { data_id, size, target: target.clone(), trash_us };
-        batch.put(&text_key(FILE, name.as_str()), &row.encode());
-        batch.put(&trash_key(stamp.get(), name), &[]);
+        match value {
+            Some(value) => {
+                batch.put(&object_key(section, target), &value);
+            }
+            None if had => {
+                batch.delete(&object_key(section, target));
+            }
+            None => {}
+        }
+    }
+    if let Some(old) = old.as_ref().map(|row| &row.info.object) {
+        put_gone(batch, stamp, (target, None), old);
+    }
+}
+
+/// Puts into a batch that the data of an object, or of a part, is of no use any more.
+pub(crate) fn put_gone(
+    batch: &mut Batch,
+    stamp: Stamp,
+    (target, part): (&Target, Option<(Stamp, PartNumber)>),
+    old: &NewObject,
+) {
+    match &old.data {
+        ObjectData::File(name) => {
+            let (data_id, size, target) = (old.data_id, old.size, target.clone());
+            let row = FileRow { data_id, size, target, trash_us: Some(stamp.get()), part };
+            batch.put(&text_key(FILE, name.as_str()), &row.encode());
+            batch.put(&trash_key(stamp.get(), name), &[]);
+        }
+        ObjectData::Parts(map) => {
+            let key = due_key(stamp.get(), target, map.upload.stamp);
+            batch.put(&key, &Due::Parts.encode());
+        }
+        ObjectData::Inline(_) | ObjectData::Piece(_) | ObjectData::Logged { .. } => {}
     }
 }

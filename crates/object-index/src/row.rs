@@ -5,9 +5,12 @@ use codec::cursor::{Cursor, put_bytes, put_varint};
 use object_proto::limits::{INLINE_MAX, METADATA_MAX, SMALL_MAX};
 use object_proto::{
     Bucket, BucketId, BucketName, Checksum, ChecksumKind, DataId, Etag, FileName, Metadata,
-    NewObject, ObjectData, ObjectFacts, ObjectInfo, SessionId, Stamp, Target, User, UserId,
+    NewObject, ObjectData, ObjectFacts, ObjectInfo, PartMap, PartNumber, SessionId, Stamp, Target,
+    User, UserId,
 };
 use table::Place;
+
+use crate::upload_row::{map_apart, put_runs, put_upload_id, runs, upload_id};
 
 /// Version of all rows.
 pub const VERSION: u8 = 1;
@@ -15,7 +18,7 @@ pub const VERSION: u8 = 1;
 pub const METADATA_IN_ROW: usize = 256;
 
 /// Bytes of a text in a row at most: IDs, tags, names.
-const TEXT_MAX: usize = 1024;
+pub(crate) const TEXT_MAX: usize = 1024;
 /// Checksums of an object at most: one of each kind.
 const CHECKSUMS_MAX: u64 = ChecksumKind::ALL.len() as u64;
 /// Headers of an object at most.
@@ -25,16 +28,18 @@ const INLINE: u8 = 0;
 const FILE: u8 = 1;
 /// In a log: the place is the end of the row.
 const LOGGED: u8 = 2;
+/// In parts: the upload, then the parts unless these have a row of their own.
+const PARTS: u8 = 3;
 
-fn put_text(out: &mut Vec<u8>, text: &str) {
+pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
     put_bytes(out, text.as_bytes());
 }
 
-fn text(cursor: &mut Cursor<'_>, max: usize) -> Option<String> {
+pub(crate) fn text(cursor: &mut Cursor<'_>, max: usize) -> Option<String> {
     String::from_utf8(cursor.bytes(max)?.to_vec()).ok()
 }
 
-fn flag(cursor: &mut Cursor<'_>) -> Option<bool> {
+pub(crate) fn flag(cursor: &mut Cursor<'_>) -> Option<bool> {
     match cursor.u8()? {
         0 => Some(false),
         1 => Some(true),
@@ -42,13 +47,13 @@ fn flag(cursor: &mut Cursor<'_>) -> Option<bool> {
     }
 }
 
-fn begin(value: &[u8]) -> Option<Cursor<'_>> {
+pub(crate) fn begin(value: &[u8]) -> Option<Cursor<'_>> {
     let mut cursor = Cursor(value);
     (cursor.u8()? == VERSION).then_some(cursor)
 }
 
 /// `read` when nothing follows it.
-fn whole<T>(cursor: Cursor<'_>, read: T) -> Option<T> {
+pub(crate) fn whole<T>(cursor: Cursor<'_>, read: T) -> Option<T> {
     cursor.is_empty().then_some(read)
 }
 
@@ -61,7 +66,7 @@ pub fn put_metadata(out: &mut Vec<u8>, metadata: &Metadata) {
     }
 }
 
-fn metadata(cursor: &mut Cursor<'_>) -> Option<Metadata> {
+pub(crate) fn metadata(cursor: &mut Cursor<'_>) -> Option<Metadata> {
     let count = cursor.varint().filter(|&count| count <= HEADERS_MAX)?;
     let mut headers = std::collections::BTreeMap::new();
     for _ in 0..count {
@@ -69,6 +74,33 @@ fn metadata(cursor: &mut Cursor<'_>) -> Option<Metadata> {
         headers.insert(name, text(cursor, METADATA_MAX)?);
     }
     Metadata::new(headers).ok()
+}
+
+/// True when [`checksums`] takes them.
+pub(crate) fn are_checksums(checksums: &[Checksum]) -> bool {
+    checksums.len() as u64 <= CHECKSUMS_MAX
+        && checksums.iter().all(|checksum| checksum.value.len() <= checksum.kind.bytes())
+}
+
+pub(crate) fn put_checksums(out: &mut Vec<u8>, checksums: &[Checksum]) {
+    put_varint(out, checksums.len() as u64);
+    for checksum in checksums {
+        out.push(kind_code(checksum.kind));
+        put_varint(out, u64::from(checksum.parts));
+        put_bytes(out, &checksum.value);
+    }
+}
+
+pub(crate) fn checksums(cursor: &mut Cursor<'_>) -> Option<Vec<Checksum>> {
+    let count = cursor.varint().filter(|&count| count <= CHECKSUMS_MAX)?;
+    let mut checksums = Vec::new();
+    for _ in 0..count {
+        let kind = kind_of(cursor.u8()?)?;
+        let parts = u32::try_from(cursor.varint()?).ok()?;
+        let value = cursor.bytes(kind.bytes())?.to_vec();
+        checksums.push(Checksum { kind, value, parts });
+    }
+    Some(checksums)
 }
 
 /// The value of a row of metadata.
@@ -96,6 +128,8 @@ pub struct ObjectRow {
     pub metadata_apart: bool,
     /// Its data is in a log.
     pub log: Option<InLog>,
+    /// It has parts, whose map has a row of its own; the one here is empty.
+    pub map_apart: bool,
 }
 
 /// Where data that is in a log is.
@@ -123,11 +157,11 @@ impl ObjectRow {
             // Only an owner gives data its place.
             ObjectData::Logged { file, offset } => Place::of(file.as_str(), *offset).is_some(),
             ObjectData::File(name) => name.as_str().len() <= TEXT_MAX,
+            ObjectData::Parts(map) => map.size() == object.size,
         };
         data && etag.as_str().len() <= TEXT_MAX
             && owner.as_str().len() <= TEXT_MAX
-            && checksums.len() as u64 <= CHECKSUMS_MAX
-            && checksums.iter().all(|checksum| checksum.value.len() <= checksum.kind.bytes())
+            && are_checksums(checksums)
     }
 
     /// The value of an object that is committed at `stamp`, and the one of the row of its metadata if that
@@ -142,12 +176,7 @@ impl ObjectRow {
         put_varint(&mut out, object.size);
         put_text(&mut out, object.facts.etag.as_str());
         put_text(&mut out, object.facts.owner.as_str());
-        put_varint(&mut out, object.facts.checksums.len() as u64);
-        for checksum in &object.facts.checksums {
-            out.push(kind_code(checksum.kind));
-            put_varint(&mut out, u64::from(checksum.parts));
-            put_bytes(&mut out, &checksum.value);
-        }
+        put_checksums(&mut out, &object.facts.checksums);
         out.push(u8::from(apart));
         if !apart {
             out.extend_from_slice(&headers);
@@ -170,6 +199,15 @@ impl ObjectRow {
                 out.push(FILE);
                 put_text(&mut out, name.as_str());
             }
+            ObjectData::Parts(map) => {
+                out.push(PARTS);
+                put_upload_id(&mut out, map.upload);
+                let apart = map_apart(stamp, map).is_some();
+                out.push(u8::from(apart));
+                if !apart {
+                    put_runs(&mut out, map);
+                }
+            }
         }
         (out, apart.then(|| encode_metadata(stamp, &object.facts.metadata)))
     }
@@ -182,20 +220,13 @@ impl ObjectRow {
         let size = cursor.varint()?;
         let etag = Etag::new(text(&mut cursor, TEXT_MAX)?);
         let owner = UserId::new(text(&mut cursor, TEXT_MAX)?);
-        let count = cursor.varint().filter(|&count| count <= CHECKSUMS_MAX)?;
-        let mut checksums = Vec::new();
-        for _ in 0..count {
-            let kind = kind_of(cursor.u8()?)?;
-            let parts = u32::try_from(cursor.varint()?).ok()?;
-            let value = cursor.bytes(kind.bytes())?.to_vec();
-            checksums.push(Checksum { kind, value, parts });
-        }
+        let checksums = checksums(&mut cursor)?;
         let metadata_apart = flag(&mut cursor)?;
         let metadata = match metadata_apart {
             true => Metadata::default(),
             false => metadata(&mut cursor)?,
         };
-        let mut log = None;
+        let (mut log, mut map_apart) = (None, false);
         let data = match cursor.u8()? {
             INLINE => ObjectData::Inline(cursor.bytes(INLINE_MAX)?.to_vec()),
             FILE => ObjectData::File(FileName::new(text(&mut cursor, TEXT_MAX)?)),
@@ -211,24 +242,38 @@ impl ObjectRow {
                     ObjectData::Logged { file, offset: place.offset() }
                 }
             },
+            PARTS => {
+                let upload = upload_id(&mut cursor)?;
+                map_apart = flag(&mut cursor)?;
+                ObjectData::Parts(match map_apart {
+                    true => PartMap::of(upload, []),
+                    false => runs(&mut cursor, upload)?,
+                })
+            }
             _ => return None,
         };
-        if let ObjectData::Inline(bytes) = &data
-            && bytes.len() as u64 != size
-        {
+        let is_whole = match &data {
+            ObjectData::Inline(bytes) => bytes.len() as u64 == size,
+            ObjectData::Parts(map) => map_apart || map.size() == size,
+            _ => true,
+        };
+        if !is_whole {
             return None;
         }
         let facts = ObjectFacts { etag, checksums, metadata, owner };
         let object = NewObject { data_id, size, facts, data };
-        whole(cursor, ObjectRow { info: ObjectInfo { stamp, object }, metadata_apart, log })
+        whole(
+            cursor,
+            ObjectRow { info: ObjectInfo { stamp, object }, metadata_apart, log, map_apart },
+        )
     }
 }
 
-fn kind_code(kind: ChecksumKind) -> u8 {
+pub(crate) fn kind_code(kind: ChecksumKind) -> u8 {
     ChecksumKind::ALL.iter().position(|&other| other == kind).expect("it is one of all") as u8
 }
 
-fn kind_of(code: u8) -> Option<ChecksumKind> {
+pub(crate) fn kind_of(code: u8) -> Option<ChecksumKind> {
     ChecksumKind::ALL.get(usize::from(code)).copied()
 }
 
@@ -243,6 +288,8 @@ pub struct FileRow {
     pub target: Target,
     /// It is of no use any more since this time, microseconds since 1970.
     pub trash_us: Option<u64>,
+    /// It was committed as a part: the beginning of the upload, the number.
+    pub part: Option<(Stamp, PartNumber)>,
 }
 
 impl FileRow {
@@ -254,6 +301,10 @@ impl FileRow {
         out.extend(self.target.bucket.get().to_le_bytes());
         put_text(&mut out, self.target.key.as_str());
         put_varint(&mut out, self.trash_us.map_or(0, |since| since + 1));
+        if let Some((begun, number)) = self.part {
+            out.extend(begun.get().to_le_bytes());
+            out.extend(number.get().to_le_bytes());
+        }
         out
     }
 
@@ -266,7 +317,14 @@ impl FileRow {
         let key = object_proto::ObjectKey::new(text(&mut cursor, TEXT_MAX)?).ok()?;
         let trash_us = cursor.varint()?.checked_sub(1);
         let target = Target { bucket, key };
-        whole(cursor, FileRow { data_id, size, target, trash_us })
+        let part = match cursor.is_empty() {
+            true => None,
+            false => {
+                let begun = Stamp::new(cursor.u64()?);
+                Some((begun, PartNumber::new(cursor.u16()?.into())?))
+            }
+        };
+        whole(cursor, FileRow { data_id, size, target, trash_us, part })
     }
 }
 

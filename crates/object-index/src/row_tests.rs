@@ -6,8 +6,9 @@ use std::path::Path;
 
 use object_proto::limits::SMALL_MAX;
 use object_proto::{
-    BucketId, BucketName, Checksum, ChecksumKind, DataId, Etag, FileName, Metadata, NewObject,
-    ObjectData, ObjectFacts, ObjectInfo, ObjectKey, SessionId, Stamp, Target, User, UserId,
+    BucketId, BucketName, Checksum, ChecksumKind, ChecksumPlan, DataId, Etag, FileName, Metadata,
+    NewObject, NewUpload, ObjectData, ObjectFacts, ObjectInfo, ObjectKey, PartMap, PartNumber,
+    SessionId, Stamp, Target, UploadEnd, UploadId, User, UserId,
 };
 use proptest::prelude::*;
 use table::Place;
@@ -16,6 +17,7 @@ use crate::row::{
     BucketRow, FileRow, InLog, KeyRow, LogRow, ObjectRow, Usage, decode_metadata, decode_session,
     decode_stamp, decode_user, encode_session, encode_stamp, encode_user,
 };
+use crate::upload_row::{Due, UploadRow, decode_map, map_apart};
 
 pub(crate) fn info(size: usize, value: usize, inline: bool) -> ObjectInfo {
     let headers = BTreeMap::from([("content-type".to_owned(), "v".repeat(value))]);
@@ -102,7 +104,10 @@ fn other_rows_read_back() {
     let target = Target { bucket: BucketId::new(3), key: ObjectKey::new("a\0b").unwrap() };
     for trash_us in [None, Some(0), Some(u64::MAX / 2)] {
         let target = target.clone();
-        let row = FileRow { data_id: DataId::new(1), size: 1 << 40, target, trash_us };
+        let row = FileRow { data_id: DataId::new(1), size: 1 << 40, target, trash_us, part: None };
+        assert_eq!(FileRow::decode(&row.encode()), Some(row.clone()));
+        let part = Some((Stamp::new(u64::MAX), PartNumber::new(10_000).unwrap()));
+        let row = FileRow { part, ..row };
         assert_eq!(FileRow::decode(&row.encode()), Some(row));
     }
     let usage = Usage { objects: 3, bytes: u64::MAX };
@@ -135,6 +140,68 @@ fn other_rows_read_back() {
     }
 }
 
+pub(crate) fn upload() -> NewUpload {
+    let checksum = Some(ChecksumPlan { kind: ChecksumKind::Crc32, composite: true });
+    let info = info(9, 10, true);
+    NewUpload {
+        nonce: 7,
+        checksum,
+        metadata: info.object.facts.metadata,
+        owner: info.object.facts.owner,
+    }
+}
+
+pub(crate) fn end() -> UploadEnd {
+    let facts = info(9, 10, true).object.facts;
+    UploadEnd { stamp: Stamp::new(9), etag: facts.etag, checksums: facts.checksums }
+}
+
+#[test]
+fn rows_of_uploads_read_back() {
+    for end in [None, Some(end())] {
+        for checksum in [None, upload().checksum] {
+            let row = UploadRow {
+                upload: NewUpload { checksum, ..upload() },
+                abort_us: 1 << 52,
+                end: end.clone(),
+            };
+            let value = row.encode();
+            for end in 0..value.len() {
+                assert_eq!(UploadRow::decode(&value[..end]), None, "{end} bytes");
+            }
+            assert_eq!(UploadRow::decode(&value), Some(row));
+        }
+    }
+}
+
+#[test]
+fn a_map_of_parts_is_in_its_row_or_apart() {
+    let id = UploadId { stamp: Stamp::new(5), nonce: 6 };
+    for (parts, is_apart) in [(1, false), (10_000, false), (30, true)] {
+        // As tools send them: the last one is shorter; or all of other sizes.
+        let size = |at| if is_apart { at } else { 8 - u64::from(at == parts) };
+        let all = (1..=parts).map(|at| (PartNumber::new(at).unwrap(), size(at)));
+        let map = PartMap::of(id, all);
+        let mut info = info(9, 10, true);
+        info.object.size = map.size();
+        info.object.data = ObjectData::Parts(map.clone());
+        assert!(ObjectRow::holds(&info.object));
+        let row = ObjectRow::decode(&ObjectRow::encode(info.stamp, &info.object).0).unwrap();
+        assert_eq!(row.map_apart, is_apart);
+        let apart = map_apart(info.stamp, &map);
+        assert_eq!(apart.is_some(), is_apart);
+        match apart {
+            Some(apart) => assert_eq!(decode_map(&apart, id), Some((info.stamp, map.clone()))),
+            None => assert_eq!(row.info, info),
+        }
+        for due in [Due::Abort, Due::Forget, Due::Parts, Due::OtherParts(map)] {
+            assert_eq!(Due::decode(&due.encode()), Some(due));
+        }
+        info.object.size += 1;
+        assert!(!ObjectRow::holds(&info.object));
+    }
+}
+
 proptest! {
     #[test]
     fn any_bytes_are_read_or_refused(mut value: Vec<u8>, versioned: bool) {
@@ -151,6 +218,9 @@ proptest! {
         decode_user("id", &value);
         KeyRow::decode(&value);
         decode_session(&value);
+        UploadRow::decode(&value);
+        decode_map(&value, UploadId { stamp: Stamp::new(1), nonce: 2 });
+        Due::decode(&value);
     }
 
     #[test]

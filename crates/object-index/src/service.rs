@@ -7,9 +7,11 @@ use std::rc::Rc;
 
 use object_proto::limits::{INLINE_MAX, SMALL_MAX};
 use object_proto::{
-    AccessKey, Bucket, BucketName, CatalogReply, CatalogRequest, Change, ChangeReply, Conditions,
-    DataId, Error, FileName, Identity, ListPage, ListRequest, NewObject, ObjectData, ObjectFacts,
-    ObjectInfo, RangeReply, RangeRequest, Reply, Request, RequestHead, Stamp, Target, UserId,
+    AccessKey, Bucket, BucketName, CatalogReply, CatalogRequest, Change, ChangeReply, Completion,
+    Conditions, DataId, Error, FileName, Identity, ListPage, ListRequest, NewObject, NewUpload,
+    ObjectData, ObjectFacts, ObjectInfo, PartNumber, PartsPage, PartsRequest, RangeReply,
+    RangeRequest, Reply, Request, RequestHead, Stamp, Target, UploadId, UploadInfo, UploadsPage,
+    UploadsRequest, UserId,
 };
 use runtime::{Class, Env};
 use table::{Source, Store};
@@ -18,6 +20,7 @@ use crate::bodies::{self, BodyReader, BodyWriter};
 use crate::ground::{Files, Owners};
 use crate::keys::file_name;
 use crate::limits::{ATTEMPT, CHANGE_BUDGET, OPENED_LOGS_MAX, PAUSE, READ_MAX};
+use crate::parts::PartsReader;
 use crate::paths::RANGE_DIR;
 use crate::piece::Body;
 use crate::planted::Bugs;
@@ -278,8 +281,88 @@ impl Service {
         Ok(self.change_object(&number, &change).await?.stamp)
     }
 
+    /// Begins a multipart upload.
+    pub async fn begin_upload(&self, target: Target, upload: NewUpload) -> Result<UploadId, Error> {
+        let (number, nonce) = (self.0.session.number().await?, upload.nonce);
+        let change = Change::BeginUpload { target, upload: Box::new(upload) };
+        let stamp = self.change_object(&number, &change).await?.stamp;
+        Ok(UploadId { stamp, nonce })
+    }
+
+    /// An upload that is under way, or was completed in the last days.
+    pub async fn upload(&self, target: Target, upload: UploadId) -> Result<UploadInfo, Error> {
+        match self.ask(Request::Range(RangeRequest::Upload { target, upload })).await? {
+            Reply::Range(RangeReply::Upload(info)) => Ok(*info),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Parts of an upload that is under way.
+    pub async fn parts(&self, ask: PartsRequest) -> Result<PartsPage, Error> {
+        match self.ask(Request::Range(RangeRequest::Parts(ask))).await? {
+            Reply::Range(RangeReply::Parts(page)) => Ok(page),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Bodies of an object's parts.
+    pub async fn part_bodies(
+        &self,
+        ask: PartsRequest,
+    ) -> Result<Vec<(PartNumber, ObjectInfo)>, Error> {
+        match self.ask(Request::Range(RangeRequest::PartBodies(ask))).await? {
+            Reply::Range(RangeReply::PartBodies(bodies)) => Ok(bodies),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Makes an object of an upload's parts, if the conditions hold; returns when it was committed.
+    pub async fn complete_upload(
+        &self,
+        target: Target,
+        completion: Completion,
+        conditions: Conditions,
+    ) -> Result<Stamp, Error> {
+        let number = self.0.session.number().await?;
+        let completion = Box::new(completion);
+        let change = Change::CompleteUpload { target, completion, conditions };
+        Ok(self.change_object(&number, &change).await?.stamp)
+    }
+
+    /// Ends an upload without an object.
+    pub async fn abort_upload(&self, target: Target, upload: UploadId) -> Result<(), Error> {
+        let number = self.0.session.number().await?;
+        self.change_object(&number, &Change::AbortUpload { target, upload }).await.map(drop)
+    }
+
+    /// A page of a bucket's uploads that are under way.
+    pub async fn uploads(&self, ask: UploadsRequest) -> Result<UploadsPage, Error> {
+        match self.ask(Request::Range(RangeRequest::Uploads(ask))).await? {
+            Reply::Range(RangeReply::Uploads(page)) => Ok(page),
+            _ => Err(unexpected()),
+        }
+    }
+
     /// Begins an object.
     pub async fn put(&self, target: Target) -> Result<BodyUpload, Error> {
+        self.begin_body(target, None).await
+    }
+
+    /// Begins a part of an upload, in place of the one of that number. Conditions do not concern it.
+    pub async fn put_part(
+        &self,
+        target: Target,
+        upload: UploadId,
+        number: PartNumber,
+    ) -> Result<BodyUpload, Error> {
+        self.begin_body(target, Some((upload, number))).await
+    }
+
+    async fn begin_body(
+        &self,
+        target: Target,
+        part: Option<(UploadId, PartNumber)>,
+    ) -> Result<BodyUpload, Error> {
         let stay = self.0.session.stay().await?;
         let (session, number) = stay.file();
         let env = &self.0.env;
@@ -290,6 +373,7 @@ impl Service {
             file: file_name(session, number),
             stay,
             body,
+            part,
             size: 0,
             first: Vec::new(),
             writer: None,
@@ -326,8 +410,18 @@ impl Service {
     /// The content of an object that was found. [`Error::NoSuchKey`] when its file is gone: the object was
     /// replaced or deleted long ago, or is damaged.
     pub async fn content(&self, target: &Target, info: &ObjectInfo) -> Result<BodyContent, Error> {
-        let object = &info.object;
-        let source = match &object.data {
+        let source = match &info.object.data {
+            ObjectData::Parts(map) => {
+                Bytes::Parts(Box::new(PartsReader::new(self, target, map).await?))
+            }
+            _ => self.bytes(target, &info.object).await?,
+        };
+        Ok(BodyContent { source })
+    }
+
+    /// The bytes of an object without parts, or of a part.
+    pub(crate) async fn bytes(&self, target: &Target, object: &NewObject) -> Result<Bytes, Error> {
+        Ok(match &object.data {
             ObjectData::Inline(bytes) => Bytes::Here(bytes.clone()),
             ObjectData::Piece(piece) => {
                 let body = Body { data_id: object.data_id, target: target.clone() };
@@ -345,8 +439,10 @@ impl Service {
                 let source = bodies::open(&*self.store().await?, file).await?;
                 Bytes::File(self.reader((file, 0), target, object, source))
             }
-        };
-        Ok(BodyContent { source })
+            ObjectData::Parts(_) => {
+                return Err(Error::Damaged { what: format!("a part of {target} has parts") });
+            }
+        })
     }
 
     fn reader(
@@ -428,6 +524,8 @@ pub struct BodyUpload {
     stay: Stay,
     file: FileName,
     body: Body,
+    /// It is sent as a part.
+    part: Option<(UploadId, PartNumber)>,
     size: u64,
     /// All of it, while it is small.
     first: Vec<u8>,
@@ -459,7 +557,11 @@ impl BodyUpload {
 
     async fn take(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.size += bytes.len() as u64;
-        let small_max = self.service.0.options.small_max.clamp(INLINE_MAX, SMALL_MAX);
+        let small_max = match self.part {
+            // The last part at most is small: it is not in a log.
+            Some(_) => INLINE_MAX,
+            None => self.service.0.options.small_max.clamp(INLINE_MAX, SMALL_MAX),
+        };
         if self.writer.is_none() && self.size <= small_max as u64 {
             self.first.extend_from_slice(bytes);
             return Ok(());
@@ -499,7 +601,11 @@ impl BodyUpload {
         };
         let object =
             Box::new(NewObject { data_id: self.body.data_id, size: self.size, facts, data });
-        let change = Change::Put { target: self.body.target.clone(), object, conditions };
+        let target = self.body.target.clone();
+        let change = match self.part {
+            None => Change::Put { target, object, conditions },
+            Some((upload, number)) => Change::PutPart { target, upload, number, part: object },
+        };
         // Until it is decided the file stays, also when the caller waits no more: what is left behind then
         // goes with the session.
         self.done = true;
@@ -525,9 +631,26 @@ impl fmt::Debug for BodyUpload {
     }
 }
 
-enum Bytes {
+/// Where bytes of a content are.
+pub(crate) enum Bytes {
     Here(Vec<u8>),
     File(BodyReader),
+    Parts(Box<PartsReader>),
+}
+
+impl Bytes {
+    /// Bytes of the content: `len` of them, fewer only at its end.
+    pub(crate) async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
+        match self {
+            Bytes::Here(bytes) => {
+                let start = bytes.len().min(offset as usize);
+                let end = bytes.len().min(start.saturating_add(len));
+                Ok(bytes[start..end].to_vec())
+            }
+            Bytes::File(reader) => reader.read(offset, len).await,
+            Bytes::Parts(reader) => Box::pin(reader.read(offset, len)).await,
+        }
+    }
 }
 
 /// Content of an object.
@@ -542,14 +665,7 @@ impl BodyContent {
     ///
     /// [`Error::NoSuchKey`] when the object was deleted or replaced long ago, and its bytes are gone.
     pub async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
-        match &self.source {
-            Bytes::Here(bytes) => {
-                let start = bytes.len().min(offset as usize);
-                let end = bytes.len().min(start.saturating_add(len));
-                Ok(bytes[start..end].to_vec())
-            }
-            Bytes::File(reader) => reader.read(offset, len.min(READ_MAX)).await,
-        }
+        self.source.read(offset, len.min(READ_MAX)).await
     }
 }
 

@@ -8,8 +8,9 @@ use std::rc::Rc;
 
 use futures_util::future::LocalBoxFuture;
 use object_proto::{
-    AccessKey, Answer, Backend, Bucket, BucketName, Conditions, Content, Error, Found, ListPage,
-    ListRequest, ObjectFacts, ObjectInfo, Stamp, Target, Upload, UserId,
+    AccessKey, Answer, Backend, Bucket, BucketName, Completion, Conditions, Content, Error, Found,
+    ListPage, ListRequest, NewUpload, ObjectFacts, ObjectInfo, PartNumber, PartsPage, PartsRequest,
+    Stamp, Target, Upload, UploadId, UploadInfo, UploadsPage, UploadsRequest, UserId,
 };
 use runtime::sync::{mpsc, oneshot};
 use runtime::{Class, Env};
@@ -116,10 +117,52 @@ impl Backend for ServiceHandle {
     fn put(&self, target: Target, _: Option<u64>) -> Answer<'_, Box<dyn Upload>> {
         self.run(|service| async move {
             let upload = service.put(target).await?;
-            let (steps, queue) = mpsc::channel(UPLOAD_QUEUE);
-            service.env().spawn(Class::Foreground, "object: upload", receive(upload, queue));
-            Ok(Box::new(RemoteUpload { steps }) as Box<dyn Upload>)
+            Ok(remote(&service, upload))
         })
+    }
+
+    fn begin_upload(&self, target: Target, upload: NewUpload) -> Answer<'_, UploadId> {
+        self.change(|service| async move { service.begin_upload(target, upload).await })
+    }
+
+    fn upload(&self, target: Target, upload: UploadId) -> Answer<'_, UploadInfo> {
+        self.run(move |service| async move { service.upload(target, upload).await })
+    }
+
+    fn put_part(
+        &self,
+        target: Target,
+        upload: UploadId,
+        number: PartNumber,
+        _: Option<u64>,
+    ) -> Answer<'_, Box<dyn Upload>> {
+        self.run(move |service| async move {
+            let part = service.put_part(target, upload, number).await?;
+            Ok(remote(&service, part))
+        })
+    }
+
+    fn parts(&self, ask: PartsRequest) -> Answer<'_, PartsPage> {
+        self.run(|service| async move { service.parts(ask).await })
+    }
+
+    fn complete_upload(
+        &self,
+        target: Target,
+        completion: Completion,
+        conditions: Conditions,
+    ) -> Answer<'_, Stamp> {
+        self.change(|service| async move {
+            service.complete_upload(target, completion, conditions).await
+        })
+    }
+
+    fn abort_upload(&self, target: Target, upload: UploadId) -> Answer<'_, ()> {
+        self.change(move |service| async move { service.abort_upload(target, upload).await })
+    }
+
+    fn uploads(&self, ask: UploadsRequest) -> Answer<'_, UploadsPage> {
+        self.run(|service| async move { service.uploads(ask).await })
     }
 
     fn head(&self, target: Target) -> Answer<'_, ObjectInfo> {
@@ -143,6 +186,13 @@ impl Backend for ServiceHandle {
     fn list(&self, ask: ListRequest) -> Answer<'_, ListPage> {
         self.run(|service| async move { service.list(ask).await })
     }
+}
+
+/// An object that is being sent, for any thread.
+fn remote(service: &Service, upload: BodyUpload) -> Box<dyn Upload> {
+    let (steps, queue) = mpsc::channel(UPLOAD_QUEUE);
+    service.env().spawn(Class::Foreground, "object: upload", receive(upload, queue));
+    Box::new(RemoteUpload { steps })
 }
 
 /// A step of an object that is being sent.

@@ -9,6 +9,10 @@ use crate::ids::{Stamp, UserId};
 use crate::message::{ListPage, ListRequest};
 use crate::names::BucketName;
 use crate::object::{AccessKey, Bucket, ObjectFacts, ObjectInfo, Target};
+use crate::upload::{
+    Completion, NewUpload, PartNumber, PartsPage, PartsRequest, UploadId, UploadInfo, UploadsPage,
+    UploadsRequest,
+};
 
 /// An answer of the service, awaited on any thread.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
@@ -43,6 +47,43 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Removes an object; none is no error. The time of the commit, zero if there was none.
     fn delete(&self, target: Target, conditions: Conditions) -> Answer<'_, Stamp>;
+
+    /// Begins a multipart upload.
+    fn begin_upload(&self, target: Target, upload: NewUpload) -> Answer<'_, UploadId>;
+
+    /// An upload that is under way, or was completed in the last days: its end says how.
+    /// [`Error::NoSuchUpload`] when there is none.
+    fn upload(&self, target: Target, upload: UploadId) -> Answer<'_, UploadInfo>;
+
+    /// Begins a part of `len` bytes, if the length is known, in place of the one of that number. Nothing
+    /// is there before [`Upload::commit`] has answered; conditions do not concern parts, and of the facts
+    /// only tag and checksums are kept. [`Error::NoSuchUpload`] comes with the commit.
+    fn put_part(
+        &self,
+        target: Target,
+        upload: UploadId,
+        number: PartNumber,
+        len: Option<u64>,
+    ) -> Answer<'_, Box<dyn Upload>>;
+
+    /// Parts of an upload that is under way.
+    fn parts(&self, ask: PartsRequest) -> Answer<'_, PartsPage>;
+
+    /// Makes an object of the parts named, if the conditions hold, and ends the upload. Other parts are
+    /// gone. [`Error::NoSuchPart`] when a part has not the body that is named. All checks of order, sizes
+    /// and tags are the caller's, before this.
+    fn complete_upload(
+        &self,
+        target: Target,
+        completion: Completion,
+        conditions: Conditions,
+    ) -> Answer<'_, Stamp>;
+
+    /// Ends an upload without an object.
+    fn abort_upload(&self, target: Target, upload: UploadId) -> Answer<'_, ()>;
+
+    /// A page of a bucket's uploads that are under way.
+    fn uploads(&self, ask: UploadsRequest) -> Answer<'_, UploadsPage>;
 
     /// A page of a bucket's keys.
     fn list(&self, ask: ListRequest) -> Answer<'_, ListPage>;

@@ -20,6 +20,13 @@ pub enum Error {
     TooManyBuckets,
     /// There is no object with that key.
     NoSuchKey,
+    /// There is no such upload of that key: it was completed, aborted, or never begun.
+    NoSuchUpload,
+    /// An upload has no such part, or another body was sent as that part meanwhile.
+    NoSuchPart {
+        /// Its number.
+        number: u16,
+    },
     /// The object is not as a condition wants it.
     Precondition,
     /// There is a user, or an access key, of that name.
@@ -56,7 +63,10 @@ impl Error {
     /// The receiver's reaction.
     pub fn kind(&self) -> Kind {
         match self {
-            Error::NoSuchBucket | Error::NoSuchKey => Kind::NotFound,
+            Error::NoSuchBucket
+            | Error::NoSuchKey
+            | Error::NoSuchUpload
+            | Error::NoSuchPart { .. } => Kind::NotFound,
             Error::BucketExists { .. } | Error::NameTaken => Kind::Exists,
             Error::BucketNotEmpty
             | Error::TooManyBuckets
@@ -87,6 +97,12 @@ impl fmt::Display for Error {
                 f.write_str("you have as many buckets as a user may have: delete one")
             }
             Error::NoSuchKey => f.write_str("there is no object with that key"),
+            Error::NoSuchUpload => f.write_str(
+                "there is no such upload of that key: it was completed, aborted, or never begun",
+            ),
+            Error::NoSuchPart { number } => {
+                write!(f, "the upload has no part {number}, or it was sent again: list the parts")
+            }
             Error::Precondition => f.write_str("a condition of the request does not hold"),
             Error::NameTaken => f.write_str("the name is taken"),
             Error::Busy { cause } => write!(f, "{cause}; nothing was changed: try again"),

@@ -15,6 +15,7 @@ pub mod limits;
 mod message;
 mod names;
 mod object;
+mod upload;
 
 pub use backend::{Answer, Backend, Content, Found, Upload};
 pub use condition::{Conditions, Tags};
@@ -28,4 +29,8 @@ pub use names::{BucketName, NameError, ObjectKey};
 pub use object::{
     AccessKey, Bucket, Checksum, ChecksumKind, Etag, FileName, FlawedMetadata, Metadata, NewObject,
     ObjectData, ObjectFacts, ObjectInfo, Target, User,
+};
+pub use upload::{
+    ChecksumPlan, Completion, ListedUpload, NewUpload, Part, PartMap, PartNumber, PartRun,
+    PartsPage, PartsRequest, UploadEnd, UploadId, UploadInfo, UploadsPage, UploadsRequest,
 };

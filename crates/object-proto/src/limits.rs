@@ -18,5 +18,11 @@ pub const INLINE_MAX: usize = 512;
 pub const SMALL_MAX: usize = 128 << 10;
 /// Bytes of one body that its pieces hold: one append of the core with the piece's head.
 pub const PIECE_BYTES: usize = 1 << 20;
+/// Parts of an upload at most, as in S3: also the highest number of a part.
+pub const PARTS_MAX: u16 = 10_000;
+/// Bytes of a part at least, but for the last one, as in S3.
+pub const PART_MIN: u64 = 5 << 20;
+/// Bytes of an object at most, as in S3 for 10,000 parts of 5 GiB: 48.8 TiB.
+pub const OBJECT_MAX: u64 = PARTS_MAX as u64 * PUT_MAX;
 
 const _: () = assert!(METADATA_MAX > USER_METADATA_MAX);

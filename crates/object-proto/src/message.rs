@@ -4,6 +4,10 @@ use crate::condition::Conditions;
 use crate::ids::{BucketId, SessionId, UserId};
 use crate::names::{BucketName, ObjectKey};
 use crate::object::{AccessKey, Bucket, FileName, NewObject, ObjectInfo, Target, User};
+use crate::upload::{
+    Completion, NewUpload, PartNumber, PartsPage, PartsRequest, UploadId, UploadInfo, UploadsPage,
+    UploadsRequest,
+};
 
 /// What makes a change happen once, and in time (`object-protocols.md` 6.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,13 +51,52 @@ pub enum Change {
         /// Conditions on it.
         conditions: Conditions,
     },
+    /// Begins a multipart upload: its ID has the time of this commit.
+    BeginUpload {
+        /// The key.
+        target: Target,
+        /// The upload.
+        upload: Box<NewUpload>,
+    },
+    /// Puts a part in place of the one of that number.
+    PutPart {
+        /// The key.
+        target: Target,
+        /// The upload.
+        upload: UploadId,
+        /// The number.
+        number: PartNumber,
+        /// Its content: a file's, or inline.
+        part: Box<NewObject>,
+    },
+    /// Makes an object of an upload's parts, in place of the one that is there.
+    CompleteUpload {
+        /// The key.
+        target: Target,
+        /// The upload, its parts, the object.
+        completion: Box<Completion>,
+        /// Conditions on the object that is there.
+        conditions: Conditions,
+    },
+    /// Ends an upload without an object.
+    AbortUpload {
+        /// The key.
+        target: Target,
+        /// The upload.
+        upload: UploadId,
+    },
 }
 
 impl Change {
     /// What it changes.
     pub fn target(&self) -> &Target {
         match self {
-            Change::Put { target, .. } | Change::Delete { target, .. } => target,
+            Change::Put { target, .. }
+            | Change::Delete { target, .. }
+            | Change::BeginUpload { target, .. }
+            | Change::PutPart { target, .. }
+            | Change::CompleteUpload { target, .. }
+            | Change::AbortUpload { target, .. } => target,
         }
     }
 }
@@ -129,6 +172,19 @@ pub enum RangeRequest {
     Read(Target),
     /// Asks for a page of keys.
     List(ListRequest),
+    /// Asks for an upload.
+    Upload {
+        /// The key.
+        target: Target,
+        /// The upload.
+        upload: UploadId,
+    },
+    /// Asks for parts of an upload that is under way.
+    Parts(PartsRequest),
+    /// Asks for the bodies of parts of an object.
+    PartBodies(PartsRequest),
+    /// Asks for a page of a bucket's uploads.
+    Uploads(UploadsRequest),
     /// Asks whether a body's file was committed. No request that could do so may be under way.
     IsCommitted(FileName),
 }
@@ -142,6 +198,14 @@ pub enum RangeReply {
     Object(Box<ObjectInfo>),
     /// The page.
     Page(ListPage),
+    /// The upload.
+    Upload(Box<UploadInfo>),
+    /// The parts.
+    Parts(PartsPage),
+    /// The bodies of parts, in order of numbers: content and places.
+    PartBodies(Vec<(PartNumber, ObjectInfo)>),
+    /// The page of uploads.
+    Uploads(UploadsPage),
     /// Whether the file was committed.
     Committed(bool),
 }

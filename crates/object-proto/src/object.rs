@@ -6,6 +6,7 @@ use std::fmt;
 use crate::ids::{BucketId, DataId, Stamp, UserId};
 use crate::limits::{METADATA_MAX, USER_METADATA_MAX};
 use crate::names::{BucketName, ObjectKey};
+use crate::upload::PartMap;
 
 /// A bucket.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -222,6 +223,8 @@ pub enum ObjectData {
     },
     /// In a file of their own, in pieces.
     File(FileName),
+    /// In the parts of an upload. Only its completion makes such an object.
+    Parts(PartMap),
 }
 
 /// What is known of an object's content, when all of it was received.

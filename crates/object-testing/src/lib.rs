@@ -6,5 +6,6 @@
 pub mod history;
 pub mod load;
 mod network;
+mod parts;
 
 pub use network::{Fate, Network, Target};

@@ -9,12 +9,13 @@ use object_index::Service;
 use object_proto::limits::{INLINE_MAX, PIECE_BYTES, SMALL_MAX};
 use object_proto::{
     BucketId, Conditions, Error, Etag, ListRequest, Listed, ObjectData, ObjectFacts, ObjectInfo,
-    ObjectKey, Tags, Target, UserId,
+    ObjectKey, PartMap, PartsRequest, Tags, Target, UploadsRequest, UserId,
 };
 use runtime::sim::Sim;
 use runtime::{Duration, Rng};
 
 use crate::history::{self, Did, Ended, Operation, Value, When};
+use crate::parts::InParts;
 
 /// Keys of a load: some are alike up to a delimiter, and bytes are at the ends of what is allowed.
 pub const KEYS: [&str; 8] = ["a", "a/", "a/b", "a//", "b\0", "b\0c", "ä/ö", "~"];
@@ -34,6 +35,9 @@ pub struct Plan {
 /// requests of its session are over before it commits.
 const SLOW_ONE_IN: u64 = 60;
 const SLOW: Duration = Duration::from_secs(20);
+
+/// One put in so many is sent in parts; in races, where others wait for it.
+const PARTS_ONE_IN: (u64, u64) = (6, 12);
 
 struct LoadInner {
     sim: Sim,
@@ -118,7 +122,7 @@ impl Load {
         Target { bucket: self.0.bucket, key }
     }
 
-    fn violated(&self, what: String) {
+    pub(crate) fn violated(&self, what: String) {
         self.0.violation.borrow_mut().get_or_insert(what);
     }
 
@@ -222,6 +226,11 @@ impl Load {
             return service.delete(self.target(key), conditions).await.map(drop);
         };
         let body = bytes(value, size_of(value, self.0.plan.races));
+        let odds = if self.0.plan.races { PARTS_ONE_IN.1 } else { PARTS_ONE_IN.0 };
+        if Rng::new(value ^ 0x9a47).one_in(odds) {
+            let sent = InParts { load: self, service, target: self.target(key), value };
+            return sent.put(&body, etag(value), conditions, slow).await;
+        }
         let mut upload = service.put(self.target(key)).await?;
         for part in body.chunks(300_000) {
             upload.write(part).await?;
@@ -398,6 +407,23 @@ impl Load {
         Ok((objects, size))
     }
 
+    /// An error when uploads are under way, without faults and clients, once they were aborted by age.
+    pub async fn check_no_uploads(&self, service: &Service) -> Result<(), String> {
+        let ask = UploadsRequest {
+            bucket: self.0.bucket,
+            prefix: String::new(),
+            delimiter: String::new(),
+            after: String::new(),
+            after_upload: None,
+            limit: 10,
+        };
+        let page = service.uploads(ask).await.map_err(|error| error.to_string())?;
+        match page.entries.is_empty() {
+            true => Ok(()),
+            false => Err(format!("uploads are under way: {page:?}")),
+        }
+    }
+
     /// The names of the files that objects have for themselves, and of the logs that they are in,
     /// without faults and clients, in order.
     pub async fn files(&self, service: &Service) -> Result<(Vec<String>, Vec<String>), String> {
@@ -407,6 +433,9 @@ impl Load {
                 Ok(info) => match info.object.data {
                     ObjectData::File(file) => files.push(file.as_str().to_owned()),
                     ObjectData::Logged { file, .. } => logs.push(file.as_str().to_owned()),
+                    ObjectData::Parts(map) => {
+                        files.extend(part_files(service, &self.target(key), &map).await?);
+                    }
                     ObjectData::Inline(_) | ObjectData::Piece(_) => {}
                 },
                 Err(Error::NoSuchKey) => {}
@@ -415,6 +444,34 @@ impl Load {
         }
         files.sort();
         Ok((files, logs))
+    }
+}
+
+/// The names of the files of an object's parts.
+async fn part_files(
+    service: &Service,
+    target: &Target,
+    map: &PartMap,
+) -> Result<Vec<String>, String> {
+    let (mut files, mut after, mut seen) = (Vec::new(), 0, 0);
+    loop {
+        let ask = PartsRequest { target: target.clone(), upload: map.upload, after, limit: 3 };
+        let parts = service.part_bodies(ask).await.map_err(|error| format!("{target}: {error}"))?;
+        let Some((last, _)) = parts.last() else { break };
+        after = last.get();
+        for (number, part) in parts {
+            if !map.has(number.get()) {
+                return Err(format!("{target}: part {number} is there, which the object has not"));
+            }
+            seen += 1;
+            if let ObjectData::File(file) = part.object.data {
+                files.push(file.as_str().to_owned());
+            }
+        }
+    }
+    match seen == map.count() {
+        true => Ok(files),
+        false => Err(format!("{target}: {seen} parts are there of {}", map.count())),
     }
 }
 

@@ -1,3 +1,4 @@
 mod basics;
 mod owners;
 mod support;
+mod uploads;

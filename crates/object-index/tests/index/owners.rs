@@ -171,7 +171,10 @@ async fn settle(world: &Rc<World>, load: &Load) -> Result<(), String> {
     world.sim.sleep(Duration::from_secs(75)).await;
     let files = {
         let (load, service) = (load.clone(), service.clone());
-        async move { load.files(&service).await }
+        async move {
+            load.check_no_uploads(&service).await?;
+            load.files(&service).await
+        }
     };
     let (files, named) = env.spawn(Class::Foreground, "files", files).await.expect("no crash")?;
     let bodies = world.bodies();
@@ -188,7 +191,9 @@ async fn settle(world: &Rc<World>, load: &Load) -> Result<(), String> {
 }
 
 /// What the seeds must reach.
-const MARKS: [&str; 5] = [
+const MARKS: [&str; 7] = [
+    "object: parts are dropped",
+    "object: an upload is aborted by its age",
     "table: log kept for its data",
     "object: moved out of a log",
     "object: replaced while it was moved",
@@ -198,7 +203,7 @@ const MARKS: [&str; 5] = [
 
 #[test]
 fn keys_are_linearizable_and_nothing_is_left_behind() {
-    let seeds = 0..300;
+    let seeds = 0..400;
     let (mut done, mut marks) = (0, Marks::new());
     for seed in seeds {
         let ran = run(seed, Bugs::default());
@@ -237,6 +242,9 @@ fn planted_bugs_are_found() {
         Planted::StaleOwner,
         Planted::CountOnly,
         Planted::BlindMove,
+        Planted::PartAfterEnd,
+        Planted::CompleteTwice,
+        Planted::PartLeak,
     ] {
         let found = (0..1500).find_map(|seed| fails(seed, bug).map(|what| (seed, what)));
         let (seed, what) = found.unwrap_or_else(|| panic!("{bug:?} is not found"));

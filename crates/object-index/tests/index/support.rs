@@ -97,6 +97,8 @@ pub fn config(bugs: Bugs) -> Config {
         log_least: LOG_BYTES,
         cache_bytes: 64 << 10,
         collect_interval: Duration::from_millis(700),
+        upload_age: Duration::from_secs(25),
+        upload_end_age: Duration::from_secs(10),
         bugs,
         ..Config::default()
     }

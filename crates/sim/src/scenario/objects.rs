@@ -33,7 +33,7 @@ const GATEWAYS: usize = 2;
 const CLIENTS: usize = 2;
 const PORT: u16 = 7601;
 /// Operations to be answered in a run, at least.
-const DONE_MIN: u64 = 40;
+const DONE_MIN: u64 = 20;
 /// Behind the last request: sessions run out and are swept, and the trash is emptied.
 const SWEPT: Duration = Duration::from_secs(80);
 
@@ -145,6 +145,8 @@ fn tune(config: &mut Config) {
     config.log_bytes = 64 << 10;
     config.cache_bytes = 64 << 10;
     config.trash_age = Duration::from_secs(3);
+    config.upload_age = Duration::from_secs(20);
+    config.upload_end_age = Duration::from_secs(10);
     config.collect_interval = Duration::from_secs(1);
 }
 

@@ -1,0 +1,171 @@
+//! What is to be done about uploads from a time on (`object-protocols.md` 8.3): those that nobody ends
+//! are aborted, and parts that are of no use any more go.
+
+use object_proto::{Error, ObjectData, Stamp, Target};
+use table::{Purpose, Range as Rows};
+
+use crate::collect::Collector;
+use crate::decisions::{damaged, of_table};
+use crate::keys::{
+    CURRENT, DUE, FILE, due_key, number_key, object_key, parts_prefix, read_due_key, read_part_key,
+    text_key, upload_key,
+};
+use crate::limits::{COLLECT_ROWS, TRASH_AGE_FULL};
+use crate::upload_row::{Due, UploadRow};
+use crate::uploads::part_row;
+
+/// What is due about an upload, and the key of its row.
+struct Entry<'a> {
+    key: &'a [u8],
+    target: Target,
+    begun: Stamp,
+}
+
+impl Collector {
+    /// Does what was to be done long enough ago. What fails is left for the next pass.
+    pub(crate) async fn tend_uploads(&self) -> Result<(), Error> {
+        let range = &self.range;
+        let until = number_key(DUE, self.trashed_before(TRASH_AGE_FULL));
+        let (mut from, mut result) = (vec![DUE], Ok(()));
+        loop {
+            let old = Rows::between(&from, &until);
+            let rows = range.decisions.snapshot().scan(old).take(COLLECT_ROWS).await;
+            let rows = rows.map_err(of_table)?;
+            let Some((last, _)) = rows.last() else { return result };
+            from = [last.as_slice(), &[0]].concat();
+            for (key, value) in &rows {
+                let done = match read_due_key(key).zip(Due::decode(value)) {
+                    Some(((_, target, begun), due)) => {
+                        self.tend(Entry { key, target, begun }, due).await
+                    }
+                    None => Err(damaged("a row of what is due")),
+                };
+                result = result.and(done);
+            }
+        }
+    }
+
+    async fn tend(&self, entry: Entry<'_>, due: Due) -> Result<(), Error> {
+        match due {
+            Due::Abort => self.end_upload(&entry, true).await,
+            Due::Forget => self.end_upload(&entry, false).await,
+            Due::Parts => self.drop_parts(&entry, |_| false).await,
+            Due::OtherParts(map) => self.drop_parts(&entry, |number| map.has(number)).await,
+        }
+    }
+
+    /// Removes the row of an upload that is under way, or of one that is not.
+    async fn end_upload(&self, entry: &Entry<'_>, is_open: bool) -> Result<(), Error> {
+        let (range, Entry { key, target, begun }) = (&self.range, entry);
+        let held = range.decisions.lock(&object_key(CURRENT, target)).await;
+        let upload = upload_key(target, *begun);
+        let row = match range.decisions.read(&upload).await?.value {
+            Some(value) => {
+                let row = UploadRow::decode(&value);
+                Some(row.ok_or_else(|| damaged(&format!("an upload of {target}")))?)
+            }
+            None => None,
+        };
+        let ends = row.is_some_and(|row| row.end.is_none() == is_open);
+        let (_, basis) = range.decisions.submit(|batch, stamp| {
+            batch.set_purpose(Purpose::Recovery);
+            batch.delete(key);
+            if ends {
+                batch.delete(&upload);
+            }
+            if ends && is_open {
+                batch.put(&due_key(stamp.get(), target, *begun), &Due::Parts.encode());
+            }
+        })?;
+        drop(held);
+        range.decisions.settled(basis).await?;
+        if ends && is_open {
+            tracing::info!(%target, "a multipart upload was under way for too long: it is aborted");
+            range.env.mark("object: an upload is aborted by its age");
+        }
+        Ok(())
+    }
+
+    /// Removes the parts of an upload that is over, and their files, but for those that an object keeps.
+    async fn drop_parts(
+        &self,
+        entry: &Entry<'_>,
+        keeps: impl Fn(u16) -> bool,
+    ) -> Result<(), Error> {
+        let (range, Entry { key, target, begun }) = (&self.range, entry);
+        let prefix = parts_prefix(target, *begun);
+        let mut from = prefix.clone();
+        let (is_open, map) = self.stands(target, *begun).await?;
+        loop {
+            let mut rest = Rows::prefix(&prefix);
+            rest.lower = std::ops::Bound::Included(from.clone());
+            let rows = range.decisions.snapshot().scan(rest).take(COLLECT_ROWS).await;
+            let rows = rows.map_err(of_table)?;
+            let (mut dead, more) = (Vec::new(), rows.len() == COLLECT_ROWS);
+            for (key, value) in &rows {
+                let number = read_part_key(key).map(|(_, _, number)| number.get());
+                let number = number.ok_or_else(|| damaged(&format!("a part of {target}")))?;
+                if keeps(number) {
+                    continue;
+                }
+                let named = map.as_ref().is_some_and(|map| map.has(number));
+                if is_open || named {
+                    tracing::error!(%target, number, "a part in the trash is of use: it stays");
+                    continue;
+                }
+                let part = part_row(value, target)?.object;
+                if let ObjectData::File(file) = &part.data {
+                    self.remove(file).await?;
+                }
+                dead.push((key, part.data));
+            }
+            let (_, basis) = range.decisions.submit(|batch, _| {
+                batch.set_purpose(Purpose::Recovery);
+                for (key, data) in &dead {
+                    batch.delete(key);
+                    if let ObjectData::File(file) = data {
+                        batch.delete(&text_key(FILE, file.as_str()));
+                    }
+                }
+                if !more {
+                    batch.delete(key);
+                }
+            })?;
+            range.decisions.settled(basis).await?;
+            match rows.last() {
+                Some((last, _)) if more => from = [last.as_slice(), &[0]].concat(),
+                _ => break,
+            }
+        }
+        range.env.mark("object: parts are dropped");
+        Ok(())
+    }
+
+    /// Whether an upload is under way, and the parts of it that the current object of its key has.
+    async fn stands(
+        &self,
+        target: &Target,
+        begun: Stamp,
+    ) -> Result<(bool, Option<object_proto::PartMap>), Error> {
+        let range = &self.range;
+        let _held = range.decisions.lock(&object_key(CURRENT, target)).await;
+        range.decisions.settled_for_refusal(range.decisions.last()).await?;
+        let upload = range.decisions.durable(&upload_key(target, begun)).await?;
+        let is_open = match upload {
+            Some(value) => {
+                let row = UploadRow::decode(&value);
+                row.ok_or_else(|| damaged(&format!("an upload of {target}")))?.end.is_none()
+            }
+            None => false,
+        };
+        let map = match range.look_at(target).await {
+            Ok(info) => match info.object.data {
+                ObjectData::Parts(map) if map.upload.stamp == begun => Some(map),
+                _ => None,
+            },
+            Err(Error::NoSuchKey) => None,
+            Err(error) => return Err(error),
+        };
+        Ok((is_open, map))
+    }
+}
