@@ -11,6 +11,7 @@ use s3s::path::S3Path;
 use s3s::{S3Error, S3ErrorCode, S3Result};
 use tokio::time::Instant;
 
+use crate::context::RequestContext;
 use crate::errors::{internal, s3_error};
 use crate::keyfile::KeyFile;
 use crate::limits::{KEY_AGE, KEY_ID_MAX, KEYS_MAX};
@@ -126,6 +127,11 @@ impl S3Access for Access {
         let Some(credentials) = cx.credentials() else { return Err(denied()) };
         let known = self.keys.find(&credentials.access_key).await?;
         let user = known.key.user.clone();
+        if cx.s3_op().name() == "CompleteMultipartUpload"
+            && let Some(context) = cx.extensions_mut().get::<Arc<RequestContext>>()
+        {
+            context.take_checksums_for_object();
+        }
         let is_creation = cx.s3_op().name() == "CreateBucket";
         let name = match cx.s3_path() {
             S3Path::Root if cx.s3_op().name() == "ListBuckets" => None,
@@ -139,7 +145,7 @@ impl S3Access for Access {
             let bucket = self.backend.bucket(name).await.map_err(s3_error)?;
             let owner = cx.headers().get("x-amz-expected-bucket-owner");
             let is_other = owner.is_some_and(|owner| owner != bucket.owner.as_str());
-            if is_other || !(user.admin || user.id == bucket.owner) {
+            if is_other || !may_use(&user, &bucket) {
                 return Err(denied());
             }
             cx.extensions_mut().insert(Place(bucket));
@@ -149,6 +155,12 @@ impl S3Access for Access {
     }
 }
 
-fn denied() -> S3Error {
+/// A user may use the buckets that it owns, an administrator all.
+pub fn may_use(user: &User, bucket: &Bucket) -> bool {
+    user.admin || user.id == bucket.owner
+}
+
+/// What is not allowed is denied.
+pub fn denied() -> S3Error {
     S3Error::with_message(S3ErrorCode::AccessDenied, "Access Denied")
 }

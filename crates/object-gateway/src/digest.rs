@@ -269,5 +269,9 @@ impl Digest {
     }
 }
 
+mod joined;
+
+pub use joined::{composite, etag_of_parts, joined};
+
 #[cfg(test)]
 mod tests;

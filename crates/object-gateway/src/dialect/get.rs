@@ -9,7 +9,7 @@ use http::header::{
 };
 use http::header::{CONTENT_RANGE, CONTENT_TYPE, ETAG, EXPIRES, LAST_MODIFIED};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
-use object_proto::{Metadata, ObjectInfo};
+use object_proto::{Metadata, ObjectData, ObjectInfo, PartNumber};
 use s3s::dto::{
     ChecksumMode, ChecksumType, ETag, ETagCondition, GetObjectInput, GetObjectOutput,
     HeadObjectInput, HeadObjectOutput, StreamingBlob, Timestamp, TimestampFormat,
@@ -129,13 +129,17 @@ impl Answer {
     fn decide(ask: &Ask<'_>, info: &ObjectInfo) -> S3Result<Answer> {
         check_conditions(ask, info)?;
         let size = info.object.size;
-        let part = part_of(ask, size)?;
+        let part = part_of(ask, info)?;
         let is_part = part.is_some();
         let range = part.unwrap_or(0..size);
         let mut headers = facts_headers(info)?;
         if is_part {
             let text = format!("bytes {}-{}/{size}", range.start, range.end.saturating_sub(1));
             headers.insert(CONTENT_RANGE, header_value(&text)?);
+        }
+        if let (Some(_), ObjectData::Parts(map)) = (ask.part_number, &info.object.data) {
+            let name = HeaderName::from_static("x-amz-mp-parts-count");
+            headers.insert(name, HeaderValue::from(map.count()));
         }
         let wants_checksum = ask.checksum_mode.is_some_and(|mode| mode.as_str() == "ENABLED");
         if wants_checksum && range == (0..size) {
@@ -157,18 +161,24 @@ impl Answer {
     }
 }
 
-/// The part of the content that is asked for; `None` for all of it.
-fn part_of(ask: &Ask<'_>, size: u64) -> S3Result<Option<Range<u64>>> {
-    match ask.part_number {
-        None => {}
-        Some(1) => return Ok((size > 0).then_some(0..size)),
-        Some(_) => {
-            return Err(coded(
+/// The part of the content that is asked for; `None` for all of it. Without parts, an object is its part
+/// 1.
+fn part_of(ask: &Ask<'_>, info: &ObjectInfo) -> S3Result<Option<Range<u64>>> {
+    let size = info.object.size;
+    if let Some(number) = ask.part_number {
+        let number = u64::try_from(number).ok().and_then(PartNumber::new);
+        let part = match &info.object.data {
+            ObjectData::Parts(map) => number.and_then(|number| map.range(number)),
+            _ => number.filter(|number| number.get() == 1).map(|_| 0..size),
+        };
+        let part = part.ok_or_else(|| {
+            coded(
                 "InvalidPartNumber",
                 StatusCode::RANGE_NOT_SATISFIABLE,
                 "The requested partnumber is not satisfiable",
-            ));
-        }
+            )
+        })?;
+        return Ok(Some(part).filter(|part| !part.is_empty() || size > 0));
     }
     let Some(range) = ask.range else { return Ok(None) };
     let part = range.check(size).ok().filter(|part| !part.is_empty());
@@ -187,31 +197,34 @@ fn part_of(ask: &Ask<'_>, size: u64) -> S3Result<Option<Range<u64>>> {
     })
 }
 
-/// Conditions in their order (RFC 9110, 13.2.2), as S3 holds them: a tag counts more than a time.
-fn check_conditions(ask: &Ask<'_>, info: &ObjectInfo) -> S3Result<()> {
-    let etag = info.object.facts.etag.as_str();
-    let matches = |condition: &ETagCondition| match condition {
+/// Whether a condition on tag or time holds; a tag counts more than a time. With `changed` it wants the
+/// object to be another one than the tag says, or a later one than the time.
+pub fn holds(
+    info: &ObjectInfo,
+    (tag, time): (Option<&ETagCondition>, Option<&Timestamp>),
+    changed: bool,
+) -> bool {
+    let is_it = |condition: &ETagCondition| match condition {
         ETagCondition::Any => true,
-        ETagCondition::ETag(tag) => tag.value() == etag,
+        ETagCondition::ETag(tag) => tag.value() == info.object.facts.etag.as_str(),
     };
     let is_later = |time: &Timestamp| seconds(&modified(info.stamp)) > seconds(time);
-    let holds = match (ask.if_match, ask.if_unmodified_since) {
-        (Some(condition), _) => matches(condition),
-        (None, Some(time)) => !is_later(time),
+    match (tag, time) {
+        (Some(condition), _) => is_it(condition) != changed,
+        (None, Some(time)) => is_later(time) == changed,
         (None, None) => true,
-    };
-    if !holds {
+    }
+}
+
+/// Conditions in their order (RFC 9110, 13.2.2).
+fn check_conditions(ask: &Ask<'_>, info: &ObjectInfo) -> S3Result<()> {
+    if !holds(info, (ask.if_match, ask.if_unmodified_since), false) {
         return Err(S3Error::with_message(
             S3ErrorCode::PreconditionFailed,
             "At least one of the pre-conditions you specified did not hold",
         ));
     }
-    let is_modified = match (ask.if_none_match, ask.if_modified_since) {
-        (Some(condition), _) => !matches(condition),
-        (None, Some(time)) => is_later(time),
-        (None, None) => true,
-    };
-    if is_modified {
+    if holds(info, (ask.if_none_match, ask.if_modified_since), true) {
         return Ok(());
     }
     let mut error = S3Error::new(S3ErrorCode::NotModified);

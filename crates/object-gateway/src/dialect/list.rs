@@ -154,13 +154,16 @@ fn after_of(token: &str) -> S3Result<String> {
 
 /// How names are written.
 #[derive(Clone, Copy)]
-enum Text {
+pub enum Text {
+    /// As they are.
     Plain,
+    /// With escapes, as in URLs.
     Url,
 }
 
 impl Text {
-    fn of(encoding: Option<&EncodingType>) -> S3Result<Text> {
+    /// As `encoding-type` asks for.
+    pub fn of(encoding: Option<&EncodingType>) -> S3Result<Text> {
         match encoding.map(EncodingType::as_str) {
             None | Some("") => Ok(Text::Plain),
             Some(EncodingType::URL) => Ok(Text::Url),
@@ -171,7 +174,8 @@ impl Text {
         }
     }
 
-    fn of_name(self, name: &str) -> String {
+    /// A name.
+    pub fn of_name(self, name: &str) -> String {
         match self {
             Text::Plain => name.to_owned(),
             Text::Url => query::encode(name),
@@ -204,15 +208,20 @@ impl Shown {
     }
 }
 
+/// Type of a checksum as S3 names it.
+pub fn type_of(composite: bool) -> ChecksumType {
+    ChecksumType::from_static(match composite {
+        false => ChecksumType::FULL_OBJECT,
+        true => ChecksumType::COMPOSITE,
+    })
+}
+
 fn object(key: String, info: &ObjectInfo, with_owner: bool) -> Object {
     let facts = &info.object.facts;
     let algorithms = facts.checksums.iter();
     let algorithms: Vec<_> =
         algorithms.map(|checksum| ChecksumAlgorithm::from_static(name_of(checksum.kind))).collect();
-    let kind = facts.checksums.first().map(|checksum| match checksum.parts {
-        0 => ChecksumType::from_static(ChecksumType::FULL_OBJECT),
-        _ => ChecksumType::from_static(ChecksumType::COMPOSITE),
-    });
+    let kind = facts.checksums.first().map(|checksum| type_of(checksum.parts > 0));
     let owner =
         with_owner.then(|| Owner { id: Some(facts.owner.as_str().to_owned()), display_name: None });
     Object {

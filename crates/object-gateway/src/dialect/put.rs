@@ -28,7 +28,8 @@ pub const SYSTEM_HEADERS: [&str; 6] = [
     "expires",
 ];
 /// Headers that ask for what is not there, with S3's name of it.
-const NOT_IMPLEMENTED: [(&str, &str); 7] = [
+const NOT_IMPLEMENTED: [(&str, &str); 8] = [
+    ("x-amz-copy-source-server-side-encryption", "Server-side encryption"),
     ("x-amz-server-side-encryption", "Server-side encryption"),
     ("x-amz-tagging", "Tagging"),
     ("x-amz-object-lock-", "Object lock"),
@@ -46,15 +47,8 @@ pub async fn put_object(
     check_wishes(&request.headers)?;
     let target = target_of(&request, &request.input.key)?;
     let context = context_of(&request)?.clone();
-    let len = context.content_len();
-    let len = len.ok_or_else(|| S3Error::new(S3ErrorCode::MissingContentLength))?;
-    if len > PUT_MAX {
-        return Err(S3Error::with_message(
-            S3ErrorCode::EntityTooLarge,
-            "Your proposed upload exceeds the maximum allowed size",
-        ));
-    }
-    let metadata = metadata_of(&request)?;
+    let len = content_len(&context)?;
+    let metadata = metadata_of(&request.headers, request.input.metadata.as_ref())?;
     let conditions =
         conditions_of(request.input.if_match.as_ref(), request.input.if_none_match.as_ref());
     let mut expected = Expected::of(&request.headers).map_err(refused)?;
@@ -65,9 +59,7 @@ pub async fn put_object(
     let kind = expected.kind().unwrap_or(ChecksumKind::Crc64Nvme);
     let body = request.input.body.take();
     let found = receive(body, len, Digest::new(kind), &mut *upload, &context).await?;
-    let trailers = request.trailing_headers.as_ref().and_then(|trailers| trailers.take());
-    expected.take_trailers(trailers.as_ref()).map_err(refused)?;
-    expected.check(&found).map_err(refused)?;
+    check_received(&request, &mut expected, &found)?;
 
     let facts = ObjectFacts {
         etag: found.etag(),
@@ -79,8 +71,32 @@ pub async fn put_object(
     Ok(S3Response::new(output(&found)))
 }
 
+/// Bytes of the content that the request has; one put has 5 GiB at most.
+pub fn content_len(context: &RequestContext) -> S3Result<u64> {
+    let len = context.content_len();
+    let len = len.ok_or_else(|| S3Error::new(S3ErrorCode::MissingContentLength))?;
+    match len > PUT_MAX {
+        false => Ok(len),
+        true => Err(S3Error::with_message(
+            S3ErrorCode::EntityTooLarge,
+            "Your proposed upload exceeds the maximum allowed size",
+        )),
+    }
+}
+
+/// Compares what was received with what the request says of it, before the body and behind it.
+pub fn check_received<T>(
+    request: &S3Request<T>,
+    expected: &mut Expected,
+    found: &Found,
+) -> S3Result<()> {
+    let trailers = request.trailing_headers.as_ref().and_then(|trailers| trailers.take());
+    expected.take_trailers(trailers.as_ref()).map_err(refused)?;
+    expected.check(found).map_err(refused)
+}
+
 /// Sends the body to the upload, in pieces, and digests it.
-async fn receive(
+pub async fn receive(
     body: Option<StreamingBlob>,
     len: u64,
     mut digest: Digest,
@@ -152,7 +168,9 @@ pub fn check_wishes(headers: &HeaderMap) -> S3Result<()> {
     for (name, value) in headers {
         let name = name.as_str();
         let missing = NOT_IMPLEMENTED.iter().find(|(start, _)| name.starts_with(start));
-        if let Some((_, what)) = missing {
+        // What there is has no tags: a copy of them is one of none.
+        let is_none = name == "x-amz-tagging-directive" && value == "COPY";
+        if let Some((_, what)) = missing.filter(|_| !is_none) {
             return Err(not_implemented(what));
         }
         let is_owners = value == "private" || value == "bucket-owner-full-control";
@@ -173,10 +191,10 @@ pub fn check_wishes(headers: &HeaderMap) -> S3Result<()> {
 }
 
 /// Headers that the object is served with.
-fn metadata_of(request: &S3Request<PutObjectInput>) -> S3Result<Metadata> {
+pub fn metadata_of(headers: &HeaderMap, users: Option<&s3s::dto::Metadata>) -> S3Result<Metadata> {
     let mut all = BTreeMap::new();
     for name in SYSTEM_HEADERS {
-        let values = request.headers.get_all(name).iter();
+        let values = headers.get_all(name).iter();
         let values: Vec<&str> = values.filter_map(|value| value.to_str().ok()).collect();
         let value = match name {
             "content-encoding" => without_aws_chunked(&values),
@@ -187,7 +205,7 @@ fn metadata_of(request: &S3Request<PutObjectInput>) -> S3Result<Metadata> {
         }
     }
     // s3s has decoded what is not ASCII.
-    for (name, value) in request.input.metadata.iter().flatten() {
+    for (name, value) in users.into_iter().flatten() {
         all.insert(format!("{}{name}", Metadata::USER_PREFIX), value.clone());
     }
     Metadata::new(all).map_err(|_| {

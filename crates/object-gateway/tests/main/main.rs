@@ -3,9 +3,11 @@
 mod bodies;
 mod buckets;
 mod client;
+mod copies;
 mod heads;
 mod listing;
 mod model;
+mod multipart;
 mod objects;
 mod signatures;
 mod signer;

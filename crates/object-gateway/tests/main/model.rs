@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use object_gateway::KeyFile;
 use object_proto::{
-    AccessKey, Answer, Backend, Bucket, BucketId, BucketName, Conditions, Content, DataId, Error,
-    Found, ListPage, ListRequest, Listed, NewObject, ObjectData, ObjectFacts, ObjectInfo,
-    ObjectKey, Stamp, Target, Upload, User, UserId,
+    AccessKey, Answer, Backend, Bucket, BucketId, BucketName, Completion, Conditions, Content,
+    DataId, Error, Found, ListPage, ListRequest, Listed, ListedUpload, NewObject, NewUpload,
+    ObjectData, ObjectFacts, ObjectInfo, ObjectKey, Part, PartMap, PartNumber, PartsPage,
+    PartsRequest, Stamp, Target, Upload, UploadEnd, UploadId, UploadInfo, UploadsPage,
+    UploadsRequest, User, UserId,
 };
 
 /// Time of the first commit, seconds since 1970.
@@ -16,8 +18,17 @@ pub const FIRST_COMMIT_S: u64 = 1_700_000_000;
 
 type Objects = BTreeMap<ObjectKey, (ObjectInfo, Arc<Vec<u8>>)>;
 
+/// A multipart upload, and what was sent for it.
+struct InParts {
+    info: UploadInfo,
+    parts: BTreeMap<PartNumber, (Part, Vec<u8>)>,
+}
+
 #[derive(Default)]
 struct Data {
+    uploads: BTreeMap<(Target, UploadId), InParts>,
+    /// Completions that meet a part which was sent again.
+    parts_change: u32,
     keys: BTreeMap<String, AccessKey>,
     buckets: BTreeMap<BucketName, Bucket>,
     objects: BTreeMap<BucketId, Objects>,
@@ -77,6 +88,16 @@ impl Model {
         self.data().read_until = offset;
     }
 
+    /// Lets the next completions meet a part that was sent again since it was listed.
+    pub fn parts_change(&self, completions: u32) {
+        self.data().parts_change = completions;
+    }
+
+    /// Uploads that are under way.
+    pub fn uploads_open(&self) -> usize {
+        self.data().uploads.values().filter(|upload| upload.info.end.is_none()).count()
+    }
+
     /// Lets pages be short.
     pub fn page_max(&self, entries: Option<u32>) {
         self.data().page_max = entries;
@@ -110,22 +131,55 @@ impl Model {
         facts: ObjectFacts,
         conditions: &Conditions,
     ) -> Result<Stamp, Error> {
+        let parts = ObjectData::Inline(Vec::new());
+        self.ask(|data| data.put(target, (content, parts), facts, conditions))
+    }
+
+    fn put_part_now(&self, sending: Sending, facts: ObjectFacts) -> Result<Stamp, Error> {
         self.ask(|data| {
-            data.commits += 1;
-            let stamp = Stamp::new(FIRST_COMMIT_S * 1_000_000 + data.commits);
-            let objects = data.objects.get_mut(&target.bucket).ok_or(Error::NoSuchBucket)?;
-            let current = objects.get(&target.key).map(|(info, _)| &info.object.facts.etag);
-            conditions.check(current)?;
-            let object = NewObject {
-                data_id: DataId::new(u128::from(data.commits)),
-                size: content.len() as u64,
-                facts,
-                data: ObjectData::Inline(Vec::new()),
+            let stamp = data.stamp();
+            let (id, number) = sending.part.expect("it is a part");
+            let upload = data.open_upload(&sending.target, id)?;
+            let part = Part {
+                number,
+                stamp,
+                data_id: DataId::new(u128::from(stamp.get())),
+                size: sending.content.len() as u64,
+                etag: facts.etag,
+                checksums: facts.checksums,
             };
-            let info = ObjectInfo { stamp, object };
-            objects.insert(target.key, (info, Arc::new(content)));
+            upload.parts.insert(number, (part, sending.content));
             Ok(stamp)
         })
+    }
+}
+
+impl Data {
+    fn stamp(&mut self) -> Stamp {
+        self.commits += 1;
+        Stamp::new(FIRST_COMMIT_S * 1_000_000 + self.commits)
+    }
+
+    fn put(
+        &mut self,
+        target: Target,
+        (content, data): (Vec<u8>, ObjectData),
+        facts: ObjectFacts,
+        conditions: &Conditions,
+    ) -> Result<Stamp, Error> {
+        let stamp = self.stamp();
+        let objects = self.objects.get_mut(&target.bucket).ok_or(Error::NoSuchBucket)?;
+        let current = objects.get(&target.key).map(|(info, _)| &info.object.facts.etag);
+        conditions.check(current)?;
+        let data_id = DataId::new(u128::from(self.commits));
+        let object = NewObject { data_id, size: content.len() as u64, facts, data };
+        objects.insert(target.key, (ObjectInfo { stamp, object }, Arc::new(content)));
+        Ok(stamp)
+    }
+
+    fn open_upload(&mut self, target: &Target, id: UploadId) -> Result<&mut InParts, Error> {
+        let upload = self.uploads.get_mut(&(target.clone(), id));
+        upload.filter(|upload| upload.info.end.is_none()).ok_or(Error::NoSuchUpload)
     }
 }
 
@@ -178,8 +232,127 @@ impl Backend for Model {
 
     fn put(&self, target: Target, _len: Option<u64>) -> Answer<'_, Box<dyn Upload>> {
         self.uploads_begun.fetch_add(1, Ordering::Relaxed);
-        let sending = Sending { model: self.clone(), target, content: Vec::new() };
+        let sending = Sending { model: self.clone(), target, part: None, content: Vec::new() };
         answer(self.ask(|_| Ok(Box::new(sending) as Box<dyn Upload>)))
+    }
+
+    fn begin_upload(&self, target: Target, upload: NewUpload) -> Answer<'_, UploadId> {
+        answer(self.ask(|data| {
+            let id = UploadId { stamp: data.stamp(), nonce: upload.nonce };
+            let info = UploadInfo { id, upload, end: None };
+            data.uploads.insert((target, id), InParts { info, parts: BTreeMap::new() });
+            Ok(id)
+        }))
+    }
+
+    fn upload(&self, target: Target, upload: UploadId) -> Answer<'_, UploadInfo> {
+        answer(self.ask(|data| {
+            let upload = data.uploads.get(&(target, upload)).ok_or(Error::NoSuchUpload)?;
+            Ok(upload.info.clone())
+        }))
+    }
+
+    fn put_part(
+        &self,
+        target: Target,
+        upload: UploadId,
+        number: PartNumber,
+        _len: Option<u64>,
+    ) -> Answer<'_, Box<dyn Upload>> {
+        let part = Some((upload, number));
+        let sending = Sending { model: self.clone(), target, part, content: Vec::new() };
+        answer(self.ask(|_| Ok(Box::new(sending) as Box<dyn Upload>)))
+    }
+
+    fn parts(&self, ask: PartsRequest) -> Answer<'_, PartsPage> {
+        answer(self.ask(|data| {
+            let limit = data.page_max.map_or(ask.limit, |max| max.min(ask.limit)) as usize;
+            let upload = data.open_upload(&ask.target, ask.upload)?;
+            let parts = upload.parts.values().map(|(part, _)| part);
+            let mut parts: Vec<_> =
+                parts.filter(|part| part.number.get() > ask.after).cloned().collect();
+            let more = parts.len() > limit;
+            parts.truncate(limit);
+            Ok(PartsPage { parts, more })
+        }))
+    }
+
+    fn complete_upload(
+        &self,
+        target: Target,
+        completion: Completion,
+        conditions: Conditions,
+    ) -> Answer<'_, Stamp> {
+        answer(self.ask(|data| {
+            let number = completion.parts[0].0.get();
+            if data.parts_change > 0 {
+                data.parts_change -= 1;
+                return Err(Error::NoSuchPart { number });
+            }
+            let upload = data.open_upload(&target, completion.upload)?;
+            let (mut content, mut sizes) = (Vec::new(), Vec::new());
+            for (number, data_id) in &completion.parts {
+                let part = upload.parts.get(number).filter(|part| part.0.data_id == *data_id);
+                let part = part.ok_or(Error::NoSuchPart { number: number.get() })?;
+                sizes.push((*number, part.0.size));
+                content.extend_from_slice(&part.1);
+            }
+            let NewUpload { metadata, owner, .. } = upload.info.upload.clone();
+            let Completion { etag, checksums, .. } = completion;
+            let facts =
+                ObjectFacts { etag: etag.clone(), checksums: checksums.clone(), metadata, owner };
+            let map = ObjectData::Parts(PartMap::of(completion.upload, sizes));
+            let stamp = data.put(target.clone(), (content, map), facts, &conditions)?;
+            let upload = data.open_upload(&target, completion.upload)?;
+            upload.info.end = Some(UploadEnd { stamp, etag, checksums });
+            Ok(stamp)
+        }))
+    }
+
+    fn abort_upload(&self, target: Target, upload: UploadId) -> Answer<'_, ()> {
+        answer(self.ask(|data| {
+            data.open_upload(&target, upload)?;
+            data.uploads.remove(&(target, upload));
+            Ok(())
+        }))
+    }
+
+    fn uploads(&self, ask: UploadsRequest) -> Answer<'_, UploadsPage> {
+        answer(self.ask(|data| {
+            let open = data.uploads.iter().filter(|((target, _), upload)| {
+                target.bucket == ask.bucket && upload.info.end.is_none()
+            });
+            let mut entries: Vec<ListedUpload> = Vec::new();
+            for ((target, id), upload) in open {
+                let key = target.key.as_str();
+                let Some(rest) = key.strip_prefix(&ask.prefix) else { continue };
+                let at = Some(&ask.delimiter).filter(|delimiter| !delimiter.is_empty());
+                let at =
+                    at.and_then(|delimiter| Some(rest.find(delimiter.as_str())? + delimiter.len()));
+                let behind = match ask.after_upload {
+                    Some(after) => (key, *id) > (&ask.after, after),
+                    None => key > ask.after.as_str(),
+                };
+                let prefix = at.map(|at| format!("{}{}", ask.prefix, &rest[..at]));
+                match prefix {
+                    Some(prefix) if prefix > ask.after => {
+                        let entry = ListedUpload::Prefix(prefix);
+                        if entries.last() != Some(&entry) {
+                            entries.push(entry);
+                        }
+                    }
+                    None if behind => {
+                        let info = Box::new(upload.info.clone());
+                        entries.push(ListedUpload::Upload { key: target.key.clone(), info });
+                    }
+                    _ => {}
+                }
+            }
+            let limit = ask.limit as usize;
+            let more = entries.len() > limit;
+            entries.truncate(limit);
+            Ok(UploadsPage { entries, more })
+        }))
     }
 
     fn head(&self, target: Target) -> Answer<'_, ObjectInfo> {
@@ -243,6 +416,7 @@ fn page(objects: &Objects, ask: &ListRequest, limit: usize) -> ListPage {
 struct Sending {
     model: Model,
     target: Target,
+    part: Option<(UploadId, PartNumber)>,
     content: Vec<u8>,
 }
 
@@ -257,7 +431,11 @@ impl Upload for Sending {
         facts: ObjectFacts,
         conditions: Conditions,
     ) -> Answer<'static, Stamp> {
-        answer(self.model.put_now(self.target, self.content, facts, &conditions))
+        let model = self.model.clone();
+        answer(match self.part {
+            Some(_) => model.put_part_now(*self, facts),
+            None => model.put_now(self.target, self.content, facts, &conditions),
+        })
     }
 }
 

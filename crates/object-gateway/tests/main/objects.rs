@@ -295,7 +295,6 @@ fn subresources_that_are_not_known_change_nothing() {
         ("PUT", "/bucket", "abac"),
         ("PUT", "/bucket/k", "tagging"),
         ("PUT", "/bucket/k", "acl"),
-        ("POST", "/bucket/k", "uploads"),
         ("PUT", "/bucket", "versioning"),
     ] {
         let reply = bed.ask(method, path).query(name, "").body(b"<x/>").send();
