@@ -172,9 +172,42 @@ class Aws(Case):
         self.assertIn(b"404", output)
         self.assertFalse((self.folder / "none").exists())
 
-    def test_file_in_parts_is_refused_as_not_implemented(self):
-        # Until multipart uploads are built: this becomes a test of them then.
-        self.plant({"large": body_of(9 << 20)}, ".")
-        output = self.run_aws("s3", "cp", "large", f"{self.url}/large", code=1)
-        self.assertIn(b"NotImplemented", output)
-        self.assertEqual([], self.keys(self.bucket))
+    def test_file_in_parts_is_copied_up_and_down_and_within(self):
+        body = body_of((20 << 20) + 7)
+        self.plant({"large": body}, ".")
+        self.run_aws("s3", "cp", "large", f"{self.url}/large", "--metadata", "a=b")
+        head = self.s3.head_object(Bucket=self.bucket, Key="large")
+        self.assertEqual({"a": "b"}, head["Metadata"])
+        self.assertIn("-3", head["ETag"])
+        self.run_aws("s3", "cp", f"{self.url}/large", f"{self.url}/copies/of it")
+        self.run_aws("s3", "mv", f"{self.url}/large", f"{self.url}/moved")
+        self.assertEqual(["copies/of it", "moved"], self.keys(self.bucket))
+        for key in ["copies/of it", "moved"]:
+            self.run_aws("s3", "cp", f"{self.url}/{key}", "back")
+            self.assertTrue((self.folder / "back").read_bytes() == body, key)
+        piped = self.run_aws("s3", "cp", f"{self.url}/moved", "-")
+        self.assertTrue(piped == body, "the bytes differ")
+        self.run_aws("s3", "cp", "-", f"{self.url}/piped", input=body)
+        self.assertTrue(self.body(self.bucket, "piped") == body, "the bytes differ")
+
+    def test_tree_is_synced_within(self):
+        self.plant(TREE, "tree")
+        self.run_aws("s3", "sync", "tree", f"{self.url}/a")
+        self.run_aws("s3", "sync", f"{self.url}/a", f"{self.url}/b")
+        for name, body in TREE.items():
+            self.assertTrue(self.body(self.bucket, f"b/{name}") == body, name)
+
+    def test_uploads_are_shown_and_aborted(self):
+        of_k = ["--bucket", self.bucket, "--key", "k"]
+        begun = self.run_aws("s3api", "create-multipart-upload", *of_k)
+        upload = json.loads(begun)["UploadId"]
+        of_k += ["--upload-id", upload]
+        self.plant({"part": b"x"}, ".")
+        self.run_aws("s3api", "upload-part", *of_k, "--part-number", 1, "--body", "part")
+        shown = json.loads(self.run_aws("s3api", "list-parts", *of_k))
+        self.assertEqual([1], [part["Size"] for part in shown["Parts"]])
+        shown = self.run_aws("s3api", "list-multipart-uploads", "--bucket", self.bucket)
+        self.assertEqual([upload], [one["UploadId"] for one in json.loads(shown)["Uploads"]])
+        self.run_aws("s3api", "abort-multipart-upload", *of_k)
+        shown = self.run_aws("s3api", "list-multipart-uploads", "--bucket", self.bucket)
+        self.assertNotIn(b"UploadId\"", shown)

@@ -974,28 +974,6 @@ class VirtualHosts(Case):
 class NotYet(Case):
     """What is refused until it is built. Each of these becomes a test of what it does then."""
 
-    def test_multipart_upload_is_refused_as_not_implemented(self):
-        bucket = self.new_bucket()
-        self.refused(
-            "NotImplemented", 501, self.s3.create_multipart_upload, Bucket=bucket, Key="k"
-        )
-        self.refused("NotImplemented", 501, self.s3.list_multipart_uploads, Bucket=bucket)
-        # The threshold of transfers is 8 MiB by default.
-        self.refused(
-            "NotImplemented", 501, self.s3.upload_fileobj,
-            Fileobj=io.BytesIO(body_of(9 << 20)), Bucket=bucket, Key="k",
-        )  # fmt: skip
-        self.assertEqual([], self.keys(bucket))
-
-    def test_copy_is_refused_as_not_implemented(self):
-        bucket = self.new_bucket()
-        self.s3.put_object(Bucket=bucket, Key="k", Body=b"x")
-        self.refused(
-            "NotImplemented", 501, self.s3.copy_object, Bucket=bucket, Key="c",
-            CopySource={"Bucket": bucket, "Key": "k"},
-        )  # fmt: skip
-        self.assertEqual(["k"], self.keys(bucket))
-
     def test_settings_of_buckets_are_refused_as_not_implemented(self):
         bucket = self.new_bucket()
         versioning = {"Status": "Enabled"}

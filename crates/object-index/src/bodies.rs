@@ -210,3 +210,25 @@ impl BodyReader {
         Error::Damaged { what: format!("{}, body of {}: {what}", self.file, self.body.target) }
     }
 }
+
+/// Bytes of a content that has no parts.
+pub(crate) enum Whole {
+    /// Here.
+    Here(Vec<u8>),
+    /// In a file.
+    File(BodyReader),
+}
+
+impl Whole {
+    /// Bytes of the content: `len` of them, fewer only at its end.
+    pub(crate) async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
+        match self {
+            Whole::Here(bytes) => {
+                let start = bytes.len().min(offset as usize);
+                let end = bytes.len().min(start.saturating_add(len));
+                Ok(bytes[start..end].to_vec())
+            }
+            Whole::File(reader) => reader.read(offset, len).await,
+        }
+    }
+}

@@ -187,7 +187,7 @@ impl Decisions {
             });
         }
         let outcome = self.table.submit_placed(&batch).map_err(|error| {
-            // It may have ended by itself, for a manifest or log that failed when nobody wrote.
+            // It may have ended by itself, for a manifest or log that failed while it had no writes.
             if matches!(error, table::Error::Fenced { .. } | table::Error::Stopped { .. }) {
                 self.end(error.to_string());
             }

@@ -1,4 +1,4 @@
-//! What is to be done about uploads from a time on (`object-protocols.md` 8.3): those that nobody ends
+//! What is to be done about uploads from a time on (`object-protocols.md` 8.3): those that no client ends
 //! are aborted, and parts that are of no use any more go.
 
 use object_proto::{Error, ObjectData, Stamp, Target};

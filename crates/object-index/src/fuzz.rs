@@ -10,12 +10,13 @@ use crate::keys::{
     read_reply_key, read_text_key, read_trash_key, read_upload_key, reply_key, trash_key,
     upload_key,
 };
+use crate::map::{decode_map, map_apart};
 use crate::piece::Body;
 use crate::row::{
     BucketRow, FileRow, InLog, KeyRow, LogRow, ObjectRow, Usage, decode_metadata, decode_session,
     decode_stamp, decode_user, encode_metadata, encode_session, encode_stamp,
 };
-use crate::upload_row::{Due, UploadRow, decode_map, map_apart};
+use crate::upload_row::{Due, UploadRow};
 
 /// A key of a range's table.
 pub fn fuzz_object_key(bytes: &[u8]) {

@@ -14,6 +14,7 @@ mod catalog;
 mod collect;
 mod decisions;
 mod dues;
+mod fields;
 pub mod fuzz;
 mod ground;
 mod key_locks;
@@ -23,6 +24,7 @@ mod list;
 #[cfg(test)]
 mod list_tests;
 mod logs;
+mod map;
 mod once;
 mod owner;
 mod parts;

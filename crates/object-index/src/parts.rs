@@ -6,35 +6,51 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use futures_util::future::try_join_all;
-use object_proto::{Error, NewObject, PartMap, PartNumber, PartsRequest, Target};
+use futures_util::future::{LocalBoxFuture, try_join_all};
+use object_proto::{Error, NewObject, ObjectInfo, PartMap, PartNumber, PartsRequest, Target};
 use runtime::sync::Mutex;
 
+use crate::bodies::Whole;
 use crate::limits::{OPENED_PARTS_MAX, PART_BODIES_MAX};
-use crate::service::{Bytes, Service};
+
+/// Parts with the places of their bytes, in order of numbers.
+pub(crate) type Bodies = Vec<(PartNumber, ObjectInfo)>;
+
+/// Where parts are found.
+pub(crate) trait PartBodies {
+    /// Asks where the bytes of parts are.
+    fn ask(&self, ask: PartsRequest) -> LocalBoxFuture<'_, Result<Bodies, Error>>;
+
+    /// Opens a part's bytes.
+    fn open<'a>(
+        &'a self,
+        target: &'a Target,
+        part: &'a NewObject,
+    ) -> LocalBoxFuture<'a, Result<Whole, Error>>;
+}
 
 /// Content in parts: which they are is known, where their bytes are is asked for as they are read.
 pub(crate) struct PartsReader {
-    service: Service,
+    source: Rc<dyn PartBodies>,
     target: Target,
     map: PartMap,
     size: u64,
     /// Parts whose bodies are known.
     known: RefCell<BTreeMap<u16, NewObject>>,
     /// Opened parts, newest last.
-    opened: RefCell<Vec<(u16, Rc<Bytes>)>>,
+    opened: RefCell<Vec<(u16, Rc<Whole>)>>,
     asking: Mutex<()>,
 }
 
 impl PartsReader {
     /// Content of an object; [`Error::NoSuchKey`] when its first part is gone.
     pub(crate) async fn new(
-        service: &Service,
+        source: Rc<dyn PartBodies>,
         target: &Target,
         map: &PartMap,
     ) -> Result<PartsReader, Error> {
         let reader = PartsReader {
-            service: service.clone(),
+            source,
             target: target.clone(),
             map: map.clone(),
             size: map.size(),
@@ -79,8 +95,8 @@ impl PartsReader {
     }
 
     /// A part, opened.
-    async fn part(&self, number: PartNumber) -> Result<Rc<Bytes>, Error> {
-        let of = |parts: &[(u16, Rc<Bytes>)]| parts.iter().position(|it| it.0 == number.get());
+    async fn part(&self, number: PartNumber) -> Result<Rc<Whole>, Error> {
+        let of = |parts: &[(u16, Rc<Whole>)]| parts.iter().position(|it| it.0 == number.get());
         {
             let opened = &mut *self.opened.borrow_mut();
             if let Some(at) = of(opened) {
@@ -90,7 +106,7 @@ impl PartsReader {
             }
         }
         let body = self.body(number).await?;
-        let part = Rc::new(self.service.bytes(&self.target, &body).await?);
+        let part = Rc::new(self.source.open(&self.target, &body).await?);
         let opened = &mut *self.opened.borrow_mut();
         if of(opened).is_none() {
             if opened.len() >= OPENED_PARTS_MAX {
@@ -117,7 +133,7 @@ impl PartsReader {
             after: number.get() - 1,
             limit: PART_BODIES_MAX,
         };
-        let bodies = self.service.part_bodies(ask).await?;
+        let bodies = self.source.ask(ask).await?;
         let all = &mut *self.known.borrow_mut();
         if all.len() > 4 * PART_BODIES_MAX as usize {
             all.clear();

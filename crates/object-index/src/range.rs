@@ -20,6 +20,7 @@ use crate::keys::{
     read_number_key, read_reply_key, reply_key, text_key, trash_key,
 };
 use crate::list;
+use crate::map::{decode_map, map_apart};
 use crate::once::{Came, Once};
 use crate::piece::Body;
 use crate::planted::{Bugs, Planted};
@@ -27,7 +28,7 @@ use crate::row::{
     FileRow, InLog, LogRow, ObjectRow, Usage, decode_metadata, decode_stamp, encode_stamp,
 };
 use crate::sessions::Sessions;
-use crate::upload_row::{Due, decode_map, map_apart};
+use crate::upload_row::Due;
 
 /// A range of keys that this process owns.
 pub(crate) struct Range {

@@ -13,11 +13,12 @@ use object_proto::{
 use proptest::prelude::*;
 use table::Place;
 
+use crate::map::{decode_map, map_apart};
 use crate::row::{
     BucketRow, FileRow, InLog, KeyRow, LogRow, ObjectRow, Usage, decode_metadata, decode_session,
     decode_stamp, decode_user, encode_session, encode_stamp, encode_user,
 };
-use crate::upload_row::{Due, UploadRow, decode_map, map_apart};
+use crate::upload_row::{Due, UploadRow};
 
 pub(crate) fn info(size: usize, value: usize, inline: bool) -> ObjectInfo {
     let headers = BTreeMap::from([("content-type".to_owned(), "v".repeat(value))]);
@@ -206,7 +207,7 @@ proptest! {
     #[test]
     fn any_bytes_are_read_or_refused(mut value: Vec<u8>, versioned: bool) {
         if versioned && !value.is_empty() {
-            value[0] = crate::row::VERSION;
+            value[0] = crate::fields::VERSION;
         }
         ObjectRow::decode(&value);
         FileRow::decode(&value);

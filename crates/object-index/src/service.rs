@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
 
+use futures_util::future::LocalBoxFuture;
 use object_proto::limits::{INLINE_MAX, SMALL_MAX};
 use object_proto::{
     AccessKey, Bucket, BucketName, CatalogReply, CatalogRequest, Change, ChangeReply, Completion,
@@ -16,11 +17,11 @@ use object_proto::{
 use runtime::{Class, Env};
 use table::{Source, Store};
 
-use crate::bodies::{self, BodyReader, BodyWriter};
+use crate::bodies::{self, BodyReader, BodyWriter, Whole};
 use crate::ground::{Files, Owners};
 use crate::keys::file_name;
 use crate::limits::{ATTEMPT, CHANGE_BUDGET, OPENED_LOGS_MAX, PAUSE, READ_MAX};
-use crate::parts::PartsReader;
+use crate::parts::{Bodies, PartBodies, PartsReader};
 use crate::paths::RANGE_DIR;
 use crate::piece::Body;
 use crate::planted::Bugs;
@@ -412,32 +413,32 @@ impl Service {
     pub async fn content(&self, target: &Target, info: &ObjectInfo) -> Result<BodyContent, Error> {
         let source = match &info.object.data {
             ObjectData::Parts(map) => {
-                Bytes::Parts(Box::new(PartsReader::new(self, target, map).await?))
+                Bytes::Parts(PartsReader::new(Rc::new(self.clone()), target, map).await?)
             }
-            _ => self.bytes(target, &info.object).await?,
+            _ => Bytes::Whole(self.whole(target, &info.object).await?),
         };
         Ok(BodyContent { source })
     }
 
     /// The bytes of an object without parts, or of a part.
-    pub(crate) async fn bytes(&self, target: &Target, object: &NewObject) -> Result<Bytes, Error> {
+    async fn whole(&self, target: &Target, object: &NewObject) -> Result<Whole, Error> {
         Ok(match &object.data {
-            ObjectData::Inline(bytes) => Bytes::Here(bytes.clone()),
+            ObjectData::Inline(bytes) => Whole::Here(bytes.clone()),
             ObjectData::Piece(piece) => {
                 let body = Body { data_id: object.data_id, target: target.clone() };
                 if !body.is_whole(piece) {
                     let what = format!("the owner's data of {target}");
                     return Err(Error::Damaged { what });
                 }
-                Bytes::Here(piece[body.head_len()..].to_vec())
+                Whole::Here(piece[body.head_len()..].to_vec())
             }
             ObjectData::Logged { file, offset } => {
                 let source = self.log(file).await?;
-                Bytes::File(self.reader((file, *offset), target, object, source))
+                Whole::File(self.reader((file, *offset), target, object, source))
             }
             ObjectData::File(file) => {
                 let source = bodies::open(&*self.store().await?, file).await?;
-                Bytes::File(self.reader((file, 0), target, object, source))
+                Whole::File(self.reader((file, 0), target, object, source))
             }
             ObjectData::Parts(_) => {
                 return Err(Error::Damaged { what: format!("a part of {target} has parts") });
@@ -505,6 +506,20 @@ impl Service {
                 let _ = store.remove(file.as_str()).await; // See above.
             }
         }
+    }
+}
+
+impl PartBodies for Service {
+    fn ask(&self, ask: PartsRequest) -> LocalBoxFuture<'_, Result<Bodies, Error>> {
+        Box::pin(self.part_bodies(ask))
+    }
+
+    fn open<'a>(
+        &'a self,
+        target: &'a Target,
+        part: &'a NewObject,
+    ) -> LocalBoxFuture<'a, Result<Whole, Error>> {
+        Box::pin(self.whole(target, part))
     }
 }
 
@@ -631,26 +646,9 @@ impl fmt::Debug for BodyUpload {
     }
 }
 
-/// Where bytes of a content are.
-pub(crate) enum Bytes {
-    Here(Vec<u8>),
-    File(BodyReader),
-    Parts(Box<PartsReader>),
-}
-
-impl Bytes {
-    /// Bytes of the content: `len` of them, fewer only at its end.
-    pub(crate) async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
-        match self {
-            Bytes::Here(bytes) => {
-                let start = bytes.len().min(offset as usize);
-                let end = bytes.len().min(start.saturating_add(len));
-                Ok(bytes[start..end].to_vec())
-            }
-            Bytes::File(reader) => reader.read(offset, len).await,
-            Bytes::Parts(reader) => Box::pin(reader.read(offset, len)).await,
-        }
-    }
+enum Bytes {
+    Whole(Whole),
+    Parts(PartsReader),
 }
 
 /// Content of an object.
@@ -665,7 +663,11 @@ impl BodyContent {
     ///
     /// [`Error::NoSuchKey`] when the object was deleted or replaced long ago, and its bytes are gone.
     pub async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
-        self.source.read(offset, len.min(READ_MAX)).await
+        let len = len.min(READ_MAX);
+        match &self.source {
+            Bytes::Whole(bytes) => bytes.read(offset, len).await,
+            Bytes::Parts(parts) => parts.read(offset, len).await,
+        }
     }
 }
 

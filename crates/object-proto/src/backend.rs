@@ -9,9 +9,9 @@ use crate::ids::{Stamp, UserId};
 use crate::message::{ListPage, ListRequest};
 use crate::names::BucketName;
 use crate::object::{AccessKey, Bucket, ObjectFacts, ObjectInfo, Target};
+use crate::parts::{PartNumber, UploadId};
 use crate::upload::{
-    Completion, NewUpload, PartNumber, PartsPage, PartsRequest, UploadId, UploadInfo, UploadsPage,
-    UploadsRequest,
+    Completion, NewUpload, PartsPage, PartsRequest, UploadInfo, UploadsPage, UploadsRequest,
 };
 
 /// An answer of the service, awaited on any thread.

@@ -22,7 +22,7 @@ pub enum Error {
     NoSuchKey,
     /// There is no such upload of that key: it was completed, aborted, or never begun.
     NoSuchUpload,
-    /// An upload has no such part, or another body was sent as that part meanwhile.
+    /// An upload has no such part, or another body was sent as that part since.
     NoSuchPart {
         /// Its number.
         number: u16,

@@ -15,6 +15,7 @@ pub mod limits;
 mod message;
 mod names;
 mod object;
+mod parts;
 mod upload;
 
 pub use backend::{Answer, Backend, Content, Found, Upload};
@@ -30,7 +31,8 @@ pub use object::{
     AccessKey, Bucket, Checksum, ChecksumKind, Etag, FileName, FlawedMetadata, Metadata, NewObject,
     ObjectData, ObjectFacts, ObjectInfo, Target, User,
 };
+pub use parts::{PartMap, PartNumber, PartRun, UploadId};
 pub use upload::{
-    ChecksumPlan, Completion, ListedUpload, NewUpload, Part, PartMap, PartNumber, PartRun,
-    PartsPage, PartsRequest, UploadEnd, UploadId, UploadInfo, UploadsPage, UploadsRequest,
+    ChecksumPlan, Completion, ListedUpload, NewUpload, Part, PartsPage, PartsRequest, UploadEnd,
+    UploadInfo, UploadsPage, UploadsRequest,
 };

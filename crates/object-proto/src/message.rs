@@ -4,9 +4,9 @@ use crate::condition::Conditions;
 use crate::ids::{BucketId, SessionId, UserId};
 use crate::names::{BucketName, ObjectKey};
 use crate::object::{AccessKey, Bucket, FileName, NewObject, ObjectInfo, Target, User};
+use crate::parts::{PartNumber, UploadId};
 use crate::upload::{
-    Completion, NewUpload, PartNumber, PartsPage, PartsRequest, UploadId, UploadInfo, UploadsPage,
-    UploadsRequest,
+    Completion, NewUpload, PartsPage, PartsRequest, UploadInfo, UploadsPage, UploadsRequest,
 };
 
 /// What makes a change happen once, and in time (`object-protocols.md` 6.3).

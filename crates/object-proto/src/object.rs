@@ -6,7 +6,7 @@ use std::fmt;
 use crate::ids::{BucketId, DataId, Stamp, UserId};
 use crate::limits::{METADATA_MAX, USER_METADATA_MAX};
 use crate::names::{BucketName, ObjectKey};
-use crate::upload::PartMap;
+use crate::parts::PartMap;
 
 /// A bucket.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -122,7 +122,7 @@ impl Load {
         Target { bucket: self.0.bucket, key }
     }
 
-    pub(crate) fn violated(&self, what: String) {
+    fn violated(&self, what: String) {
         self.0.violation.borrow_mut().get_or_insert(what);
     }
 
@@ -228,7 +228,8 @@ impl Load {
         let body = bytes(value, size_of(value, self.0.plan.races));
         let odds = if self.0.plan.races { PARTS_ONE_IN.1 } else { PARTS_ONE_IN.0 };
         if Rng::new(value ^ 0x9a47).one_in(odds) {
-            let sent = InParts { load: self, service, target: self.target(key), value };
+            let violated = |what| self.violated(what);
+            let sent = InParts { violated: &violated, service, target: self.target(key), value };
             return sent.put(&body, etag(value), conditions, slow).await;
         }
         let mut upload = service.put(self.target(key)).await?;

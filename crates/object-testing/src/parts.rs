@@ -10,11 +10,10 @@ use object_proto::{
 };
 use runtime::{Class, Duration, Rng};
 
-use crate::load::Load;
-
 /// An object that a client sends in parts.
 pub(crate) struct InParts<'a> {
-    pub(crate) load: &'a Load,
+    /// Takes note of a rule that is seen broken.
+    pub(crate) violated: &'a dyn Fn(String),
     pub(crate) service: &'a Service,
     pub(crate) target: Target,
     /// Its number: what is done follows from it.
@@ -202,6 +201,6 @@ impl InParts<'_> {
     }
 
     fn violated(&self, what: String) {
-        self.load.violated(format!("upload of {}, object {}: {what}", self.target, self.value));
+        (self.violated)(format!("upload of {}, object {}: {what}", self.target, self.value));
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use http::StatusCode;
 use object_proto::limits::PUT_MAX;
 use object_proto::{
-    Bucket, BucketName, ChecksumKind, Conditions, Found as Source, Metadata, ObjectFacts,
+    Bucket, BucketName, Checksum, ChecksumKind, Conditions, Found as Source, Metadata, ObjectFacts,
     ObjectKey, Target, Upload, User,
 };
 use s3s::dto::{
@@ -24,7 +24,6 @@ use crate::auth::{denied, may_use};
 use crate::digest::{Digest, Found, text_of};
 use crate::errors::{coded, internal, s3_error};
 use crate::limits::GET_PIECE;
-use object_proto::Checksum;
 
 /// What a copy asks of its source.
 struct Asked<'a> {
@@ -57,7 +56,7 @@ impl Asked<'_> {
             return Err(not_implemented("An access point"));
         };
         check_version(version_id.as_deref())?;
-        let name = BucketName::new(&**bucket);
+        let name = BucketName::new(bucket);
         let name = name.map_err(|_| S3Error::new(S3ErrorCode::InvalidBucketName))?;
         let bucket: Bucket = state.backend.bucket(name).await.map_err(s3_error)?;
         let is_other = self.owner.is_some_and(|owner| owner != bucket.owner.as_str());
@@ -164,13 +163,14 @@ pub async fn copy_object(
     };
     let stamp = upload.commit(facts, conditions).await.map_err(s3_error)?;
     let checksums = std::slice::from_ref(&found.checksum);
-    let result = with_checksums!(CopyObjectResult, checksums, {
+    let result = CopyObjectResult {
         e_tag: Some(ETag::Strong(found.etag().as_str().to_owned())),
         last_modified: Some(modified(stamp)),
         checksum_type: Some(type_of(false)),
-    });
+        ..CopyObjectResult::default()
+    };
     Ok(S3Response::new(CopyObjectOutput {
-        copy_object_result: Some(result),
+        copy_object_result: Some(with_checksums!(checksums, result)),
         ..CopyObjectOutput::default()
     }))
 }
@@ -218,12 +218,13 @@ pub async fn upload_part_copy(
     };
     let stamp = part.commit(facts, Conditions::default()).await.map_err(s3_error)?;
     let checksums = if plan.is_some() { std::slice::from_ref(&found.checksum) } else { &[] };
-    let result = with_checksums!(CopyPartResult, checksums, {
+    let result = CopyPartResult {
         e_tag: Some(ETag::Strong(found.etag().as_str().to_owned())),
         last_modified: Some(modified(stamp)),
-    });
+        ..CopyPartResult::default()
+    };
     Ok(S3Response::new(UploadPartCopyOutput {
-        copy_part_result: Some(result),
+        copy_part_result: Some(with_checksums!(checksums, result)),
         ..UploadPartCopyOutput::default()
     }))
 }
@@ -237,7 +238,7 @@ fn range_of(text: &str, size: u64) -> S3Result<Range<u64>> {
     let parse = || {
         let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
         let (first, last) = (number(first)?, number(last)?);
-        (first <= last).then(|| (first, last))
+        (first <= last).then_some((first, last))
     };
     let (first, last) = parse().ok_or_else(|| {
         S3Error::with_message(

@@ -27,23 +27,20 @@ use crate::errors::{coded, internal, refused, s3_error};
 use crate::query;
 use crate::reply::Refusal;
 
-/// Times that an upload's parts are looked at before parts that change meanwhile end the request.
+/// Times that an upload's parts are looked at before parts that change in between end the request.
 const ATTEMPTS: u32 = 3;
 
-/// An output of s3s that has a field for each checksum: those of `$checksums`, and other fields.
+/// An output of s3s, with these checksums: it has a field for each kind.
 macro_rules! with_checksums {
-    ($output:ident, $checksums:expr, { $($field:ident: $value:expr),* $(,)? }) => {{
-        let checksums: &[Checksum] = $checksums;
+    ($checksums:expr, $output:expr) => {{
+        let (checksums, mut output): (&[Checksum], _) = ($checksums, $output);
         let text = |kind| checksums.iter().find(|it| it.kind == kind).map(text_of);
-        $output {
-            checksum_crc32: text(ChecksumKind::Crc32),
-            checksum_crc32c: text(ChecksumKind::Crc32c),
-            checksum_crc64nvme: text(ChecksumKind::Crc64Nvme),
-            checksum_sha1: text(ChecksumKind::Sha1),
-            checksum_sha256: text(ChecksumKind::Sha256),
-            $($field: $value,)*
-            ..$output::default()
-        }
+        output.checksum_crc32 = text(ChecksumKind::Crc32);
+        output.checksum_crc32c = text(ChecksumKind::Crc32c);
+        output.checksum_crc64nvme = text(ChecksumKind::Crc64Nvme);
+        output.checksum_sha1 = text(ChecksumKind::Sha1);
+        output.checksum_sha256 = text(ChecksumKind::Sha256);
+        output
     }};
 }
 pub(super) use with_checksums;
@@ -188,7 +185,8 @@ pub async fn upload_part(
     let shown = expected.kind().is_some() || info.upload.checksum.is_some();
     let checksums = if shown { std::slice::from_ref(&found.checksum) } else { &[] };
     let e_tag = Some(ETag::Strong(found.etag().as_str().to_owned()));
-    Ok(S3Response::new(with_checksums!(UploadPartOutput, checksums, { e_tag: e_tag })))
+    let output = UploadPartOutput { e_tag, ..UploadPartOutput::default() };
+    Ok(S3Response::new(with_checksums!(checksums, output)))
 }
 
 /// A part as a completion names it.
@@ -271,13 +269,15 @@ pub async fn complete_multipart_upload(
     let host = request.headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let location = format!("http://{host}/{bucket}/{}", query::encode(target.key.as_str()));
     let composite = end.checksums.first().map(|checksum| checksum.parts > 0);
-    Ok(S3Response::new(with_checksums!(CompleteMultipartUploadOutput, &end.checksums, {
+    let output = CompleteMultipartUploadOutput {
         bucket: Some(bucket),
         key: Some(target.key.as_str().to_owned()),
         location: Some(location),
         e_tag: Some(ETag::Strong(end.etag.as_str().to_owned())),
         checksum_type: composite.map(type_of),
-    })))
+        ..CompleteMultipartUploadOutput::default()
+    };
+    Ok(S3Response::new(with_checksums!(&end.checksums, output)))
 }
 
 /// All parts of an upload.
@@ -452,12 +452,14 @@ pub async fn list_parts(
     let plan = info.upload.checksum;
     let part = |part: &Part| {
         let checksums = if plan.is_some() { &part.checksums[..] } else { &[] };
-        with_checksums!(ShownPart, checksums, {
+        let shown = ShownPart {
             part_number: Some(i32::from(part.number.get())),
             last_modified: Some(modified(part.stamp)),
             e_tag: Some(ETag::Strong(part.etag.as_str().to_owned())),
             size: Some(i64::try_from(part.size).unwrap_or(i64::MAX)),
-        })
+            ..ShownPart::default()
+        };
+        with_checksums!(checksums, shown)
     };
     Ok(S3Response::new(ListPartsOutput {
         bucket: Some(bucket_of(&request)?.name.as_str().to_owned()),

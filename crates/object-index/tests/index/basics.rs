@@ -247,7 +247,7 @@ async fn filled(
     (bucket, logs)
 }
 
-/// A table may end while nobody writes, by a manifest or log of its own that fails: its owner notices.
+/// A table may end while it has no writes, by a manifest or log of its own that fails: its owner notices.
 #[test]
 fn an_owner_whose_table_has_ended_in_the_background_is_replaced() {
     run(|world, service, env| async move {
@@ -255,7 +255,7 @@ fn an_owner_whose_table_has_ended_in_the_background_is_replaced() {
         let bucket = bucket(&service, "abc").await.id;
         let range = world.disk.beside(object_index::RANGE_DIR);
         for round in 0..20 {
-            // Logs of which all is dead: collection releases them when nobody writes.
+            // Logs of which all is dead: collection releases them when there are no writes.
             for at in 0..30 {
                 put(&service, &numbered(bucket, at), &[at as u8; 580], facts("1")).await;
             }
