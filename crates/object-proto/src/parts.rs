@@ -148,6 +148,9 @@ impl PartMap {
     /// The parts that have bytes of a range of the object, with their own ranges of the object.
     pub fn within(&self, range: Range<u64>) -> Vec<(PartNumber, Range<u64>)> {
         let (mut found, mut start) = (Vec::new(), 0);
+        if range.is_empty() {
+            return found;
+        }
         for run in self.runs.iter().filter(|run| run.size > 0) {
             let end = start + run.size * u64::from(run.count);
             if start < range.end && end > range.start {
