@@ -172,42 +172,74 @@ class Aws(Case):
         self.assertIn(b"404", output)
         self.assertFalse((self.folder / "none").exists())
 
-    def test_file_in_parts_is_copied_up_and_down_and_within(self):
-        body = body_of((20 << 20) + 7)
+    def test_file_of_20_mib_in_parts_is_copied_up_and_down(self):
+        body = body_of(20 << 20)
         self.plant({"large": body}, ".")
         self.run_aws("s3", "cp", "large", f"{self.url}/large", "--metadata", "a=b")
         head = self.s3.head_object(Bucket=self.bucket, Key="large")
+        # 8 MiB each.
+        self.assertTrue(head["ETag"].endswith('-3"'), head["ETag"])
         self.assertEqual({"a": "b"}, head["Metadata"])
-        self.assertIn("-3", head["ETag"])
-        self.run_aws("s3", "cp", f"{self.url}/large", f"{self.url}/copies/of it")
-        self.run_aws("s3", "mv", f"{self.url}/large", f"{self.url}/moved")
-        self.assertEqual(["copies/of it", "moved"], self.keys(self.bucket))
-        for key in ["copies/of it", "moved"]:
-            self.run_aws("s3", "cp", f"{self.url}/{key}", "back")
-            self.assertTrue((self.folder / "back").read_bytes() == body, key)
-        piped = self.run_aws("s3", "cp", f"{self.url}/moved", "-")
-        self.assertTrue(piped == body, "the bytes differ")
+        self.run_aws("s3", "cp", f"{self.url}/large", "back")
+        self.assertTrue((self.folder / "back").read_bytes() == body, "the bytes differ")
+        uploads = self.s3.list_multipart_uploads(Bucket=self.bucket)
+        self.assertNotIn("Uploads", uploads)
+
+    def test_large_standard_input_is_copied_in_parts(self):
+        body = body_of(9 << 20)
         self.run_aws("s3", "cp", "-", f"{self.url}/piped", input=body)
-        self.assertTrue(self.body(self.bucket, "piped") == body, "the bytes differ")
+        self.assertTrue(self.run_aws("s3", "cp", f"{self.url}/piped", "-") == body)
 
-    def test_tree_is_synced_within(self):
-        self.plant(TREE, "tree")
-        self.run_aws("s3", "sync", "tree", f"{self.url}/a")
-        self.run_aws("s3", "sync", f"{self.url}/a", f"{self.url}/b")
-        for name, body in TREE.items():
-            self.assertTrue(self.body(self.bucket, f"b/{name}") == body, name)
+    def test_objects_are_copied_and_moved_within_s3(self):
+        small, large = body_of(600), body_of(20 << 20)
+        self.s3.put_object(
+            Bucket=self.bucket, Key="a b+c", Body=small, Metadata={"a": "b"}, ContentType="text/x"
+        )
+        self.s3.put_object(Bucket=self.bucket, Key="large", Body=large)
+        self.run_aws("s3", "cp", f"{self.url}/a b+c", f"{self.url}/copy")
+        head = self.s3.head_object(Bucket=self.bucket, Key="copy")
+        self.assertEqual(({"a": "b"}, "text/x"), (head["Metadata"], head["ContentType"]))
+        # In parts.
+        self.run_aws("s3", "cp", f"{self.url}/large", f"{self.url}/large copy")
+        self.assertTrue(self.body(self.bucket, "large copy") == large, "the bytes differ")
+        self.run_aws("s3", "mv", f"{self.url}/copy", f"{self.url}/moved")
+        self.assertEqual(["a b+c", "large", "large copy", "moved"], self.keys(self.bucket))
+        self.assertTrue(self.body(self.bucket, "moved") == small, "the bytes differ")
+        other = self.new_bucket()
+        self.run_aws("s3", "mv", f"{self.url}/large copy", f"s3://{other}/here")
+        self.assertTrue(self.body(other, "here") == large, "the bytes differ")
+        self.assertEqual(["a b+c", "large", "moved"], self.keys(self.bucket))
 
-    def test_uploads_are_shown_and_aborted(self):
-        of_k = ["--bucket", self.bucket, "--key", "k"]
-        begun = self.run_aws("s3api", "create-multipart-upload", *of_k)
-        upload = json.loads(begun)["UploadId"]
-        of_k += ["--upload-id", upload]
-        self.plant({"part": b"x"}, ".")
-        self.run_aws("s3api", "upload-part", *of_k, "--part-number", 1, "--body", "part")
-        shown = json.loads(self.run_aws("s3api", "list-parts", *of_k))
-        self.assertEqual([1], [part["Size"] for part in shown["Parts"]])
-        shown = self.run_aws("s3api", "list-multipart-uploads", "--bucket", self.bucket)
-        self.assertEqual([upload], [one["UploadId"] for one in json.loads(shown)["Uploads"]])
-        self.run_aws("s3api", "abort-multipart-upload", *of_k)
-        shown = self.run_aws("s3api", "list-multipart-uploads", "--bucket", self.bucket)
-        self.assertNotIn(b"UploadId\"", shown)
+    def test_file_is_moved_up_and_down(self):
+        body = body_of(9 << 20)
+        self.plant({"file": body}, ".")
+        self.run_aws("s3", "mv", "file", f"{self.url}/file")
+        self.assertFalse((self.folder / "file").exists())
+        self.run_aws("s3", "mv", f"{self.url}/file", "back")
+        self.assertTrue((self.folder / "back").read_bytes() == body, "the bytes differ")
+        self.assertEqual([], self.keys(self.bucket))
+
+    def test_tree_is_synchronized_within_s3(self):
+        tree = {**TREE, "parts.bin": body_of(9 << 20)}
+        self.plant(tree, "up")
+        self.run_aws("s3", "sync", "up", f"{self.url}/one")
+        self.run_aws("s3", "sync", f"{self.url}/one", f"{self.url}/two")
+        self.assertTrue(self.stored("two/") == tree, "the trees differ")
+        self.assertEqual(b"", self.run_aws("s3", "sync", f"{self.url}/one", f"{self.url}/two"))
+
+    def test_uploads_are_listed_and_aborted_by_calls_of_the_api(self):
+        at = ["--bucket", self.bucket, "--key", "k"]
+        begun = json.loads(self.run_aws("s3api", "create-multipart-upload", *at))
+        upload = ["--upload-id", begun["UploadId"]]
+        self.plant({"body": b"12345"}, ".")
+        part = ["s3api", "upload-part", *at, *upload, "--part-number", "3", "--body", "body"]
+        sent = json.loads(self.run_aws(*part))
+        listed = json.loads(self.run_aws("s3api", "list-multipart-uploads", *at[:2]))
+        uploads = [(entry["Key"], entry["UploadId"]) for entry in listed["Uploads"]]
+        self.assertEqual([("k", begun["UploadId"])], uploads)
+        listed = json.loads(self.run_aws("s3api", "list-parts", *at, *upload))
+        parts = [(entry["PartNumber"], entry["Size"], entry["ETag"]) for entry in listed["Parts"]]
+        self.assertEqual([(3, 5, sent["ETag"])], parts)
+        self.run_aws("s3api", "abort-multipart-upload", *at, *upload)
+        output = self.run_aws("s3api", "list-parts", *at, *upload, code=255)
+        self.assertIn(b"NoSuchUpload", output)

@@ -24,9 +24,9 @@ from botocore.exceptions import ClientError
 import server
 from cases import ODD_KEYS, SIZES, Case, body_of, client, md5
 
-# A file that clients would send in parts by default.
+# A file that clients send in parts by default.
 LARGE = 20 << 20
-# Multipart uploads are switched off: no file of the tests is as large.
+# Parts are switched off: no file of the tests is as large.
 IN_ONE_PUT = TransferConfig(multipart_threshold=64 << 20)
 # Keys of a page at most, and of a bulk delete.
 PAGE_MAX = 1000

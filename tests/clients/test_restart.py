@@ -98,6 +98,40 @@ class Restart(Case):
         for key in found:
             self.assertTrue(self.body(bucket, key) == sent[key], f"{key} differs")
 
+    def test_upload_that_is_under_way_when_the_server_is_killed_goes_on(self):
+        bucket = self.new_bucket()
+        at = {"Bucket": bucket, "Key": "k"}
+        first, last = body_of(5 << 20), body_of(1000)
+        done, going, aborted = (self.s3.create_multipart_upload(**at)["UploadId"] for _ in range(3))
+
+        def send(upload, number, body):
+            part = self.s3.upload_part(UploadId=upload, PartNumber=number, Body=body, **at)
+            return {"PartNumber": number, "ETag": part["ETag"]}
+
+        def complete(upload, parts):
+            parts = {"Parts": parts}
+            return self.s3.complete_multipart_upload(UploadId=upload, MultipartUpload=parts, **at)
+
+        parts = [send(done, 1, last)]
+        made = complete(done, parts)
+        begun = [send(going, 4, first), send(going, 7, b"sent again below")]
+        send(aborted, 1, last)
+        self.s3.abort_multipart_upload(UploadId=aborted, **at)
+        server.server.kill()
+        self.restarted()
+        type(self).s3 = cases.client()
+        self.assertTrue(self.body(bucket, "k") == last)
+        # An answer that was lost is asked for again.
+        self.assertEqual(made["ETag"], complete(done, parts)["ETag"])
+        listed = self.s3.list_parts(UploadId=going, **at)["Parts"]
+        self.assertEqual(begun, [{name: part[name] for name in begun[0]} for part in listed])
+        uploads = self.s3.list_multipart_uploads(Bucket=bucket)["Uploads"]
+        self.assertEqual([going], [upload["UploadId"] for upload in uploads])
+        complete(going, [begun[0], send(going, 7, last)])
+        self.assertTrue(self.body(bucket, "k") == first + last, "the bytes differ")
+        self.assertTrue(self.body(bucket, "k", PartNumber=7) == last)
+        self.refused("NoSuchUpload", 404, self.s3.list_parts, UploadId=aborted, **at)
+
     def test_server_that_is_stopped_ends_with_code_0_and_has_all_objects_after_its_start(self):
         bucket = self.new_bucket()
         stored = self.fill(bucket)

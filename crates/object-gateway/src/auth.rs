@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use http::header::HeaderValue;
 use object_proto::{AccessKey, Backend, Bucket, BucketName, User};
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
@@ -11,7 +12,6 @@ use s3s::path::S3Path;
 use s3s::{S3Error, S3ErrorCode, S3Result};
 use tokio::time::Instant;
 
-use crate::context::RequestContext;
 use crate::errors::{internal, s3_error};
 use crate::keyfile::KeyFile;
 use crate::limits::{KEY_AGE, KEY_ID_MAX, KEYS_MAX};
@@ -127,11 +127,6 @@ impl S3Access for Access {
         let Some(credentials) = cx.credentials() else { return Err(denied()) };
         let known = self.keys.find(&credentials.access_key).await?;
         let user = known.key.user.clone();
-        if cx.s3_op().name() == "CompleteMultipartUpload"
-            && let Some(context) = cx.extensions_mut().get::<Arc<RequestContext>>()
-        {
-            context.take_checksums_for_object();
-        }
         let is_creation = cx.s3_op().name() == "CreateBucket";
         let name = match cx.s3_path() {
             S3Path::Root if cx.s3_op().name() == "ListBuckets" => None,
@@ -144,10 +139,7 @@ impl S3Access for Access {
             let name = BucketName::new(name).map_err(invalid)?;
             let bucket = self.backend.bucket(name).await.map_err(s3_error)?;
             let owner = cx.headers().get("x-amz-expected-bucket-owner");
-            let is_other = owner.is_some_and(|owner| owner != bucket.owner.as_str());
-            if is_other || !may_use(&user, &bucket) {
-                return Err(denied());
-            }
+            check_bucket(&user, &bucket, owner)?;
             cx.extensions_mut().insert(Place(bucket));
         }
         cx.extensions_mut().insert(Caller(user));
@@ -155,12 +147,15 @@ impl S3Access for Access {
     }
 }
 
-/// A user may use the buckets that it owns, an administrator all.
-pub fn may_use(user: &User, bucket: &Bucket) -> bool {
-    user.admin || user.id == bucket.owner
+/// The user may use the bucket, and it is of the owner that the request expects.
+pub fn check_bucket(user: &User, bucket: &Bucket, expected: Option<&HeaderValue>) -> S3Result<()> {
+    let is_other = expected.is_some_and(|owner| owner != bucket.owner.as_str());
+    match !is_other && (user.admin || user.id == bucket.owner) {
+        true => Ok(()),
+        false => Err(denied()),
+    }
 }
 
-/// What is not allowed is denied.
-pub fn denied() -> S3Error {
+fn denied() -> S3Error {
     S3Error::with_message(S3ErrorCode::AccessDenied, "Access Denied")
 }

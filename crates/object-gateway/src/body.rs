@@ -20,7 +20,7 @@ use tokio::time::{Instant, Sleep};
 use crate::budget::{Budget, Claim};
 use crate::chunked::Scanner;
 use crate::context::RequestContext;
-use crate::digest::{Digest, Expected, header_of};
+use crate::digest::{Digest, Expected};
 use crate::head::{BodyFacts, Framing};
 use crate::hex;
 use crate::limits::{DRAIN_MAX, DRAIN_TIME, PUT_BUFFER, XML_MAX};
@@ -121,13 +121,7 @@ impl GuardedBody {
                 return Err(Refusal::new("MaxMessageLengthExceeded", "Your request was too big."));
             }
             if self.facts.framing == Framing::Plain {
-                let mut headers = self.headers.clone();
-                if self.context.has_checksums_of_object() {
-                    for kind in ChecksumKind::ALL {
-                        headers.remove(header_of(kind));
-                    }
-                }
-                self.document = Some(Document::new(&headers, len)?);
+                self.document = Some(Document::new(&self.headers, len)?);
             }
         }
         let window = if is_content { PUT_BUFFER } else { XML_MAX };

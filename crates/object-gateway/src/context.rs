@@ -12,20 +12,14 @@ pub struct RequestContext {
     content_len: Option<u64>,
     failure: Mutex<Option<Refusal>>,
     is_content: AtomicBool,
-    is_of_object: AtomicBool,
     is_asked: AtomicBool,
 }
 
 impl RequestContext {
     /// Whose body has a content of that length, if it is known.
     pub fn new(content_len: Option<u64>) -> RequestContext {
-        RequestContext {
-            content_len,
-            failure: Mutex::new(None),
-            is_content: AtomicBool::new(false),
-            is_of_object: AtomicBool::new(false),
-            is_asked: AtomicBool::new(false),
-        }
+        let (is_content, is_asked) = (AtomicBool::new(false), AtomicBool::new(false));
+        RequestContext { content_len, failure: Mutex::new(None), is_content, is_asked }
     }
 
     /// Bytes of the content, without the framing of chunks. s3s knows them only where the client
@@ -43,17 +37,6 @@ impl RequestContext {
     /// See [`RequestContext::begin_content`].
     pub fn is_content(&self) -> bool {
         self.is_content.load(Ordering::Relaxed)
-    }
-
-    /// Checksums in the head are those of an object, not of the document that is sent. Called before the
-    /// body is read.
-    pub fn take_checksums_for_object(&self) {
-        self.is_of_object.store(true, Ordering::Relaxed);
-    }
-
-    /// See [`RequestContext::take_checksums_for_object`].
-    pub fn has_checksums_of_object(&self) -> bool {
-        self.is_of_object.load(Ordering::Relaxed)
     }
 
     /// A body that has bytes is read: a client that waits for leave to send it gets it.

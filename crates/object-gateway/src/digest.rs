@@ -44,6 +44,72 @@ pub fn text_of(checksum: &Checksum) -> String {
     if checksum.parts == 0 { value } else { format!("{value}-{}", checksum.parts) }
 }
 
+/// The algorithm of that name.
+///
+/// # Errors
+///
+/// A [`Refusal`] when there is none.
+pub fn kind_of_name(name: &str) -> Result<ChecksumKind, Refusal> {
+    let mut kinds = ChecksumKind::ALL.into_iter();
+    kinds.find(|kind| name.eq_ignore_ascii_case(name_of(*kind))).ok_or_else(|| {
+        Refusal::new(
+            "InvalidRequest",
+            "Checksum algorithm provided is unsupported. Please try again with any of the valid \
+             types: [CRC32, CRC32C, CRC64NVME, SHA1, SHA256]",
+        )
+    })
+}
+
+/// Two algorithms where there should be one.
+pub fn kind_mismatch(wanted: ChecksumKind, sent: ChecksumKind) -> Refusal {
+    let message = format!(
+        "Checksum Type mismatch occurred, expected checksum Type: {}, actual checksum Type: {}",
+        name_of(wanted).to_ascii_lowercase(),
+        name_of(sent).to_ascii_lowercase()
+    );
+    Refusal::new("InvalidRequest", message)
+}
+
+/// A value that is not that of the bytes.
+pub fn bad_checksum(kind: ChecksumKind) -> Refusal {
+    let name = name_of(kind);
+    let message = format!("The {name} you specified did not match the calculated checksum.");
+    Refusal::new("BadDigest", message)
+}
+
+/// True for a header that has the value of a checksum.
+pub fn is_checksum(name: &str) -> bool {
+    name.starts_with(CHECKSUM_PREFIX) && !NO_CHECKSUMS.contains(&name)
+}
+
+/// The checksum of an object of parts that a completion's headers name, with the number of parts
+/// where that is said.
+///
+/// # Errors
+///
+/// A [`Refusal`] when it is none, or not the only one.
+pub fn checksum_of_object(headers: &HeaderMap) -> Result<Option<Checksum>, Refusal> {
+    let mut found = None;
+    for (name, value) in headers {
+        let name = name.as_str();
+        if !is_checksum(name) {
+            continue;
+        }
+        if found.is_some() {
+            return Err(one_only());
+        }
+        let (kind, text) = (kind_of_header(name)?, value.to_str().unwrap_or_default());
+        // A minus is no digit of base64.
+        let (text, parts) = match text.split_once('-') {
+            Some((text, count)) => (text, count.parse().ok().filter(|count| *count > 0)),
+            None => (text, Some(0)),
+        };
+        let parts = parts.ok_or_else(|| invalid_value(kind))?;
+        found = Some(Checksum { kind, value: value_of(kind, text)?, parts });
+    }
+    Ok(found)
+}
+
 /// What a request says of its body.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Expected {
@@ -63,7 +129,7 @@ impl Expected {
         let mut expected = Expected { md5: md5_of(headers)?, ..Expected::default() };
         for (name, value) in headers {
             let name = name.as_str();
-            if !name.starts_with(CHECKSUM_PREFIX) || NO_CHECKSUMS.contains(&name) {
+            if !is_checksum(name) {
                 continue;
             }
             let kind = kind_of_header(name)?;
@@ -134,10 +200,7 @@ impl Expected {
         if let Some((kind, value)) = &self.checksum
             && (*kind != found.checksum.kind || *value != found.checksum.value)
         {
-            let name = name_of(*kind);
-            let message =
-                format!("The {name} you specified did not match the calculated checksum.");
-            return Err(Refusal::new("BadDigest", message));
+            return Err(bad_checksum(*kind));
         }
         Ok(())
     }
@@ -145,21 +208,16 @@ impl Expected {
     fn check_algorithm(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         let Some(value) = headers.get(ALGORITHM) else { return Ok(()) };
         let value = value.to_str().unwrap_or_default();
-        let kind =
-            ChecksumKind::ALL.into_iter().find(|kind| value.eq_ignore_ascii_case(name_of(*kind)));
-        match (kind, self.kind()) {
-            (None, _) if value.eq_ignore_ascii_case("MD5") && self.md5.is_some() => Ok(()),
-            (None, _) => Err(Refusal::new(
-                "InvalidRequest",
-                "Checksum algorithm provided is unsupported. Please try again with any of the \
-                 valid types: [CRC32, CRC32C, CRC64NVME, SHA1, SHA256]",
-            )),
-            (Some(_), None) => Err(Refusal::new(
+        if value.eq_ignore_ascii_case("MD5") && self.md5.is_some() {
+            return Ok(());
+        }
+        match (kind_of_name(value)?, self.kind()) {
+            (_, None) => Err(Refusal::new(
                 "InvalidRequest",
                 "x-amz-sdk-checksum-algorithm specified, but no corresponding x-amz-checksum-* or \
                  x-amz-trailer headers were found.",
             )),
-            (Some(named), Some(sent)) if named != sent => Err(Refusal::new(
+            (named, Some(sent)) if named != sent => Err(Refusal::new(
                 "InvalidRequest",
                 format!("Value for x-amz-sdk-checksum-algorithm header is invalid: {value}."),
             )),
@@ -186,10 +244,12 @@ fn kind_of_header(name: &str) -> Result<ChecksumKind, Refusal> {
 
 fn value_of(kind: ChecksumKind, text: &str) -> Result<Vec<u8>, Refusal> {
     let bytes = base64::decode(text).filter(|bytes| bytes.len() == kind.bytes());
-    bytes.ok_or_else(|| {
-        let message = format!("Value for {} header is invalid.", header_of(kind));
-        Refusal::new("InvalidRequest", message)
-    })
+    bytes.ok_or_else(|| invalid_value(kind))
+}
+
+fn invalid_value(kind: ChecksumKind) -> Refusal {
+    let message = format!("Value for {} header is invalid.", header_of(kind));
+    Refusal::new("InvalidRequest", message)
 }
 
 fn one_only() -> Refusal {
@@ -268,10 +328,6 @@ impl Digest {
         Found { md5: self.md5.finalize(), checksum }
     }
 }
-
-mod joined;
-
-pub use joined::{composite, etag_of_parts, joined};
 
 #[cfg(test)]
 mod tests;

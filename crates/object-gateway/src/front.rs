@@ -52,6 +52,7 @@ impl Front {
         watch.begin_request();
         let id = format!("{:016X}", self.next_id.fetch_add(1, Ordering::Relaxed));
         let (uri, host) = (request.uri().clone(), request.headers().get(HOST).cloned());
+        let has_source = request.headers().contains_key("x-amz-copy-source");
         let response = match self.page(&request) {
             Some(page) => page,
             None => self.serve_s3(request, &id).await,
@@ -59,7 +60,7 @@ impl Front {
         let target = || {
             let host = host.as_ref().and_then(|host| host.to_str().ok());
             let host_bucket = host.and_then(|host| self.domains.bucket_of(host));
-            Target { path: uri.path(), host_bucket }
+            Target { path: uri.path(), host_bucket, has_source }
         };
         complete(response, &id, target).map(|body| WatchedBody::new(body, watch))
     }
@@ -100,7 +101,7 @@ impl Front {
         let body = GuardedBody::new(
             incoming,
             facts,
-            parts.headers.clone(),
+            head::body_headers(&parts),
             context.clone(),
             self.budget.clone(),
             self.times,

@@ -6,6 +6,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::{Method, Version};
 
+use crate::digest::is_checksum;
 use crate::limits::{CLOCK_SKEW_SECONDS, HEAD_MAX, PRESIGNED_SECONDS_MAX};
 use crate::query::Query;
 use crate::reply::Refusal;
@@ -198,11 +199,35 @@ fn check_subresource(method: &Method, query: &Query) -> Result<(), Refusal> {
             return Err(Refusal::new("NotImplemented", format!("?{name} is not implemented.")));
         }
     }
-    let is_part = query.has("uploadId") || query.has("partNumber");
-    if *method == Method::PUT && is_part && !(query.has("uploadId") && query.has("partNumber")) {
+    let (has_upload, has_part) = (query.has("uploadId"), query.has("partNumber"));
+    let is_flawed = match *method {
+        Method::PUT => has_upload != has_part,
+        Method::DELETE => has_part && !has_upload,
+        _ => false,
+    };
+    if is_flawed {
         return Err(Refusal::new("InvalidArgument", "A part has uploadId and partNumber."));
     }
+    if (*method == Method::PUT || *method == Method::DELETE) && query.has("uploads") {
+        return Err(Refusal::new(
+            "MethodNotAllowed",
+            "The specified method is not allowed against this resource.",
+        ));
+    }
     Ok(())
+}
+
+/// Headers that say what the body is. Checksums of a completion of an upload are the object's, not
+/// those of the document that names its parts.
+pub fn body_headers(head: &Parts) -> HeaderMap {
+    let mut headers = head.headers.clone();
+    let query = Query::parse(head.uri.query().unwrap_or_default());
+    if head.method == Method::POST && query.has("uploadId") && !query.has("delete") {
+        for name in head.headers.keys().filter(|name| is_checksum(name.as_str())) {
+            headers.remove(name);
+        }
+    }
+    headers
 }
 
 /// A form's fields and file would be read before its policy is checked.

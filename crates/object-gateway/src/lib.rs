@@ -17,7 +17,8 @@
 //! Where this differs from S3, because s3s decides it before any code of ours:
 //!
 //! - a `Range`, `If-Match`, `If-None-Match`, date or `Expires` that cannot be read is refused with
-//!   400; S3 passes over some of them. Several tags in a condition are such a case;
+//!   400; S3 passes over some of them. Several tags in a condition are read as one, which no object
+//!   has;
 //! - XML with CDATA, a document type, or a reference to a control character is refused;
 //! - `PutBucket...` operations that are not implemented read their document first: a flawed one is
 //!   `MalformedXML`;
@@ -35,6 +36,7 @@ mod clock;
 mod config;
 mod conn;
 mod context;
+mod crc;
 mod dialect;
 mod digest;
 mod errors;
@@ -45,6 +47,7 @@ mod hex;
 mod hosts;
 mod keyfile;
 pub mod limits;
+mod parts;
 mod query;
 mod reply;
 

@@ -30,13 +30,17 @@ pub const PUT_BUFFER: usize = object_proto::limits::PIECE_BYTES;
 /// Bytes of an object that are read at once for a download: one piece of a body.
 pub const GET_PIECE: usize = object_proto::limits::PIECE_BYTES;
 /// Bytes of an XML document at most: S3 allows 1,000 keys in a bulk delete, each 1 KiB and up to 3
-/// KiB when it is escaped.
+/// KiB when it is escaped; and 10,000 parts in an upload's completion, each about 200 bytes.
 pub const XML_MAX: usize = 4 << 20;
 /// Bytes of a body that are read and thrown away after its request was refused, so that the client
 /// gets to read why. Clients with larger bodies ask first (`Expect: 100-continue`).
 pub const DRAIN_MAX: usize = 8 << 20;
 /// Time for that.
 pub const DRAIN_TIME: Duration = Duration::from_secs(5);
+/// Bytes of a copy in memory: a piece that is written, and the next one that is read beside.
+pub const COPY_BUFFERS: usize = 2 * GET_PIECE;
+/// Attempts at the completion of an upload whose parts change in between, as when one is sent again.
+pub const COMPLETE_TRIES: u32 = 3;
 /// Keys of a bulk delete at most, as in S3.
 pub const DELETE_MAX: usize = 1_000;
 /// Deletions of a bulk delete under way at once.
@@ -64,3 +68,4 @@ const _: () = assert!(HEAD_READ_MAX > HEAD_MAX);
 const _: () = assert!(MEMORY_BYTES >= 64 * PUT_BUFFER);
 const _: () = assert!(MEMORY_BYTES >= SIGNED_CHUNK_MAX + PUT_BUFFER);
 const _: () = assert!(MEMORY_BYTES >= XML_MAX);
+const _: () = assert!(MEMORY_BYTES >= COPY_BUFFERS && GET_PIECE == PUT_BUFFER);

@@ -20,6 +20,8 @@ pub struct Target<'a> {
     pub path: &'a str,
     /// The bucket that its host names.
     pub host_bucket: Option<&'a str>,
+    /// It names a source too: what is missing may be that one.
+    pub has_source: bool,
 }
 
 impl Target<'_> {
@@ -54,6 +56,7 @@ impl Refusal {
             "AccessDenied" | "SignatureDoesNotMatch" | "RequestTimeTooSkewed" => {
                 StatusCode::FORBIDDEN
             }
+            "MethodNotAllowed" => StatusCode::METHOD_NOT_ALLOWED,
             "MissingContentLength" => StatusCode::LENGTH_REQUIRED,
             "InternalError" => StatusCode::INTERNAL_SERVER_ERROR,
             "NotImplemented" => StatusCode::NOT_IMPLEMENTED,
@@ -127,6 +130,7 @@ fn with_facts(xml: &Bytes, request_id: &str, target: Target<'_>) -> Bytes {
         text.push_str(&message);
     }
     match code.as_str() {
+        _ if target.has_source => {}
         "NoSuchKey" => text.push_str(&format!("<Key>{}</Key>", escape(&target.names().1))),
         "NoSuchBucket" => {
             let bucket = escape(&target.names().0);
@@ -204,7 +208,7 @@ mod tests {
     use super::*;
 
     fn at<'a>(path: &'a str, host_bucket: Option<&'a str>) -> impl Fn() -> Target<'a> {
-        move || Target { path, host_bucket }
+        move || Target { path, host_bucket, has_source: false }
     }
 
     fn text(response: Response<Body>) -> String {
@@ -252,6 +256,9 @@ mod tests {
         assert_eq!(missing("NoSuchBucket", hosted), "<BucketName>h</BucketName>");
         assert_eq!(missing("NoSuchBucket", ("/b", None)), "<BucketName>b</BucketName>");
         assert_eq!(missing("AccessDenied", key), "");
+        let copy = || Target { path: "/b/k", host_bucket: None, has_source: true };
+        let text = text(complete(Refusal::new("NoSuchKey", "no").response(), "1", copy));
+        assert!(!text.contains("<Key>"), "the source may be missing");
     }
 
     #[test]

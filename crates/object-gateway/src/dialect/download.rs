@@ -11,8 +11,9 @@ use bytes::Bytes;
 use futures_util::Stream;
 use object_proto::{Content, Error};
 use s3s::stream::{ByteStream, RemainingLength};
-use s3s::{S3Error, S3ErrorCode, S3Result, StdError};
+use s3s::{S3Result, StdError};
 
+use super::state::slow_down;
 use crate::budget::{Budget, Claim};
 use crate::errors::{internal, s3_error};
 use crate::limits::{GET_PIECE, STALL_TIME};
@@ -85,8 +86,6 @@ impl Download {
         };
         if download.remaining > 0 {
             let piece = download.next_piece();
-            let slow_down =
-                || S3Error::with_message(S3ErrorCode::SlowDown, "Please reduce your request rate.");
             let len = (piece.end - piece.start) as usize;
             let claim = download.budget.claim(len, claim_time).await.ok_or_else(slow_down)?;
             let read = read(download.content.clone(), piece, claim).await;

@@ -9,16 +9,17 @@ use http::header::{
 };
 use http::header::{CONTENT_RANGE, CONTENT_TYPE, ETAG, EXPIRES, LAST_MODIFIED};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
-use object_proto::{Metadata, ObjectData, ObjectInfo, PartNumber};
+use object_proto::{Metadata, ObjectData, ObjectInfo};
 use s3s::dto::{
-    ChecksumMode, ChecksumType, ETag, ETagCondition, GetObjectInput, GetObjectOutput,
-    HeadObjectInput, HeadObjectOutput, StreamingBlob, Timestamp, TimestampFormat,
+    ChecksumMode, ChecksumType, ETag, GetObjectInput, GetObjectOutput, HeadObjectInput,
+    HeadObjectOutput, StreamingBlob, Timestamp, TimestampFormat,
 };
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
+use super::conditions::{ReadConditions, Verdict, precondition_failed};
 use super::download::Download;
 use super::put::SYSTEM_HEADERS;
-use super::state::{State, check_version, modified, not_implemented, target_of};
+use super::state::{State, check_version, modified, not_implemented, part_number_of, target_of};
 use crate::context::PartOnly;
 use crate::digest::text_of;
 use crate::errors::{coded, s3_error};
@@ -26,12 +27,12 @@ use crate::errors::{coded, s3_error};
 /// Type of content that none was given for, as in S3.
 const DEFAULT_TYPE: &str = "binary/octet-stream";
 
+/// Number of the object's parts.
+const PARTS_COUNT: HeaderName = HeaderName::from_static("x-amz-mp-parts-count");
+
 /// What GET and HEAD ask for.
 struct Ask<'a> {
-    if_match: Option<&'a ETagCondition>,
-    if_none_match: Option<&'a ETagCondition>,
-    if_modified_since: Option<&'a Timestamp>,
-    if_unmodified_since: Option<&'a Timestamp>,
+    conditions: ReadConditions<'a>,
     range: Option<&'a s3s::dto::Range>,
     part_number: Option<i32>,
     checksum_mode: Option<&'a ChecksumMode>,
@@ -43,10 +44,12 @@ struct Ask<'a> {
 macro_rules! asked {
     ($input:ident) => {{
         let ask = Ask {
-            if_match: $input.if_match.as_ref(),
-            if_none_match: $input.if_none_match.as_ref(),
-            if_modified_since: $input.if_modified_since.as_ref(),
-            if_unmodified_since: $input.if_unmodified_since.as_ref(),
+            conditions: ReadConditions {
+                if_match: $input.if_match.as_ref(),
+                if_none_match: $input.if_none_match.as_ref(),
+                if_modified_since: $input.if_modified_since.as_ref(),
+                if_unmodified_since: $input.if_unmodified_since.as_ref(),
+            },
             range: $input.range.as_ref(),
             part_number: $input.part_number,
             checksum_mode: $input.checksum_mode.as_ref(),
@@ -133,13 +136,12 @@ impl Answer {
         let is_part = part.is_some();
         let range = part.unwrap_or(0..size);
         let mut headers = facts_headers(info)?;
-        if is_part {
-            let text = format!("bytes {}-{}/{size}", range.start, range.end.saturating_sub(1));
+        if is_part && !range.is_empty() {
+            let text = format!("bytes {}-{}/{size}", range.start, range.end - 1);
             headers.insert(CONTENT_RANGE, header_value(&text)?);
         }
         if let (Some(_), ObjectData::Parts(map)) = (ask.part_number, &info.object.data) {
-            let name = HeaderName::from_static("x-amz-mp-parts-count");
-            headers.insert(name, HeaderValue::from(map.count()));
+            headers.insert(PARTS_COUNT, HeaderValue::from(map.count()));
         }
         let wants_checksum = ask.checksum_mode.is_some_and(|mode| mode.as_str() == "ENABLED");
         if wants_checksum && range == (0..size) {
@@ -161,24 +163,23 @@ impl Answer {
     }
 }
 
-/// The part of the content that is asked for; `None` for all of it. Without parts, an object is its part
-/// 1.
+/// The part of the content that is asked for; `None` for all of it.
 fn part_of(ask: &Ask<'_>, info: &ObjectInfo) -> S3Result<Option<Range<u64>>> {
     let size = info.object.size;
     if let Some(number) = ask.part_number {
-        let number = u64::try_from(number).ok().and_then(PartNumber::new);
+        let number = part_number_of(number)?;
         let part = match &info.object.data {
-            ObjectData::Parts(map) => number.and_then(|number| map.range(number)),
-            _ => number.filter(|number| number.get() == 1).map(|_| 0..size),
+            ObjectData::Parts(map) => map.range(number).map(Some),
+            _ if number.get() == 1 => Some((size > 0).then_some(0..size)),
+            _ => None,
         };
-        let part = part.ok_or_else(|| {
+        return part.ok_or_else(|| {
             coded(
                 "InvalidPartNumber",
                 StatusCode::RANGE_NOT_SATISFIABLE,
                 "The requested partnumber is not satisfiable",
             )
-        })?;
-        return Ok(Some(part).filter(|part| !part.is_empty() || size > 0));
+        });
     }
     let Some(range) = ask.range else { return Ok(None) };
     let part = range.check(size).ok().filter(|part| !part.is_empty());
@@ -197,48 +198,17 @@ fn part_of(ask: &Ask<'_>, info: &ObjectInfo) -> S3Result<Option<Range<u64>>> {
     })
 }
 
-/// Whether a condition on tag or time holds; a tag counts more than a time. With `changed` it wants the
-/// object to be another one than the tag says, or a later one than the time.
-pub fn holds(
-    info: &ObjectInfo,
-    (tag, time): (Option<&ETagCondition>, Option<&Timestamp>),
-    changed: bool,
-) -> bool {
-    let is_it = |condition: &ETagCondition| match condition {
-        ETagCondition::Any => true,
-        ETagCondition::ETag(tag) => tag.value() == info.object.facts.etag.as_str(),
-    };
-    let is_later = |time: &Timestamp| seconds(&modified(info.stamp)) > seconds(time);
-    match (tag, time) {
-        (Some(condition), _) => is_it(condition) != changed,
-        (None, Some(time)) => is_later(time) == changed,
-        (None, None) => true,
-    }
-}
-
-/// Conditions in their order (RFC 9110, 13.2.2).
+/// Conditions hold, or the answer says which do not.
 fn check_conditions(ask: &Ask<'_>, info: &ObjectInfo) -> S3Result<()> {
-    if !holds(info, (ask.if_match, ask.if_unmodified_since), false) {
-        return Err(S3Error::with_message(
-            S3ErrorCode::PreconditionFailed,
-            "At least one of the pre-conditions you specified did not hold",
-        ));
+    match ask.conditions.decide(info) {
+        Verdict::Holds => Ok(()),
+        Verdict::Failed => Err(precondition_failed()),
+        Verdict::NotModified => {
+            let mut error = S3Error::new(S3ErrorCode::NotModified);
+            error.set_headers(facts_headers(info)?);
+            Err(error)
+        }
     }
-    if holds(info, (ask.if_none_match, ask.if_modified_since), true) {
-        return Ok(());
-    }
-    let mut error = S3Error::new(S3ErrorCode::NotModified);
-    error.set_headers(facts_headers(info)?);
-    Err(error)
-}
-
-/// Whole seconds, as HTTP's dates have.
-fn seconds(time: &Timestamp) -> i64 {
-    let mut text = Vec::new();
-    let format = TimestampFormat::EpochSeconds;
-    let written = time.format(format, &mut text).is_ok();
-    let text = std::str::from_utf8(&text).ok().filter(|_| written);
-    text.and_then(|text| text.split('.').next()?.parse().ok()).unwrap_or_default()
 }
 
 /// Headers of every answer on an object that is there.

@@ -1,14 +1,13 @@
 //! ListObjects and ListObjectsV2.
 
-use object_proto::limits::LIST_MAX;
 use object_proto::{BucketId, ListPage, ListRequest, Listed, ObjectInfo};
 use s3s::dto::{
-    ChecksumAlgorithm, ChecksumType, CommonPrefix, ETag, EncodingType, ListObjectsInput,
-    ListObjectsOutput, ListObjectsV2Input, ListObjectsV2Output, Object, ObjectStorageClass, Owner,
+    ChecksumAlgorithm, CommonPrefix, ETag, EncodingType, ListObjectsInput, ListObjectsOutput,
+    ListObjectsV2Input, ListObjectsV2Output, Object, ObjectStorageClass, Owner,
 };
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
-use super::state::{State, bucket_of, modified};
+use super::state::{State, bucket_of, checksum_type, count_of, modified};
 use crate::base64;
 use crate::digest::name_of;
 use crate::errors::s3_error;
@@ -28,7 +27,7 @@ pub async fn list_objects(
         prefix: input.prefix.clone().unwrap_or_default(),
         delimiter: delimiter.clone().unwrap_or_default(),
         after: input.marker.clone().unwrap_or_default(),
-        keys_max: keys_max(input.max_keys)?,
+        keys_max: count_of(input.max_keys, "max-keys")?,
     };
     // A client goes on behind the last key of a page: one without keys would end its listing.
     let page = ask.page(state, 1).await?;
@@ -72,7 +71,7 @@ pub async fn list_objects_v2(
         prefix: input.prefix.clone().unwrap_or_default(),
         delimiter: delimiter.clone().unwrap_or_default(),
         after,
-        keys_max: keys_max(input.max_keys)?,
+        keys_max: count_of(input.max_keys, "max-keys")?,
     };
     let page = ask.page(state, 0).await?;
     let next_token = page.next.as_deref().map(token_of);
@@ -129,15 +128,6 @@ impl Ask {
     }
 }
 
-fn keys_max(asked: Option<i32>) -> S3Result<u32> {
-    let Some(asked) = asked else { return Ok(LIST_MAX) };
-    let invalid = |_| {
-        let message = "Argument max-keys must be an integer between 0 and 2147483647";
-        S3Error::with_message(S3ErrorCode::InvalidArgument, message)
-    };
-    Ok(u32::try_from(asked).map_err(invalid)?.min(LIST_MAX))
-}
-
 /// Token of a page's end. It hides the key's characters from XML, and clients must not look into
 /// it.
 fn token_of(next: &str) -> String {
@@ -157,12 +147,12 @@ fn after_of(token: &str) -> S3Result<String> {
 pub enum Text {
     /// As they are.
     Plain,
-    /// With escapes, as in URLs.
+    /// Percent-encoded.
     Url,
 }
 
 impl Text {
-    /// As `encoding-type` asks for.
+    /// As a request wants them.
     pub fn of(encoding: Option<&EncodingType>) -> S3Result<Text> {
         match encoding.map(EncodingType::as_str) {
             None | Some("") => Ok(Text::Plain),
@@ -208,20 +198,12 @@ impl Shown {
     }
 }
 
-/// Type of a checksum as S3 names it.
-pub fn type_of(composite: bool) -> ChecksumType {
-    ChecksumType::from_static(match composite {
-        false => ChecksumType::FULL_OBJECT,
-        true => ChecksumType::COMPOSITE,
-    })
-}
-
 fn object(key: String, info: &ObjectInfo, with_owner: bool) -> Object {
     let facts = &info.object.facts;
     let algorithms = facts.checksums.iter();
     let algorithms: Vec<_> =
         algorithms.map(|checksum| ChecksumAlgorithm::from_static(name_of(checksum.kind))).collect();
-    let kind = facts.checksums.first().map(|checksum| type_of(checksum.parts > 0));
+    let kind = facts.checksums.first().map(|checksum| checksum_type(checksum.parts > 0));
     let owner =
         with_owner.then(|| Owner { id: Some(facts.owner.as_str().to_owned()), display_name: None });
     Object {

@@ -1,15 +1,36 @@
 //! S3's operations, as s3s hands them on. All that is not here stays s3s's `NotImplemented`.
 
+/// Writes checksums into the fields that many of s3s's types have for them.
+macro_rules! show_checksums {
+    ($output:ident, $checksums:expr) => {
+        for checksum in $checksums {
+            let text = Some(crate::digest::text_of(checksum));
+            match checksum.kind {
+                object_proto::ChecksumKind::Crc32 => $output.checksum_crc32 = text,
+                object_proto::ChecksumKind::Crc32c => $output.checksum_crc32c = text,
+                object_proto::ChecksumKind::Crc64Nvme => $output.checksum_crc64nvme = text,
+                object_proto::ChecksumKind::Sha1 => $output.checksum_sha1 = text,
+                object_proto::ChecksumKind::Sha256 => $output.checksum_sha256 = text,
+            }
+        }
+    };
+}
+
+mod attributes;
 mod bucket;
+mod complete;
+mod conditions;
 mod copy;
 mod delete;
 mod download;
 mod get;
 mod list;
-mod multipart;
 mod put;
+mod receive;
 mod state;
 mod unset;
+mod upload;
+mod uploads;
 
 use s3s::dto::*;
 use s3s::{S3, S3Request, S3Response, S3Result};
@@ -64,62 +85,6 @@ impl S3 for Dialect {
         put::put_object(&self.0, request).await
     }
 
-    async fn copy_object(
-        &self,
-        request: S3Request<CopyObjectInput>,
-    ) -> S3Result<S3Response<CopyObjectOutput>> {
-        copy::copy_object(&self.0, request).await
-    }
-
-    async fn create_multipart_upload(
-        &self,
-        request: S3Request<CreateMultipartUploadInput>,
-    ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
-        multipart::create_multipart_upload(&self.0, request).await
-    }
-
-    async fn upload_part(
-        &self,
-        request: S3Request<UploadPartInput>,
-    ) -> S3Result<S3Response<UploadPartOutput>> {
-        multipart::upload_part(&self.0, request).await
-    }
-
-    async fn upload_part_copy(
-        &self,
-        request: S3Request<UploadPartCopyInput>,
-    ) -> S3Result<S3Response<UploadPartCopyOutput>> {
-        copy::upload_part_copy(&self.0, request).await
-    }
-
-    async fn complete_multipart_upload(
-        &self,
-        request: S3Request<CompleteMultipartUploadInput>,
-    ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
-        multipart::complete_multipart_upload(&self.0, request).await
-    }
-
-    async fn abort_multipart_upload(
-        &self,
-        request: S3Request<AbortMultipartUploadInput>,
-    ) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
-        multipart::abort_multipart_upload(&self.0, request).await
-    }
-
-    async fn list_parts(
-        &self,
-        request: S3Request<ListPartsInput>,
-    ) -> S3Result<S3Response<ListPartsOutput>> {
-        multipart::list_parts(&self.0, request).await
-    }
-
-    async fn list_multipart_uploads(
-        &self,
-        request: S3Request<ListMultipartUploadsInput>,
-    ) -> S3Result<S3Response<ListMultipartUploadsOutput>> {
-        multipart::list_multipart_uploads(&self.0, request).await
-    }
-
     async fn get_object(
         &self,
         request: S3Request<GetObjectInput>,
@@ -160,6 +125,69 @@ impl S3 for Dialect {
         request: S3Request<ListObjectsV2Input>,
     ) -> S3Result<S3Response<ListObjectsV2Output>> {
         list::list_objects_v2(&self.0, request).await
+    }
+
+    async fn copy_object(
+        &self,
+        request: S3Request<CopyObjectInput>,
+    ) -> S3Result<S3Response<CopyObjectOutput>> {
+        copy::copy_object(&self.0, request).await
+    }
+
+    async fn create_multipart_upload(
+        &self,
+        request: S3Request<CreateMultipartUploadInput>,
+    ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
+        upload::create_upload(&self.0, request).await
+    }
+
+    async fn upload_part(
+        &self,
+        request: S3Request<UploadPartInput>,
+    ) -> S3Result<S3Response<UploadPartOutput>> {
+        upload::upload_part(&self.0, request).await
+    }
+
+    async fn upload_part_copy(
+        &self,
+        request: S3Request<UploadPartCopyInput>,
+    ) -> S3Result<S3Response<UploadPartCopyOutput>> {
+        copy::copy_part(&self.0, request).await
+    }
+
+    async fn complete_multipart_upload(
+        &self,
+        request: S3Request<CompleteMultipartUploadInput>,
+    ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
+        complete::complete_upload(&self.0, request).await
+    }
+
+    async fn abort_multipart_upload(
+        &self,
+        request: S3Request<AbortMultipartUploadInput>,
+    ) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
+        upload::abort_upload(&self.0, request).await
+    }
+
+    async fn list_parts(
+        &self,
+        request: S3Request<ListPartsInput>,
+    ) -> S3Result<S3Response<ListPartsOutput>> {
+        uploads::list_parts(&self.0, request).await
+    }
+
+    async fn list_multipart_uploads(
+        &self,
+        request: S3Request<ListMultipartUploadsInput>,
+    ) -> S3Result<S3Response<ListMultipartUploadsOutput>> {
+        uploads::list_uploads(&self.0, request).await
+    }
+
+    async fn get_object_attributes(
+        &self,
+        request: S3Request<GetObjectAttributesInput>,
+    ) -> S3Result<S3Response<GetObjectAttributesOutput>> {
+        attributes::get_attributes(&self.0, request).await
     }
 
     async fn get_bucket_acl(

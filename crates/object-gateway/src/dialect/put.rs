@@ -1,22 +1,15 @@
-//! PutObject.
+//! PutObject, and what its headers have in common with those of other operations.
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
-use futures_util::StreamExt;
-use http::header::HeaderMap;
-use object_proto::limits::PUT_MAX;
-use object_proto::{ChecksumKind, Conditions, Etag, Metadata, ObjectFacts, Tags, Upload};
-use s3s::dto::{ChecksumType, ETag, ETagCondition, PutObjectInput, PutObjectOutput, StreamingBlob};
-use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, StdError};
+use http::header::{HeaderMap, HeaderName, IF_MATCH, IF_NONE_MATCH};
+use object_proto::{ChecksumKind, Conditions, Etag, Metadata, ObjectFacts, Tags};
+use s3s::dto::{ChecksumType, ETag, ETagCondition, PutObjectInput, PutObjectOutput};
+use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
-use super::state::{State, caller_of, context_of, not_implemented, target_of};
-use crate::body::sha256_mismatch;
-use crate::context::RequestContext;
-use crate::digest::{Digest, Expected, Found, text_of};
-use crate::errors::{refused, s3_error};
-use crate::limits::PUT_BUFFER;
-use crate::reply::Refusal;
+use super::receive::Sent;
+use super::state::{State, caller_of, not_implemented, target_of};
+use crate::errors::s3_error;
 
 /// Headers of an object, apart from its user's.
 pub const SYSTEM_HEADERS: [&str; 6] = [
@@ -29,8 +22,8 @@ pub const SYSTEM_HEADERS: [&str; 6] = [
 ];
 /// Headers that ask for what is not there, with S3's name of it.
 const NOT_IMPLEMENTED: [(&str, &str); 8] = [
-    ("x-amz-copy-source-server-side-encryption", "Server-side encryption"),
     ("x-amz-server-side-encryption", "Server-side encryption"),
+    ("x-amz-copy-source-server-side-encryption", "Server-side encryption"),
     ("x-amz-tagging", "Tagging"),
     ("x-amz-object-lock-", "Object lock"),
     ("x-amz-website-redirect-location", "Website redirection"),
@@ -46,20 +39,16 @@ pub async fn put_object(
 ) -> S3Result<S3Response<PutObjectOutput>> {
     check_wishes(&request.headers)?;
     let target = target_of(&request, &request.input.key)?;
-    let context = context_of(&request)?.clone();
-    let len = content_len(&context)?;
+    let body = request.input.body.take();
+    let sent = Sent::of(&request, body)?;
     let metadata = metadata_of(&request.headers, request.input.metadata.as_ref())?;
     let conditions =
         conditions_of(request.input.if_match.as_ref(), request.input.if_none_match.as_ref());
-    let mut expected = Expected::of(&request.headers).map_err(refused)?;
     let owner = caller_of(&request)?.id.clone();
-    context.begin_content();
 
-    let mut upload = state.backend.put(target, Some(len)).await.map_err(s3_error)?;
-    let kind = expected.kind().unwrap_or(ChecksumKind::Crc64Nvme);
-    let body = request.input.body.take();
-    let found = receive(body, len, Digest::new(kind), &mut *upload, &context).await?;
-    check_received(&request, &mut expected, &found)?;
+    let mut upload = state.backend.put(target, Some(sent.len)).await.map_err(s3_error)?;
+    let kind = sent.kind().unwrap_or(ChecksumKind::Crc64Nvme);
+    let found = sent.receive(kind, &mut *upload).await?;
 
     let facts = ObjectFacts {
         etag: found.etag(),
@@ -68,98 +57,13 @@ pub async fn put_object(
         owner,
     };
     upload.commit(facts, conditions).await.map_err(s3_error)?;
-    Ok(S3Response::new(output(&found)))
-}
-
-/// Bytes of the content that the request has; one put has 5 GiB at most.
-pub fn content_len(context: &RequestContext) -> S3Result<u64> {
-    let len = context.content_len();
-    let len = len.ok_or_else(|| S3Error::new(S3ErrorCode::MissingContentLength))?;
-    match len > PUT_MAX {
-        false => Ok(len),
-        true => Err(S3Error::with_message(
-            S3ErrorCode::EntityTooLarge,
-            "Your proposed upload exceeds the maximum allowed size",
-        )),
-    }
-}
-
-/// Compares what was received with what the request says of it, before the body and behind it.
-pub fn check_received<T>(
-    request: &S3Request<T>,
-    expected: &mut Expected,
-    found: &Found,
-) -> S3Result<()> {
-    let trailers = request.trailing_headers.as_ref().and_then(|trailers| trailers.take());
-    expected.take_trailers(trailers.as_ref()).map_err(refused)?;
-    expected.check(found).map_err(refused)
-}
-
-/// Sends the body to the upload, in pieces, and digests it.
-pub async fn receive(
-    body: Option<StreamingBlob>,
-    len: u64,
-    mut digest: Digest,
-    upload: &mut dyn Upload,
-    context: &RequestContext,
-) -> S3Result<Found> {
-    let incomplete = || {
-        S3Error::with_message(
-            S3ErrorCode::IncompleteBody,
-            "The request body does not have the length that its headers say",
-        )
+    let mut output = PutObjectOutput {
+        e_tag: Some(ETag::Strong(found.etag().as_str().to_owned())),
+        checksum_type: Some(ChecksumType::from_static(ChecksumType::FULL_OBJECT)),
+        ..PutObjectOutput::default()
     };
-    let capacity = usize::try_from(len).unwrap_or(PUT_BUFFER).min(PUT_BUFFER);
-    let mut buffer = Vec::with_capacity(capacity);
-    let mut received = 0u64;
-    let mut body = body;
-    while let Some(body) = &mut body
-        && let Some(data) = body.next().await
-    {
-        let mut data: Bytes = data.map_err(|error| body_error(&error, context))?;
-        received += data.len() as u64;
-        if received > len {
-            return Err(incomplete());
-        }
-        digest.update(&data);
-        while !data.is_empty() {
-            let part = data.split_to(data.len().min(PUT_BUFFER - buffer.len()));
-            buffer.extend_from_slice(&part);
-            if buffer.len() == PUT_BUFFER {
-                let left = len - received + data.len() as u64;
-                let capacity = usize::try_from(left).unwrap_or(PUT_BUFFER).min(PUT_BUFFER);
-                let full = std::mem::replace(&mut buffer, Vec::with_capacity(capacity));
-                upload.write(full).await.map_err(s3_error)?;
-            }
-        }
-    }
-    if received != len {
-        return Err(incomplete());
-    }
-    if !buffer.is_empty() {
-        upload.write(buffer).await.map_err(s3_error)?;
-    }
-    Ok(digest.finish())
-}
-
-/// Why a body ended: what its guard noted, or what s3s found. s3s shows its causes as text only.
-fn body_error(error: &StdError, context: &RequestContext) -> S3Error {
-    if let Some(refusal) = context.failure() {
-        return refused(refusal);
-    }
-    let text = error.to_string();
-    let refusal = match text.rsplit(": ").next().unwrap_or_default() {
-        "Sha256Mismatch" => sha256_mismatch(),
-        "SignatureMismatch" => Refusal::new(
-            "SignatureDoesNotMatch",
-            "The signature of a chunk does not match the one that was calculated.",
-        ),
-        "Incomplete" | "LengthMismatch" => {
-            Refusal::new("IncompleteBody", "The body does not have the length that its headers say")
-        }
-        _ => Refusal::new("InvalidRequest", "The body is not written as its headers say."),
-    };
-    refused(refusal)
+    show_checksums!(output, [&found.checksum]);
+    Ok(S3Response::new(output))
 }
 
 /// Refuses headers that ask for what is not there: to pass over them would store an object that is
@@ -167,10 +71,11 @@ fn body_error(error: &StdError, context: &RequestContext) -> S3Error {
 pub fn check_wishes(headers: &HeaderMap) -> S3Result<()> {
     for (name, value) in headers {
         let name = name.as_str();
+        if name == "x-amz-tagging-directive" {
+            continue; // No object has tags: all of them are copied, or none.
+        }
         let missing = NOT_IMPLEMENTED.iter().find(|(start, _)| name.starts_with(start));
-        // What there is has no tags: a copy of them is one of none.
-        let is_none = name == "x-amz-tagging-directive" && value == "COPY";
-        if let Some((_, what)) = missing.filter(|_| !is_none) {
+        if let Some((_, what)) = missing {
             return Err(not_implemented(what));
         }
         let is_owners = value == "private" || value == "bucket-owner-full-control";
@@ -235,16 +140,20 @@ pub fn conditions_of(
     Conditions { if_match: if_match.map(tags), if_none_match: if_none_match.map(tags) }
 }
 
-fn output(found: &Found) -> PutObjectOutput {
-    let text = |kind| (found.checksum.kind == kind).then(|| text_of(&found.checksum));
-    PutObjectOutput {
-        e_tag: Some(ETag::Strong(found.etag().as_str().to_owned())),
-        checksum_crc32: text(ChecksumKind::Crc32),
-        checksum_crc32c: text(ChecksumKind::Crc32c),
-        checksum_crc64nvme: text(ChecksumKind::Crc64Nvme),
-        checksum_sha1: text(ChecksumKind::Sha1),
-        checksum_sha256: text(ChecksumKind::Sha256),
-        checksum_type: Some(ChecksumType::from_static(ChecksumType::FULL_OBJECT)),
-        ..PutObjectOutput::default()
-    }
+/// The same from headers, where s3s does not read them.
+pub fn conditions_of_headers(headers: &HeaderMap) -> S3Result<Conditions> {
+    let condition = |name: HeaderName| {
+        let mut values = headers.get_all(&name).iter().filter(|value| !value.is_empty());
+        let (first, second) = (values.next(), values.next());
+        let tag = first.map(|value| ETagCondition::parse_http_header(value.as_bytes()));
+        match (tag.transpose(), second) {
+            (Ok(condition), None) => Ok(condition),
+            _ => {
+                let message = format!("{name} is not one tag.");
+                Err(S3Error::with_message(S3ErrorCode::InvalidArgument, message))
+            }
+        }
+    };
+    let (if_match, if_none_match) = (condition(IF_MATCH)?, condition(IF_NONE_MATCH)?);
+    Ok(conditions_of(if_match.as_ref(), if_none_match.as_ref()))
 }

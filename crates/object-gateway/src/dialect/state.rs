@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use object_proto::{Backend, Bucket, ObjectKey, Stamp, Target, User};
-use s3s::dto::Timestamp;
+use object_proto::limits::LIST_MAX;
+use object_proto::{Backend, Bucket, ChecksumPlan, ObjectKey, PartNumber, Stamp, Target, User};
+use s3s::dto::{ChecksumAlgorithm, ChecksumType, Timestamp};
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Result};
 
 use crate::auth::{Caller, Place};
 use crate::budget::Budget;
 use crate::context::RequestContext;
+use crate::digest::name_of;
 use crate::errors::internal;
 
 /// What operations stand on.
@@ -52,6 +54,11 @@ pub fn not_implemented(what: &str) -> S3Error {
     S3Error::with_message(S3ErrorCode::NotImplemented, message)
 }
 
+/// There is no memory for the request now.
+pub fn slow_down() -> S3Error {
+    S3Error::with_message(S3ErrorCode::SlowDown, "Please reduce your request rate.")
+}
+
 /// A request for a version: there is only the one without ID, whose name is `null`.
 pub fn check_version(id: Option<&str>) -> S3Result<()> {
     match id {
@@ -60,6 +67,42 @@ pub fn check_version(id: Option<&str>) -> S3Result<()> {
             Err(S3Error::with_message(S3ErrorCode::InvalidArgument, "Invalid version id specified"))
         }
     }
+}
+
+/// A part's number.
+pub fn part_number_of(number: i32) -> S3Result<PartNumber> {
+    let number = u64::try_from(number).ok().and_then(PartNumber::new);
+    number.ok_or_else(|| {
+        let message = "Part number must be an integer between 1 and 10000, inclusive";
+        S3Error::with_message(S3ErrorCode::InvalidArgument, message)
+    })
+}
+
+/// Entries of a page at most.
+pub fn count_of(asked: Option<i32>, name: &str) -> S3Result<u32> {
+    let Some(asked) = asked else { return Ok(LIST_MAX) };
+    let asked = u32::try_from(asked).map_err(|_| out_of_bounds(name))?;
+    Ok(asked.min(LIST_MAX))
+}
+
+/// S3's error for a count or marker that is none.
+pub fn out_of_bounds(name: &str) -> S3Error {
+    let message = format!("Argument {name} must be an integer between 0 and 2147483647");
+    S3Error::with_message(S3ErrorCode::InvalidArgument, message)
+}
+
+/// Algorithm and type of checksums, as S3 names them.
+pub fn shown_plan(plan: Option<ChecksumPlan>) -> (Option<ChecksumAlgorithm>, Option<ChecksumType>) {
+    let algorithm = plan.map(|plan| ChecksumAlgorithm::from_static(name_of(plan.kind)));
+    (algorithm, plan.map(|plan| checksum_type(plan.composite)))
+}
+
+/// Type of a checksum, as S3 names it.
+pub fn checksum_type(is_composite: bool) -> ChecksumType {
+    ChecksumType::from_static(match is_composite {
+        true => ChecksumType::COMPOSITE,
+        false => ChecksumType::FULL_OBJECT,
+    })
 }
 
 /// The last second of the year 9999: later times have no text.

@@ -11,3 +11,4 @@ mod multipart;
 mod objects;
 mod signatures;
 mod signer;
+mod uploads;

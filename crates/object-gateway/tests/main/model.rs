@@ -18,21 +18,21 @@ pub const FIRST_COMMIT_S: u64 = 1_700_000_000;
 
 type Objects = BTreeMap<ObjectKey, (ObjectInfo, Arc<Vec<u8>>)>;
 
-/// A multipart upload, and what was sent for it.
-struct InParts {
+/// A multipart upload with what was received of it.
+struct Uploading {
     info: UploadInfo,
     parts: BTreeMap<PartNumber, (Part, Vec<u8>)>,
 }
 
 #[derive(Default)]
 struct Data {
-    uploads: BTreeMap<(Target, UploadId), InParts>,
-    /// Completions that meet a part which was sent again.
-    parts_change: u32,
     keys: BTreeMap<String, AccessKey>,
     buckets: BTreeMap<BucketName, Bucket>,
     objects: BTreeMap<BucketId, Objects>,
+    uploads: BTreeMap<(Target, UploadId), Uploading>,
     commits: u64,
+    /// Completions that find a part to be another one.
+    flawed_completions: u32,
     /// Answer of the next operations that are asked for data.
     fault: Option<Error>,
     /// Reads fail from this offset on.
@@ -88,19 +88,19 @@ impl Model {
         self.data().read_until = offset;
     }
 
-    /// Lets the next completions meet a part that was sent again since it was listed.
-    pub fn parts_change(&self, completions: u32) {
-        self.data().parts_change = completions;
-    }
-
-    /// Uploads that are under way.
-    pub fn uploads_open(&self) -> usize {
-        self.data().uploads.values().filter(|upload| upload.info.end.is_none()).count()
-    }
-
     /// Lets pages be short.
     pub fn page_max(&self, entries: Option<u32>) {
         self.data().page_max = entries;
+    }
+
+    /// Lets completions find that a part was sent again.
+    pub fn flaw_completions(&self, count: u32) {
+        self.data().flawed_completions = count;
+    }
+
+    /// Completions that are still to find that.
+    pub fn flawed_completions(&self) -> u32 {
+        self.data().flawed_completions
     }
 
     /// Number of objects.
@@ -131,31 +131,13 @@ impl Model {
         facts: ObjectFacts,
         conditions: &Conditions,
     ) -> Result<Stamp, Error> {
-        let parts = ObjectData::Inline(Vec::new());
-        self.ask(|data| data.put(target, (content, parts), facts, conditions))
-    }
-
-    fn put_part_now(&self, sending: Sending, facts: ObjectFacts) -> Result<Stamp, Error> {
-        self.ask(|data| {
-            let stamp = data.stamp();
-            let (id, number) = sending.part.expect("it is a part");
-            let upload = data.open_upload(&sending.target, id)?;
-            let part = Part {
-                number,
-                stamp,
-                data_id: DataId::new(u128::from(stamp.get())),
-                size: sending.content.len() as u64,
-                etag: facts.etag,
-                checksums: facts.checksums,
-            };
-            upload.parts.insert(number, (part, sending.content));
-            Ok(stamp)
-        })
+        let place = ObjectData::Inline(Vec::new());
+        self.ask(|data| data.put(target, content, facts, place, conditions))
     }
 }
 
 impl Data {
-    fn stamp(&mut self) -> Stamp {
+    fn next_stamp(&mut self) -> Stamp {
         self.commits += 1;
         Stamp::new(FIRST_COMMIT_S * 1_000_000 + self.commits)
     }
@@ -163,11 +145,12 @@ impl Data {
     fn put(
         &mut self,
         target: Target,
-        (content, data): (Vec<u8>, ObjectData),
+        content: Vec<u8>,
         facts: ObjectFacts,
+        data: ObjectData,
         conditions: &Conditions,
     ) -> Result<Stamp, Error> {
-        let stamp = self.stamp();
+        let stamp = self.next_stamp();
         let objects = self.objects.get_mut(&target.bucket).ok_or(Error::NoSuchBucket)?;
         let current = objects.get(&target.key).map(|(info, _)| &info.object.facts.etag);
         conditions.check(current)?;
@@ -177,9 +160,62 @@ impl Data {
         Ok(stamp)
     }
 
-    fn open_upload(&mut self, target: &Target, id: UploadId) -> Result<&mut InParts, Error> {
+    fn under_way(&mut self, target: &Target, id: UploadId) -> Result<&mut Uploading, Error> {
         let upload = self.uploads.get_mut(&(target.clone(), id));
         upload.filter(|upload| upload.info.end.is_none()).ok_or(Error::NoSuchUpload)
+    }
+
+    fn put_part(
+        &mut self,
+        (target, id, number): (Target, UploadId, PartNumber),
+        content: Vec<u8>,
+        facts: ObjectFacts,
+    ) -> Result<Stamp, Error> {
+        let stamp = self.next_stamp();
+        let part = Part {
+            number,
+            stamp,
+            data_id: DataId::new(u128::from(self.commits)),
+            size: content.len() as u64,
+            etag: facts.etag,
+            checksums: facts.checksums,
+        };
+        self.under_way(&target, id)?.parts.insert(number, (part, content));
+        Ok(stamp)
+    }
+
+    fn complete(
+        &mut self,
+        target: Target,
+        completion: Completion,
+        conditions: &Conditions,
+    ) -> Result<Stamp, Error> {
+        let id = completion.upload;
+        if let Some(left) = self.flawed_completions.checked_sub(1) {
+            self.flawed_completions = left;
+            return Err(Error::NoSuchPart { number: completion.parts[0].0.get() });
+        }
+        let upload = self.under_way(&target, id)?;
+        let (mut content, mut sizes) = (Vec::new(), Vec::new());
+        for (number, data_id) in &completion.parts {
+            let part = upload.parts.get(number).filter(|(part, _)| part.data_id == *data_id);
+            let (part, bytes) = part.ok_or(Error::NoSuchPart { number: number.get() })?;
+            content.extend_from_slice(bytes);
+            sizes.push((*number, part.size));
+        }
+        let facts = ObjectFacts {
+            etag: completion.etag.clone(),
+            checksums: completion.checksums.clone(),
+            metadata: upload.info.upload.metadata.clone(),
+            owner: upload.info.upload.owner.clone(),
+        };
+        let place = ObjectData::Parts(PartMap::of(id, sizes));
+        let stamp = self.put(target.clone(), content, facts, place, conditions)?;
+        let upload = self.under_way(&target, id)?;
+        upload.parts.clear();
+        let (etag, checksums) = (completion.etag, completion.checksums);
+        upload.info.end = Some(UploadEnd { stamp, etag, checksums });
+        Ok(stamp)
     }
 }
 
@@ -236,125 +272,6 @@ impl Backend for Model {
         answer(self.ask(|_| Ok(Box::new(sending) as Box<dyn Upload>)))
     }
 
-    fn begin_upload(&self, target: Target, upload: NewUpload) -> Answer<'_, UploadId> {
-        answer(self.ask(|data| {
-            let id = UploadId { stamp: data.stamp(), nonce: upload.nonce };
-            let info = UploadInfo { id, upload, end: None };
-            data.uploads.insert((target, id), InParts { info, parts: BTreeMap::new() });
-            Ok(id)
-        }))
-    }
-
-    fn upload(&self, target: Target, upload: UploadId) -> Answer<'_, UploadInfo> {
-        answer(self.ask(|data| {
-            let upload = data.uploads.get(&(target, upload)).ok_or(Error::NoSuchUpload)?;
-            Ok(upload.info.clone())
-        }))
-    }
-
-    fn put_part(
-        &self,
-        target: Target,
-        upload: UploadId,
-        number: PartNumber,
-        _len: Option<u64>,
-    ) -> Answer<'_, Box<dyn Upload>> {
-        let part = Some((upload, number));
-        let sending = Sending { model: self.clone(), target, part, content: Vec::new() };
-        answer(self.ask(|_| Ok(Box::new(sending) as Box<dyn Upload>)))
-    }
-
-    fn parts(&self, ask: PartsRequest) -> Answer<'_, PartsPage> {
-        answer(self.ask(|data| {
-            let limit = data.page_max.map_or(ask.limit, |max| max.min(ask.limit)) as usize;
-            let upload = data.open_upload(&ask.target, ask.upload)?;
-            let parts = upload.parts.values().map(|(part, _)| part);
-            let mut parts: Vec<_> =
-                parts.filter(|part| part.number.get() > ask.after).cloned().collect();
-            let more = parts.len() > limit;
-            parts.truncate(limit);
-            Ok(PartsPage { parts, more })
-        }))
-    }
-
-    fn complete_upload(
-        &self,
-        target: Target,
-        completion: Completion,
-        conditions: Conditions,
-    ) -> Answer<'_, Stamp> {
-        answer(self.ask(|data| {
-            let number = completion.parts[0].0.get();
-            if data.parts_change > 0 {
-                data.parts_change -= 1;
-                return Err(Error::NoSuchPart { number });
-            }
-            let upload = data.open_upload(&target, completion.upload)?;
-            let (mut content, mut sizes) = (Vec::new(), Vec::new());
-            for (number, data_id) in &completion.parts {
-                let part = upload.parts.get(number).filter(|part| part.0.data_id == *data_id);
-                let part = part.ok_or(Error::NoSuchPart { number: number.get() })?;
-                sizes.push((*number, part.0.size));
-                content.extend_from_slice(&part.1);
-            }
-            let NewUpload { metadata, owner, .. } = upload.info.upload.clone();
-            let Completion { etag, checksums, .. } = completion;
-            let facts =
-                ObjectFacts { etag: etag.clone(), checksums: checksums.clone(), metadata, owner };
-            let map = ObjectData::Parts(PartMap::of(completion.upload, sizes));
-            let stamp = data.put(target.clone(), (content, map), facts, &conditions)?;
-            let upload = data.open_upload(&target, completion.upload)?;
-            upload.info.end = Some(UploadEnd { stamp, etag, checksums });
-            Ok(stamp)
-        }))
-    }
-
-    fn abort_upload(&self, target: Target, upload: UploadId) -> Answer<'_, ()> {
-        answer(self.ask(|data| {
-            data.open_upload(&target, upload)?;
-            data.uploads.remove(&(target, upload));
-            Ok(())
-        }))
-    }
-
-    fn uploads(&self, ask: UploadsRequest) -> Answer<'_, UploadsPage> {
-        answer(self.ask(|data| {
-            let open = data.uploads.iter().filter(|((target, _), upload)| {
-                target.bucket == ask.bucket && upload.info.end.is_none()
-            });
-            let mut entries: Vec<ListedUpload> = Vec::new();
-            for ((target, id), upload) in open {
-                let key = target.key.as_str();
-                let Some(rest) = key.strip_prefix(&ask.prefix) else { continue };
-                let at = Some(&ask.delimiter).filter(|delimiter| !delimiter.is_empty());
-                let at =
-                    at.and_then(|delimiter| Some(rest.find(delimiter.as_str())? + delimiter.len()));
-                let behind = match ask.after_upload {
-                    Some(after) => (key, *id) > (&ask.after, after),
-                    None => key > ask.after.as_str(),
-                };
-                let prefix = at.map(|at| format!("{}{}", ask.prefix, &rest[..at]));
-                match prefix {
-                    Some(prefix) if prefix > ask.after => {
-                        let entry = ListedUpload::Prefix(prefix);
-                        if entries.last() != Some(&entry) {
-                            entries.push(entry);
-                        }
-                    }
-                    None if behind => {
-                        let info = Box::new(upload.info.clone());
-                        entries.push(ListedUpload::Upload { key: target.key.clone(), info });
-                    }
-                    _ => {}
-                }
-            }
-            let limit = ask.limit as usize;
-            let more = entries.len() > limit;
-            entries.truncate(limit);
-            Ok(UploadsPage { entries, more })
-        }))
-    }
-
     fn head(&self, target: Target) -> Answer<'_, ObjectInfo> {
         answer(self.ask(|data| {
             let object = data.objects.get(&target.bucket).and_then(|all| all.get(&target.key));
@@ -380,6 +297,70 @@ impl Backend for Model {
             conditions.check(current)?;
             let removed = objects.remove(&target.key);
             Ok(removed.map_or(Stamp::new(0), |(info, _)| info.stamp))
+        }))
+    }
+
+    fn begin_upload(&self, target: Target, upload: NewUpload) -> Answer<'_, UploadId> {
+        answer(self.ask(|data| {
+            let id = UploadId { stamp: data.next_stamp(), nonce: upload.nonce };
+            let info = UploadInfo { id, upload, end: None };
+            data.uploads.insert((target, id), Uploading { info, parts: BTreeMap::new() });
+            Ok(id)
+        }))
+    }
+
+    fn upload(&self, target: Target, upload: UploadId) -> Answer<'_, UploadInfo> {
+        answer(self.ask(|data| {
+            let upload = data.uploads.get(&(target, upload));
+            upload.map(|upload| upload.info.clone()).ok_or(Error::NoSuchUpload)
+        }))
+    }
+
+    fn put_part(
+        &self,
+        target: Target,
+        upload: UploadId,
+        number: PartNumber,
+        _len: Option<u64>,
+    ) -> Answer<'_, Box<dyn Upload>> {
+        self.uploads_begun.fetch_add(1, Ordering::Relaxed);
+        let part = Some((upload, number));
+        let sending = Sending { model: self.clone(), target, part, content: Vec::new() };
+        answer(self.ask(|_| Ok(Box::new(sending) as Box<dyn Upload>)))
+    }
+
+    fn parts(&self, ask: PartsRequest) -> Answer<'_, PartsPage> {
+        answer(self.ask(|data| {
+            let limit = data.page_max.map_or(ask.limit, |max| max.min(ask.limit)) as usize;
+            let upload = data.under_way(&ask.target, ask.upload)?;
+            let parts = upload.parts.values().map(|(part, _)| part);
+            let left: Vec<_> = parts.filter(|part| part.number.get() > ask.after).collect();
+            let parts = left.iter().take(limit).map(|part| Part::clone(part)).collect();
+            Ok(PartsPage { parts, more: left.len() > limit })
+        }))
+    }
+
+    fn complete_upload(
+        &self,
+        target: Target,
+        completion: Completion,
+        conditions: Conditions,
+    ) -> Answer<'_, Stamp> {
+        answer(self.ask(|data| data.complete(target, completion, &conditions)))
+    }
+
+    fn abort_upload(&self, target: Target, upload: UploadId) -> Answer<'_, ()> {
+        answer(self.ask(|data| {
+            data.under_way(&target, upload)?;
+            data.uploads.remove(&(target, upload));
+            Ok(())
+        }))
+    }
+
+    fn uploads(&self, ask: UploadsRequest) -> Answer<'_, UploadsPage> {
+        answer(self.ask(|data| {
+            let limit = data.page_max.map_or(ask.limit, |max| max.min(ask.limit));
+            Ok(uploads_page(&data.uploads, &ask, limit as usize))
         }))
     }
 
@@ -413,6 +394,40 @@ fn page(objects: &Objects, ask: &ListRequest, limit: usize) -> ListPage {
     ListPage { entries, next }
 }
 
+/// A page of a bucket's uploads, by the words of the contract.
+fn uploads_page(
+    uploads: &BTreeMap<(Target, UploadId), Uploading>,
+    ask: &UploadsRequest,
+    limit: usize,
+) -> UploadsPage {
+    let mut entries: Vec<ListedUpload> = Vec::new();
+    for ((target, id), upload) in uploads {
+        if target.bucket != ask.bucket || upload.info.end.is_some() {
+            continue;
+        }
+        let key = target.key.as_str();
+        let Some(rest) = key.strip_prefix(&ask.prefix) else { continue };
+        let at = Some(&ask.delimiter).filter(|delimiter| !delimiter.is_empty());
+        let at = at.and_then(|delimiter| Some(rest.find(delimiter.as_str())? + delimiter.len()));
+        if let Some(at) = at {
+            let prefix = ListedUpload::Prefix(format!("{}{}", ask.prefix, &rest[..at]));
+            let name = &key[..ask.prefix.len() + at];
+            if name > ask.after.as_str() && entries.last() != Some(&prefix) {
+                entries.push(prefix);
+            }
+            continue;
+        }
+        let is_behind = key == ask.after && ask.after_upload.is_some_and(|after| *id > after);
+        if is_behind || key > ask.after.as_str() {
+            let info = Box::new(upload.info.clone());
+            entries.push(ListedUpload::Upload { key: target.key.clone(), info });
+        }
+    }
+    let more = entries.len() > limit;
+    entries.truncate(limit);
+    UploadsPage { entries, more }
+}
+
 struct Sending {
     model: Model,
     target: Target,
@@ -431,10 +446,12 @@ impl Upload for Sending {
         facts: ObjectFacts,
         conditions: Conditions,
     ) -> Answer<'static, Stamp> {
-        let model = self.model.clone();
-        answer(match self.part {
-            Some(_) => model.put_part_now(*self, facts),
-            None => model.put_now(self.target, self.content, facts, &conditions),
+        let Sending { model, target, part, content } = *self;
+        answer(match part {
+            None => model.put_now(target, content, facts, &conditions),
+            Some((upload, number)) => {
+                model.ask(|data| data.put_part((target, upload, number), content, facts))
+            }
         })
     }
 }

@@ -173,6 +173,8 @@ fn ranges_answer_the_part_or_416() {
     let part = |number: &str| bed.object("GET", "k").query("partNumber", number).send();
     assert_eq!((part("1").status, &*part("1").text()), (206, "0123456789"));
     assert_eq!(part("2").error(), (416, "InvalidPartNumber".into()));
+    assert_eq!(part("0").error(), (400, "InvalidArgument".into()));
+    assert_eq!(part("10001").error(), (400, "InvalidArgument".into()));
 }
 
 #[test]
@@ -305,6 +307,12 @@ fn subresources_that_are_not_known_change_nothing() {
     }
     let part = bed.object("PUT", "k").query("partNumber", "1").body(b"x").send();
     assert_eq!(part.error(), (400, "InvalidArgument".into()));
+    let part = bed.object("DELETE", "k").query("partNumber", "1").send();
+    assert_eq!(part.error(), (400, "InvalidArgument".into()));
+    for method in ["PUT", "DELETE"] {
+        let uploads = bed.object(method, "k").query("uploads", "").send();
+        assert_eq!(uploads.error(), (405, "MethodNotAllowed".into()), "{method}");
+    }
     let version = bed.object("DELETE", "k").query("versionId", "x").send();
     assert_eq!(version.error(), (400, "InvalidArgument".into()));
     assert_eq!(bed.object("GET", "k").send().body, b"hello");
