@@ -50,6 +50,10 @@ pub enum Command {
     BlockServer(RoleArgs),
     /// Run an NBD front end, configured by a file (docs/operations/frontend.toml)
     Frontend(RoleArgs),
+    /// Run an object server, configured by a file (docs/operations/object-server.toml)
+    ObjectServer(RoleArgs),
+    /// Run a gateway of S3, configured by a file (docs/operations/gateway.toml)
+    Gateway(RoleArgs),
     /// Work with volumes: virtual disks, served over NBD
     Volume {
         /// Which cluster.
@@ -291,6 +295,8 @@ pub enum RoleName {
     BlockServer,
     /// A front end.
     Frontend,
+    /// An object server.
+    ObjectServer,
     /// A gateway.
     Gateway,
 }
@@ -325,6 +331,15 @@ pub struct ClusterUpArgs {
     /// NBD front ends, 0 to 16 [default: 1]
     #[arg(long, value_parser = clap::value_parser!(u16).range(0..=16))]
     pub frontends: Option<u16>,
+    /// Object servers, of which one owns the objects, 0 to 16 [default: 0]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(0..=16))]
+    pub object_servers: Option<u16>,
+    /// Gateways of S3, 0 to 16 [default: 0]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(0..=16))]
+    pub gateways: Option<u16>,
+    /// Address of 127.0.0.1 that the gateways share; a free port at the first start
+    #[arg(long, value_name = "ADDRESS")]
+    pub s3_listen: Option<SocketAddr>,
     /// Address where the front ends take NBD connections [default: 127.0.0.1]; with any other,
     /// --nbd-tls is needed
     #[arg(long, value_name = "IP", conflicts_with = "no_nbd_tcp")]

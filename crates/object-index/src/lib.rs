@@ -33,6 +33,7 @@ mod piece;
 mod planted;
 mod range;
 mod recent;
+mod remote;
 mod room;
 mod row;
 #[cfg(test)]
@@ -48,6 +49,7 @@ pub use ground::{Files, Lease, Owners};
 pub use owner::{ClientFiles, Config, Owner, Rule};
 pub use paths::{CATALOG_DIR, LOCK, RANGE_DIR};
 pub use planted::{Bugs, Planted};
+pub use remote::{OBJECTS, OwnerService, RemoteOwners};
 pub use room::Room;
 pub use service::{BodyContent, BodyUpload, Service, ServiceOptions};
 pub use threads::ServiceHandle;

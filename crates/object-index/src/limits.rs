@@ -16,6 +16,9 @@ pub const LOG_LEAST: u64 = table::limits::DATA_LOG_LEAST;
 pub const RECENT_BYTES: usize = 8 << 20;
 /// Opened logs that a gateway keeps: about what 64 GiB of small objects have.
 pub const OPENED_LOGS_MAX: usize = 256;
+/// Bytes of rows that a page of a listing has, and one more row: its message has room for them with what
+/// is said of each beside.
+pub const PAGE_BYTES: usize = 512 << 10;
 /// Bytes of pieces that a pass moves before it waits until they are durable.
 pub const MOVED_BYTES: usize = 1 << 20;
 

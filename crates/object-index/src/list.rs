@@ -13,6 +13,7 @@ use crate::decisions::{damaged, of_table};
 use crate::keys::{
     CURRENT, UPLOAD, above, key_prefix, read_object_key, read_upload_key, upload_key,
 };
+use crate::limits::PAGE_BYTES;
 use crate::row::ObjectRow;
 use crate::upload_row::UploadRow;
 
@@ -79,9 +80,10 @@ pub(crate) async fn page(rows: Snapshot, ask: &ListRequest) -> Result<ListPage, 
     let ListRequest { bucket, prefix, delimiter, after, .. } = ask;
     let keys = Keys { section: CURRENT, bucket: *bucket, prefix, delimiter, after };
     let mut scan = rows.scan(Range::between(&keys.start(), &keys.end()));
+    let mut bytes = 0;
     while let Some((key, value)) = scan.next().await.map_err(of_table)? {
         let target = read_object_key(&key).ok_or_else(|| damaged("a key of the range"))?;
-        if page.entries.len() == limit {
+        if page.entries.len() == limit || bytes > PAGE_BYTES {
             page.next = page.entries.last().map(|last| last.name().to_owned());
             break;
         }
@@ -90,6 +92,7 @@ pub(crate) async fn page(rows: Snapshot, ask: &ListRequest) -> Result<ListPage, 
             page.entries.push(Listed::Prefix(prefix.to_owned()));
             continue;
         }
+        bytes += key.len() + value.len();
         let row = ObjectRow::decode(&value);
         let mut info = row.ok_or_else(|| damaged(&format!("the row of {target}")))?.info;
         info.object.data = ObjectData::Inline(Vec::new());
@@ -117,13 +120,14 @@ pub(crate) async fn uploads(rows: Snapshot, ask: &UploadsRequest) -> Result<Uplo
         start.push(0);
     }
     let mut scan = rows.scan(Range::between(&start, &keys.end()));
+    let mut bytes = 0;
     while let Some((key, value)) = scan.next().await.map_err(of_table)? {
         let row = read_upload_key(&key).zip(UploadRow::decode(&value));
         let ((target, begun), row) = row.ok_or_else(|| damaged("an upload"))?;
         if row.end.is_some() {
             continue;
         }
-        if page.entries.len() == limit {
+        if page.entries.len() == limit || bytes > PAGE_BYTES {
             page.more = true;
             break;
         }
@@ -132,6 +136,7 @@ pub(crate) async fn uploads(rows: Snapshot, ask: &UploadsRequest) -> Result<Uplo
             page.entries.push(ListedUpload::Prefix(prefix.to_owned()));
             continue;
         }
+        bytes += key.len() + value.len();
         let info = Box::new(row.info(begun));
         page.entries.push(ListedUpload::Upload { key: target.key, info });
     }

@@ -10,6 +10,8 @@
 mod backend;
 mod condition;
 mod error;
+mod fields;
+pub mod fuzz;
 mod ids;
 pub mod limits;
 mod message;
@@ -17,6 +19,7 @@ mod names;
 mod object;
 mod parts;
 mod upload;
+pub mod wire;
 
 pub use backend::{Answer, Backend, Content, Found, Upload};
 pub use condition::{Conditions, Tags};

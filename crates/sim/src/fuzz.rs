@@ -121,6 +121,11 @@ pub const TARGETS: &[Target] = &[
         "crates/object-index/tests/corpus/piece",
     ),
     target(
+        "object_message",
+        object_proto::fuzz::fuzz_object_message,
+        "crates/object-proto/tests/corpus/message-",
+    ),
+    target(
         "device_file",
         block_segment::fuzz::fuzz_data_file,
         "crates/block-segment/tests/corpus/device_file",

@@ -34,11 +34,8 @@ pub async fn run(env: &Env, dir: &Path, role: RoleName, json: bool) -> Done {
         RoleName::BlockManager => "bm",
         RoleName::BlockServer => "bs",
         RoleName::Frontend => "f",
-        RoleName::Gateway => {
-            return Err(Failure::usage(
-                "S3 is served by 'craton up' alone for now: start that on a directory of its own",
-            ));
-        }
+        RoleName::ObjectServer => "os",
+        RoleName::Gateway => "gw",
     };
     let number = |process: &Process| process.id.strip_prefix(prefix)?.parse::<u64>().ok();
     let removed = if role == RoleName::Master { book.last_master_removed } else { 0 };
@@ -52,7 +49,12 @@ pub async fn run(env: &Env, dir: &Path, role: RoleName, json: bool) -> Done {
             format_new_stores(env, &made.dir, &config.stores).await?;
             made
         }
-        RoleName::BlockManager | RoleName::BlockServer | RoleName::Frontend | RoleName::Gateway => {
+        RoleName::ObjectServer => plan::object_server(env, &directory, &mut ports, &book, id)?,
+        RoleName::Gateway => {
+            let shared = plan::shared_of(&book)?;
+            plan::gateway(env, &directory, &mut ports, &book, (id, None, shared))?
+        }
+        RoleName::BlockManager | RoleName::BlockServer | RoleName::Frontend => {
             let nearby = plan::nearby_of(&book)?;
             plan::block_role(env, &directory, &mut ports, &book, &nearby, (role, id))?
         }

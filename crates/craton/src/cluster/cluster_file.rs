@@ -59,9 +59,12 @@ pub struct Endpoints {
     /// Its Unix socket, `nbd+unix:///?socket=PATH`; a volume is `nbd+unix:///NAME?socket=PATH`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nbd_unix: Option<String>,
-    /// The gateways of this machine, `http://ADDRESS`.
+    /// The gateways of this machine, `http://ADDRESS`: the address that they share, if they do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub s3: Option<String>,
+    /// Each gateway for itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub s3_gateways: Vec<String>,
 }
 
 impl Endpoints {
@@ -166,8 +169,17 @@ impl ClusterFile {
         let socket = config.and_then(|config| config.nbd_unix);
         let socket = socket.as_deref().and_then(Path::to_str).map(uri_text);
         self.endpoints.nbd_unix = socket.map(|path| format!("nbd+unix:///?socket={path}"));
-        let gateway = self.processes.iter().find(|one| one.role == RoleName::Gateway);
-        self.endpoints.s3 = gateway.map(|one| format!("http://{}", one.addr));
+        let gateways = self.processes.iter().filter(|one| one.role == RoleName::Gateway);
+        let mut single = Vec::new();
+        let mut shared = None;
+        for one in gateways {
+            single.push(format!("http://{}", one.addr));
+            let config = config::read::<config::Gateway>(&config_path(&one.dir, one.role)).ok();
+            shared = shared.or(config.and_then(|config| config.shared));
+        }
+        let shared = shared.map(|addr| format!("http://{addr}"));
+        self.endpoints.s3 = shared.or_else(|| single.first().cloned());
+        self.endpoints.s3_gateways = single;
     }
 }
 

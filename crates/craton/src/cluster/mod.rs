@@ -20,7 +20,7 @@ pub use cluster_file::fuzz_book;
 pub use cluster_file::{ClusterFile, Endpoints, Process, replace as replace_file, uri_plain};
 pub use directory::{Directory, DirectoryState, config_path};
 pub use plan::{
-    block_roles as plan_block_roles, gateway as plan_gateway, master as plan_master, nearby_of,
+    block_roles as plan_block_roles, master as plan_master, nearby_of, objects as plan_objects,
 };
 pub use ports::Reserved;
 pub use process::{is_alive, role_word};
@@ -148,6 +148,7 @@ async fn stop_all(env: &runtime::Env, processes: &[Process]) -> Result<usize, Fa
     let mut count = 0;
     let order = [
         RoleName::Gateway,
+        RoleName::ObjectServer,
         RoleName::Frontend,
         RoleName::BlockServer,
         RoleName::BlockManager,

@@ -16,7 +16,7 @@ use crate::exit::{Failure, io};
 use crate::role::random_key;
 use roles::config::{
     self, BlockManager, BlockServer, Chunkserver, Frontend, FrontendTls, Gateway, Logging, Master,
-    Peer, Store,
+    ObjectServer, Peer, Store,
 };
 
 /// Name of the file with the keys that wrap secrets of S3.
@@ -41,6 +41,12 @@ pub struct Shape {
     pub block_managers: u16,
     /// Front ends.
     pub frontends: u16,
+    /// Object servers.
+    pub object_servers: u16,
+    /// Gateways.
+    pub gateways: u16,
+    /// Address that the gateways share.
+    pub s3_listen: Option<SocketAddr>,
     /// It has no key.
     pub no_key: bool,
     /// Access of this machine's programs to its front ends.
@@ -103,6 +109,9 @@ impl Shape {
             block_servers: args.block_servers.unwrap_or(2),
             block_managers: args.block_managers.unwrap_or(1),
             frontends: args.frontends.unwrap_or(1),
+            object_servers: args.object_servers.unwrap_or(0),
+            gateways: args.gateways.unwrap_or(0),
+            s3_listen: args.s3_listen,
             no_key: args.no_key,
             nearby: args.nearby.clone(),
             access: Access {
@@ -173,6 +182,19 @@ pub fn make(
             }
             book.processes.push(made);
         }
+    }
+    for index in 1..=shape.object_servers {
+        let made = object_server(env, directory, ports, &book, format!("os{index}"))?;
+        book.processes.push(made);
+    }
+    let shared = match shape.s3_listen.filter(|addr| addr.port() != 0) {
+        None if shape.gateways > 0 => Some(ports.take_local(env)?),
+        given => given,
+    };
+    for index in 1..=shape.gateways {
+        let id = format!("gw{index}");
+        let made = gateway(env, directory, ports, &book, (id, None, shared))?;
+        book.processes.push(made);
     }
     book.refresh_endpoints();
     Ok(book)
@@ -253,55 +275,102 @@ pub fn block_role(
             let config = Frontend { key_file, nbd_unix, nbd_group, metrics, log, ..read };
             directory.write_config(&made.dir, role, &config)?;
         }
-        RoleName::Master | RoleName::Chunkserver | RoleName::Gateway => {
+        RoleName::Master | RoleName::Chunkserver | RoleName::ObjectServer | RoleName::Gateway => {
             unreachable!("these have files of their own kind")
         }
     }
     Ok(made)
 }
 
-/// A gateway, as `craton up` has it, and the keys that wrap secrets: they are made with it, and never
-/// again.
+/// Lines of a role of the object service: ID, masters, copies.
+fn object_text(book: &ClusterFile, id: &str) -> String {
+    let servers = book.processes.iter().filter(|one| one.role == RoleName::Chunkserver).count();
+    let masters: Vec<String> =
+        book.endpoints.masters.iter().map(|addr| format!("\"{addr}\"")).collect();
+    format!("id = {id:?}\nmasters = [{}]\ncopies = {}\n", masters.join(","), servers.clamp(1, 3))
+}
+
+fn read_text<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, Failure> {
+    toml::from_str(text).map_err(|error| Failure::failed(error.to_string()))
+}
+
+/// Writes the files of an object server.
+pub fn object_server(
+    env: &Env,
+    directory: &Directory,
+    ports: &mut Reserved,
+    book: &ClusterFile,
+    id: String,
+) -> Result<Process, Failure> {
+    let addr = ports.take_local(env)?;
+    let made = process(RoleName::ObjectServer, id, addr, directory.path());
+    let text = object_text(book, &made.id) + &format!("listen = \"{addr}\"\n");
+    let config = ObjectServer {
+        key_file: directory.key()?.map(|_| directory.key_path()),
+        log: logging(&made.dir),
+        ..read_text(&text)?
+    };
+    directory.write_config(&made.dir, RoleName::ObjectServer, &config)?;
+    Ok(made)
+}
+
+/// The address that the gateways of a cluster share, if they do.
+pub fn shared_of(book: &ClusterFile) -> Result<Option<SocketAddr>, Failure> {
+    let gateway = book.processes.iter().find(|one| one.role == RoleName::Gateway);
+    let Some(gateway) = gateway else { return Ok(None) };
+    Ok(config::read::<Gateway>(&config_path(&gateway.dir, gateway.role))?.shared)
+}
+
+/// Writes the files of a gateway, and, with the first one, the keys that wrap secrets: they are never
+/// made again.
 pub fn gateway(
+    env: &Env,
+    directory: &Directory,
+    ports: &mut Reserved,
+    book: &ClusterFile,
+    (id, listen, shared): (String, Option<SocketAddr>, Option<SocketAddr>),
+) -> Result<Process, Failure> {
+    let addr = match listen.filter(|addr| addr.port() != 0) {
+        Some(addr) => addr,
+        None => ports.take_local(env)?,
+    };
+    let made = process(RoleName::Gateway, id, addr, directory.path());
+    let text = object_text(book, &made.id) + &format!("listen = \"{addr}\"\ns3_keys = \"\"\n");
+    let config = Gateway {
+        key_file: directory.key()?.map(|_| directory.key_path()),
+        s3_keys: directory.path().join(S3_KEYS),
+        shared,
+        log: logging(&made.dir),
+        ..read_text(&text)?
+    };
+    let is_first = !book.processes.iter().any(|one| one.role == RoleName::Gateway);
+    if is_first && !config.s3_keys.exists() {
+        let mut random = [0; 32];
+        env.fill_secret(&mut random);
+        KeyFile::create(&config.s3_keys, random)
+            .map_err(|error| Failure::setup(error.to_string()))?;
+    }
+    directory.write_config(&made.dir, RoleName::Gateway, &config)?;
+    Ok(made)
+}
+
+/// The object service of `craton up`: an object server and a gateway, where there are none.
+pub fn objects(
     env: &Env,
     directory: &Directory,
     ports: &mut Reserved,
     book: &mut ClusterFile,
     listen: Option<SocketAddr>,
 ) -> Result<(), Failure> {
-    if book.processes.iter().any(|one| one.role == RoleName::Gateway) {
-        return Ok(());
+    let has = |book: &ClusterFile, role| book.processes.iter().any(|one| one.role == role);
+    if !has(book, RoleName::ObjectServer) {
+        let made = object_server(env, directory, ports, book, "os1".to_owned())?;
+        book.processes.push(made);
     }
-    let addr = match listen.filter(|addr| addr.port() != 0) {
-        Some(addr) => addr,
-        None => ports.take_local(env)?,
-    };
-    let made = process(RoleName::Gateway, "gw1".to_owned(), addr, directory.path());
-    let servers = book.processes.iter().filter(|one| one.role == RoleName::Chunkserver).count();
-    let masters: Vec<String> =
-        book.endpoints.masters.iter().map(|addr| format!("\"{addr}\"")).collect();
-    let text = format!(
-        "id = {:?}\nmasters = [{}]\nlisten = \"{addr}\"\ncopies = {}\ns3_keys = \"\"\n",
-        made.id,
-        masters.join(","),
-        servers.clamp(1, 3)
-    );
-    let read: Gateway =
-        toml::from_str(&text).map_err(|error| Failure::failed(error.to_string()))?;
-    let config = Gateway {
-        key_file: directory.key()?.map(|_| directory.key_path()),
-        s3_keys: directory.path().join(S3_KEYS),
-        log: logging(&made.dir),
-        ..read
-    };
-    let mut random = [0; 32];
-    env.fill_secret(&mut random);
-    if !config.s3_keys.exists() {
-        KeyFile::create(&config.s3_keys, random)
-            .map_err(|error| Failure::setup(error.to_string()))?;
+    if !has(book, RoleName::Gateway) {
+        let made = gateway(env, directory, ports, book, ("gw1".to_owned(), listen, None))?;
+        book.processes.push(made);
     }
-    directory.write_config(&made.dir, RoleName::Gateway, &config)?;
-    book.processes.push(made);
     book.refresh_endpoints();
     Ok(())
 }

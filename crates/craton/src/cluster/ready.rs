@@ -189,6 +189,7 @@ pub async fn wait_joined(env: &Env, client: &Client, process: &Process) -> Done 
             RoleName::BlockManager
             | RoleName::BlockServer
             | RoleName::Frontend
+            | RoleName::ObjectServer
             | RoleName::Gateway => true,
             RoleName::Master => client
                 .cluster_info()

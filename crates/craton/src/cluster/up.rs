@@ -8,8 +8,11 @@ use super::plan::{self, Shape};
 use super::ports::Reserved;
 use super::{format_new_stores, is_alive, process, ready, refuse_embedded, stop_all};
 use crate::args::{ClusterUpArgs, RoleName};
+use crate::connect;
+use crate::connection::Connection;
 use crate::exit::{Done, Failure};
 use crate::output::print_line;
+use crate::role::objects;
 use roles::config;
 
 /// Runs it.
@@ -46,12 +49,20 @@ pub async fn run(env: &Env, args: &ClusterUpArgs) -> Done {
         }
         return Err(failure);
     }
+    let s3 = match book
+        .processes
+        .iter()
+        .any(|one| one.role == RoleName::ObjectServer && is_alive(one))
+    {
+        true => administrator(env, &directory, &book, deadline).await?,
+        false => String::new(),
+    };
     let took = (env.now() - began).as_secs_f64();
     let count = |role| book.processes.iter().filter(|p| p.role == role && is_alive(p)).count();
     let masters: Vec<_> = book.endpoints.masters.iter().map(ToString::to_string).collect();
     print_line(&format!(
         "cluster {} is up after {took:.1} s: {} masters, {} chunkservers, {} block servers\n\
-         masters: {}\n{}export CRATON_CLUSTER={0}",
+         masters: {}\n{}{s3}export CRATON_CLUSTER={0}",
         directory.path().display(),
         count(RoleName::Master),
         count(RoleName::Chunkserver),
@@ -142,6 +153,38 @@ async fn wait_block(
     Ok(())
 }
 
+/// Makes the administrator of S3 where there is none yet; answers how S3 is reached.
+async fn administrator(
+    env: &Env,
+    directory: &Directory,
+    book: &ClusterFile,
+    deadline: runtime::Instant,
+) -> Result<String, Failure> {
+    let gateway = book.processes.iter().find(|one| one.role == RoleName::Gateway);
+    let (Some(gateway), Some(endpoint)) = (gateway, &book.endpoints.s3) else {
+        return Ok(String::new());
+    };
+    let config: config::Gateway = config::read(&config_path(&gateway.dir, gateway.role))?;
+    let keys = objects::keys(&config)?;
+    let connection = Connection {
+        cluster: Some(directory.path().display().to_string()),
+        key_file: None,
+        trace: false,
+    };
+    let target = connect::target(&connection)?;
+    let client = connect::connect(env, &target, client::Config::default()).await?;
+    let service = roles::object::service(&client, config.copies, None);
+    loop {
+        let (asked, dir) = ((endpoint.clone(), config.region.clone()), directory.path());
+        let how = (&service, client.cluster(), &*keys);
+        match objects::administrator(env, dir, asked, how).await {
+            Ok((access, is_new)) => return Ok(objects::text(dir, &access, is_new)),
+            Err(failure) if env.now() >= deadline => return Err(failure),
+            Err(_) => env.sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
 /// Starts processes of some roles that do not run; returns their IDs.
 async fn start_missing(
     env: &Env,
@@ -174,6 +217,8 @@ fn refuse_contradictions(directory: &Directory, book: &ClusterFile, args: &Clust
         ("--block-servers", args.block_servers, count(RoleName::BlockServer)),
         ("--block-managers", args.block_managers, count(RoleName::BlockManager)),
         ("--frontends", args.frontends, count(RoleName::Frontend)),
+        ("--object-servers", args.object_servers, count(RoleName::ObjectServer)),
+        ("--gateways", args.gateways, count(RoleName::Gateway)),
     ];
     if let Some(master) = of_role(RoleName::Master).next() {
         let config: config::Master = config::read(&config_path(&master.dir, master.role))?;
@@ -192,6 +237,14 @@ fn refuse_contradictions(directory: &Directory, book: &ClusterFile, args: &Clust
                 directory.path().display()
             )));
         }
+    }
+    let shared = plan::shared_of(book)?;
+    if args.s3_listen.is_some_and(|asked| shared != Some(asked)) {
+        return Err(Failure::usage(format!(
+            "where S3 is served is said when a cluster is made: leave --s3-listen out, or change \
+             'shared' in each gateway.toml in {}",
+            directory.path().display()
+        )));
     }
     let abroad = args.nbd_listen.is_some() || args.nbd_tls.is_some() || !args.nbd_allow.is_empty();
     if abroad || args.nearby.is_given() {

@@ -55,7 +55,7 @@ pub(super) async fn probe(
     let begun = client.env().now();
     let request = match (role, disk) {
         (RoleName::Frontend, _) if addr.port() == 0 => return Probed::NotAsked,
-        (RoleName::Gateway, _) => return Probed::NotAsked,
+        (RoleName::Gateway | RoleName::ObjectServer, _) => return Probed::NotAsked,
         (RoleName::Frontend, _) => return greet(client.env(), addr).await,
         (RoleName::Chunkserver, Some(disk)) => {
             ControlRequest::Chunkserver(ChunkserverRequest::Probe { disk })

@@ -189,6 +189,7 @@ pub(super) fn action(server: &Server) -> Option<&'static str> {
         (RoleName::BlockServer, _) => "its segments are given to others",
         (RoleName::Master, _) => "others lead",
         (RoleName::BlockManager, _) => "another leads",
+        (RoleName::ObjectServer, _) => "another owns the objects",
         (RoleName::Frontend | RoleName::Gateway, _) => "none: its clients wait for it",
     })
 }

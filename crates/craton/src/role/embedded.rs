@@ -102,7 +102,7 @@ struct Plan {
     master: config::Master,
     chunkservers: Vec<config::Chunkserver>,
     block: Block,
-    gateway: Option<config::Gateway>,
+    objects: Option<(config::ObjectServer, config::Gateway)>,
     /// Those of new roles: no other command gets them before they listen.
     ports: Reserved,
 }
@@ -125,7 +125,10 @@ impl Block {
                 RoleName::BlockManager => block.manager = Some(config::read(&path)?),
                 RoleName::BlockServer => block.server = Some(config::read(&path)?),
                 RoleName::Frontend => block.frontend = Some(config::read(&path)?),
-                RoleName::Master | RoleName::Chunkserver | RoleName::Gateway => {}
+                RoleName::Master
+                | RoleName::Chunkserver
+                | RoleName::ObjectServer
+                | RoleName::Gateway => {}
             }
         }
         Ok(block)
@@ -209,7 +212,7 @@ async fn make(env: &Env, directory: &Directory, args: &UpArgs) -> Result<Plan, F
     book.processes.push(Process { role: RoleName::Master, id: "m1".to_owned(), pid: 0, addr, dir });
     book.refresh_endpoints();
     let (chunkservers, block) = (Vec::new(), Block::default());
-    let mut plan = Plan { book, master, chunkservers, block, gateway: None, ports };
+    let mut plan = Plan { book, master, chunkservers, block, objects: None, ports };
     for store in stores {
         add_store(env, directory, &mut plan, store)?;
     }
@@ -264,6 +267,7 @@ async fn load(env: &Env, directory: &Directory, args: &UpArgs) -> Result<Plan, F
             RoleName::BlockManager
             | RoleName::BlockServer
             | RoleName::Frontend
+            | RoleName::ObjectServer
             | RoleName::Gateway => {}
         }
     }
@@ -272,8 +276,8 @@ async fn load(env: &Env, directory: &Directory, args: &UpArgs) -> Result<Plan, F
         Failure::setup(format!("{path}/cluster.json names no master: restore it"))
     })?;
     let ports = Reserved::at(master.listen.ip());
-    let (block, gateway) = (Block::default(), None);
-    let mut plan = Plan { book, master, chunkservers, block, gateway, ports };
+    let (block, objects) = (Block::default(), None);
+    let mut plan = Plan { book, master, chunkservers, block, objects, ports };
     if let Some(addr) = args.listen.filter(|addr| *addr != plan.master.listen) {
         return Err(Failure::usage(format!(
             "{} listens on {}, not on {addr}: leave --listen out",
@@ -346,13 +350,15 @@ fn finish(
     (nearby, s3): (&Nearby, Option<SocketAddr>),
 ) -> Result<Plan, Failure> {
     crate::cluster::plan_block_roles(env, directory, &mut plan.ports, &mut plan.book, nearby)?;
-    crate::cluster::plan_gateway(env, directory, &mut plan.ports, &mut plan.book, s3)?;
+    crate::cluster::plan_objects(env, directory, &mut plan.ports, &mut plan.book, s3)?;
     plan.block = Block::read(&plan.book)?;
-    let gateway = plan.book.processes.iter().find(|one| one.role == RoleName::Gateway);
-    plan.gateway = match gateway {
-        Some(gateway) => Some(config::read(&config_path(&gateway.dir, gateway.role))?),
-        None => None,
+    let path = |role| {
+        let process = plan.book.processes.iter().find(|one| one.role == role);
+        process.map(|one| config_path(&one.dir, role))
     };
+    if let (Some(server), Some(gateway)) = (path(RoleName::ObjectServer), path(RoleName::Gateway)) {
+        plan.objects = Some((config::read(&server)?, config::read(&gateway)?));
+    }
     for process in &mut plan.book.processes {
         process.pid = std::process::id();
     }
@@ -496,25 +502,11 @@ async fn start_services(
         roles.borrow_mut().frontend = Some(frontend.clone());
         frontend.show(env, config, BUILD, handle.clone()).await?;
     }
-    if let Some(config) = &plan.gateway {
-        let objects = objects::start(env, dir, config).await?;
+    if let Some((server, gateway)) = &plan.objects {
+        let objects = objects::start(env, dir, (server, gateway)).await?;
         roles.borrow_mut().objects = Some(objects);
     }
     Ok(())
-}
-
-/// How S3 is reached; at the first start, with which key.
-fn objects_text(dir: &Path, objects: &Objects) -> String {
-    let mut text = format!("S3: {}\n", objects.access.endpoint);
-    if objects.is_new {
-        text += &format!(
-            "access key of 'admin': {} (its secret is in {1}/s3.json)\n\
-             keep a copy of {1}/s3-keys: without it no access key of S3 works\n",
-            objects.access.access_key,
-            dir.display()
-        );
-    }
-    text
 }
 
 /// Number of chunkservers that the master hears from.
@@ -558,6 +550,6 @@ fn announce(dir: &Path, plan: &Plan, stores: usize, objects: Option<&Objects>) {
             .nbd
             .as_ref()
             .map_or(String::new(), |nbd| format!("volumes: {nbd}/NAME\n")),
-        objects.map_or(String::new(), |objects| objects_text(dir, objects))
+        objects.map_or(String::new(), |it| objects::text(dir, &it.access, it.is_new))
     ));
 }

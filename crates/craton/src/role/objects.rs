@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use base::ClusterId;
 use object_gateway::{Gateway, GatewayConfig, KeyFile};
-use object_index::ServiceHandle;
+use object_index::{Service, ServiceHandle};
 use object_proto::{Error, Identity, User, UserId};
 use roles::config;
-use roles::object::{self, ObjectRole};
+use roles::object::{self, GatewayRole, ServerRole};
 use runtime::{Duration, Env};
 use serde::{Deserialize, Serialize};
 
@@ -42,7 +43,8 @@ pub struct Access {
 
 /// A running object service.
 pub struct Objects {
-    role: ObjectRole,
+    server: ServerRole,
+    role: GatewayRole,
     gateway: Gateway,
     /// How its administrator reaches it.
     pub access: Access,
@@ -53,26 +55,36 @@ pub struct Objects {
 impl Objects {
     /// Ends the service: requests that are under way first.
     pub async fn stop(self, env: &Env) {
-        let gateway = self.gateway;
-        // It waits for its threads.
-        let _ = env.blocking("stop s3", move || gateway.stop()).await;
-        self.role.stop().await;
+        stop_http(env, self.gateway).await;
+        self.role.stop();
+        self.server.stop().await;
     }
 }
 
-/// Starts the service of a cluster's directory; ends when objects are served.
-pub async fn start(env: &Env, dir: &Path, config: &config::Gateway) -> Result<Objects, Failure> {
+/// Ends a gateway's HTTP: requests that are under way first.
+pub async fn stop_http(env: &Env, gateway: Gateway) {
+    // It waits for its threads.
+    let _ = env.blocking("stop s3", move || gateway.stop()).await;
+}
+
+/// The keys that wrap secrets of a gateway.
+pub fn keys(config: &config::Gateway) -> Result<Arc<KeyFile>, Failure> {
     let keys = KeyFile::load(&config.s3_keys).map_err(|error| {
         Failure::setup(format!("{error} (no other file of keys opens what this one has wrapped)"))
     })?;
-    let keys = Arc::new(keys);
-    let role = object::start(env, config).await?;
-    while !role.owner().leads() {
-        env.sleep(PAUSE).await;
-    }
-    let (access, is_new) = administrator(env, dir, config, (&role, &keys)).await?;
+    Ok(Arc::new(keys))
+}
+
+/// Starts a gateway's HTTP.
+pub fn serve_http(
+    env: &Env,
+    config: &config::Gateway,
+    keys: Arc<KeyFile>,
+    service: &Service,
+) -> Result<Gateway, Failure> {
     let settings = GatewayConfig {
-        listen: vec![config.listen],
+        listen: [Some(config.listen), config.shared].into_iter().flatten().collect(),
+        share_ports: config.shared.is_some(),
         domains: config.domains.clone(),
         region: config.region.clone(),
         connections_max: config.connections as usize,
@@ -80,28 +92,44 @@ pub async fn start(env: &Env, dir: &Path, config: &config::Gateway) -> Result<Ob
         request_nonce: env.random_u64(),
         ..GatewayConfig::default()
     };
-    let backend = Arc::new(ServiceHandle::new(role.service()));
-    let gateway = Gateway::start(settings, backend, keys)
-        .map_err(|error| Failure::setup(error.to_string()))?;
+    let backend = Arc::new(ServiceHandle::new(service));
+    Gateway::start(settings, backend, keys).map_err(|error| Failure::setup(error.to_string()))
+}
+
+/// Starts the service of a cluster's directory; ends when objects are served.
+pub async fn start(
+    env: &Env,
+    dir: &Path,
+    (server, config): (&config::ObjectServer, &config::Gateway),
+) -> Result<Objects, Failure> {
+    let keys = keys(config)?;
+    let server = object::start_server(env, server).await?;
+    while !server.owner().leads() {
+        env.sleep(PAUSE).await;
+    }
+    let role = object::start_gateway(env, config, Some(server.owner().clone())).await?;
+    let (service, cluster) = (role.service(), role.cluster());
+    let endpoint = format!("http://{}", config.listen);
+    let asked = (endpoint, config.region.clone());
+    let (access, is_new) = administrator(env, dir, asked, (service, cluster, &keys)).await?;
+    let gateway = serve_http(env, config, keys, role.service())?;
     gateway.set_ready(true);
-    Ok(Objects { role, gateway, access, is_new })
+    Ok(Objects { server, role, gateway, access, is_new })
 }
 
 /// The administrator's access. It is written before the user is made: a start that was broken off
 /// between the two goes on with the same key.
-async fn administrator(
+pub async fn administrator(
     env: &Env,
     dir: &Path,
-    config: &config::Gateway,
-    (role, keys): (&ObjectRole, &KeyFile),
+    (endpoint, region): (String, String),
+    (service, cluster, keys): (&Service, ClusterId, &KeyFile),
 ) -> Result<(Access, bool), Failure> {
-    let service = role.service();
     let path = dir.join(ACCESS);
-    let endpoint = format!("http://{}", config.listen);
     let known = read(&path)?;
     let mut access = known.unwrap_or_else(|| Access {
         endpoint: endpoint.clone(),
-        region: config.region.clone(),
+        region: region.clone(),
         access_key: format!(
             "CR{}",
             random_text(env, b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", KEY_CHARS - 2)
@@ -113,7 +141,7 @@ async fn administrator(
         ),
     });
     access.endpoint = endpoint;
-    access.region.clone_from(&config.region);
+    access.region = region;
     let mut text = serde_json::to_string_pretty(&access)
         .map_err(|error| Failure::failed(format!("cannot write JSON: {error}")))?;
     text.push('\n');
@@ -126,7 +154,7 @@ async fn administrator(
     env.fill_secret(&mut nonce);
     let user = User {
         // The same behind a loss of the file: it gets another key of the same user.
-        id: UserId::new(format!("{:064x}", role.cluster().get())),
+        id: UserId::new(format!("{:064x}", cluster.get())),
         name: ADMIN.to_owned(),
         display_name: ADMIN.to_owned(),
         admin: true,
@@ -135,6 +163,20 @@ async fn administrator(
     let access_key = access.access_key.clone();
     service.create_user(Identity { user, access_key, wrapped_secret }).await.map_err(refused)?;
     Ok((access, true))
+}
+
+/// How S3 is reached; with `is_new` also with which key.
+pub fn text(dir: &Path, access: &Access, is_new: bool) -> String {
+    let mut text = format!("S3: {}\n", access.endpoint);
+    if is_new {
+        text += &format!(
+            "access key of 'admin': {} (its secret is in {1}/s3.json)\n\
+             keep a copy of {1}/s3-keys: without it no access key of S3 works\n",
+            access.access_key,
+            dir.display()
+        );
+    }
+    text
 }
 
 /// Reads the administrator's access of a cluster's directory; none if there is no file.

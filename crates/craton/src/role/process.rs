@@ -1,12 +1,14 @@
-//! `craton master`, `craton chunkserver`, `craton block-manager`, `craton block-server` and
-//! `craton frontend`: one role in a process.
+//! `craton master`, `craton chunkserver`, `craton block-manager`, `craton block-server`,
+//! `craton frontend`, `craton object-server` and `craton gateway`: one role in a process.
 
 use std::path::Path;
+use std::rc::Rc;
 
 use futures_util::future::{Either, LocalBoxFuture, select};
-use roles::{block, chunkserver, master};
-use runtime::{Env, Handle};
+use roles::{block, chunkserver, master, object};
+use runtime::{Class, Duration, Env, Handle};
 
+use super::objects::{keys, serve_http, stop_http};
 use super::signals::Stop;
 use super::{
     BUILD, NBD_SCHEME, NBDS_SCHEME, begin, ended, executor, prepare_tracer, warn_unopened,
@@ -27,9 +29,8 @@ pub fn run(role: RoleName, args: &RoleArgs) -> Done {
         RoleName::BlockManager => run_role(role, args, start_block_manager),
         RoleName::BlockServer => run_role(role, args, start_block_server),
         RoleName::Frontend => run_role(role, args, start_frontend),
-        // Its clients reach the owner of the objects in the same process alone, until there are
-        // object servers.
-        RoleName::Gateway => Err(Failure::usage("a gateway is a part of 'craton up' for now")),
+        RoleName::ObjectServer => run_role(role, args, start_object_server),
+        RoleName::Gateway => run_role(role, args, start_gateway),
     }
 }
 
@@ -193,4 +194,42 @@ async fn start_frontend(site: &Site<'_, config::Frontend>) -> Result<Option<Serv
         (None, socket) => socket.iter().map(|path| path.display().to_string()).collect(),
     };
     Ok(Some(Serving::new(at, async move { role.stop() })))
+}
+
+async fn start_object_server(
+    site: &Site<'_, config::ObjectServer>,
+) -> Result<Option<Serving>, Failure> {
+    let starting = object::start_server(site.env, site.config);
+    let Some(role) = site.unless_asked(starting).await? else { return Ok(None) };
+    let at = role.addr().to_string();
+    Ok(Some(Serving::new(at, async move { role.stop().await })))
+}
+
+/// Between two questions of a gateway whether the objects have an owner.
+const READY_PAUSE: Duration = Duration::from_millis(100);
+
+async fn start_gateway(site: &Site<'_, config::Gateway>) -> Result<Option<Serving>, Failure> {
+    let (env, config) = (site.env.clone(), site.config);
+    let keys = keys(config)?;
+    let starting = object::start_gateway(&env, config, None);
+    let Some(role) = site.unless_asked(starting).await? else { return Ok(None) };
+    let gateway = Rc::new(serve_http(&env, config, keys, role.service())?);
+    let at = [Some(config.listen), config.shared].into_iter().flatten();
+    let at = at.map(|addr| format!("http://{addr}")).collect::<Vec<_>>().join(" and ");
+    let (asking, asked, waits) = (role.service().clone(), Rc::downgrade(&gateway), env.clone());
+    env.spawn(Class::Control, "gateway: ready", async move {
+        // Any answer will do: there is no access key of that name.
+        while asking.access_key("-").await.is_err() {
+            waits.sleep(READY_PAUSE).await;
+        }
+        if let Some(gateway) = asked.upgrade() {
+            gateway.set_ready(true);
+        }
+    });
+    Ok(Some(Serving::new(at, async move {
+        if let Ok(gateway) = Rc::try_unwrap(gateway) {
+            stop_http(&env, gateway).await;
+        }
+        role.stop();
+    })))
 }

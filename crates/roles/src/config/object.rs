@@ -10,8 +10,68 @@ use super::common::{Config, Process, absolute, check_name};
 use super::logging::Logging;
 use super::types::{check_memory, memory_default};
 
-/// A gateway's file. Until object servers are processes of their own, the gateway that has the lock
-/// owns the objects as well.
+/// An object server's file. Of all object servers the one that has the lock owns the objects.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct ObjectServer {
+    /// Its ID.
+    pub id: String,
+    /// The cluster's identity; learned from the first peer when it is absent.
+    pub cluster: Option<String>,
+    /// Address where it listens and where gateways reach it.
+    pub listen: SocketAddr,
+    /// Masters to start from; the rest is learned from them.
+    pub masters: Vec<SocketAddr>,
+    /// File with the cluster's key; needed unless it listens on loopback.
+    pub key_file: Option<PathBuf>,
+    /// Copies of its tables, 1 to 5.
+    #[serde(default = "copies_default")]
+    pub copies: u8,
+    /// Lease of the lock, ms, 300 to 60,000: when the owner dies, no other one owns the objects for this
+    /// long.
+    #[serde(default = "ObjectServer::lock_default")]
+    pub lock_ms: u64,
+    /// MiB of buffers that the process may hold, 64 to 1,048,576.
+    #[serde(default = "memory_default")]
+    pub memory_mib: u64,
+    /// Its log.
+    #[serde(default)]
+    pub log: Logging,
+}
+
+impl ObjectServer {
+    fn lock_default() -> u64 {
+        object_index::limits::LOCK_TTL.as_millis() as u64
+    }
+}
+
+fn copies_default() -> u8 {
+    3
+}
+
+impl Config for ObjectServer {
+    fn process(&self) -> Process<'_> {
+        Process { id: &self.id, log: &self.log, memory_mib: self.memory_mib }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        check_name("id", &self.id)?;
+        check_peers(&self.masters, self.cluster.as_deref())?;
+        if self.listen.port() == 0 {
+            return Err("listen has port 0: gateways could not find it".to_owned());
+        }
+        within("copies", self.copies.into(), (1, 5))?;
+        within("lock_ms", self.lock_ms, (300, 60_000))?;
+        check_memory(self.memory_mib)?;
+        self.log.check()
+    }
+
+    fn resolve(&mut self, dir: &Path) {
+        resolve(dir, [&mut self.key_file, &mut self.log.dir]);
+    }
+}
+
+/// A gateway's file.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct Gateway {
@@ -21,6 +81,9 @@ pub struct Gateway {
     pub cluster: Option<String>,
     /// Address where it serves S3 over HTTP; on loopback, for there is no TLS yet.
     pub listen: SocketAddr,
+    /// Address that the gateways of a machine share; on loopback, too. The kernel gives each connection
+    /// to one of those that run.
+    pub shared: Option<SocketAddr>,
     /// Masters to start from; the rest is learned from them.
     pub masters: Vec<SocketAddr>,
     /// File with the cluster's key.
@@ -33,13 +96,12 @@ pub struct Gateway {
     /// Region, as clients see it.
     #[serde(default = "Gateway::region_default")]
     pub region: String,
-    /// Copies of its files, 1 to 5.
-    #[serde(default = "Gateway::copies_default")]
+    /// Copies of bodies, 1 to 5.
+    #[serde(default = "copies_default")]
     pub copies: u8,
-    /// Lease of the owner's lock, ms, 300 to 60,000: when it dies, no process owns the objects for
-    /// this long.
-    #[serde(default = "Gateway::lock_default")]
-    pub lock_ms: u64,
+    /// Of files that were made before there were object servers: it means nothing now.
+    #[serde(default, skip_serializing)]
+    pub lock_ms: Option<u64>,
     /// MiB of bodies of requests in memory, 8 to 65,536.
     #[serde(default = "Gateway::bodies_default")]
     pub bodies_mib: u64,
@@ -63,14 +125,6 @@ impl Gateway {
         "us-east-1".to_owned()
     }
 
-    fn copies_default() -> u8 {
-        3
-    }
-
-    fn lock_default() -> u64 {
-        object_index::limits::LOCK_TTL.as_millis() as u64
-    }
-
     fn bodies_default() -> u64 {
         64
     }
@@ -88,15 +142,15 @@ impl Config for Gateway {
     fn check(&self) -> Result<(), String> {
         check_name("id", &self.id)?;
         check_peers(&self.masters, self.cluster.as_deref())?;
-        if !self.listen.ip().is_loopback() {
-            return Err(format!(
-                "listen = {} is no loopback address: S3 is served over plain HTTP for now, on this \
-                 machine alone",
-                self.listen
-            ));
+        for (name, addr) in [("listen", Some(self.listen)), ("shared", self.shared)] {
+            if let Some(addr) = addr.filter(|addr| !addr.ip().is_loopback()) {
+                return Err(format!(
+                    "{name} = {addr} is no loopback address: S3 is served over plain HTTP for now, \
+                     on this machine alone"
+                ));
+            }
         }
         within("copies", self.copies.into(), (1, 5))?;
-        within("lock_ms", self.lock_ms, (300, 60_000))?;
         within("bodies_mib", self.bodies_mib, (8, 65_536))?;
         within("connections", self.connections, (1, 100_000))?;
         check_memory(self.memory_mib)?;

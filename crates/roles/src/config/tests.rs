@@ -80,6 +80,7 @@ fn documented_examples_are_valid() {
     read::<BlockServer>(&docs.join("block-server.toml")).expect("block-server.toml");
     read::<Frontend>(&docs.join("frontend.toml")).expect("frontend.toml");
     read::<Gateway>(&docs.join("gateway.toml")).expect("gateway.toml");
+    read::<ObjectServer>(&docs.join("object-server.toml")).expect("object-server.toml");
 }
 
 #[test]
@@ -87,13 +88,26 @@ fn gateways_are_checked() {
     let text = "id = \"x1\"\nlisten = \"127.0.0.1:9000\"\nmasters = [\"127.0.0.1:7001\"]\n\
                 s3_keys = \"keys\"\n";
     let mut config: Gateway = parse(text).expect("it is complete");
-    assert_eq!((config.copies, config.lock_ms, config.bodies_mib), (3, 800, 64));
+    assert_eq!((config.copies, config.bodies_mib), (3, 64));
+    // As files were before there were object servers.
+    assert!(parse::<Gateway>(&format!("{text}lock_ms = 800")).is_ok());
+    refused::<Gateway>(&format!("{text}shared = \"10.0.0.1:1\""), "shared = 10.0.0.1:1");
     config.resolve(Path::new("/etc/craton"));
     assert_eq!(config.s3_keys, Path::new("/etc/craton/keys"));
     refused::<Gateway>(&text.replace("127.0.0.1:9000", "10.0.0.1:9000"), "no loopback address");
     refused::<Gateway>(&format!("{text}copies = 0"), "copies = 0");
     refused::<Gateway>(&format!("{text}bodies_mib = 1"), "bodies_mib = 1");
     refused::<Gateway>(&text.replace("s3_keys", "s3_key"), "unknown key `s3_key`");
+}
+
+#[test]
+fn object_servers_are_checked() {
+    let text = "id = \"x1\"\nlisten = \"127.0.0.1:9000\"\nmasters = [\"127.0.0.1:7001\"]\n";
+    let config: ObjectServer = parse(text).expect("it is complete");
+    assert_eq!((config.copies, config.lock_ms), (3, 800));
+    refused::<ObjectServer>(&text.replace(":9000", ":0"), "port 0");
+    refused::<ObjectServer>(&format!("{text}copies = 6"), "copies = 6");
+    refused::<ObjectServer>(&format!("{text}lock_ms = 1"), "lock_ms = 1");
 }
 
 #[test]

@@ -11,12 +11,12 @@ use std::time::Duration;
 use base::Fault;
 use client::Client;
 use futures_util::future::LocalBoxFuture;
-use object_index::{Config, Files, RANGE_DIR, Service, ServiceOptions};
+use object_index::{Config, Files, Owners, RANGE_DIR, RemoteOwners, Service, ServiceOptions};
 use object_proto::limits::{INLINE_MAX, SMALL_MAX};
 use object_proto::{Bucket, BucketName, Error, Reply, Request, UserId};
 use object_testing::load::{KEYS, Load, Plan as Keys};
 use object_testing::{Fate, Network, Target};
-use roles::object::ObjectRole;
+use roles::object::ServerRole;
 use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Class, Env, Rng};
 use table::{ClientStore, Store};
@@ -55,6 +55,8 @@ pub(super) const OBJECTS: Scenario = Scenario {
         "object: a log is collected",
         "objects: an owner crashes",
         "objects: a gateway crashes",
+        "objects: a gateway asks over the network",
+        "object: parts are dropped",
     ],
 };
 
@@ -102,7 +104,7 @@ struct World {
 /// A process that may own the objects.
 struct OwnerProcess {
     env: Env,
-    role: ObjectRole,
+    role: ServerRole,
 }
 
 impl Target for OwnerProcess {
@@ -168,10 +170,10 @@ impl World {
         let (env, world) = (self.sim().boot(host), self.clone());
         env.clone().spawn(Class::Control, "boot", async move {
             let masters = world.cluster.masters_text();
-            let text = world.cluster.config_text(&format!("gw{}", index + 1), &masters)
-                + &format!("listen = '127.0.0.1:{PORT}'\ns3_keys = 'keys'\nlock_ms = 800\n");
+            let text = world.cluster.config_text(&format!("os{}", index + 1), &masters)
+                + &format!("listen = '{}'\nlock_ms = 800\n", world.sim().addr(host, PORT));
             let (config, seams) = (parse(&text), world.cluster.seams());
-            match roles::object::start_with(&env, &config, &seams, tune).await {
+            match roles::object::start_server_with(&env, &config, &seams, tune).await {
                 Ok(role) => world.network.add(Rc::new(OwnerProcess { env: env.clone(), role })),
                 Err(_) if env.is_closed() => {}
                 Err(error) => world.violated(format!("an owner did not start: {error}")),
@@ -193,7 +195,15 @@ impl World {
         let files = Rc::new(SeamedFiles(client.clone()));
         let small_max = self.sim().with_rng(|rng| *rng.pick(&[INLINE_MAX, 10_000, SMALL_MAX]));
         let options = ServiceOptions { small_max, ..ServiceOptions::default() };
-        Service::new(env, self.network.owners(env), files, options)
+        // Some ask as real gateways do, over the cluster's network and its faults.
+        let owners: Rc<dyn Owners> = match self.draw(0, 2) {
+            0 => {
+                self.sim().mark("objects: a gateway asks over the network");
+                RemoteOwners::new(client, None)
+            }
+            _ => self.network.owners(env),
+        };
+        Service::new(env, owners, files, options)
     }
 
     /// Owners crash, lose power or stand still, and come back.

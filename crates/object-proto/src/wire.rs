@@ -1,0 +1,163 @@
+//! Messages as bytes: what the processes of the object service send each other
+//! (`docs/formats/object-messages.md`).
+
+use codec::cursor::Cursor;
+
+use crate::condition::{Conditions, Tags};
+use crate::error::Error;
+use crate::fields::{Field, choice, list, record};
+use crate::message::{
+    CatalogReply, CatalogRequest, Change, ChangeReply, Identity, ListPage, ListRequest, Listed,
+    RangeReply, RangeRequest, Reply, Request, RequestHead,
+};
+use crate::object::{
+    AccessKey, Bucket, Checksum, NewObject, ObjectData, ObjectFacts, ObjectInfo, Target, User,
+};
+use crate::parts::PartNumber;
+use crate::upload::{
+    ChecksumPlan, Completion, ListedUpload, NewUpload, Part, PartsPage, PartsRequest, UploadEnd,
+    UploadInfo, UploadsPage, UploadsRequest,
+};
+
+choice!(Tags { 0 => Any, 1 => Of(tags) });
+record!(Conditions { if_match, if_none_match });
+record!(Target { bucket, key });
+record!(Checksum { kind, value, parts });
+record!(ObjectFacts { etag, checksums, metadata, owner });
+choice!(ObjectData {
+    0 => Inline(bytes),
+    1 => Piece(bytes),
+    2 => Logged { file, offset },
+    3 => File(file),
+    4 => Parts(map),
+});
+record!(NewObject { data_id, size, facts, data });
+record!(ObjectInfo { stamp, object });
+record!(Bucket { id, name, owner, created_us });
+record!(User { id, name, display_name, admin });
+record!(AccessKey { id, user, wrapped_secret, enabled });
+record!(Identity { user, access_key, wrapped_secret });
+
+record!(ChecksumPlan { kind, composite });
+record!(NewUpload { nonce, checksum, metadata, owner });
+record!(UploadEnd { stamp, etag, checksums });
+record!(UploadInfo { id, upload, end });
+record!(Part { number, stamp, data_id, size, etag, checksums });
+record!(PartsRequest { target, upload, after, limit });
+record!(PartsPage { parts, more });
+record!(Completion { upload, parts, etag, checksums });
+record!(UploadsRequest { bucket, prefix, delimiter, after, after_upload, limit });
+choice!(ListedUpload { 0 => Upload { key, info }, 1 => Prefix(prefix) });
+record!(UploadsPage { entries, more });
+
+record!(RequestHead { session, number, attempt, floor, epoch, sample_us, sent_us, deadline_us });
+choice!(Change {
+    0 => Put { target, object, conditions },
+    1 => Delete { target, conditions },
+    2 => BeginUpload { target, upload },
+    3 => PutPart { target, upload, number, part },
+    4 => CompleteUpload { target, completion, conditions },
+    5 => AbortUpload { target, upload },
+});
+record!(ChangeReply { stamp });
+record!(ListRequest { bucket, prefix, delimiter, after, limit });
+choice!(Listed { 0 => Object { key, info }, 1 => Prefix(prefix) });
+record!(ListPage { entries, next });
+choice!(RangeRequest {
+    0 => Change { head, change },
+    1 => Look(target),
+    2 => Read(target),
+    3 => List(ask),
+    4 => Upload { target, upload },
+    5 => Parts(ask),
+    6 => PartBodies(ask),
+    7 => Uploads(ask),
+    8 => IsCommitted(file),
+});
+choice!(RangeReply {
+    0 => Changed(reply),
+    1 => Object(info),
+    2 => Page(page),
+    3 => Upload(info),
+    4 => Parts(page),
+    5 => PartBodies(bodies),
+    6 => Uploads(page),
+    7 => Committed(committed),
+});
+choice!(CatalogRequest {
+    0 => OpenSession,
+    1 => Beat(session),
+    2 => Route { session, sent_us },
+    3 => CreateBucket { head, name, owner },
+    4 => RemoveBucket { head, name },
+    5 => Bucket(name),
+    6 => Buckets(of),
+    7 => CreateUser { head, identity },
+    8 => Key(id),
+});
+choice!(CatalogReply {
+    0 => Done,
+    1 => Session(session),
+    2 => Route(epoch),
+    3 => Bucket(bucket),
+    4 => Buckets(buckets),
+    5 => Key(key),
+});
+choice!(Request { 0 => Range(request), 1 => Catalog(request) });
+choice!(Reply { 0 => Range(reply), 1 => Catalog(reply) });
+choice!(Error {
+    0 => NoSuchBucket,
+    1 => BucketExists { own },
+    2 => BucketNotEmpty,
+    3 => TooManyBuckets,
+    4 => NoSuchKey,
+    5 => NoSuchUpload,
+    6 => NoSuchPart { number },
+    7 => Precondition,
+    8 => NameTaken,
+    9 => Busy { cause },
+    10 => Unknown { cause },
+    11 => Reroute,
+    12 => SessionOver,
+    13 => Full,
+    14 => Damaged { what },
+    15 => Invalid { message },
+});
+
+list!(Checksum, Bucket, Listed, ListedUpload, Part, (PartNumber, ObjectInfo));
+
+fn encode<T: Field>(value: &T) -> Vec<u8> {
+    let mut out = Vec::new();
+    value.put(&mut out);
+    out
+}
+
+fn decode<T: Field>(bytes: &[u8]) -> Option<T> {
+    let mut input = Cursor(bytes);
+    T::get(&mut input).filter(|_| input.is_empty())
+}
+
+impl Request {
+    /// As bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        encode(self)
+    }
+
+    /// From bytes; `None` when they are no request of this version.
+    pub fn decode(bytes: &[u8]) -> Option<Request> {
+        decode(bytes)
+    }
+}
+
+/// An answer as bytes: a reply, or why there is none.
+pub fn encode_answer(answer: &Result<Reply, Error>) -> Vec<u8> {
+    encode(answer)
+}
+
+/// From bytes; `None` when they are no answer of this version.
+pub fn decode_answer(bytes: &[u8]) -> Option<Result<Reply, Error>> {
+    decode(bytes)
+}
+
+#[cfg(test)]
+mod tests;

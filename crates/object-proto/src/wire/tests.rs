@@ -1,0 +1,334 @@
+//! Messages read back, any bytes are refused or read, and each message has one form.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::fs;
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::ids::{BucketId, DataId, SessionId, Stamp, UserId};
+use crate::names::{BucketName, ObjectKey};
+use crate::object::{ChecksumKind, Etag, FileName, Metadata};
+use crate::parts::{PartMap, PartNumber, UploadId};
+
+fn number(number: u64) -> PartNumber {
+    PartNumber::new(number).expect("a number")
+}
+
+fn target() -> Target {
+    Target { bucket: BucketId::new(7), key: ObjectKey::new("a\0/ä").expect("a key") }
+}
+
+fn upload() -> UploadId {
+    UploadId { stamp: Stamp::new(1 << 60), nonce: u64::MAX }
+}
+
+fn facts() -> ObjectFacts {
+    let headers = BTreeMap::from([
+        ("content-type".to_owned(), "text/plain".to_owned()),
+        ("x-amz-meta-a".to_owned(), String::new()),
+    ]);
+    let sums =
+        ChecksumKind::ALL.map(|kind| Checksum { kind, value: vec![9; kind.bytes()], parts: 2 });
+    ObjectFacts {
+        etag: Etag::new("0123-2"),
+        checksums: sums.to_vec(),
+        metadata: Metadata::new(headers).expect("metadata"),
+        owner: UserId::new("me"),
+    }
+}
+
+fn objects() -> Vec<NewObject> {
+    let file = FileName::new("log-1-2");
+    let map = PartMap::of(upload(), [(number(1), 5), (number(2), 5), (number(10_000), 1 << 40)]);
+    [
+        ObjectData::Inline(vec![0, 1, 255]),
+        ObjectData::Piece(vec![7; 300]),
+        ObjectData::Logged { file: file.clone(), offset: u64::MAX },
+        ObjectData::File(file),
+        ObjectData::Parts(map),
+    ]
+    .map(|data| NewObject {
+        data_id: DataId::new(u128::MAX - 1),
+        size: 1 << 50,
+        facts: facts(),
+        data,
+    })
+    .to_vec()
+}
+
+fn head() -> RequestHead {
+    RequestHead {
+        session: SessionId::new(u64::MAX),
+        number: 1,
+        attempt: u32::MAX,
+        floor: 0,
+        epoch: 300,
+        sample_us: 1 << 40,
+        sent_us: 1 << 41,
+        deadline_us: u64::MAX,
+    }
+}
+
+fn conditions() -> [Conditions; 3] {
+    let of = Some(Tags::Of(vec![Etag::new("a"), Etag::new("")]));
+    [
+        Conditions::default(),
+        Conditions { if_match: Some(Tags::Any), if_none_match: of.clone() },
+        Conditions { if_match: of, if_none_match: Some(Tags::Any) },
+    ]
+}
+
+fn new_upload(checksum: Option<ChecksumPlan>) -> NewUpload {
+    let ObjectFacts { metadata, owner, .. } = facts();
+    NewUpload { nonce: 5, checksum, metadata, owner }
+}
+
+fn user() -> User {
+    User { id: UserId::new("id"), name: "n".into(), display_name: "d".into(), admin: true }
+}
+
+fn changes() -> Vec<Change> {
+    let plan = Some(ChecksumPlan { kind: ChecksumKind::Sha256, composite: true });
+    let completion = Completion {
+        upload: upload(),
+        parts: vec![(number(1), DataId::new(1)), (number(9), DataId::new(2))],
+        etag: Etag::new("t"),
+        checksums: facts().checksums,
+    };
+    let mut all = vec![Change::AbortUpload { target: target(), upload: upload() }];
+    for conditions in conditions() {
+        all.push(Change::Delete { target: target(), conditions: conditions.clone() });
+        let completion = Box::new(completion.clone());
+        all.push(Change::CompleteUpload { target: target(), completion, conditions });
+    }
+    for checksum in [None, plan] {
+        let upload = Box::new(new_upload(checksum));
+        all.push(Change::BeginUpload { target: target(), upload });
+    }
+    for object in objects() {
+        let (object, conditions) = (Box::new(object), Conditions::default());
+        all.push(Change::PutPart {
+            target: target(),
+            upload: upload(),
+            number: number(10_000),
+            part: object.clone(),
+        });
+        all.push(Change::Put { target: target(), object, conditions });
+    }
+    all
+}
+
+fn requests() -> Vec<Request> {
+    let parts = PartsRequest { target: target(), upload: upload(), after: u16::MAX, limit: 1000 };
+    let uploads = UploadsRequest {
+        bucket: BucketId::new(1),
+        prefix: "a/".into(),
+        delimiter: "/".into(),
+        after: "\0".into(),
+        after_upload: Some(upload()),
+        limit: 3,
+    };
+    let list = ListRequest {
+        bucket: BucketId::new(1),
+        prefix: String::new(),
+        delimiter: "ä".into(),
+        after: "b".into(),
+        limit: 1,
+    };
+    let (session, head) = (SessionId::new(4), head());
+    let name = BucketName::new("abc").expect("a name");
+    let identity =
+        Box::new(Identity { user: user(), access_key: "K".into(), wrapped_secret: vec![1] });
+    let mut all: Vec<_> = changes()
+        .into_iter()
+        .map(|change| RangeRequest::Change { head, change })
+        .chain([
+            RangeRequest::Look(target()),
+            RangeRequest::Read(target()),
+            RangeRequest::List(list),
+            RangeRequest::Upload { target: target(), upload: upload() },
+            RangeRequest::Parts(parts.clone()),
+            RangeRequest::PartBodies(parts),
+            RangeRequest::Uploads(UploadsRequest { after_upload: None, ..uploads.clone() }),
+            RangeRequest::Uploads(uploads),
+            RangeRequest::IsCommitted(FileName::new("body-1-2")),
+        ])
+        .map(Request::Range)
+        .collect();
+    all.extend(
+        [
+            CatalogRequest::OpenSession,
+            CatalogRequest::Beat(session),
+            CatalogRequest::Route { session, sent_us: 9 },
+            CatalogRequest::CreateBucket { head, name: name.clone(), owner: UserId::new("me") },
+            CatalogRequest::RemoveBucket { head, name: name.clone() },
+            CatalogRequest::Bucket(name),
+            CatalogRequest::Buckets(None),
+            CatalogRequest::Buckets(Some(UserId::new("me"))),
+            CatalogRequest::CreateUser { head, identity },
+            CatalogRequest::Key("K".into()),
+        ]
+        .map(Request::Catalog),
+    );
+    all
+}
+
+fn answers() -> Vec<Result<Reply, Error>> {
+    let key = ObjectKey::new("k").expect("a key");
+    let info = |object| ObjectInfo { stamp: Stamp::new(3), object };
+    let infos: Vec<_> = objects().into_iter().map(info).collect();
+    let mut entries = vec![Listed::Prefix("a/".into())];
+    entries.extend(
+        infos.iter().map(|info| Listed::Object { key: key.clone(), info: Box::new(info.clone()) }),
+    );
+    let ObjectFacts { etag, checksums, .. } = facts();
+    let end = UploadEnd { stamp: Stamp::new(4), etag: etag.clone(), checksums: checksums.clone() };
+    let shown = |end| UploadInfo { id: upload(), upload: new_upload(None), end };
+    let part = Part {
+        number: number(1),
+        stamp: Stamp::new(4),
+        data_id: DataId::new(5),
+        size: 6,
+        etag,
+        checksums,
+    };
+    let uploads = vec![
+        ListedUpload::Prefix("p".into()),
+        ListedUpload::Upload { key, info: Box::new(shown(None)) },
+    ];
+    let bucket = Bucket {
+        id: BucketId::new(1),
+        name: BucketName::new("abc").expect("a name"),
+        owner: UserId::new("me"),
+        created_us: 1,
+    };
+    let access = AccessKey { id: "K".into(), user: user(), wrapped_secret: vec![], enabled: false };
+    let bodies = infos.iter().map(|info| (number(7), info.clone())).collect();
+    let mut all: Vec<_> =
+        infos.iter().map(|info| RangeReply::Object(Box::new(info.clone()))).collect();
+    all.extend([
+        RangeReply::Changed(ChangeReply { stamp: Stamp::new(1) }),
+        RangeReply::Page(ListPage { entries, next: Some("n".into()) }),
+        RangeReply::Page(ListPage::default()),
+        RangeReply::Upload(Box::new(shown(Some(end)))),
+        RangeReply::Parts(PartsPage { parts: vec![part], more: true }),
+        RangeReply::PartBodies(bodies),
+        RangeReply::Uploads(UploadsPage { entries: uploads, more: false }),
+        RangeReply::Committed(true),
+    ]);
+    let mut all: Vec<_> = all.into_iter().map(|reply| Ok(Reply::Range(reply))).collect();
+    all.extend(
+        [
+            CatalogReply::Done,
+            CatalogReply::Session(SessionId::new(1)),
+            CatalogReply::Route(u64::MAX),
+            CatalogReply::Bucket(bucket.clone()),
+            CatalogReply::Buckets(vec![bucket.clone(), bucket]),
+            CatalogReply::Key(None),
+            CatalogReply::Key(Some(Box::new(access))),
+        ]
+        .map(|reply| Ok(Reply::Catalog(reply))),
+    );
+    let cause = || "why".to_owned();
+    all.extend(
+        [
+            Error::NoSuchBucket,
+            Error::BucketExists { own: true },
+            Error::BucketNotEmpty,
+            Error::TooManyBuckets,
+            Error::NoSuchKey,
+            Error::NoSuchUpload,
+            Error::NoSuchPart { number: u16::MAX },
+            Error::Precondition,
+            Error::NameTaken,
+            Error::Busy { cause: cause() },
+            Error::Unknown { cause: cause() },
+            Error::Reroute,
+            Error::SessionOver,
+            Error::Full,
+            Error::Damaged { what: cause() },
+            Error::Invalid { message: cause() },
+        ]
+        .map(Err),
+    );
+    all
+}
+
+/// Reads back, and neither a part of it nor more than it is one.
+fn check<T: Field + PartialEq + Debug>(value: &T) {
+    let bytes = encode(value);
+    assert_eq!(decode::<T>(&bytes).as_ref(), Some(value));
+    for end in 0..bytes.len() {
+        assert_eq!(decode::<T>(&bytes[..end]), None, "{end} bytes of {value:?}");
+    }
+    assert_eq!(decode::<T>(&[&bytes[..], &[0]].concat()), None, "with more: {value:?}");
+}
+
+#[test]
+fn messages_read_back() {
+    requests().iter().for_each(check);
+    answers().iter().for_each(check);
+}
+
+#[test]
+fn texts_that_are_no_names_are_refused() {
+    let bytes = Request::Catalog(CatalogRequest::Key("abc".into())).encode();
+    let as_bucket = [&[1, 5], &bytes[2..]].concat();
+    assert!(Request::decode(&as_bucket).is_some());
+    let upper = as_bucket.iter().map(|byte| if *byte == b'b' { b'B' } else { *byte });
+    assert_eq!(Request::decode(&upper.collect::<Vec<_>>()), None);
+    assert_eq!(Request::decode(&[1, 8, 1, 0xff]), None, "it is no UTF-8");
+}
+
+/// The corpus of the fuzz target: the tests write nothing; `OBJECT_WRITE_CORPUS=1` writes it again.
+#[test]
+fn the_corpus_is_what_this_version_writes() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
+    let asked = requests().into_iter().step_by(3).map(|request| [vec![0], request.encode()]);
+    let answered = answers().into_iter().step_by(3).map(|answer| [vec![1], encode_answer(&answer)]);
+    for (index, bytes) in asked.chain(answered).enumerate() {
+        let (path, bytes) = (dir.join(format!("message-{index:02}")), bytes.concat());
+        crate::fuzz::fuzz_object_message(&bytes);
+        if std::env::var_os("OBJECT_WRITE_CORPUS").is_some() {
+            fs::create_dir_all(&dir).expect("a directory");
+            fs::write(&path, &bytes).expect("it is written");
+        }
+        assert_eq!(fs::read(&path).expect("it is there"), bytes, "{index} was written differently");
+    }
+}
+
+/// The bytes of messages do not change without a word: processes of two versions talk to each other.
+#[test]
+fn the_bytes_are_these() {
+    let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let look = Request::Range(RangeRequest::Look(target()));
+    assert_eq!(hex(look.encode()), "000107000000000000000561002fc3a4");
+    let delete = Change::Delete { target: target(), conditions: Conditions::default() };
+    let delete = Request::Range(RangeRequest::Change { head: head(), change: delete });
+    let bytes = "0000ffffffffffffffff01ffffffff0f00ac02808080808020808080808040ffffffffffffffffff01\
+                 0107000000000000000561002fc3a40000";
+    assert_eq!(hex(delete.encode()), bytes);
+    let answer = encode_answer(&Err(Error::NoSuchPart { number: 300 }));
+    assert_eq!(hex(answer), "0006ac02");
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_refused_or_have_one_form(bytes: Vec<u8>, like in 0usize..1000, at in 0usize..400, byte: u8) {
+        crate::fuzz::fuzz_object_message(&bytes);
+        // Near to what is one.
+        let requests = requests();
+        let mut near = requests[like % requests.len()].encode();
+        let place = at % near.len();
+        near[place] = byte;
+        crate::fuzz::fuzz_object_message(&[&[0][..], &near].concat());
+        let answers = answers();
+        let mut near = encode_answer(&answers[like % answers.len()]);
+        let place = at % near.len();
+        near[place] = byte;
+        crate::fuzz::fuzz_object_message(&[&[1][..], &near].concat());
+    }
+}

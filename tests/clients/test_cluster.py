@@ -1,0 +1,134 @@
+"""boto3 against a cluster of separate processes: two object servers, two gateways, kills under load."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+import urllib.request
+from pathlib import Path
+
+import boto3
+from botocore.config import Config
+
+import server
+from cases import body_of
+
+# Clients that put and read at once.
+CLIENTS = 4
+# Seconds under load before a process is killed, and until it is started again.
+PAUSE_S = 2
+# Sizes of bodies: in rows, in logs, in files.
+SIZES = [300, 8000, 200_000]
+# Seconds of one operation at most, while the owner of the objects is killed: its lock ends 0.8 s later.
+# Machines that run tests may be slow; the figure is in the fidelity table.
+SLOW_S = 5
+
+
+class Cluster(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.root = Path(tempfile.mkdtemp(prefix="craton-cluster-"))
+        cls.addClassCleanup(shutil.rmtree, cls.root, True)
+        cls.dir = cls.root / "cluster"
+        # SIGKILL is what ends processes if this does not come to its end.
+        cls.addClassCleanup(cls.craton, "cluster", "down", "--dir", cls.dir)
+        cls.up = cls.craton(
+            "cluster", "up", "--dir", cls.dir, "--masters", 1, "--chunkservers", 3,
+            "--block-servers", 0, "--block-managers", 0, "--frontends", 0,
+            "--object-servers", 2, "--gateways", 2,
+        )  # fmt: skip
+
+    @classmethod
+    def craton(cls, *words):
+        command = [server.server.binary, *map(str, words)]
+        done = subprocess.run(command, capture_output=True, timeout=120)
+        if done.returncode != 0:
+            raise RuntimeError(f"{words}: {(done.stdout + done.stderr).decode(errors='replace')}")
+        return done.stdout.decode()
+
+    def book(self):
+        return json.loads((self.dir / "cluster.json").read_text())
+
+    def client(self, endpoint=None):
+        access = json.loads((self.dir / "s3.json").read_text())
+        return boto3.client(
+            "s3", endpoint_url=endpoint or access["endpoint"], region_name=access["region"],
+            aws_access_key_id=access["access_key"],
+            aws_secret_access_key=access["secret_key"],
+            config=Config(retries={"total_max_attempts": 5, "mode": "standard"}),
+        )  # fmt: skip
+
+    def test_gateways_share_an_address_and_each_serves_all(self):
+        endpoints = self.book()["endpoints"]
+        self.assertEqual(2, len(endpoints["s3_gateways"]))
+        self.assertNotIn(endpoints["s3"], endpoints["s3_gateways"])
+        self.assertIn(f"S3: {endpoints['s3']}", self.up)
+        one, other = map(self.client, endpoints["s3_gateways"])
+        one.create_bucket(Bucket="shared")
+        for size in SIZES:
+            body = body_of(size)
+            one.put_object(Bucket="shared", Key=f"{size}", Body=body)
+            for reader in [other, self.client()]:
+                got = reader.get_object(Bucket="shared", Key=f"{size}")["Body"].read()
+                self.assertTrue(got == body, size)
+        for endpoint in [endpoints["s3"], *endpoints["s3_gateways"]]:
+            with urllib.request.urlopen(f"{endpoint}/_craton/ready", timeout=10) as answer:
+                self.assertEqual(200, answer.status)
+
+    def test_what_was_made_is_not_made_otherwise(self):
+        for words in [["--gateways", 1], ["--object-servers", 9], ["--s3-listen", "127.0.0.1:1"]]:
+            with self.assertRaisesRegex(RuntimeError, "leave"):
+                self.craton("cluster", "up", "--dir", self.dir, *words)
+
+    def test_processes_are_killed_under_load_and_no_call_fails(self):
+        self.client().create_bucket(Bucket="load")
+        stop, failed, slowest, stored = threading.Event(), [], [0.0], {}
+
+        def work(number):
+            s3, count = self.client(), 0
+            while not stop.is_set():
+                count += 1
+                key, body = f"{number}-{count % 20}", body_of(SIZES[count % 3], count)
+                began = time.monotonic()
+                try:
+                    s3.put_object(Bucket="load", Key=key, Body=body)
+                    stored[key] = body
+                    if s3.get_object(Bucket="load", Key=key)["Body"].read() != body:
+                        failed.append(f"{key} differs")
+                except Exception as error:  # Whatever it is, it fails the test below.
+                    failed.append(f"{key}: {error!r}")
+                slowest[0] = max(slowest[0], time.monotonic() - began)
+
+        workers = [threading.Thread(target=work, args=(number,)) for number in range(CLIENTS)]
+        for worker in workers:
+            worker.start()
+        roles = {process["id"]: process["role"] for process in self.book()["processes"]}
+        # One of the object servers owns the objects.
+        for name in ["os1", "os2", "gw1", "gw2"]:
+            time.sleep(PAUSE_S)
+            process = next(one for one in self.book()["processes"] if one["id"] == name)
+            os.kill(process["pid"], signal.SIGKILL)
+            time.sleep(PAUSE_S)
+            self.craton("cluster", "restart", "--dir", self.dir, roles[name], name)
+        time.sleep(PAUSE_S)
+        stop.set()
+        for worker in workers:
+            worker.join()
+        self.assertEqual([], failed)
+        self.assertLess(slowest[0], SLOW_S)
+        s3 = self.client()
+        for key, body in stored.items():
+            got = s3.get_object(Bucket="load", Key=key)["Body"].read()
+            self.assertTrue(got == body, key)
+
+    def test_roles_are_added(self):
+        for role, name in [("object-server", "os3"), ("gateway", "gw3")]:
+            made = json.loads(self.craton("cluster", "add", role, "--dir", self.dir, "--json"))
+            self.assertEqual((role, name), (made["role"], made["id"]))
+        endpoint = self.book()["endpoints"]["s3_gateways"][2]
+        self.assertIsNotNone(self.client(endpoint).list_buckets()["Buckets"])
