@@ -54,6 +54,12 @@ class Cluster(unittest.TestCase):
     def book(self):
         return json.loads((self.dir / "cluster.json").read_text())
 
+    def states(self):
+        """What 'craton health' says of each process."""
+        command = [server.server.binary, "health", "--json", "--cluster", self.dir]
+        done = subprocess.run(command, capture_output=True, timeout=60)
+        return {one["id"]: one["state"] for one in json.loads(done.stdout)["servers"]}
+
     def client(self, endpoint=None):
         access = json.loads((self.dir / "s3.json").read_text())
         return boto3.client(
@@ -85,6 +91,14 @@ class Cluster(unittest.TestCase):
             with self.assertRaisesRegex(RuntimeError, "leave"):
                 self.craton("cluster", "up", "--dir", self.dir, *words)
 
+    def kill_and_restart(self, name):
+        process = next(one for one in self.book()["processes"] if one["id"] == name)
+        os.kill(process["pid"], signal.SIGKILL)
+        time.sleep(PAUSE_S)
+        out = [name for name, state in self.states().items() if state == "out"]
+        self.assertEqual([name], out)
+        self.craton("cluster", "restart", "--dir", self.dir, process["role"], name)
+
     def test_processes_are_killed_under_load_and_no_call_fails(self):
         self.client().create_bucket(Bucket="load")
         stop, failed, slowest, stored = threading.Event(), [], [0.0], {}
@@ -107,18 +121,16 @@ class Cluster(unittest.TestCase):
         workers = [threading.Thread(target=work, args=(number,)) for number in range(CLIENTS)]
         for worker in workers:
             worker.start()
-        roles = {process["id"]: process["role"] for process in self.book()["processes"]}
-        # One of the object servers owns the objects.
-        for name in ["os1", "os2", "gw1", "gw2"]:
+        try:
+            # One of the object servers owns the objects.
+            for name in ["os1", "os2", "gw1", "gw2"]:
+                time.sleep(PAUSE_S)
+                self.kill_and_restart(name)
             time.sleep(PAUSE_S)
-            process = next(one for one in self.book()["processes"] if one["id"] == name)
-            os.kill(process["pid"], signal.SIGKILL)
-            time.sleep(PAUSE_S)
-            self.craton("cluster", "restart", "--dir", self.dir, roles[name], name)
-        time.sleep(PAUSE_S)
-        stop.set()
-        for worker in workers:
-            worker.join()
+        finally:
+            stop.set()
+            for worker in workers:
+                worker.join()
         self.assertEqual([], failed)
         self.assertLess(slowest[0], SLOW_S)
         s3 = self.client()

@@ -55,13 +55,16 @@ pub(super) async fn probe(
     let begun = client.env().now();
     let request = match (role, disk) {
         (RoleName::Frontend, _) if addr.port() == 0 => return Probed::NotAsked,
-        (RoleName::Gateway | RoleName::ObjectServer, _) => return Probed::NotAsked,
+        (RoleName::Gateway, _) => return ready(client.env(), addr).await,
         (RoleName::Frontend, _) => return greet(client.env(), addr).await,
         (RoleName::Chunkserver, Some(disk)) => {
             ControlRequest::Chunkserver(ChunkserverRequest::Probe { disk })
         }
         (RoleName::Chunkserver, None) => ControlRequest::Chunkserver(ChunkserverRequest::Ping),
-        (RoleName::Master, _) => ControlRequest::Cluster(ClusterRequest::Info),
+        // An object server refuses that, which is an answer, whether it owns the objects or stands by.
+        (RoleName::Master | RoleName::ObjectServer, _) => {
+            ControlRequest::Cluster(ClusterRequest::Info)
+        }
         (RoleName::BlockServer | RoleName::BlockManager, _) => {
             let ping = Request::BlockServer(BlockServerRequest::Ping);
             let reply = ask_peer(client, addr, ping, TIMEOUT).await;
@@ -117,9 +120,20 @@ async fn greet(env: &Env, addr: SocketAddr) -> Probed {
     }
 }
 
+/// Asks a gateway whether it serves.
+async fn ready(env: &Env, addr: SocketAddr) -> Probed {
+    let begun = env.now();
+    match env.timeout(TIMEOUT, fetch(env, addr, "/_craton/ready")).await {
+        Ok(Ok(page)) if page.starts_with("HTTP/1.1 200") => Probed::Served(env.now() - begun),
+        Ok(Ok(_)) => Probed::Unanswered("no object server owns the objects yet".to_owned()),
+        Ok(Err(why)) => Probed::Unanswered(why),
+        Err(_) => Probed::Unanswered(format!("nothing comes for {TIMEOUT:?}")),
+    }
+}
+
 /// What a process with a client sees.
 pub(super) async fn seen(env: &Env, addr: SocketAddr) -> Result<Seen, String> {
-    let page = env.timeout(TIMEOUT, fetch(env, addr)).await;
+    let page = env.timeout(TIMEOUT, fetch(env, addr, "/seen")).await;
     let page = page.map_err(|_| format!("nothing comes for {TIMEOUT:?}"))??;
     let (head, body) = page.split_once("\r\n\r\n").ok_or("it does not speak HTTP")?;
     if !head.starts_with("HTTP/1.1 200") {
@@ -130,9 +144,9 @@ pub(super) async fn seen(env: &Env, addr: SocketAddr) -> Result<Seen, String> {
     serde_json::from_str(body).map_err(|error| format!("its page /seen is not understood: {error}"))
 }
 
-async fn fetch(env: &Env, addr: SocketAddr) -> Result<String, String> {
+async fn fetch(env: &Env, addr: SocketAddr, path: &str) -> Result<String, String> {
     let mut stream = env.connect(addr).await.map_err(|error| error.to_string())?;
-    let request = format!("GET /seen HTTP/1.1\r\nHost: {addr}\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n\r\n");
     let request = env.pool().copy_of(request.as_bytes()).map_err(|error| error.to_string())?;
     stream.write.write_all(vec![request]).await.map_err(|error| error.to_string())?;
     let mut page = Vec::new();

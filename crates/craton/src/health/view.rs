@@ -189,7 +189,8 @@ pub(super) fn action(server: &Server) -> Option<&'static str> {
         (RoleName::BlockServer, _) => "its segments are given to others",
         (RoleName::Master, _) => "others lead",
         (RoleName::BlockManager, _) => "another leads",
-        (RoleName::ObjectServer, _) => "another owns the objects",
-        (RoleName::Frontend | RoleName::Gateway, _) => "none: its clients wait for it",
+        (RoleName::ObjectServer, _) => "another one owns the objects, if one is there",
+        (RoleName::Gateway, _) => "its clients use others, if they share their address",
+        (RoleName::Frontend, _) => "none: its clients wait for it",
     })
 }
