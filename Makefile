@@ -1,14 +1,17 @@
 # `make demo` shows the system at work, `make test` runs every test; `make demo-block` shows a
-# volume with a file system and a database on it; `make soak` runs fresh seeds of the simulator until
+# volume with a file system and a database on it, `make demo-object` a tree in S3; `make soak` runs fresh seeds of the simulator until
 # it is stopped.
 
-.PHONY: build demo demo-block test test-long soak clean
+.PHONY: build demo demo-block demo-object test test-long soak clean
 
 build:
 	cargo build --release --locked -p craton
 
 demo:
 	scripts/demo.sh
+
+demo-object:
+	scripts/demo-object.sh
 
 demo-block:
 	scripts/demo-block.sh

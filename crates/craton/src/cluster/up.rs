@@ -60,8 +60,12 @@ pub async fn run(env: &Env, args: &ClusterUpArgs) -> Done {
     let took = (env.now() - began).as_secs_f64();
     let count = |role| book.processes.iter().filter(|p| p.role == role && is_alive(p)).count();
     let masters: Vec<_> = book.endpoints.masters.iter().map(ToString::to_string).collect();
+    let objects = match (count(RoleName::ObjectServer), count(RoleName::Gateway)) {
+        (0, 0) => String::new(),
+        (servers, gateways) => format!(", {servers} object servers, {gateways} gateways"),
+    };
     print_line(&format!(
-        "cluster {} is up after {took:.1} s: {} masters, {} chunkservers, {} block servers\n\
+        "cluster {} is up after {took:.1} s: {} masters, {} chunkservers, {} block servers{objects}\n\
          masters: {}\n{}{s3}export CRATON_CLUSTER={0}",
         directory.path().display(),
         count(RoleName::Master),
