@@ -29,18 +29,19 @@ SIZES = [300, 8000, 200_000]
 SLOW_S = 5
 
 
-class Cluster(unittest.TestCase):
+class Processes(unittest.TestCase):
+    """A cluster of processes of a shape."""
+
     @classmethod
     def setUpClass(cls):
         cls.root = Path(tempfile.mkdtemp(prefix="craton-cluster-"))
         cls.addClassCleanup(shutil.rmtree, cls.root, True)
         cls.dir = cls.root / "cluster"
-        # SIGKILL is what ends processes if this does not come to its end.
         cls.addClassCleanup(cls.craton, "cluster", "down", "--dir", cls.dir)
         cls.up = cls.craton(
             "cluster", "up", "--dir", cls.dir, "--masters", 1, "--chunkservers", 3,
             "--block-servers", 0, "--block-managers", 0, "--frontends", 0,
-            "--object-servers", 2, "--gateways", 2,
+            *cls.SHAPE,
         )  # fmt: skip
 
     @classmethod
@@ -69,6 +70,9 @@ class Cluster(unittest.TestCase):
             config=Config(retries={"total_max_attempts": 5, "mode": "standard"}),
         )  # fmt: skip
 
+class Cluster(Processes):
+    SHAPE = ["--object-servers", 2, "--gateways", 2]
+
     def test_gateways_share_an_address_and_each_serves_all(self):
         endpoints = self.book()["endpoints"]
         self.assertEqual(2, len(endpoints["s3_gateways"]))
@@ -95,8 +99,7 @@ class Cluster(unittest.TestCase):
         process = next(one for one in self.book()["processes"] if one["id"] == name)
         os.kill(process["pid"], signal.SIGKILL)
         time.sleep(PAUSE_S)
-        out = [name for name, state in self.states().items() if state == "out"]
-        self.assertEqual([name], out)
+        self.assertEqual("out", self.states()[name])
         self.craton("cluster", "restart", "--dir", self.dir, process["role"], name)
 
     def test_processes_are_killed_under_load_and_no_call_fails(self):
@@ -144,3 +147,19 @@ class Cluster(unittest.TestCase):
             self.assertEqual((role, name), (made["role"], made["id"]))
         endpoint = self.book()["endpoints"]["s3_gateways"][2]
         self.assertIsNotNone(self.client(endpoint).list_buckets()["Buckets"])
+
+
+class Added(Processes):
+    """A cluster that was made without objects gets them later."""
+
+    SHAPE = []
+
+    def test_objects_are_added_and_an_administrator_with_them(self):
+        self.assertNotIn("s3", self.book()["endpoints"])
+        self.assertNotIn("S3:", self.craton("cluster", "add", "gateway", "--dir", self.dir))
+        self.assertFalse((self.dir / "s3.json").exists())
+        said = self.craton("cluster", "add", "object-server", "--dir", self.dir)
+        self.assertIn(f"S3: {self.book()['endpoints']['s3']}", said)
+        self.assertIn("access key of 'admin'", said)
+        self.client().create_bucket(Bucket="later")
+        self.assertEqual(["later"], [one["Name"] for one in self.client().list_buckets()["Buckets"]])

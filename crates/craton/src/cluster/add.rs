@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use runtime::Env;
+use runtime::{Duration, Env};
 use wire::control::{ClusterRequest, MasterInfo, MemberChange};
 
 use super::cluster_file::Process;
@@ -14,6 +14,9 @@ use crate::connection::Connection;
 use crate::exit::{Done, Failure};
 use crate::output::{print_json, print_line};
 use roles::config::{self, Peer};
+
+/// Wait for an owner of the objects.
+const S3_WAIT: Duration = Duration::from_secs(30);
 
 /// Runs it.
 pub async fn run(env: &Env, dir: &Path, role: RoleName, json: bool) -> Done {
@@ -82,8 +85,16 @@ pub async fn run(env: &Env, dir: &Path, role: RoleName, json: bool) -> Done {
         client.cluster_ask(ClusterRequest::Members { change }).await?;
     }
     ready::wait_joined(env, &client, &made).await?;
+    let s3 = match role {
+        RoleName::ObjectServer | RoleName::Gateway => {
+            let deadline = env.now() + S3_WAIT;
+            super::up::administrator(env, &directory, &book, deadline).await?
+        }
+        _ => String::new(),
+    };
     if json {
         return print_json(&made);
     }
-    print_line(&format!("{} runs as process {} on {}", made.id, made.pid, made.addr))
+    let made = format!("{} runs as process {} on {}", made.id, made.pid, made.addr);
+    print_line(format!("{made}\n{s3}").trim_end())
 }

@@ -49,14 +49,7 @@ pub async fn run(env: &Env, args: &ClusterUpArgs) -> Done {
         }
         return Err(failure);
     }
-    let s3 = match book
-        .processes
-        .iter()
-        .any(|one| one.role == RoleName::ObjectServer && is_alive(one))
-    {
-        true => administrator(env, &directory, &book, deadline).await?,
-        false => String::new(),
-    };
+    let s3 = administrator(env, &directory, &book, deadline).await?;
     let took = (env.now() - began).as_secs_f64();
     let count = |role| book.processes.iter().filter(|p| p.role == role && is_alive(p)).count();
     let masters: Vec<_> = book.endpoints.masters.iter().map(ToString::to_string).collect();
@@ -157,15 +150,17 @@ async fn wait_block(
     Ok(())
 }
 
-/// Makes the administrator of S3 where there is none yet; answers how S3 is reached.
-async fn administrator(
+/// Makes the administrator of S3 where there is none yet; answers how S3 is reached. Nothing, unless there
+/// are a gateway and an object server.
+pub async fn administrator(
     env: &Env,
     directory: &Directory,
     book: &ClusterFile,
     deadline: runtime::Instant,
 ) -> Result<String, Failure> {
-    let gateway = book.processes.iter().find(|one| one.role == RoleName::Gateway);
-    let (Some(gateway), Some(endpoint)) = (gateway, &book.endpoints.s3) else {
+    let of_role = |role| book.processes.iter().find(move |one| one.role == role && is_alive(one));
+    let (gateway, server) = (of_role(RoleName::Gateway), of_role(RoleName::ObjectServer));
+    let (Some(gateway), Some(_), Some(endpoint)) = (gateway, server, &book.endpoints.s3) else {
         return Ok(String::new());
     };
     let config: config::Gateway = config::read(&config_path(&gateway.dir, gateway.role))?;
