@@ -302,7 +302,7 @@ pub fn object_server(
     book: &ClusterFile,
     id: String,
 ) -> Result<Process, Failure> {
-    let addr = ports.take_local(env)?;
+    let addr = ports.take(env)?;
     let made = process(RoleName::ObjectServer, id, addr, directory.path());
     let text = object_text(book, &made.id) + &format!("listen = \"{addr}\"\n");
     let config = ObjectServer {
