@@ -1,6 +1,6 @@
 //! Which cluster a command talks to.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
@@ -17,4 +17,11 @@ pub struct Connection {
     /// 'craton trace' shows them in all processes
     #[arg(long, env = "CRATON_TRACE", global = true)]
     pub trace: bool,
+}
+
+impl Connection {
+    /// The local cluster of a directory.
+    pub fn of_dir(dir: &Path) -> Connection {
+        Connection { cluster: Some(dir.display().to_string()), key_file: None, trace: false }
+    }
 }

@@ -212,7 +212,7 @@ impl Collector {
     }
 
     /// What is in the trash since before this time goes; on a full core, what is there for `full`.
-    pub(crate) fn trashed_before(&self, full: Duration) -> u64 {
+    fn trashed_before(&self, full: Duration) -> u64 {
         let is_tight = self.range.decisions.room.is_tight(&self.range.env);
         let age = if is_tight { self.trash_age.min(full) } else { self.trash_age };
         unix_us(&self.range.env).saturating_sub(age.as_micros() as u64)
@@ -268,21 +268,31 @@ impl Collector {
 
     /// Removes the files that were in the trash for long enough.
     async fn empty_trash(&self) -> Result<(), Error> {
+        let drop_row = async |key: &[u8], _: &[u8]| match read_trash_key(key) {
+            Some((since, file)) => self.drop_file(&file, since).await,
+            None => Err(damaged("a row of the trash")),
+        };
+        self.each_old(TRASH, drop_row).await
+    }
+
+    /// Does what is to be done with each row of a section by time that is as old as what leaves the trash.
+    /// What fails holds up no other row; the first error.
+    pub(crate) async fn each_old(
+        &self,
+        section: u8,
+        act: impl AsyncFn(&[u8], &[u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let range = &self.range;
-        let until = number_key(TRASH, self.trashed_before(TRASH_AGE_FULL));
-        let (mut from, mut result) = (vec![TRASH], Ok(()));
+        let until = number_key(section, self.trashed_before(TRASH_AGE_FULL));
+        let (mut from, mut result) = (vec![section], Ok(()));
         loop {
             let old = Rows::between(&from, &until);
             let rows = range.decisions.snapshot().scan(old).take(COLLECT_ROWS).await;
             let rows = rows.map_err(of_table)?;
             let Some((last, _)) = rows.last() else { return result };
             from = [last.as_slice(), &[0]].concat();
-            for (key, _) in &rows {
-                let dropped = match read_trash_key(key) {
-                    Some((since, file)) => self.drop_file(&file, since).await,
-                    None => Err(damaged("a row of the trash")),
-                };
-                result = result.and(dropped);
+            for (key, value) in &rows {
+                result = result.and(act(key, value).await);
             }
         }
     }

@@ -7,10 +7,10 @@ use table::{Purpose, Range as Rows};
 use crate::collect::Collector;
 use crate::decisions::{damaged, of_table};
 use crate::keys::{
-    CURRENT, DUE, FILE, due_key, number_key, object_key, parts_prefix, read_due_key, read_part_key,
-    text_key, upload_key,
+    CURRENT, DUE, FILE, due_key, object_key, parts_prefix, read_due_key, read_part_key, text_key,
+    upload_key,
 };
-use crate::limits::{COLLECT_ROWS, TRASH_AGE_FULL};
+use crate::limits::COLLECT_ROWS;
 use crate::upload_row::{Due, UploadRow};
 use crate::uploads::part_row;
 
@@ -24,25 +24,13 @@ struct Entry<'a> {
 impl Collector {
     /// Does what was to be done long enough ago. What fails is left for the next pass.
     pub(crate) async fn tend_uploads(&self) -> Result<(), Error> {
-        let range = &self.range;
-        let until = number_key(DUE, self.trashed_before(TRASH_AGE_FULL));
-        let (mut from, mut result) = (vec![DUE], Ok(()));
-        loop {
-            let old = Rows::between(&from, &until);
-            let rows = range.decisions.snapshot().scan(old).take(COLLECT_ROWS).await;
-            let rows = rows.map_err(of_table)?;
-            let Some((last, _)) = rows.last() else { return result };
-            from = [last.as_slice(), &[0]].concat();
-            for (key, value) in &rows {
-                let done = match read_due_key(key).zip(Due::decode(value)) {
-                    Some(((_, target, begun), due)) => {
-                        self.tend(Entry { key, target, begun }, due).await
-                    }
-                    None => Err(damaged("a row of what is due")),
-                };
-                result = result.and(done);
-            }
-        }
+        let tend_row = async |key: &[u8], value: &[u8]| match read_due_key(key)
+            .zip(Due::decode(value))
+        {
+            Some(((_, target, begun), due)) => self.tend(Entry { key, target, begun }, due).await,
+            None => Err(damaged("a row of what is due")),
+        };
+        self.each_old(DUE, tend_row).await
     }
 
     async fn tend(&self, entry: Entry<'_>, due: Due) -> Result<(), Error> {

@@ -2,9 +2,8 @@
 //! the service that gateways stand on. The rules are those of `object-protocols.md`, whose sections the
 //! sources name.
 //!
-//! There is one range, each body above 512 bytes is a file of its own, and the process that owns the
-//! range owns the catalog too: what comes with several object servers is listed in `docs/fidelity.md`
-//! (O1).
+//! There is one range. Of several object servers one owns it, and the catalog with it; others stand by. What
+//! comes with several ranges is listed in `docs/fidelity.md` (O1).
 //!
 //! Invariant: knows no HTTP and no signature; keeps nothing that is not in the core.
 

@@ -1,5 +1,6 @@
-//! `craton bench`: its command line and its output.
+//! `craton bench`: its work and its output.
 
+pub mod args;
 pub mod parts;
 mod processes;
 
@@ -14,7 +15,7 @@ use block_client::{Limits, VolumeExports};
 use block_proto::Managers;
 use runtime::Duration;
 
-use crate::args::{BenchArgs, BenchCommand};
+use self::args::{BenchArgs, BenchCommand};
 use crate::cluster::Directory;
 use crate::connect::{self, with_client};
 use crate::connection::Connection;

@@ -23,13 +23,8 @@ pub async fn run(env: &Env, dir: &Path, role: RoleName, json: bool) -> Done {
     let directory = Directory::existing_locked(dir)?;
     refuse_embedded(&directory)?;
     let mut book = directory.read()?;
-    let connection = Connection {
-        cluster: Some(directory.path().display().to_string()),
-        key_file: None,
-        trace: false,
-    };
     // Files are made only after the cluster has answered.
-    let target = connect::target(&connection)?;
+    let target = connect::target(&Connection::of_dir(directory.path()))?;
     let client = connect::connect(env, &target, client::Config::default()).await?;
     let prefix = match role {
         RoleName::Master => "m",

@@ -68,12 +68,7 @@ pub async fn wait_writable(
     chunkservers: &[Process],
     deadline: Instant,
 ) -> Done {
-    let connection = Connection {
-        cluster: Some(directory.path().display().to_string()),
-        key_file: None,
-        trace: false,
-    };
-    let target = connect::target(&connection)?;
+    let target = connect::target(&Connection::of_dir(directory.path()))?;
     // Short timeouts: a request may go to a master that knows no leader yet.
     let config =
         client::Config { control_budget: Duration::from_secs(3), ..client::Config::default() };
@@ -136,12 +131,7 @@ pub async fn wait_block(
     servers: &[Process],
     deadline: Instant,
 ) -> Done {
-    let connection = Connection {
-        cluster: Some(directory.path().display().to_string()),
-        key_file: None,
-        trace: false,
-    };
-    let target = connect::target(&connection)?;
+    let target = connect::target(&Connection::of_dir(directory.path()))?;
     let client = connect::connect(env, &target, client::Config::default()).await?;
     let managers = Managers::with_budget(&client, Duration::from_secs(1));
     loop {

@@ -165,12 +165,7 @@ pub async fn administrator(
     };
     let config: config::Gateway = config::read(&config_path(&gateway.dir, gateway.role))?;
     let keys = objects::keys(&config)?;
-    let connection = Connection {
-        cluster: Some(directory.path().display().to_string()),
-        key_file: None,
-        trace: false,
-    };
-    let target = connect::target(&connection)?;
+    let target = connect::target(&Connection::of_dir(directory.path()))?;
     let client = connect::connect(env, &target, client::Config::default()).await?;
     let service = roles::object::service(&client, config.copies, None);
     loop {
