@@ -360,6 +360,51 @@ class Ranges(Case):
         )
 
 
+class LossyProxy:
+    """An endpoint before the server's that closes the first connection in place of its answer."""
+
+    def __init__(self, endpoint):
+        url = urllib.parse.urlparse(endpoint)
+        self.server = (url.hostname, url.port)
+        self.lost = 0
+
+    def __enter__(self):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = "http://127.0.0.1:%d" % self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.listener.close()
+
+    def accept(self):
+        while True:
+            try:
+                near = self.listener.accept()[0]
+            except OSError:
+                return
+            far = socket.create_connection(self.server)
+            for pair in [(near, far), (far, near)]:
+                threading.Thread(target=self.carry, args=pair, daemon=True).start()
+
+    def carry(self, source, sink):
+        is_answer = source.getpeername() == self.server
+        try:
+            while data := source.recv(1 << 16):
+                # "100 Continue" asks for the body, and decides nothing.
+                if is_answer and not self.lost and not data.startswith(b"HTTP/1.1 100"):
+                    self.lost += 1
+                    break
+                sink.sendall(data)
+        except OSError:
+            pass
+        for end in (source, sink):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+
 class Conditions(Case):
     def setUp(self):
         self.bucket = self.new_bucket()
@@ -393,6 +438,22 @@ class Conditions(Case):
             winners = [number for number in pool.map(put, range(8)) if number is not None]
         self.assertEqual(1, len(winners))
         self.assertEqual(b"%d" % winners[0], self.body(self.bucket, "k"))
+
+    def test_call_whose_answer_is_lost_does_not_lose_to_itself(self):
+        self.s3.put_object(Body=b"zero", Key="swapped", Bucket=self.bucket)
+        source = f"{self.bucket}/swapped"
+        for key, call in [
+            ("created", lambda s3, put: s3.put_object(Body=b"one", IfNoneMatch="*", **put)),
+            ("large", lambda s3, put: s3.put_object(Body=body_of(1 << 20), IfNoneMatch="*", **put)),
+            ("swapped", lambda s3, put: s3.put_object(Body=b"one", IfMatch=md5(b"zero"), **put)),
+            ("copied", lambda s3, put: s3.copy_object(CopySource=source, IfNoneMatch="*", **put)),
+        ]:
+            put = {"Bucket": self.bucket, "Key": key}
+            with self.subTest(key=key), LossyProxy(server.server.access["endpoint"]) as proxy:
+                call(client(endpoint=proxy.endpoint, attempts=3), put)
+                self.assertEqual(1, proxy.lost)
+                # Another call is another one, also of the same content.
+                self.refused("PreconditionFailed", 412, call, self.s3, put)
 
     def test_put_if_match_replaces_that_object_only(self):
         self.refused(

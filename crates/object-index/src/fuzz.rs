@@ -58,7 +58,7 @@ pub fn fuzz_object_row(bytes: &[u8]) {
         0 => {
             if let Some(row) = ObjectRow::decode(value) {
                 // What metadata a row has apart, it does not say.
-                let again = ObjectRow::encode(row.info.stamp, &row.info.object);
+                let again = ObjectRow::encode(row.info.stamp, &row.info.object, row.call);
                 let again = ObjectRow::decode(&again.0);
                 let unplaced = row.log == Some(InLog::Unplaced);
                 assert!(unplaced || row.map_apart || ObjectRow::holds(&row.info.object));
@@ -153,7 +153,7 @@ pub(crate) fn corpus() -> Vec<Seed> {
     let row = |kind: u8, value: Vec<u8>| [vec![kind], value].concat();
     let object = |value, inline| {
         let info = crate::row_tests::info(9, value, inline);
-        let (row, apart) = ObjectRow::encode(info.stamp, &info.object);
+        let (row, apart) = ObjectRow::encode(info.stamp, &info.object, None);
         (row, apart.unwrap_or_default())
     };
     let file = FileRow {
@@ -173,7 +173,7 @@ pub(crate) fn corpus() -> Vec<Seed> {
         let mut info = crate::row_tests::info(9, 10, true);
         info.object.size = map.size();
         info.object.data = object_proto::ObjectData::Parts(map.clone());
-        ObjectRow::encode(info.stamp, &info.object).0
+        ObjectRow::encode(info.stamp, &info.object, None).0
     };
     let few = PartMap::of(map.upload, [(number, 9)]);
     let upload = |end| UploadRow { upload: crate::row_tests::upload(), abort_us: 1 << 51, end };
@@ -186,7 +186,7 @@ pub(crate) fn corpus() -> Vec<Seed> {
         let mut info = crate::row_tests::info(9, 10, true);
         let file = FileName::new("log-00000007-00000009");
         info.object.data = object_proto::ObjectData::Logged { file, offset: 77 };
-        ObjectRow::encode(info.stamp, &info.object).0
+        ObjectRow::encode(info.stamp, &info.object, None).0
     };
     let log = LogRow { dead: 1 << 27, trash_us: Some(7), counted: true };
     let made_by = (SessionId::new(1), 2);

@@ -32,6 +32,8 @@ pub enum Planted {
     CompleteTwice,
     /// Leaves the file of a part that was sent again.
     PartLeak,
+    /// Refuses an attempt whose condition fails for what an earlier attempt of its call has put.
+    RetryLoses,
     /// Moves an object's data though its row has changed since it was read.
     BlindMove,
 }

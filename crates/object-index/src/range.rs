@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use object_proto::{
-    BucketId, Change, ChangeReply, Error, FileName, NewObject, ObjectData, ObjectInfo, PartNumber,
-    RangeReply, RangeRequest, RequestHead, SessionId, Stamp, Target,
+    BucketId, CallId, Change, ChangeReply, Error, FileName, NewObject, ObjectData, ObjectInfo,
+    PartNumber, RangeReply, RangeRequest, RequestHead, SessionId, Stamp, Target,
 };
 use runtime::{Class, Duration, Env, Instant};
 use table::{Batch, Place, Purpose};
@@ -76,6 +76,8 @@ pub(crate) struct Decided {
     /// The object that it replaces, and the batch that put it.
     pub(crate) old: Option<ObjectRow>,
     pub(crate) basis: Basis,
+    /// The call that puts it, if it has conditions.
+    pub(crate) call: Option<CallId>,
 }
 
 /// Data in a log that a batch replaces.
@@ -315,7 +317,7 @@ impl Range {
         if let Some(value) = answered.filter(|_| !self.bugs.has(Planted::ForgetReply)) {
             self.env.mark("object: answered by a former owner");
             let stamp = decode_stamp(&value).ok_or_else(|| damaged("an answer"))?;
-            return Ok(ChangeReply { stamp });
+            return Ok(ChangeReply { stamp, by_earlier: false });
         }
         let (put, target, conditions) = match change {
             Change::Put { target, object, conditions } => (Some(object), target, conditions),
@@ -328,12 +330,25 @@ impl Range {
             .buckets
             .check_change(target.bucket)
             .and_then(|()| conditions.check(old.as_ref().map(|row| &row.info.object.facts.etag)));
+        let call = conditions.call.filter(|_| put.is_some() && !conditions.is_empty());
+        if refused == Err(Error::Precondition)
+            && let Some(old) = old.as_ref().filter(|old| call.is_some() && old.call == call)
+            && !self.bugs.has(Planted::RetryLoses)
+        {
+            let stamp = old.info.stamp;
+            drop(held);
+            self.env.mark("object: an earlier attempt of the call has put it");
+            self.decisions.settled_for_refusal(basis).await?;
+            self.check_lease()?;
+            return Ok(ChangeReply { stamp, by_earlier: true });
+        }
         let nothing = put.is_none() && old.is_none();
         if refused.is_err() || nothing {
             drop(held);
             self.decisions.settled_for_refusal(basis).await?;
             self.check_lease()?;
-            return refused.map(|()| ChangeReply { stamp: Stamp::default() });
+            let stamp = Stamp::default();
+            return refused.map(|()| ChangeReply { stamp, by_earlier: false });
         }
         let (mut new, mut piece) = (put, None);
         if let Some(object) = &mut new {
@@ -347,11 +362,11 @@ impl Range {
             }
         }
         self.check_submit(head, came)?;
-        let decided = Decided { target, new, piece, old, basis };
+        let decided = Decided { target, new, piece, old, basis, call };
         let (stamp, basis) = self.submit(head, decided, |_, _| {})?;
         drop(held);
         self.decisions.settled(basis).await?;
-        Ok(ChangeReply { stamp })
+        Ok(ChangeReply { stamp, by_earlier: false })
     }
 
     /// The object of a key that the caller holds, and the batch that put it.
@@ -515,12 +530,12 @@ pub(crate) fn too_long() -> Error {
 
 /// Puts a change into a batch: the object's rows, and those of the files that come and go with it.
 fn fill(batch: &mut Batch, stamp: Stamp, decided: &Decided) {
-    let Decided { target, new, piece, old, basis: _ } = decided;
+    let Decided { target, new, piece, old, basis: _, call } = decided;
     let key = object_key(CURRENT, target);
     let (mut metadata, mut map) = (None, None);
     match new {
         Some(object) => {
-            let (row, apart) = ObjectRow::encode(stamp, object);
+            let (row, apart) = ObjectRow::encode(stamp, object, *call);
             match piece {
                 Some(piece) => {
                     batch.put_with_data(&key, &row, row.len() - Place::BYTES, piece.clone());

@@ -4,7 +4,7 @@
 use codec::cursor::{put_bytes, put_varint};
 use object_proto::limits::{INLINE_MAX, SMALL_MAX};
 use object_proto::{
-    Bucket, BucketId, BucketName, DataId, Etag, FileName, Metadata, NewObject, ObjectData,
+    Bucket, BucketId, BucketName, CallId, DataId, Etag, FileName, Metadata, NewObject, ObjectData,
     ObjectFacts, ObjectInfo, PartMap, PartNumber, SessionId, Stamp, Target, User, UserId,
 };
 use table::Place;
@@ -17,6 +17,10 @@ use crate::map::{map_apart, put_runs, put_upload_id, runs, upload_id};
 
 /// Metadata up to this many bytes is in an object's row.
 pub const METADATA_IN_ROW: usize = 256;
+
+/// Bits of the byte that says what follows: the row of the metadata is apart, there is a call.
+const APART: u8 = 1;
+const CALL: u8 = 2;
 
 const INLINE: u8 = 0;
 const FILE: u8 = 1;
@@ -48,6 +52,8 @@ pub struct ObjectRow {
     pub info: ObjectInfo,
     /// Its metadata has a row of its own.
     pub metadata_apart: bool,
+    /// The call that put it, if that had conditions.
+    pub call: Option<CallId>,
     /// Its data is in a log.
     pub log: Option<InLog>,
     /// It has parts, whose map has a row of its own; the one here is empty.
@@ -86,9 +92,13 @@ impl ObjectRow {
             && are_checksums(checksums)
     }
 
-    /// The value of an object that is committed at `stamp`, and the one of the row of its metadata if that
-    /// is long.
-    pub fn encode(stamp: Stamp, object: &NewObject) -> (Vec<u8>, Option<Vec<u8>>) {
+    /// The value of an object that `call` commits at `stamp`, and the one of the row of its metadata if
+    /// that is long.
+    pub fn encode(
+        stamp: Stamp,
+        object: &NewObject,
+        call: Option<CallId>,
+    ) -> (Vec<u8>, Option<Vec<u8>>) {
         let mut headers = Vec::new();
         put_metadata(&mut headers, &object.facts.metadata);
         let apart = headers.len() > METADATA_IN_ROW;
@@ -99,7 +109,10 @@ impl ObjectRow {
         put_text(&mut out, object.facts.etag.as_str());
         put_text(&mut out, object.facts.owner.as_str());
         put_checksums(&mut out, &object.facts.checksums);
-        out.push(u8::from(apart));
+        out.push(if apart { APART } else { 0 } | if call.is_some() { CALL } else { 0 });
+        if let Some(call) = call {
+            out.extend(call.get().to_le_bytes());
+        }
         if !apart {
             out.extend_from_slice(&headers);
         }
@@ -143,7 +156,15 @@ impl ObjectRow {
         let etag = Etag::new(text(&mut cursor, TEXT_MAX)?);
         let owner = UserId::new(text(&mut cursor, TEXT_MAX)?);
         let checksums = checksums(&mut cursor)?;
-        let metadata_apart = flag(&mut cursor)?;
+        let bits = cursor.u8()?;
+        if bits > (APART | CALL) {
+            return None;
+        }
+        let call = match bits & CALL {
+            0 => None,
+            _ => Some(CallId::new(cursor.u128()?)),
+        };
+        let metadata_apart = bits & APART != 0;
         let metadata = match metadata_apart {
             true => Metadata::default(),
             false => metadata(&mut cursor)?,
@@ -186,7 +207,7 @@ impl ObjectRow {
         let object = NewObject { data_id, size, facts, data };
         whole(
             cursor,
-            ObjectRow { info: ObjectInfo { stamp, object }, metadata_apart, log, map_apart },
+            ObjectRow { info: ObjectInfo { stamp, object }, metadata_apart, call, log, map_apart },
         )
     }
 }

@@ -59,7 +59,7 @@ fn objects_read_back_with_metadata_in_their_row_or_apart() {
         [(0, 0, true), (512, 200, true), (512, 1000, false), (9, 4000, true)]
     {
         let info = info(size, value, inline);
-        let (row, apart) = ObjectRow::encode(info.stamp, &info.object);
+        let (row, apart) = ObjectRow::encode(info.stamp, &info.object, None);
         let mut read = ObjectRow::decode(&row).expect("it reads back");
         assert_eq!(read.metadata_apart, apart.is_some());
         assert_eq!(apart.is_some(), value > 240);
@@ -79,7 +79,7 @@ fn objects_read_back_with_metadata_in_their_row_or_apart() {
 fn a_place_is_the_end_of_its_row() {
     let mut object = info(9, 0, true).object;
     object.data = ObjectData::Piece(vec![1; 60]);
-    let (mut row, _) = ObjectRow::encode(Stamp::new(1), &object);
+    let (mut row, _) = ObjectRow::encode(Stamp::new(1), &object, None);
     let read = ObjectRow::decode(&row).expect("it reads back");
     assert_eq!(read.log, Some(InLog::Unplaced));
     let file = FileName::new("log-00000007-00000009");
@@ -89,7 +89,7 @@ fn a_place_is_the_end_of_its_row() {
     let read = ObjectRow::decode(&row).expect("it reads back");
     assert_eq!(read.log, Some(InLog::At(place)));
     assert_eq!(read.info.object.data, ObjectData::Logged { file, offset: 77 });
-    assert_eq!(ObjectRow::encode(Stamp::new(1), &read.info.object).0, row);
+    assert_eq!(ObjectRow::encode(Stamp::new(1), &read.info.object, None).0, row);
     object.size = SMALL_MAX as u64 + 1;
     for piece in [vec![], vec![1; 9], vec![1; SMALL_MAX + 60]] {
         object.data = ObjectData::Piece(piece);
@@ -187,7 +187,7 @@ fn a_map_of_parts_is_in_its_row_or_apart() {
         info.object.size = map.size();
         info.object.data = ObjectData::Parts(map.clone());
         assert!(ObjectRow::holds(&info.object));
-        let row = ObjectRow::decode(&ObjectRow::encode(info.stamp, &info.object).0).unwrap();
+        let row = ObjectRow::decode(&ObjectRow::encode(info.stamp, &info.object, None).0).unwrap();
         assert_eq!(row.map_apart, is_apart);
         let apart = map_apart(info.stamp, &map);
         assert_eq!(apart.is_some(), is_apart);
@@ -245,7 +245,7 @@ proptest! {
             Checksum { kind, value: vec![1; kind.bytes() + usize::from(more)], parts: 0 }
         };
         object.facts.checksums = checksums.into_iter().map(checksum).collect();
-        let (row, _) = ObjectRow::encode(Stamp::new(1), &object);
+        let (row, _) = ObjectRow::encode(Stamp::new(1), &object, None);
         prop_assert_eq!(ObjectRow::decode(&row).is_some(), ObjectRow::holds(&object));
     }
 }

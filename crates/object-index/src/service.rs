@@ -626,7 +626,7 @@ impl BodyUpload {
         self.done = true;
         let number = self.stay.number();
         let outcome = self.service.change_object(&number, &change).await;
-        self.done = outcome.is_ok();
+        self.done = outcome.as_ref().is_ok_and(|reply| !reply.by_earlier);
         Ok(outcome?.stamp)
     }
 }

@@ -61,7 +61,7 @@ impl Range {
         match submitted {
             Ok((stamp, basis)) => {
                 self.decisions.settled(basis).await?;
-                Ok(ChangeReply { stamp })
+                Ok(ChangeReply { stamp, by_earlier: false })
             }
             Err(Refused { basis: None, error }) => Err(error),
             Err(Refused { basis: Some(basis), error }) => {
@@ -140,7 +140,7 @@ impl Range {
         let as_part = Some((upload.stamp, number));
         Ok(self.submit_answered(head, |batch, stamp| {
             batch.set_purpose(Purpose::Data);
-            batch.put(&key, &ObjectRow::encode(stamp, &part).0);
+            batch.put(&key, &ObjectRow::encode(stamp, &part, None).0);
             if let ObjectData::File(name) = &part.data {
                 let (data_id, size, target) = (part.data_id, part.size, target.clone());
                 let row = FileRow { data_id, size, target, trash_us: None, part: as_part };
@@ -187,7 +187,7 @@ impl Range {
         }
         self.check_submit(head, came)?;
         let (new, end_age) = (Some(object.clone()), self.upload_times.end_age);
-        let decided = Decided { target: target.clone(), new, piece: None, old, basis };
+        let decided = Decided { target: target.clone(), new, piece: None, old, basis, call: None };
         Ok(self.submit(head, decided, |batch, stamp| {
             batch.delete(&due_key(row.abort_us, &target, id.stamp));
             let forget = due_key(later(stamp, end_age), &target, id.stamp);

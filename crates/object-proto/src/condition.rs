@@ -2,6 +2,7 @@
 //! 6.2). Pure.
 
 use crate::error::Error;
+use crate::ids::CallId;
 use crate::object::Etag;
 
 /// Tags of a condition's header.
@@ -29,10 +30,14 @@ pub struct Conditions {
     pub if_match: Option<Tags>,
     /// There is no object with one of these tags.
     pub if_none_match: Option<Tags>,
+    /// The call that the change is an attempt at. An object that an earlier attempt of it has put is
+    /// answered as this one's, not with [`Error::Precondition`]: clients repeat calls whose answer
+    /// was lost (`object-protocols.md` 6.4).
+    pub call: Option<CallId>,
 }
 
 impl Conditions {
-    /// True when there is none.
+    /// True when there is none: then no call matters either.
     pub fn is_empty(&self) -> bool {
         self.if_match.is_none() && self.if_none_match.is_none()
     }
@@ -85,7 +90,7 @@ mod tests {
             (of(&["a"]), of(&["a"]), Some("a"), Err(Error::Precondition)),
         ];
         for (if_match, if_none_match, current, outcome) in cases {
-            let conditions = Conditions { if_match, if_none_match };
+            let conditions = Conditions { if_match, if_none_match, call: None };
             let current = current.map(etag);
             assert_eq!(conditions.check(current.as_ref()), outcome, "{conditions:?} {current:?}");
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use codec::cursor::{Cursor, put_bytes, put_varint};
 
-use crate::ids::{BucketId, DataId, SessionId, Stamp, UserId};
+use crate::ids::{BucketId, CallId, DataId, SessionId, Stamp, UserId};
 use crate::names::{BucketName, ObjectKey};
 use crate::object::{ChecksumKind, Etag, FileName, Metadata};
 use crate::parts::{PartMap, PartNumber, PartRun, UploadId};
@@ -143,6 +143,16 @@ impl Field for DataId {
 
     fn get(input: &mut Cursor<'_>) -> Option<DataId> {
         input.u128().map(DataId::new)
+    }
+}
+
+impl Field for CallId {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend(self.get().to_le_bytes());
+    }
+
+    fn get(input: &mut Cursor<'_>) -> Option<CallId> {
+        input.u128().map(CallId::new)
     }
 }
 

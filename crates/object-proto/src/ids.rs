@@ -17,6 +17,11 @@ base::id!(
     Stamp(u64), "stm_"
 );
 base::id!(
+    /// A call of a client, as all attempts of it name it: a hash of the SDK's invocation ID, of the user
+    /// and of the content (`object-protocols.md` 6.4).
+    CallId(u128), "cal_"
+);
+base::id!(
     /// One life of a gateway, random. Never used again.
     SessionId(u64), "gws_"
 );

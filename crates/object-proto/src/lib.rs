@@ -24,7 +24,7 @@ pub mod wire;
 pub use backend::{Answer, Backend, Content, Found, Upload};
 pub use condition::{Conditions, Tags};
 pub use error::Error;
-pub use ids::{BucketId, DataId, SessionId, Stamp, UserId};
+pub use ids::{BucketId, CallId, DataId, SessionId, Stamp, UserId};
 pub use message::{
     CatalogReply, CatalogRequest, Change, ChangeReply, Identity, ListPage, ListRequest, Listed,
     RangeReply, RangeRequest, Reply, Request, RequestHead,

@@ -106,6 +106,8 @@ impl Change {
 pub struct ChangeReply {
     /// When it was committed; zero when there was nothing to do.
     pub stamp: crate::ids::Stamp,
+    /// An earlier attempt of the same call has made it: the body of this one is of no use.
+    pub by_earlier: bool,
 }
 
 /// Asks for a page of a bucket's keys.

@@ -20,7 +20,7 @@ use crate::upload::{
 };
 
 choice!(Tags { 0 => Any, 1 => Of(tags) });
-record!(Conditions { if_match, if_none_match });
+record!(Conditions { if_match, if_none_match, call });
 record!(Target { bucket, key });
 record!(Checksum { kind, value, parts });
 record!(ObjectFacts { etag, checksums, metadata, owner });
@@ -59,7 +59,7 @@ choice!(Change {
     4 => CompleteUpload { target, completion, conditions },
     5 => AbortUpload { target, upload },
 });
-record!(ChangeReply { stamp });
+record!(ChangeReply { stamp, by_earlier });
 record!(ListRequest { bucket, prefix, delimiter, after, limit });
 choice!(Listed { 0 => Object { key, info }, 1 => Prefix(prefix) });
 record!(ListPage { entries, next });

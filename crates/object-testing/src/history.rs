@@ -22,7 +22,7 @@ pub enum When {
 /// Operation of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Did {
-    /// Put an object; each has a number of its own.
+    /// Put an object; each call has a number of its own, which its attempts share.
     Put(u64, When),
     /// Removed what is there.
     Delete(When),
@@ -65,6 +65,10 @@ fn execute(value: Value, did: Did) -> (Value, Ended) {
         Did::Put(number, when) => (Some(number), when),
         Did::Delete(when) => (None, when),
     };
+    if let (Did::Put(number, _), true) = (did, value == next) {
+        // By an earlier attempt: no other call has put this number.
+        return (Some(number), Ended::Done);
+    }
     match (when, value) {
         (When::Always, _) | (When::Absent, None) => (next, Ended::Done),
         (When::Absent, Some(_)) => (value, Ended::Refused),
@@ -143,6 +147,22 @@ mod tests {
             at(2, 3, Did::Look, Ended::Saw(None)),
         ];
         assert_eq!(check(never), Ok(()));
+    }
+
+    #[test]
+    fn an_attempt_does_not_lose_to_an_earlier_one_of_its_call() {
+        let create = Did::Put(1, When::Absent);
+        let history = |between: Option<Did>, ended| {
+            let mut all = vec![at(0, 1, create, Ended::Unknown), at(6, 7, create, ended)];
+            all.push(at(2, 3, Did::Look, Ended::Saw(Some(1))));
+            all.extend(between.map(|did| at(4, 5, did, Ended::Done)));
+            all
+        };
+        assert_eq!(check(history(None, Ended::Done)), Ok(()));
+        assert!(check(history(None, Ended::Refused)).is_err());
+        let other = Did::Put(2, When::Is(1));
+        assert_eq!(check(history(Some(other), Ended::Refused)), Ok(()));
+        assert!(check(history(Some(other), Ended::Done)).is_err());
     }
 
     #[test]

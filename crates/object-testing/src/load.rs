@@ -8,8 +8,8 @@ use std::rc::Rc;
 use object_index::Service;
 use object_proto::limits::{INLINE_MAX, PIECE_BYTES, SMALL_MAX};
 use object_proto::{
-    BucketId, Conditions, Error, Etag, ListRequest, Listed, ObjectData, ObjectFacts, ObjectInfo,
-    ObjectKey, PartMap, PartsRequest, Tags, Target, UploadsRequest, UserId,
+    BucketId, CallId, Conditions, Error, Etag, ListRequest, Listed, ObjectData, ObjectFacts,
+    ObjectInfo, ObjectKey, PartMap, PartsRequest, Tags, Target, UploadsRequest, UserId,
 };
 use runtime::sim::Sim;
 use runtime::{Duration, Rng};
@@ -38,6 +38,9 @@ const SLOW: Duration = Duration::from_secs(20);
 
 /// One put in so many is sent in parts; in races, where others wait for it.
 const PARTS_ONE_IN: (u64, u64) = (6, 12);
+
+/// One answer in so many to a put with a condition is lost: the client makes another attempt of its call.
+const LOST_ONE_IN: u64 = 10;
 
 struct LoadInner {
     sim: Sim,
@@ -173,6 +176,39 @@ impl Load {
                 Did::Put(self.0.values.get(), when)
             }
         };
+        let slow = if rng.one_in(SLOW_ONE_IN) { rng.below(SLOW.as_micros() as u64) } else { 0 };
+        let is_call = self.call(did).is_some();
+        let is_lost = is_call && rng.one_in(LOST_ONE_IN);
+        let slow = Duration::from_micros(slow);
+        let ended = self.attempt(service, key, (did, slow), is_lost).await;
+        if is_call && ended == Some(Ended::Unknown) && !self.0.stop.get() {
+            self.attempt(service, key, (did, Duration::ZERO), false).await;
+        }
+    }
+
+    /// The call that a change is an attempt at, if its service is to know that.
+    fn call(&self, did: Did) -> Option<CallId> {
+        match did {
+            Did::Put(value, When::Absent | When::Is(_)) if !self.is_in_parts(value) => {
+                Some(CallId::new(value.into()))
+            }
+            _ => None,
+        }
+    }
+
+    fn is_in_parts(&self, value: u64) -> bool {
+        let odds = if self.0.plan.races { PARTS_ONE_IN.1 } else { PARTS_ONE_IN.0 };
+        Rng::new(value ^ 0x9a47).one_in(odds)
+    }
+
+    /// One attempt at a change, and what its client knows of it: nothing if the answer is lost.
+    async fn attempt(
+        &self,
+        service: &Service,
+        key: usize,
+        (did, slow): (Did, Duration),
+        is_lost: bool,
+    ) -> Option<Ended> {
         // Noted as unknown first: the host may crash in it.
         let start = self.0.sim.elapsed();
         let at = {
@@ -182,16 +218,19 @@ impl Load {
             history.push(Operation { did, ended: Ended::Unknown, start, end });
             history.len() - 1
         };
-        let slow = if rng.one_in(SLOW_ONE_IN) { rng.below(SLOW.as_micros() as u64) } else { 0 };
-        let outcome = self.make(service, key, did, Duration::from_micros(slow)).await;
+        let outcome = self.make(service, key, did, slow).await;
         let ended = match outcome {
+            Ok(()) if is_lost => Some(Ended::Unknown),
             Ok(()) => Some(Ended::Done),
             Err(Error::Precondition) => Some(Ended::Refused),
             Err(Error::NoSuchKey) => Some(Ended::NotFound),
             Err(Error::Unknown { .. }) => Some(Ended::Unknown),
             // Nothing was changed.
             Err(Error::Busy { .. } | Error::Full) => None,
-            Err(error) => return self.violated(format!("{did:?} of {:?}: {error}", KEYS[key])),
+            Err(error) => {
+                self.violated(format!("{did:?} of {:?}: {error}", KEYS[key]));
+                return None;
+            }
         };
         let end = self.0.sim.elapsed();
         let histories = &mut *self.0.histories.borrow_mut();
@@ -203,6 +242,7 @@ impl Load {
             operation.did = Did::Look;
         }
         self.0.done.set(self.0.done.get() + u64::from(ended == Some(Ended::Done)));
+        ended
     }
 
     async fn make(
@@ -214,7 +254,7 @@ impl Load {
     ) -> Result<(), Error> {
         let (Did::Put(_, when) | Did::Delete(when)) = did else { return Ok(()) };
         let etag = |value: u64| Etag::new(format!("{value:032x}"));
-        let conditions = match when {
+        let mut conditions = match when {
             When::Always => Conditions::default(),
             When::Absent => Conditions { if_none_match: Some(Tags::Any), ..Conditions::default() },
             When::Is(value) => {
@@ -222,12 +262,12 @@ impl Load {
                 Conditions { if_match: tags, ..Conditions::default() }
             }
         };
+        conditions.call = self.call(did);
         let Did::Put(value, _) = did else {
             return service.delete(self.target(key), conditions).await.map(drop);
         };
         let body = bytes(value, size_of(value, self.0.plan.races));
-        let odds = if self.0.plan.races { PARTS_ONE_IN.1 } else { PARTS_ONE_IN.0 };
-        if Rng::new(value ^ 0x9a47).one_in(odds) {
+        if self.is_in_parts(value) {
             let violated = |what| self.violated(what);
             let sent = InParts { violated: &violated, service, target: self.target(key), value };
             return sent.put(&body, etag(value), conditions, slow).await;

@@ -16,7 +16,7 @@ use s3s::dto::{
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::conditions::{ReadConditions, Verdict, precondition_failed};
-use super::put::{check_wishes, conditions_of_headers, metadata_of};
+use super::put::{check_wishes, conditions_of_headers, metadata_of, of_call};
 use super::state::{
     State, caller_of, check_version, checksum_type, modified, not_implemented, part_number_of,
     slow_down, target_of,
@@ -82,6 +82,7 @@ pub async fn copy_object(
         metadata: if keeps_metadata { source.info.object.facts.metadata } else { metadata },
         owner: caller.id.clone(),
     };
+    let conditions = of_call(conditions, &request.headers, &facts);
     let stamp = upload.commit(facts, conditions).await.map_err(s3_error)?;
     let mut result = CopyObjectResult {
         e_tag: Some(ETag::Strong(found.etag().as_str().to_owned())),

@@ -89,7 +89,7 @@ async fn delete_one(state: &State, bucket: &Bucket, object: &ObjectIdentifier) -
         "*" => Tags::Any,
         value => Tags::Of(vec![Etag::new(value)]),
     });
-    let conditions = Conditions { if_match, if_none_match: None };
+    let conditions = Conditions { if_match, ..Conditions::default() };
     let target = Target { bucket: bucket.id, key };
     state.backend.delete(target, conditions).await.map(|_| ()).map_err(s3_error)
 }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use http::header::{HeaderMap, HeaderName, IF_MATCH, IF_NONE_MATCH};
-use object_proto::{ChecksumKind, Conditions, Etag, Metadata, ObjectFacts, Tags};
+use object_proto::{CallId, ChecksumKind, Conditions, Etag, Metadata, ObjectFacts, Tags};
+use s3s::crypto::{Checksum as _, Sha256};
 use s3s::dto::{ChecksumType, ETag, ETagCondition, PutObjectInput, PutObjectOutput};
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
@@ -56,6 +57,7 @@ pub async fn put_object(
         metadata,
         owner,
     };
+    let conditions = of_call(conditions, &request.headers, &facts);
     upload.commit(facts, conditions).await.map_err(s3_error)?;
     let mut output = PutObjectOutput {
         e_tag: Some(ETag::Strong(found.etag().as_str().to_owned())),
@@ -64,6 +66,37 @@ pub async fn put_object(
     };
     show_checksums!(output, [&found.checksum]);
     Ok(S3Response::new(output))
+}
+
+/// What SDKs name a call by, the same in all its attempts.
+const INVOCATION_ID: &str = "amz-sdk-invocation-id";
+/// Bytes of it at most; a longer one is none.
+const INVOCATION_ID_MAX: usize = 256;
+
+/// Conditions with the call that a request is an attempt at: a client that repeats a create whose answer was
+/// lost does not lose to itself (`object-protocols.md` 6.4). Another user, or other content, is another call.
+pub fn of_call(conditions: Conditions, headers: &HeaderMap, facts: &ObjectFacts) -> Conditions {
+    let id = headers.get(INVOCATION_ID).map(|id| id.as_bytes());
+    let Some(id) = id.filter(|id| !id.is_empty() && id.len() <= INVOCATION_ID_MAX) else {
+        return conditions;
+    };
+    if conditions.is_empty() {
+        return conditions;
+    }
+    let mut hash = Sha256::new();
+    let mut add = |field: &[u8]| {
+        hash.update(&(field.len() as u64).to_le_bytes());
+        hash.update(field);
+    };
+    add(id);
+    add(facts.owner.as_str().as_bytes());
+    add(facts.etag.as_str().as_bytes());
+    for checksum in &facts.checksums {
+        add(&checksum.value);
+    }
+    let digest = hash.finalize();
+    let (call, _) = digest.split_first_chunk().expect("a SHA-256 has 32 bytes");
+    Conditions { call: Some(CallId::new(u128::from_le_bytes(*call))), ..conditions }
 }
 
 /// Refuses headers that ask for what is not there: to pass over them would store an object that is
@@ -137,7 +170,11 @@ pub fn conditions_of(
         ETagCondition::Any => Tags::Any,
         ETagCondition::ETag(tag) => Tags::Of(vec![Etag::new(tag.value())]),
     };
-    Conditions { if_match: if_match.map(tags), if_none_match: if_none_match.map(tags) }
+    Conditions {
+        if_match: if_match.map(tags),
+        if_none_match: if_none_match.map(tags),
+        ..Conditions::default()
+    }
 }
 
 /// The same from headers, where s3s does not read them.

@@ -8,7 +8,7 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::*;
-use crate::ids::{BucketId, DataId, SessionId, Stamp, UserId};
+use crate::ids::{BucketId, CallId, DataId, SessionId, Stamp, UserId};
 use crate::names::{BucketName, ObjectKey};
 use crate::object::{ChecksumKind, Etag, FileName, Metadata};
 use crate::parts::{PartMap, PartNumber, UploadId};
@@ -76,8 +76,12 @@ fn conditions() -> [Conditions; 3] {
     let of = Some(Tags::Of(vec![Etag::new("a"), Etag::new("")]));
     [
         Conditions::default(),
-        Conditions { if_match: Some(Tags::Any), if_none_match: of.clone() },
-        Conditions { if_match: of, if_none_match: Some(Tags::Any) },
+        Conditions { if_match: Some(Tags::Any), if_none_match: of.clone(), call: None },
+        Conditions {
+            if_match: of,
+            if_none_match: Some(Tags::Any),
+            call: Some(CallId::new(u128::MAX - 2)),
+        },
     ]
 }
 
@@ -210,7 +214,7 @@ fn answers() -> Vec<Result<Reply, Error>> {
     let mut all: Vec<_> =
         infos.iter().map(|info| RangeReply::Object(Box::new(info.clone()))).collect();
     all.extend([
-        RangeReply::Changed(ChangeReply { stamp: Stamp::new(1) }),
+        RangeReply::Changed(ChangeReply { stamp: Stamp::new(1), by_earlier: true }),
         RangeReply::Page(ListPage { entries, next: Some("n".into()) }),
         RangeReply::Page(ListPage::default()),
         RangeReply::Upload(Box::new(shown(Some(end)))),
@@ -309,7 +313,7 @@ fn the_bytes_are_these() {
     let delete = Change::Delete { target: target(), conditions: Conditions::default() };
     let delete = Request::Range(RangeRequest::Change { head: head(), change: delete });
     let bytes = "0000ffffffffffffffff01ffffffff0f00ac02808080808020808080808040ffffffffffffffffff01\
-                 0107000000000000000561002fc3a40000";
+                 0107000000000000000561002fc3a4000000";
     assert_eq!(hex(delete.encode()), bytes);
     let answer = encode_answer(&Err(Error::NoSuchPart { number: 300 }));
     assert_eq!(hex(answer), "0006ac02");
