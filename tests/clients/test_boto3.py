@@ -453,7 +453,7 @@ class Conditions(Case):
                 call(client(endpoint=proxy.endpoint, attempts=3), put)
                 self.assertEqual(1, proxy.lost)
                 # Another call is another one, also of the same content.
-                self.refused("PreconditionFailed", 412, call, self.s3, put)
+                self.refused("PreconditionFailed", 412, lambda: call(self.s3, put))
 
     def test_put_if_match_replaces_that_object_only(self):
         self.refused(
