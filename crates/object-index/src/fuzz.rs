@@ -186,7 +186,8 @@ pub(crate) fn corpus() -> Vec<Seed> {
         let mut info = crate::row_tests::info(9, 10, true);
         let file = FileName::new("log-00000007-00000009");
         info.object.data = object_proto::ObjectData::Logged { file, offset: 77 };
-        ObjectRow::encode(info.stamp, &info.object, None).0
+        let call = Some(object_proto::CallId::new(u128::MAX - 1));
+        ObjectRow::encode(info.stamp, &info.object, call).0
     };
     let log = LogRow { dead: 1 << 27, trash_us: Some(7), counted: true };
     let made_by = (SessionId::new(1), 2);

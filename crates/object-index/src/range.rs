@@ -331,24 +331,24 @@ impl Range {
             .check_change(target.bucket)
             .and_then(|()| conditions.check(old.as_ref().map(|row| &row.info.object.facts.etag)));
         let call = conditions.call.filter(|_| put.is_some() && !conditions.is_empty());
-        if refused == Err(Error::Precondition)
-            && let Some(old) = old.as_ref().filter(|old| call.is_some() && old.call == call)
-            && !self.bugs.has(Planted::RetryLoses)
-        {
-            let stamp = old.info.stamp;
+        let of_call = old.as_ref().filter(|old| call.is_some() && old.call == call);
+        let of_call = of_call.filter(|_| !self.bugs.has(Planted::RetryLoses));
+        let unchanged = match (refused, of_call) {
+            (Err(Error::Precondition), Some(old)) => {
+                self.env.mark("object: an earlier attempt of the call has put it");
+                Some(Ok(ChangeReply { stamp: old.info.stamp, by_earlier: true }))
+            }
+            (Err(error), _) => Some(Err(error)),
+            (Ok(()), _) if put.is_none() && old.is_none() => {
+                Some(Ok(ChangeReply { stamp: Stamp::default(), by_earlier: false }))
+            }
+            (Ok(()), _) => None,
+        };
+        if let Some(answer) = unchanged {
             drop(held);
-            self.env.mark("object: an earlier attempt of the call has put it");
             self.decisions.settled_for_refusal(basis).await?;
             self.check_lease()?;
-            return Ok(ChangeReply { stamp, by_earlier: true });
-        }
-        let nothing = put.is_none() && old.is_none();
-        if refused.is_err() || nothing {
-            drop(held);
-            self.decisions.settled_for_refusal(basis).await?;
-            self.check_lease()?;
-            let stamp = Stamp::default();
-            return refused.map(|()| ChangeReply { stamp, by_earlier: false });
+            return answer;
         }
         let (mut new, mut piece) = (put, None);
         if let Some(object) = &mut new {

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use object_proto::limits::SMALL_MAX;
 use object_proto::{
-    BucketId, BucketName, Checksum, ChecksumKind, ChecksumPlan, DataId, Etag, FileName, Metadata,
-    NewObject, NewUpload, ObjectData, ObjectFacts, ObjectInfo, ObjectKey, PartMap, PartNumber,
-    SessionId, Stamp, Target, UploadEnd, UploadId, User, UserId,
+    BucketId, BucketName, CallId, Checksum, ChecksumKind, ChecksumPlan, DataId, Etag, FileName,
+    Metadata, NewObject, NewUpload, ObjectData, ObjectFacts, ObjectInfo, ObjectKey, PartMap,
+    PartNumber, SessionId, Stamp, Target, UploadEnd, UploadId, User, UserId,
 };
 use proptest::prelude::*;
 use table::Place;
@@ -58,10 +58,10 @@ fn objects_read_back_with_metadata_in_their_row_or_apart() {
     for (size, value, inline) in
         [(0, 0, true), (512, 200, true), (512, 1000, false), (9, 4000, true)]
     {
-        let info = info(size, value, inline);
-        let (row, apart) = ObjectRow::encode(info.stamp, &info.object, None);
+        let (info, call) = (info(size, value, inline), inline.then(|| CallId::new(u128::MAX - 1)));
+        let (row, apart) = ObjectRow::encode(info.stamp, &info.object, call);
         let mut read = ObjectRow::decode(&row).expect("it reads back");
-        assert_eq!(read.metadata_apart, apart.is_some());
+        assert_eq!((read.metadata_apart, read.call), (apart.is_some(), call));
         assert_eq!(apart.is_some(), value > 240);
         if let Some(apart) = apart {
             let (stamp, metadata) = decode_metadata(&apart).expect("it reads back");
@@ -79,7 +79,8 @@ fn objects_read_back_with_metadata_in_their_row_or_apart() {
 fn a_place_is_the_end_of_its_row() {
     let mut object = info(9, 0, true).object;
     object.data = ObjectData::Piece(vec![1; 60]);
-    let (mut row, _) = ObjectRow::encode(Stamp::new(1), &object, None);
+    let call = Some(CallId::new(1));
+    let (mut row, _) = ObjectRow::encode(Stamp::new(1), &object, call);
     let read = ObjectRow::decode(&row).expect("it reads back");
     assert_eq!(read.log, Some(InLog::Unplaced));
     let file = FileName::new("log-00000007-00000009");
@@ -89,7 +90,7 @@ fn a_place_is_the_end_of_its_row() {
     let read = ObjectRow::decode(&row).expect("it reads back");
     assert_eq!(read.log, Some(InLog::At(place)));
     assert_eq!(read.info.object.data, ObjectData::Logged { file, offset: 77 });
-    assert_eq!(ObjectRow::encode(Stamp::new(1), &read.info.object, None).0, row);
+    assert_eq!(ObjectRow::encode(Stamp::new(1), &read.info.object, call).0, row);
     object.size = SMALL_MAX as u64 + 1;
     for piece in [vec![], vec![1; 9], vec![1; SMALL_MAX + 60]] {
         object.data = ObjectData::Piece(piece);

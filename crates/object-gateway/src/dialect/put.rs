@@ -194,3 +194,41 @@ pub fn conditions_of_headers(headers: &HeaderMap) -> S3Result<Conditions> {
     let (if_match, if_none_match) = (condition(IF_MATCH)?, condition(IF_NONE_MATCH)?);
     Ok(conditions_of(if_match.as_ref(), if_none_match.as_ref()))
 }
+
+#[cfg(test)]
+mod tests {
+    use object_proto::UserId;
+
+    use super::*;
+
+    #[test]
+    fn a_call_is_known_by_its_id_user_and_content() {
+        let facts = |user: &str, etag: &str| ObjectFacts {
+            etag: Etag::new(etag),
+            owner: UserId::new(user),
+            ..ObjectFacts::default()
+        };
+        let call = |conditions: Conditions, id: &str, user: &str, etag: &str| {
+            let value = id.parse().expect("a header's value");
+            let headers = HeaderMap::from_iter([(HeaderName::from_static(INVOCATION_ID), value)]);
+            of_call(conditions, &headers, &facts(user, etag)).call
+        };
+        let create = || Conditions { if_none_match: Some(Tags::Any), ..Conditions::default() };
+        let first = call(create(), "id", "me", "tag");
+        assert!(first.is_some());
+        assert_eq!(call(create(), "id", "me", "tag"), first);
+        for (id, user, etag) in [
+            ("other", "me", "tag"),
+            ("id", "you", "tag"),
+            ("id", "me", "other"),
+            ("idm", "e", "tag"),
+        ] {
+            assert_ne!(call(create(), id, user, etag), first, "{id} {user} {etag}");
+        }
+        assert_eq!(call(Conditions::default(), "id", "me", "tag"), None);
+        for id in ["", &"x".repeat(INVOCATION_ID_MAX + 1)] {
+            assert_eq!(call(create(), id, "me", "tag"), None);
+        }
+        assert_eq!(of_call(create(), &HeaderMap::new(), &facts("me", "tag")), create());
+    }
+}
