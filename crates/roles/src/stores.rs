@@ -92,7 +92,7 @@ pub async fn open(env: &Env, store: &Store) -> Result<FlashStore, Unopened> {
         Durability::PerWrite => SyncMode::PerWrite,
         Durability::Group => SyncMode::Group,
     };
-    let config = flash::Config { sync, ..flash::Config::default() };
+    let config = flash::Config { sync, waits_for_room: true, ..flash::Config::default() };
     if path != store.path {
         return open_in(env, &store.path, config).await;
     }

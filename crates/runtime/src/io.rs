@@ -122,6 +122,15 @@ impl File {
         }
     }
 
+    /// Bytes of the medium that the file takes: fewer than its length where it has holes. A simulated
+    /// file has none. Not for block devices.
+    pub fn allocated(&self) -> io::Result<u64> {
+        match self {
+            File::Real(file) => file.allocated(),
+            File::Sim(file) => file.len(),
+        }
+    }
+
     /// Cuts or extends the file.
     pub async fn set_len(&self, len: u64) -> io::Result<()> {
         match self {

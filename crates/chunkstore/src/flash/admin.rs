@@ -10,7 +10,7 @@ use runtime::sync::oneshot;
 use wire::data::ReplicaStat;
 
 use super::log::Room;
-use super::planted::{Bugs, Planted};
+use super::planted::Planted;
 use super::read::{INDEX_RUNS, encode_index};
 use super::record::{Identity, MapPlace, Record};
 use super::store::FlashStoreInner;
@@ -136,7 +136,7 @@ impl FlashStoreInner {
                     // From here on a creation is refused.
                     self.state.borrow_mut().table.tombstones.insert(chunk, epoch);
                     let record = Record::Fence { chunk, tag: 0, epoch, len: 0, ends: false };
-                    if Bugs::of(&self.config).has(Planted::FenceUnlogged) {
+                    if self.config.bugs().has(Planted::FenceUnlogged) {
                         return Ok(tombstone_stat(epoch));
                     }
                     let lsn = self.push(&record);
@@ -179,7 +179,7 @@ impl FlashStoreInner {
                         self.drain(chunk, id.tag).await?;
                         continue;
                     };
-                    if !Bugs::of(&self.config).has(Planted::FenceUnlogged) {
+                    if !self.config.bugs().has(Planted::FenceUnlogged) {
                         let mut lsn = 0;
                         for record in records {
                             lsn = self.push(&record);
@@ -269,7 +269,7 @@ impl FlashStoreInner {
         };
         let (map, sectors) = self.place_map(id, &runs).await?;
         let units = sectors.div_ceil(self.sb.unit_sectors());
-        if !Bugs::of(&self.config).has(Planted::SealUnlogged) {
+        if !self.config.bugs().has(Planted::SealUnlogged) {
             self.record(|| Record::Seal { chunk, tag: id.tag, len, units, map }).await?;
         }
         let state = &mut *self.state.borrow_mut();
@@ -376,11 +376,11 @@ impl FlashStoreInner {
             }
             What::Tombstone(_) | What::Sealed(_) => {}
         }
-        if Bugs::of(&self.config).has(Planted::DeleteUnlogged) {
+        if self.config.bugs().has(Planted::DeleteUnlogged) {
             self.remove(chunk);
             return Ok(());
         }
-        if Bugs::of(&self.config).has(Planted::ReuseEarly) {
+        if self.config.bugs().has(Planted::ReuseEarly) {
             self.remove(chunk);
             return self.record(|| Record::Delete { chunk }).await;
         }

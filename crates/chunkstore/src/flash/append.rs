@@ -153,7 +153,7 @@ impl FlashStoreInner {
         };
         if !state.table.chunks.contains_key(&chunk) {
             let id = Identity { chunk, epoch, base, tag: self.next_tag(state), layout };
-            let bugs = Bugs::of(&self.config);
+            let bugs = self.config.bugs();
             make_replica(state, id, repair, bugs);
         }
         let Some(Entry::Open(open)) = state.table.chunks.get_mut(&chunk) else {
@@ -208,7 +208,7 @@ impl FlashStoreInner {
     fn check_creation(&self, state: &FlashStoreState, append: &Append) -> Result<(), StoreError> {
         let fence = state.table.tombstones.get(&append.chunk).copied().unwrap_or(Epoch::NONE);
         // A copy that comes after the deletion of what it was for makes nothing.
-        let deleted = fence == DELETED && !Bugs::of(&self.config).has(Planted::FillDeleted);
+        let deleted = fence == DELETED && !self.config.bugs().has(Planted::FillDeleted);
         if append.epoch < fence && (!append.repair || deleted) {
             return Err(StoreError::Fenced { epoch: fence });
         }
@@ -354,7 +354,7 @@ impl FlashStoreInner {
             let end = open.queue[open.issued - 1].offset;
             (open.queue[open.issued - batch.count].offset, end)
         };
-        if Bugs::of(&self.config).has(Planted::AckEarly) {
+        if self.config.bugs().has(Planted::AckEarly) {
             self.complete(chunk, tag, range);
         }
         let mut writes = batch.writes;

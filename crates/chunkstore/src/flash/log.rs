@@ -6,7 +6,7 @@
 use std::rc::Rc;
 
 use base::limits::SECTOR;
-use futures_util::future::try_join;
+use futures_util::future::join;
 use runtime::sync::oneshot;
 use runtime::{Buf, Class};
 
@@ -225,7 +225,9 @@ impl FlashStoreInner {
         let place = seq % u64::from(self.sb.log_blocks) * BLOCK;
         let first = self.write_durable(self.sb.log_at(0) + place, buf.clone());
         let second = self.write_durable(self.sb.log_at(1) + place, buf);
-        try_join(first, second).await.map(|_| ())
+        // Both are ended when the store has failed: none may land later.
+        let (first, second) = join(first, second).await;
+        first.and(second)
     }
 
     /// Drops the log's waiters: the store has failed.

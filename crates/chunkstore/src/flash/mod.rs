@@ -20,6 +20,7 @@ mod prepare;
 mod read;
 pub mod record;
 mod recover;
+mod room;
 mod scan;
 mod store;
 mod table;
@@ -150,6 +151,10 @@ pub struct Config {
     pub runs_max: usize,
     /// Reads that the device is asked for at once, at least one; more wait in the store.
     pub reads_at_device_max: usize,
+    /// A medium without room even for writes to places that the store has already, as a thin volume
+    /// or a copy with holes may be, makes the store read-only until it has: also when it is mounted.
+    /// Otherwise for ever, and it is not mounted.
+    pub waits_for_room: bool,
     /// A bug on purpose, for tests of the tests.
     #[cfg(feature = "planted")]
     pub planted: Option<Planted>,
@@ -164,9 +169,24 @@ impl Default for Config {
             serial: false,
             runs_max: RUNS_PER_CHUNK_MAX,
             reads_at_device_max: READS_AT_DEVICE_MAX,
+            waits_for_room: false,
             #[cfg(feature = "planted")]
             planted: None,
         }
+    }
+}
+
+impl Config {
+    #[cfg(feature = "planted")]
+    pub(crate) fn bugs(&self) -> Bugs {
+        Bugs::of(self.planted)
+    }
+
+    /// None: they are not compiled in.
+    #[cfg(not(feature = "planted"))]
+    #[allow(clippy::unused_self)]
+    pub(crate) fn bugs(&self) -> Bugs {
+        Bugs::default()
     }
 }
 
@@ -240,7 +260,7 @@ impl fmt::Display for MountError {
                 "the store is damaged: {what}. Replace the disk; its replicas are repaired \
                  from others. To read what is left, mount it with salvage"
             ),
-            MountError::Full => f.write_str("the medium is full; make room or choose another"),
+            MountError::Full => f.write_str("no space left on the medium; make room on it"),
             MountError::Memory => f.write_str("no buffer is free; raise the memory budget"),
             MountError::Option(what) => f.write_str(what),
             MountError::Io { text, .. } => write!(f, "the medium answers: {text}"),
@@ -405,12 +425,39 @@ pub async fn open_with(env: &Env, path: &Path, config: Config) -> Result<FlashSt
         Err(error) => return Err(MountError::io(&error)),
     };
     lock(env, &file, path).await?;
+    match mount(env, &file, &config, Mounting::Whole).await {
+        Err(MountError::Full) if config.waits_for_room => {
+            let inner = mount(env, &file, &config, Mounting::WithoutRoom).await?;
+            let store = FlashStore::of(inner);
+            room::wait(env, &store.0);
+            Ok(store)
+        }
+        mounted => mounted.map(FlashStore::of),
+    }
+}
+
+/// How far a store is mounted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mounting {
+    /// For reads and writes.
+    Whole,
+    /// For reads, as the medium has no room for what a mount writes.
+    WithoutRoom,
+}
+
+/// Brings the store in `file`, which is locked, from the medium to memory.
+async fn mount(
+    env: &Env,
+    file: &File,
+    config: &Config,
+    how: Mounting,
+) -> Result<Rc<FlashStoreInner>, MountError> {
     // A process that died may have left writes in the device's cache that read back and are not
     // durable: what recovery reports must not vanish in a power cut.
     file.sync().await.map_err(|error| MountError::io(&error))?;
-    let medium = Medium { env, file: &file };
+    let medium = Medium { env, file };
     let (sb, bad_supers) = medium.read_super().await?;
-    let loaded = medium.load(&sb, Bugs::of(&config)).await?;
+    let loaded = medium.load(&sb, config.bugs()).await?;
     if let (Some(lost), false) = (&loaded.lost, config.salvage) {
         return Err(MountError::Damaged(lost.clone()));
     }
@@ -421,24 +468,28 @@ pub async fn open_with(env: &Env, path: &Path, config: Config) -> Result<FlashSt
         tracing::warn!(disk = %sb.disk, "{mended}; the one before it replaces it");
     }
     let read_only = loaded.lost.is_some();
-    let inner = assemble(env, file, sb, loaded, alloc, config);
-    let failed = |_| MountError::Io {
-        kind: io::ErrorKind::Other,
-        text: "the medium fails while the store is mounted".to_owned(),
-    };
-    inner.recover_tails().await.map_err(failed)?;
-    if read_only {
-        inner.state.borrow_mut().failed = true;
-        return Ok(FlashStore(Rc::new(Handle(inner))));
+    if how == Mounting::Whole && !read_only {
+        room::fill_holes(file, &sb, alloc.ready()).await?;
+    }
+    let inner = assemble(env, file.clone(), sb, loaded, alloc, config.clone());
+    inner.recover_tails().await.map_err(|_| inner.mount_error())?;
+    if read_only || how == Mounting::WithoutRoom {
+        let state = &mut *inner.state.borrow_mut();
+        state.failed = true;
+        if how == Mounting::WithoutRoom {
+            state.reason = room::REASON.to_owned();
+        }
+        return Ok(inner.clone());
     }
     for copy in bad_supers {
         let mut block = inner.alloc(SECTOR).await;
         sb.encode(&mut block);
-        inner.write_durable(SUPER_AT[copy], block.freeze()).await.map_err(failed)?;
+        let written = inner.write_durable(SUPER_AT[copy], block.freeze()).await;
+        written.map_err(|_| inner.mount_error())?;
     }
     // Before anything else of this mount, so that its blocks differ from those of earlier mounts.
     let lsn = inner.push(&Record::Mount { mount: inner.mount });
-    inner.logged(lsn).await.map_err(failed)?;
+    inner.logged(lsn).await.map_err(|_| inner.mount_error())?;
     let tasks = inner.signals.clone();
     let weak = Rc::downgrade(&inner);
     let task = checkpoint::checkpoint_task(weak.clone(), tasks.clone());
@@ -449,7 +500,7 @@ pub async fn open_with(env: &Env, path: &Path, config: Config) -> Result<FlashSt
     if inner.state.borrow().log.wants_checkpoint() {
         inner.signals.checkpoint.notify_one();
     }
-    Ok(FlashStore(Rc::new(Handle(inner))))
+    Ok(inner)
 }
 
 /// A store in memory, with no task running and no tail scanned.
@@ -469,6 +520,7 @@ pub(crate) fn assemble(
         cache: MapCache::new(config.map_cache_bytes),
         failed: false,
         reason: String::new(),
+        without_room: false,
         closed: false,
         appends_inflight: 0,
         bytes_inflight: 0,
@@ -509,6 +561,8 @@ pub(crate) fn assemble(
         signals: Rc::new(Signals::default()),
         syncer: RefCell::new(Syncer::default()),
         checkpointing: runtime::sync::Mutex::new(()),
+        writing: Cell::new(0),
+        handle: RefCell::default(),
         weak: weak.clone(),
     })
 }
@@ -517,39 +571,53 @@ pub(crate) fn assemble(
 #[derive(Clone)]
 pub struct FlashStore(Rc<Handle>);
 
-struct Handle(Rc<FlashStoreInner>);
+/// Leads to the store in memory, which is another one once the medium has room again.
+pub(crate) struct Handle(RefCell<Rc<FlashStoreInner>>);
+
+impl Handle {
+    pub(crate) fn inner(&self) -> Rc<FlashStoreInner> {
+        self.0.borrow().clone()
+    }
+
+    /// Puts a newer mount of the store in the place of the one that is there.
+    pub(crate) fn replace(self: &Rc<Self>, inner: Rc<FlashStoreInner>) {
+        inner.handle.replace(Rc::downgrade(self));
+        self.0.replace(inner).release();
+    }
+}
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // Background tasks hold the store weakly: let them see that it is gone.
-        self.0.signals.prepare.notify_one();
-        self.0.signals.checkpoint.notify_one();
-        self.0.signals.bound.notify_one();
-        if let Ok(mut file) = self.0.file.try_borrow_mut() {
-            *file = None;
-        }
+        self.0.get_mut().release();
     }
 }
 
 impl fmt::Debug for FlashStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "FlashStore({})", self.0.0.disk())
+        write!(f, "FlashStore({})", self.inner().disk())
     }
 }
 
 impl FlashStore {
-    fn inner(&self) -> &Rc<FlashStoreInner> {
-        &self.0.0
+    fn of(inner: Rc<FlashStoreInner>) -> FlashStore {
+        let handle = Rc::new(Handle(RefCell::new(inner.clone())));
+        inner.handle.replace(Rc::downgrade(&handle));
+        FlashStore(handle)
     }
 
-    /// Counts since the mount.
+    fn inner(&self) -> Rc<FlashStoreInner> {
+        self.0.inner()
+    }
+
+    /// Counts since it was opened.
     pub fn counters(&self) -> Counters {
         self.inner().state.borrow().counters
     }
 
     /// Bytes of offset maps in memory: of open chunks, and cached ones of sealed chunks.
     pub fn map_bytes(&self) -> (usize, usize) {
-        let state = self.inner().state.borrow();
+        let inner = self.inner();
+        let state = inner.state.borrow();
         (state.open_map_bytes, state.cache.bytes())
     }
 }
@@ -682,8 +750,24 @@ impl ChunkStore for FlashStore {
 }
 
 impl FlashStoreInner {
+    /// Why a mount has failed.
+    fn mount_error(&self) -> MountError {
+        let state = self.state.borrow();
+        if state.without_room {
+            return MountError::Full;
+        }
+        let text = match state.reason.as_str() {
+            "" => "the medium fails while the store is mounted".to_owned(),
+            reason => reason.to_owned(),
+        };
+        MountError::Io { kind: io::ErrorKind::Other, text }
+    }
+
     async fn close(self: &Rc<Self>) -> Result<(), StoreError> {
-        self.check_open()?;
+        if let Err(error) = self.check_open() {
+            self.state.borrow_mut().closed = true; // It waits for room no more.
+            return Err(error);
+        }
         self.state.borrow_mut().closed = true;
         // Accepted operations end first.
         let open: Vec<_> = {
@@ -694,11 +778,19 @@ impl FlashStoreInner {
             self.drain(chunk, tag).await?;
         }
         let result = self.take_checkpoint().await;
-        self.file.borrow_mut().take();
         self.fail_log();
+        self.release();
+        result
+    }
+
+    /// Lets go of the file, and ends the background tasks: they hold the store weakly, and see that
+    /// it is gone.
+    fn release(&self) {
         self.signals.prepare.notify_one();
         self.signals.checkpoint.notify_one();
         self.signals.bound.notify_one();
-        result
+        if let Ok(mut file) = self.file.try_borrow_mut() {
+            *file = None;
+        }
     }
 }

@@ -30,6 +30,8 @@ pub enum Planted {
     FillRepairing,
     /// Recovery takes a part of a row's cell for the row.
     TornRowCounts,
+    /// A store that has room again is mounted again while earlier writes are under way.
+    MountEarly,
 }
 
 /// The bug that a store runs with, if any.
@@ -40,16 +42,10 @@ pub(crate) struct Bugs {
 }
 
 impl Bugs {
-    /// Those of a configuration.
+    /// That of a configuration.
     #[cfg(feature = "planted")]
-    pub(crate) fn of(config: &super::Config) -> Bugs {
-        Bugs { planted: config.planted }
-    }
-
-    /// None: they are not compiled in.
-    #[cfg(not(feature = "planted"))]
-    pub(crate) fn of(_config: &super::Config) -> Bugs {
-        Bugs {}
+    pub(crate) fn of(planted: Option<Planted>) -> Bugs {
+        Bugs { planted }
     }
 
     /// Whether `bug` is planted.

@@ -194,7 +194,10 @@ impl FlashStoreInner {
         let (mut at, end) = (self.sb.unit_at(from), self.sb.unit_at(to));
         while at < end {
             let len = (end - at).min(ZERO_WRITE_BYTES as u64);
-            file.write_at(at, zeros.slice(0..len as usize), WriteMode::Cached).await?;
+            {
+                let _counted = self.count_write();
+                file.write_at(at, zeros.slice(0..len as usize), WriteMode::Cached).await?;
+            }
             {
                 let counters = &mut self.state.borrow_mut().counters;
                 counters.bytes_out += len;

@@ -13,7 +13,7 @@ use wire::pieces::CellPieces;
 use wire::row::{Layout, row_at, verify_cell};
 use wire::sector::{AppendAt, SectorKind, server_part, verify_sector};
 
-use super::planted::{Bugs, Planted};
+use super::planted::Planted;
 use super::record::{Extent, Identity, MapPlace};
 use super::scan::Scan;
 use super::store::FlashStoreInner;
@@ -339,7 +339,7 @@ impl FlashStoreInner {
         if id.layout != Layout::Plain {
             return verify_rows(id, offset, sectors.freeze());
         }
-        if Bugs::of(&self.config).has(Planted::ReadUnverified) {
+        if self.config.bugs().has(Planted::ReadUnverified) {
             return Ok(sectors.freeze());
         }
         let mut expected = offset;

@@ -7,7 +7,7 @@ use wire::sector::{
     FLAG_FIRST, FLAG_LAST, Footer, SectorKind, chain, client_crc, server_part, verify_sector,
 };
 
-use super::planted::{Bugs, Planted};
+use super::planted::Planted;
 use super::record::{Extent, Identity};
 use super::store::{FlashStoreInner, is_unreadable};
 use crate::contract::StoreError;
@@ -131,8 +131,8 @@ impl Scan {
         inner: &FlashStoreInner,
         extents: &[Extent],
     ) -> Result<(), StoreError> {
-        self.lax = Bugs::of(&inner.config).has(Planted::ScanLax);
-        self.torn_counts = Bugs::of(&inner.config).has(Planted::TornRowCounts);
+        self.lax = inner.config.bugs().has(Planted::ScanLax);
+        self.torn_counts = inner.config.bugs().has(Planted::TornRowCounts);
         let units: u32 = extents.iter().map(|extent| extent.count).sum();
         let end = units * inner.sb.unit_sectors();
         let mut step = RECOVERY_FIRST_SECTORS;

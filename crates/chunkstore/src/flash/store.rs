@@ -19,11 +19,11 @@ use super::log::{Log, Room};
 use super::prepare::is_full;
 use super::record::Record;
 use super::table::{Entry, Open, Table};
-use super::{Config, SyncMode};
+use super::{Config, Handle, SyncMode, room};
 use crate::contract::{StoreError, StoreOwner};
 use crate::limits::{BUF_RETRY, WRITE_RETRIES};
 
-/// Counts since the mount: amplification adds up from them (C29).
+/// Counts since the store was opened: amplification adds up from them (C29).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// Appends acknowledged.
@@ -77,6 +77,8 @@ pub(crate) struct FlashStoreState {
     pub(crate) failed: bool,
     /// Cause of the failure.
     pub(crate) reason: String,
+    /// The cause is that the medium had no room.
+    pub(crate) without_room: bool,
     pub(crate) closed: bool,
     pub(crate) appends_inflight: usize,
     pub(crate) bytes_inflight: usize,
@@ -164,6 +166,10 @@ pub(crate) struct FlashStoreInner {
     pub(crate) syncer: RefCell<Syncer>,
     /// Held while a checkpoint is taken.
     pub(crate) checkpointing: runtime::sync::Mutex<()>,
+    /// Writes that the medium has not answered.
+    pub(crate) writing: Cell<u32>,
+    /// What leads users to this mount, once it is theirs.
+    pub(crate) handle: RefCell<std::rc::Weak<Handle>>,
     pub(crate) weak: std::rc::Weak<FlashStoreInner>,
 }
 
@@ -267,9 +273,12 @@ impl FlashStoreInner {
                 return Err(StoreError::Failed);
             }
             let mut again = bufs.clone();
-            let result = match again.len() {
-                1 => file.write_at(at, again.remove(0), mode).await,
-                _ => file.write_vectored_at(at, again, mode).await,
+            let result = {
+                let _counted = self.count_write();
+                match again.len() {
+                    1 => file.write_at(at, again.remove(0), mode).await,
+                    _ => file.write_vectored_at(at, again, mode).await,
+                }
             };
             match (result, pauses.next()) {
                 (Err(error), Some(&pause)) if is_passing(&error) => {
@@ -277,9 +286,25 @@ impl FlashStoreInner {
                     tracing::info!(disk = %self.sb.disk, at, len, %error, "a write is tried again");
                     self.env.sleep(pause).await;
                 }
+                (Err(error), _) if is_full(&error) => {
+                    self.end_writes(&error, true);
+                    return Err(StoreError::Failed);
+                }
                 (result, _) => return self.written(len, result),
             }
         }
+    }
+
+    /// Counts a write as not answered until what is returned is dropped.
+    pub(crate) fn count_write(&self) -> impl Drop {
+        struct Counted<'a>(&'a Cell<u32>);
+        impl Drop for Counted<'_> {
+            fn drop(&mut self) {
+                self.0.set(self.0.get() - 1);
+            }
+        }
+        self.writing.set(self.writing.get() + 1);
+        Counted(&self.writing)
     }
 
     /// Makes all writes that have returned durable. An error is final.
@@ -344,6 +369,12 @@ impl FlashStoreInner {
 
     /// Makes the store read-only for ever: what was in flight is unknown (`protocols.md` 3.6).
     pub(crate) fn fail(&self, why: &dyn fmt::Display) {
+        self.end_writes(why, false);
+    }
+
+    /// Makes the store read-only. Where that is for want of room only, and it is to wait for it,
+    /// another mount takes its place once there is room.
+    fn end_writes(&self, why: &dyn fmt::Display, without_room: bool) {
         {
             let state = &mut *self.state.borrow_mut();
             if state.failed {
@@ -351,8 +382,15 @@ impl FlashStoreInner {
             }
             state.failed = true;
             state.reason = why.to_string();
+            state.without_room = without_room;
         }
-        if !self.env.is_closed() {
+        if without_room && self.config.waits_for_room {
+            self.state.borrow_mut().reason = room::REASON.to_owned();
+            // None while the store is mounted: that fails.
+            if let Some(handle) = self.handle.borrow().upgrade() {
+                room::wait(&self.env, &handle);
+            }
+        } else if !self.env.is_closed() {
             tracing::warn!(disk = %self.sb.disk, "the store takes no more writes: {why}. \
                 Replace the disk; its replicas are repaired from others");
         }

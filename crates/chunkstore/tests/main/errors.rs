@@ -97,7 +97,7 @@ fn a_checkpoint_is_of_one_attempt() {
 }
 
 /// All acknowledged bytes are there; behind them may be bytes of failed appends.
-async fn check_acked(store: &FlashStore, acked: &Acked) -> Result<(), String> {
+pub(crate) async fn check_acked(store: &FlashStore, acked: &Acked) -> Result<(), String> {
     for (&chunk, (sectors, len, _)) in &acked.0 {
         let stat = store.stat(chunk).map_err(|error| format!("{chunk} of {len}: {error}"))?;
         let found = contents(store, chunk).await;

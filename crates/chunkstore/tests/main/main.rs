@@ -9,6 +9,7 @@ mod fsck;
 mod planted;
 mod reads;
 mod recovery;
+mod room;
 mod runs;
 mod sizes;
 mod suite;

@@ -1,6 +1,9 @@
 //! Clusters that are full.
 
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use base::MIB;
@@ -112,6 +115,68 @@ fn full_medium_is_not_a_failed_disk() {
             good(&["cluster", "down", "--dir", text(&dir)]);
         }
     }
+}
+
+/// A store is copied, as from a backup, so that its file has holes; then another file takes all the
+/// room, so that the store cannot even write where it was. Its server starts, and serves reads.
+#[test]
+fn a_server_starts_on_a_disk_without_any_room() {
+    const FILES: u64 = 3;
+    let mut scratch = Scratch::new("holes");
+    let dir = scratch.cluster("cluster");
+    let (store, copy) = (dir.join("cs1/store"), dir.join("copy"));
+    let mounted = cluster_with(&dir, &[], |path| {
+        if path != store {
+            return Ok(None);
+        }
+        let mounted = Mounted::over(path, 128)?;
+        good(&["store", "format", "--unit-kib", "16", text(path)]);
+        Ok(Some(mounted))
+    });
+    let _mounted: Vec<_> = match mounted.into_iter().collect::<Result<_, String>>() {
+        Ok(mounted) => mounted,
+        Err(why) => return skip(&format!("a medium without room: {why}")),
+    };
+    let client = load::connect_with(&dir, Config::default());
+    (0..FILES).for_each(|number| put(&client, number).expect("there is room"));
+    drop(client);
+    let file = stores::file_of(&store);
+    let taken = || std::fs::metadata(&file).expect("a store").blocks() * 512;
+    let make_holes = || {
+        let (_, before) = (good(&["cluster", "down", "--dir", text(&dir)]), taken());
+        run("cp", &["--sparse=always", text(&file), text(&copy)]);
+        std::fs::remove_file(&file).expect("it goes");
+        run("cp", &["--sparse=always", text(&copy), text(&file)]);
+        assert!(taken() < before - MIB, "it has holes");
+        before
+    };
+    let before = make_holes();
+    good(&["cluster", "up", "--dir", text(&dir)]);
+    assert!(taken() >= before, "{} bytes of {before} are taken: it has holes", taken());
+
+    make_holes();
+    let ballast = store.join("ballast");
+    let mut other = std::fs::File::create(&ballast).expect("a file");
+    while other.write_all(&[7; 4096]).is_ok() {}
+    good(&["cluster", "up", "--dir", text(&dir)]);
+    let disk = || status(&dir)["chunkservers"][0]["disks"][0].clone();
+    wait("the disk is reported", Duration::from_secs(20), || disk()["state"] == "failed");
+    let said = disk()["reason"].to_string();
+    assert!(said.contains("no space left") && said.contains("make room"), "{said}");
+    let client = load::connect_with(&dir, Config::default());
+    (0..FILES).for_each(|number| check(&client, number));
+
+    drop(other);
+    std::fs::remove_file(&ballast).expect("it goes");
+    wait("the disk is healthy", Duration::from_secs(20), || disk()["state"] == "up");
+    put(&client, FILES).expect("all disks take writes");
+    (0..=FILES).for_each(|number| check(&client, number));
+    good(&["cluster", "down", "--dir", text(&dir)]);
+}
+
+fn run(program: &str, args: &[&str]) {
+    let status = Command::new(program).args(args).status().expect("it runs");
+    assert!(status.success(), "{program} {args:?}: {status}");
 }
 
 /// Runs, on a full cluster, a request that makes room or needs none.

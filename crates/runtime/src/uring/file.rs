@@ -82,14 +82,7 @@ impl RealFile {
     // Async as its simulated counterpart may become; both calls below answer from memory.
     #[allow(clippy::unused_async, clippy::len_without_is_empty)]
     pub async fn len(&self) -> io::Result<u64> {
-        // SAFETY: all-zero bytes are a valid stat, the call fills it in.
-        let (result, stat) = unsafe {
-            let mut stat: libc::stat = std::mem::zeroed();
-            (libc::fstat(self.fd.as_raw_fd(), &raw mut stat), stat)
-        };
-        if result != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let stat = self.stat()?;
         if stat.st_mode & libc::S_IFMT != libc::S_IFBLK {
             return Ok(stat.st_size as u64);
         }
@@ -99,6 +92,21 @@ impl RealFile {
             end if end >= 0 => Ok(end as u64),
             _ => Err(io::Error::last_os_error()),
         }
+    }
+
+    /// See [`crate::File::allocated`].
+    pub fn allocated(&self) -> io::Result<u64> {
+        const BLOCK: u64 = 512; // The unit of `st_blocks`, whatever the file system's.
+        Ok(self.stat()?.st_blocks as u64 * BLOCK)
+    }
+
+    fn stat(&self) -> io::Result<libc::stat> {
+        // SAFETY: all-zero bytes are a valid stat, the call fills it in.
+        let (result, stat) = unsafe {
+            let mut stat: libc::stat = std::mem::zeroed();
+            (libc::fstat(self.fd.as_raw_fd(), &raw mut stat), stat)
+        };
+        if result == 0 { Ok(stat) } else { Err(io::Error::last_os_error()) }
     }
 
     /// See [`crate::File::set_len`].

@@ -46,6 +46,9 @@ fn what_is_written_is_read() {
         file.allocate(0, 1 << 20).await.unwrap();
         assert_eq!(file.len().await.unwrap(), 1 << 20);
         assert_eq!(read(&env, &file, 4096, 16).await, [0; 16]);
+        let taken = file.allocated().unwrap();
+        file.set_len(2 << 20).await.unwrap();
+        assert!(taken >= 1 << 20 && file.allocated().unwrap() == taken, "a hole takes no room");
     });
 }
 

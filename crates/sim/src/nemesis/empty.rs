@@ -129,7 +129,7 @@ impl Work {
         served.await.map_err(|()| "a disk that is there is not served".to_owned())
     }
 
-    async fn within(&self, is_done: impl AsyncFn() -> bool) -> Result<(), ()> {
+    pub(super) async fn within(&self, is_done: impl AsyncFn() -> bool) -> Result<(), ()> {
         let end = self.sim.elapsed() + SHOWN_WITHIN;
         while !is_done().await {
             if self.sim.elapsed() > end {

@@ -58,13 +58,21 @@ impl Work {
         let index = self.draw(self.cluster.servers().len());
         let disk = self.draw(self.cluster.shape().disks);
         let path = Cluster::disk_path(disk).parent().map(Path::to_owned);
-        if self.draw(4) == 0 {
-            let cluster = self.cluster.clone();
-            let host = cluster.servers()[index];
-            cluster.crash_server(index, self.mode());
-            self.fail_names(host, path, || cluster.boot_server(index)).await;
-        } else {
-            self.fail_operations(self.cluster.servers()[index], path).await;
+        match self.draw(5) {
+            0 => {
+                let cluster = self.cluster.clone();
+                let host = cluster.servers()[index];
+                cluster.crash_server(index, self.mode());
+                self.fail_names(host, path, || cluster.boot_server(index)).await;
+            }
+            1 => {
+                // Of one disk, or of all.
+                let path = path.filter(|_| self.draw(2) == 0);
+                if let Err(what) = self.start_without_room(index, path).await {
+                    self.cluster.violation(format!("chunkserver {}: {what}", index + 1));
+                }
+            }
+            _ => self.fail_operations(self.cluster.servers()[index], path).await,
         }
         self.pause(10, 2_000).await;
         if self.cluster.with_failed_stores().contains(&index) {
@@ -77,6 +85,35 @@ impl Work {
         if let Err(what) = self.served(index).await {
             self.cluster.violation(format!("chunkserver {}: {what}", index + 1));
         }
+    }
+
+    /// A server starts while disks have no room, not even for what their stores have there. All are
+    /// served, and take writes once there is room.
+    async fn start_without_room(
+        &self,
+        index: usize,
+        within: Option<PathBuf>,
+    ) -> Result<(), String> {
+        let host = self.cluster.servers()[index];
+        self.cluster.media_fail(host);
+        self.sim.with_disk_faults(host, |disk| {
+            disk.write_fails_one_in = 1;
+            disk.error = DiskError::Space;
+            disk.within = within;
+        });
+        if self.draw(2) == 0 {
+            self.pause(10, 1_500).await; // It meets that before it ends.
+        }
+        self.cluster.crash_server(index, self.mode());
+        self.pause(10, 1_000).await;
+        self.cluster.boot_server(index);
+        let served = self.served(index).await;
+        self.pause(10, 4_000).await;
+        self.cluster.media_work(host);
+        served?;
+        self.sim.mark("nemesis: a server starts on disks without room");
+        let writes = async || !self.cluster.with_failed_stores().contains(&index);
+        self.within(writes).await.map_err(|()| "a disk that has room takes no writes".to_owned())
     }
 
     /// Starts a process while files of its disk cannot be opened, made, renamed, or their names

@@ -33,7 +33,7 @@ impl Store {
             Some(Planted::FillRepairing) => Some(flash::Planted::FillRepairing),
             _ => None,
         };
-        flash::Config { planted, ..flash::Config::default() }
+        flash::Config { planted, waits_for_room: true, ..flash::Config::default() }
     }
 
     /// The same sectors with one bit of each, or of each row, changed and all checksums computed

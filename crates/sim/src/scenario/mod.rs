@@ -280,6 +280,7 @@ pub const SCENARIOS: &[Scenario] = &[
             "disk: an operation on a name fails",
             "cluster: servers of more than one lane",
             "nemesis: a store has failed",
+            "nemesis: a server starts on disks without room",
         ],
     },
     Scenario {
