@@ -15,7 +15,14 @@ sys.path.insert(0, str(HERE))
 import server  # noqa: E402
 
 # In this order: the last one restarts the server.
-MODULES = ["test_boto3", "test_multipart", "test_awscli", "test_cluster", "test_restart"]
+MODULES = [
+    "test_boto3",
+    "test_versions",
+    "test_multipart",
+    "test_awscli",
+    "test_cluster",
+    "test_restart",
+]
 
 
 class Result(unittest.TestResult):

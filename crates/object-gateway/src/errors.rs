@@ -1,9 +1,15 @@
 //! S3's codes for what the backend answers.
 
+use http::header::{ALLOW, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use object_proto::Error;
 use s3s::{S3Error, S3ErrorCode};
 
 use crate::reply::Refusal;
+
+/// Name of the version that an answer is about.
+pub const VERSION_ID: HeaderName = HeaderName::from_static("x-amz-version-id");
+/// That version is a delete marker.
+const DELETE_MARKER: HeaderName = HeaderName::from_static("x-amz-delete-marker");
 
 /// S3's error for the backend's. Nothing of it shows where data lies.
 pub fn s3_error(error: Error) -> S3Error {
@@ -16,6 +22,30 @@ pub fn s3_error(error: Error) -> S3Error {
         }
         Error::NoSuchKey => {
             S3Error::with_message(Code::NoSuchKey, "The specified key does not exist.")
+        }
+        Error::NoSuchVersion => {
+            S3Error::with_message(Code::NoSuchVersion, "The specified version does not exist.")
+        }
+        Error::Marker { version, asked, .. } => {
+            let mut error = match asked {
+                true => S3Error::with_message(
+                    Code::MethodNotAllowed,
+                    "The specified method is not allowed against this resource.",
+                ),
+                false => s3_error(Error::NoSuchKey),
+            };
+            let mut headers = HeaderMap::from_iter([
+                (DELETE_MARKER, HeaderValue::from_static("true")),
+                (CONTENT_TYPE, HeaderValue::from_static("application/xml")),
+            ]);
+            if let Ok(value) = HeaderValue::from_str(&version.to_string()) {
+                headers.insert(VERSION_ID, value);
+            }
+            if asked {
+                headers.insert(ALLOW, HeaderValue::from_static("DELETE"));
+            }
+            error.set_headers(headers);
+            error
         }
         Error::NoSuchUpload => S3Error::with_message(
             Code::NoSuchUpload,
@@ -91,9 +121,14 @@ mod tests {
     #[test]
     fn each_error_has_its_code_and_status() {
         let cause = String::new;
+        let (version, stamp) = (object_proto::VersionId::Null, object_proto::Stamp::new(1));
+        let marker = |asked| Error::Marker { version, stamp, asked };
         let cases = [
             (Error::NoSuchBucket, "NoSuchBucket", 404),
             (Error::NoSuchKey, "NoSuchKey", 404),
+            (Error::NoSuchVersion, "NoSuchVersion", 404),
+            (marker(false), "NoSuchKey", 404),
+            (marker(true), "MethodNotAllowed", 405),
             (Error::NoSuchUpload, "NoSuchUpload", 404),
             (Error::NoSuchPart { number: 1 }, "InvalidPart", 400),
             (Error::BucketExists { own: true }, "BucketAlreadyOwnedByYou", 409),

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use object_proto::limits::BUCKETS_PER_USER_MAX;
 use object_proto::{
     AccessKey, Bucket, BucketId, BucketName, CatalogReply, CatalogRequest, Error, Identity,
-    RequestHead, SessionId, Stamp, UserId,
+    RequestHead, SessionId, Stamp, UserId, Versioning,
 };
 use runtime::{Class, Env};
 
@@ -19,6 +19,7 @@ use crate::keys::{
 };
 use crate::limits::COLLECT_ROWS;
 use crate::once::{Came, Once};
+use crate::planted::Planted;
 use crate::range::Range;
 use crate::row::{
     BucketRow, KeyRow, decode_session, decode_user, encode_session, encode_stamp, encode_user,
@@ -98,6 +99,7 @@ impl Catalog {
         let reply = match request {
             CatalogRequest::CreateBucket { head, .. }
             | CatalogRequest::RemoveBucket { head, .. }
+            | CatalogRequest::SetVersioning { head, .. }
             | CatalogRequest::CreateUser { head, .. } => {
                 return self.change(head, request).await;
             }
@@ -230,6 +232,10 @@ impl Catalog {
             CatalogRequest::RemoveBucket { name, .. } => {
                 self.remove_bucket(head, &name).await.map(|()| CatalogReply::Done)
             }
+            CatalogRequest::SetVersioning { name, versioning, .. } => {
+                let set = self.set_versioning(head, &name, versioning).await;
+                set.map(|()| CatalogReply::Done)
+            }
             CatalogRequest::CreateUser { identity, .. } => {
                 self.create_user(head, &identity).await.map(|()| CatalogReply::Done)
             }
@@ -282,7 +288,8 @@ impl Catalog {
         }
         self.check_submit(head)?;
         let id = BucketId::new(self.env.random_u64().max(1));
-        let mut bucket = Bucket { id, name, owner: owner.clone(), created_us: 0 };
+        let versioning = Versioning::Off;
+        let mut bucket = Bucket { id, name, owner: owner.clone(), created_us: 0, versioning };
         let (_, basis) = self.decisions.submit(|batch, stamp| {
             bucket.created_us = stamp.get();
             let row = BucketRow { bucket: bucket.clone(), made_by }.encode();
@@ -292,9 +299,54 @@ impl Catalog {
         *self.owned.borrow_mut().entry(owner).or_default() += 1;
         // Held until it is durable: a removal of it finds it open.
         self.decisions.settled(basis).await?;
-        self.range.buckets.open(id);
+        self.range.buckets.open(id, versioning);
         drop(held);
         Ok(bucket)
+    }
+
+    /// The row of a bucket whose name the caller holds.
+    async fn held_bucket(&self, name: &BucketName) -> Result<BucketRow, Error> {
+        let seen = self.decisions.read(&text_key(BUCKET, name.as_str())).await?;
+        let Some(value) = &seen.value else {
+            self.decisions.settled_for_refusal(seen.basis).await?;
+            self.check_lease()?;
+            return Err(Error::NoSuchBucket);
+        };
+        let row = BucketRow::decode(name.as_str(), value);
+        row.ok_or_else(|| damaged("a bucket's row"))
+    }
+
+    /// Behind the answer the range keeps versions as the bucket says: before it may do either.
+    async fn set_versioning(
+        &self,
+        head: &RequestHead,
+        name: &BucketName,
+        versioning: Versioning,
+    ) -> Result<(), Error> {
+        let reply = reply_key(head.session, head.number);
+        if self.decisions.durable(&reply).await?.is_some() {
+            return Ok(());
+        }
+        if versioning == Versioning::Off {
+            let message = "versioning that was enabled can be suspended, not removed".to_owned();
+            return Err(Error::Invalid { message });
+        }
+        let key = text_key(BUCKET, name.as_str());
+        let _held = self.decisions.lock(&key).await;
+        let mut row = self.held_bucket(name).await?;
+        let id = row.bucket.id;
+        self.range.buckets.check_change(id)?;
+        row.bucket.versioning = versioning;
+        self.check_submit(head)?;
+        let (_, basis) = self.decisions.submit(|batch, stamp| {
+            batch.put(&key, &row.encode());
+            batch.put(&reply, &encode_stamp(stamp));
+        })?;
+        self.decisions.settled(basis).await?;
+        if !self.range.has_bug(Planted::OldConfig) {
+            self.range.buckets.open(id, versioning);
+        }
+        Ok(())
     }
 
     async fn remove_bucket(&self, head: &RequestHead, name: &BucketName) -> Result<(), Error> {
@@ -304,15 +356,7 @@ impl Catalog {
         }
         let key = text_key(BUCKET, name.as_str());
         let held = self.decisions.lock(&key).await;
-        let seen = self.decisions.read(&key).await?;
-        let Some(value) = &seen.value else {
-            drop(held);
-            self.decisions.settled_for_refusal(seen.basis).await?;
-            self.check_lease()?;
-            return Err(Error::NoSuchBucket);
-        };
-        let row = BucketRow::decode(name.as_str(), value);
-        let bucket = row.ok_or_else(|| damaged("a bucket's row"))?.bucket;
+        let bucket = self.held_bucket(name).await?.bucket;
         // From here on the range takes no changes of it.
         if !self.range.buckets.close(bucket.id) {
             return Err(Error::Busy { cause: "the bucket is being removed".to_owned() });
@@ -334,7 +378,7 @@ impl Catalog {
             }
             // It may be gone: the range takes nothing for it until another owner knows.
             Err(Error::Unknown { .. }) => {}
-            Err(_) => self.range.buckets.open(bucket.id),
+            Err(_) => self.range.buckets.open(bucket.id, bucket.versioning),
         }
         drop(held);
         removed
@@ -348,7 +392,7 @@ impl Catalog {
         key: &[u8],
     ) -> Result<(), Error> {
         let range = &self.range.decisions;
-        let empty = self.range.usage(bucket.id).objects == 0;
+        let empty = self.range.usage(bucket.id).is_empty();
         range.settled_for_refusal(range.last()).await?;
         if !empty {
             self.check_lease()?;

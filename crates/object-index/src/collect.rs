@@ -9,13 +9,13 @@ use std::rc::Rc;
 use base::Kind;
 use object_proto::{Error, FileName, ObjectData, SessionId};
 use runtime::Duration;
-use table::{KeptLog, Place, Purpose, Range as Rows, Store};
+use table::{KeptLog, Place, Purpose, Range as Rows, Snapshot, Store};
 
 use crate::catalog::Catalog;
 use crate::decisions::{Basis, damaged, of_table, unix_us};
 use crate::keys::{
-    CURRENT, FILE, LOG, TRASH, number_key, object_key, part_key, read_object_key, read_trash_key,
-    session_files, text_key, trash_key,
+    CURRENT, FILE, LOG, TRASH, VERSIONS, number_key, object_key, part_key, read_object_key,
+    read_trash_key, read_version_key, session_files, text_key, trash_key, version_key,
 };
 use crate::limits::{
     COLLECT_ROWS, COLLECT_SLICE, LOG_AGE_FULL, LOG_APPENDS_FULL, MOVED_BYTES, TRASH_AGE_FULL,
@@ -23,7 +23,7 @@ use crate::limits::{
 use crate::piece::Body;
 use crate::planted::Planted;
 use crate::range::Range;
-use crate::row::{FileRow, InLog, LogRow, ObjectRow};
+use crate::row::{FileOf, FileRow, InLog, LogRow, ObjectRow};
 
 /// What a pass needs.
 pub(crate) struct Collector {
@@ -102,8 +102,8 @@ impl Collector {
                 if at % COLLECT_SLICE == 0 {
                     range.env.yield_now().await;
                 }
-                if let (Some(&CURRENT), Some(value)) = (key.first(), value) {
-                    self.move_out(log, (&key, &value), &mut moved).await?;
+                if let Some(known) = Logged::read(&key, value.as_deref())? {
+                    self.move_out(log, &known, &mut moved).await?;
                 }
             }
             from = page.next;
@@ -141,11 +141,10 @@ impl Collector {
                 if at % COLLECT_SLICE == 0 {
                     self.range.env.yield_now().await;
                 }
-                if let (Some(&CURRENT), Some(value)) = (key.first(), value)
-                    && let Some(logged) = Logged::read(&key, &value)?
-                    && decisions.durable(&key).await?.as_ref() == Some(&value)
+                if let Some(known) = Logged::read(&key, value.as_deref())?
+                    && known.is_live(&decisions.snapshot()).await?
                 {
-                    live += logged.len() as u64;
+                    live += known.len() as u64;
                 }
             }
             from = page.next;
@@ -162,14 +161,12 @@ impl Collector {
     async fn move_out(
         &self,
         log: &KeptLog,
-        (key, value): (&[u8], &[u8]),
+        known: &Logged,
         moved: &mut Moved,
     ) -> Result<(), Error> {
         let range = &self.range;
-        let Some(known) = Logged::read(key, value)? else { return Ok(()) };
         // Most are dead: looked at without the key's lock first.
-        let is_live = |now: &Option<Vec<u8>>| now.as_deref() == Some(value);
-        if !is_live(&range.decisions.durable(key).await?) {
+        if !known.is_live(&range.decisions.snapshot()).await? {
             return Ok(());
         }
         if range.decisions.room.lacks(Purpose::Collection) {
@@ -187,17 +184,26 @@ impl Collector {
             self.damaged_logs.borrow_mut().insert(log.log);
             return Ok(());
         };
-        let held = range.decisions.lock(key).await;
-        let seen = range.decisions.read(key).await?;
-        if !is_live(&seen.value) && !range.has_bug(Planted::BlindMove) {
+        let held = range.decisions.lock(&object_key(CURRENT, target)).await;
+        let mut found = None;
+        for key in known.keys() {
+            let seen = range.decisions.read(&key).await?;
+            if let Some(value) = seen.value.filter(|value| known.is_in(value)) {
+                found = Some((key, value, seen.basis));
+            }
+        }
+        if found.is_none() && range.has_bug(Planted::BlindMove) {
+            found = Some((known.key.clone(), known.value.clone(), Basis::default()));
+        }
+        let Some((key, value, basis)) = found else {
             range.env.mark("object: replaced while it was moved");
             return Ok(());
-        }
+        };
         let (mut dead, piece) = (None, Rc::new(piece));
         let (_, basis) = range.decisions.submit(|batch, _| {
-            batch.put_with_data(key, value, value.len() - Place::BYTES, piece);
+            batch.put_with_data(&key, &value, value.len() - Place::BYTES, piece);
             batch.set_purpose(Purpose::Collection);
-            dead = range.count_dead(batch, target, (&known.row, seen.basis));
+            dead = range.count_dead(batch, target, (&known.row, basis));
         })?;
         range.note_dead(dead);
         drop(held);
@@ -328,35 +334,81 @@ impl Collector {
         Ok(())
     }
 
-    /// True when the current object of a file's key, or the part that it was committed as, has its data
-    /// there.
+    /// True when a version of a file's key, or the part that it was committed as, has its data there.
     async fn is_named(&self, file: &FileName, row: &FileRow) -> Result<bool, Error> {
-        let key = match row.part {
-            Some((begun, number)) => part_key(&row.target, begun, number),
-            None => object_key(CURRENT, &row.target),
+        let names = |row: &ObjectRow| match &row.info.object.data {
+            ObjectData::File(name) => name == file,
+            _ => false,
         };
-        let Some(value) = self.range.decisions.read(&key).await?.value else { return Ok(false) };
-        let named = ObjectRow::decode(&value);
-        let named = named.ok_or_else(|| damaged(&format!("the row of {}", row.target)))?;
-        Ok(matches!(&named.info.object.data, ObjectData::File(name) if name == file))
+        let keys = match row.of {
+            Some(FileOf::Part(begun, number)) => vec![part_key(&row.target, begun, number)],
+            Some(FileOf::Object(stamp)) => {
+                vec![object_key(CURRENT, &row.target), version_key(&row.target, stamp)]
+            }
+            None => {
+                let versions = self.range.all_versions(&row.target).await?;
+                return Ok(versions.iter().any(names));
+            }
+        };
+        for key in keys {
+            let Some(value) = self.range.decisions.read(&key).await?.value else { continue };
+            let row = ObjectRow::decode(&value);
+            if names(&row.ok_or_else(|| damaged(&format!("a row of {file}")))?) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 
 /// An object's row as a log has it, with data there.
 struct Logged {
+    key: Vec<u8>,
+    value: Vec<u8>,
     row: ObjectRow,
     body: Body,
     place: Place,
 }
 
 impl Logged {
-    /// Reads a change of a log; none if it brought no data.
-    fn read(key: &[u8], value: &[u8]) -> Result<Option<Logged>, Error> {
+    /// Reads a change of a log; none if it brought no data of an object.
+    fn read(key: &[u8], value: Option<&[u8]>) -> Result<Option<Logged>, Error> {
+        let (Some(section), Some(value)) = (key.first(), value) else { return Ok(None) };
+        let target = match *section {
+            CURRENT => read_object_key(key),
+            VERSIONS => read_version_key(key).map(|(target, _)| target),
+            _ => return Ok(None),
+        };
         let row = ObjectRow::decode(value).ok_or_else(|| damaged("a row in a log"))?;
         let Some(InLog::At(place)) = row.log else { return Ok(None) };
-        let target = read_object_key(key).ok_or_else(|| damaged("a key in a log"))?;
+        let target = target.ok_or_else(|| damaged("a key in a log"))?;
         let body = Body { data_id: row.info.object.data_id, target };
-        Ok(Some(Logged { row, body, place }))
+        Ok(Some(Logged { key: key.to_vec(), value: value.to_vec(), row, body, place }))
+    }
+
+    /// Where the row of the object is, while it has one.
+    fn keys(&self) -> [Vec<u8>; 2] {
+        let target = &self.body.target;
+        [object_key(CURRENT, target), version_key(target, self.row.info.stamp)]
+    }
+
+    /// True when a row has this data.
+    fn is_in(&self, value: &[u8]) -> bool {
+        ObjectRow::decode(value).is_some_and(|row| {
+            row.log == self.row.log && row.info.object.data_id == self.body.data_id
+        })
+    }
+
+    /// True when the object has this data. Both its places are looked at together: it may move between
+    /// them.
+    async fn is_live(&self, rows: &Snapshot) -> Result<bool, Error> {
+        for key in self.keys() {
+            let value = rows.get(&key).await.map_err(of_table)?;
+            if value.is_some_and(|value| self.is_in(&value)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Bytes of its piece.

@@ -148,6 +148,38 @@ impl Decisions {
         Ok(Seen { value, basis: Basis::default() })
     }
 
+    /// The first rows that begin with `prefix`, in order, `count` at most. The caller holds what they
+    /// belong to.
+    pub(crate) async fn first(
+        &self,
+        prefix: &[u8],
+        count: usize,
+    ) -> Result<Vec<(Vec<u8>, Vec<u8>, Basis)>, Error> {
+        // Before the snapshot, which has all that is left out here since it is durable.
+        let mut submitted: BTreeMap<Vec<u8>, (u64, Option<Vec<u8>>)> = {
+            let state = self.state.borrow();
+            let rows = state.overlay.range(prefix.to_vec()..);
+            let rows = rows.take_while(|(key, _)| key.starts_with(prefix));
+            rows.map(|(key, row)| (key.clone(), row.clone())).collect()
+        };
+        let mut found = BTreeMap::new();
+        let mut scan = self.table.snapshot().scan(Range::prefix(prefix));
+        while found.len() < count
+            && let Some((key, value)) = scan.next().await.map_err(of_table)?
+        {
+            if !submitted.contains_key(&key) {
+                found.insert(key, (value, Basis::default()));
+            }
+        }
+        while let Some((key, (batch, value))) = submitted.pop_first() {
+            if let Some(value) = value {
+                found.insert(key, (value, Basis(batch)));
+            }
+        }
+        let rows = found.into_iter().take(count);
+        Ok(rows.map(|(key, (value, basis))| (key, value, basis)).collect())
+    }
+
     /// A durable row: what readers are shown.
     pub(crate) async fn durable(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         self.table.get(key).await.map_err(of_table)

@@ -129,7 +129,7 @@ impl Collector {
         Ok(())
     }
 
-    /// Whether an upload is under way, and the parts of it that the current object of its key has.
+    /// Whether an upload is under way, and the parts of it that a version of its key has.
     async fn stands(
         &self,
         target: &Target,
@@ -146,14 +146,19 @@ impl Collector {
             }
             None => false,
         };
-        let map = match range.look_at(target).await {
-            Ok(info) => match info.object.data {
-                ObjectData::Parts(map) if map.upload.stamp == begun => Some(map),
-                _ => None,
-            },
-            Err(Error::NoSuchKey) => None,
-            Err(error) => return Err(error),
-        };
-        Ok((is_open, map))
+        let rows = range.decisions.snapshot();
+        for mut row in range.all_versions(target).await? {
+            let is_of = |data: &ObjectData| match data {
+                ObjectData::Parts(map) => map.upload.stamp == begun,
+                _ => false,
+            };
+            if is_of(&row.info.object.data) {
+                range.whole_map(&rows, target, &mut row).await?;
+                if let ObjectData::Parts(map) = row.info.object.data {
+                    return Ok((is_open, Some(map)));
+                }
+            }
+        }
+        Ok((is_open, None))
     }
 }

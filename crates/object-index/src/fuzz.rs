@@ -3,18 +3,19 @@
 //!
 //! Beside "no panic", each checks that what is accepted is written back as it was read.
 
-use object_proto::{BucketId, DataId, ObjectKey, Target, UploadId};
+use object_proto::{BucketId, DataId, ObjectInfo, ObjectKey, Target, UploadId};
 
 use crate::keys::{
     due_key, object_key, part_key, read_due_key, read_number_key, read_object_key, read_part_key,
-    read_reply_key, read_text_key, read_trash_key, read_upload_key, reply_key, trash_key,
-    upload_key,
+    read_reply_key, read_text_key, read_trash_key, read_upload_key, read_version_key, reply_key,
+    trash_key, upload_key, version_key,
 };
 use crate::map::{decode_map, map_apart};
 use crate::piece::Body;
 use crate::row::{
-    BucketRow, FileRow, InLog, KeyRow, LogRow, ObjectRow, Usage, decode_metadata, decode_session,
-    decode_stamp, decode_user, encode_metadata, encode_session, encode_stamp,
+    BucketRow, FileRow, InLog, KeyRow, LogRow, ObjectRow, Usage, decode_committed, decode_metadata,
+    decode_session, decode_stamp, decode_user, encode_committed, encode_metadata, encode_session,
+    encode_stamp,
 };
 use crate::upload_row::{Due, UploadRow};
 
@@ -49,17 +50,29 @@ pub fn fuzz_object_key(bytes: &[u8]) {
     }
     read_number_key(bytes);
     read_text_key(bytes);
+    if let (Some((target, stamp)), Some(&crate::keys::VERSIONS)) =
+        (read_version_key(bytes), bytes.first())
+    {
+        assert_eq!(version_key(&target, stamp), bytes);
+    }
 }
 
 /// A value of a row: the first byte says of which.
 pub fn fuzz_object_row(bytes: &[u8]) {
     let Some((&kind, value)) = bytes.split_first() else { return };
-    match kind % 13 {
+    match kind % 14 {
         0 => {
             if let Some(row) = ObjectRow::decode(value) {
                 // What metadata a row has apart, it does not say.
-                let again = ObjectRow::encode(row.info.stamp, &row.info.object, row.call);
-                let again = ObjectRow::decode(&again.0);
+                let ObjectInfo { stamp, has_id, object } = &row.info;
+                let again = match row.marker {
+                    true => {
+                        let by = (object.data_id.get() as u64, &object.facts.owner);
+                        ObjectRow::encode_marker(*stamp, by, *has_id)
+                    }
+                    false => ObjectRow::encode(*stamp, object, row.call, *has_id).0,
+                };
+                let again = ObjectRow::decode(&again);
                 let unplaced = row.log == Some(InLog::Unplaced);
                 assert!(unplaced || row.map_apart || ObjectRow::holds(&row.info.object));
                 let apart = row.metadata_apart || again.as_ref().is_none_or(|row| row.map_apart);
@@ -120,6 +133,11 @@ pub fn fuzz_object_row(bytes: &[u8]) {
                 assert_eq!(Due::decode(&due.encode()), Some(due));
             }
         }
+        13 => {
+            if let Some(committed) = decode_committed(value) {
+                assert_eq!(encode_committed(&committed), value);
+            }
+        }
         _ => {
             if let Some(row) = LogRow::decode(value) {
                 assert_eq!(row.encode(), value);
@@ -148,12 +166,14 @@ pub(crate) type Seed = (&'static str, fn(&[u8]), Vec<u8>);
 pub(crate) fn corpus() -> Vec<Seed> {
     use object_proto::{FileName, PartMap, PartNumber, SessionId, Stamp};
 
+    use crate::row::FileOf;
+
     let key = ObjectKey::new("a/b\0c").expect("a key");
     let target = Target { bucket: BucketId::new(3), key };
     let row = |kind: u8, value: Vec<u8>| [vec![kind], value].concat();
     let object = |value, inline| {
         let info = crate::row_tests::info(9, value, inline);
-        let (row, apart) = ObjectRow::encode(info.stamp, &info.object, None);
+        let (row, apart) = ObjectRow::encode(info.stamp, &info.object, None, false);
         (row, apart.unwrap_or_default())
     };
     let file = FileRow {
@@ -161,10 +181,10 @@ pub(crate) fn corpus() -> Vec<Seed> {
         size: 5,
         target: target.clone(),
         trash_us: Some(7),
-        part: None,
+        of: Some(FileOf::Object(Stamp::new(6))),
     };
     let (begun, number) = (Stamp::new(1 << 50), PartNumber::new(10_000).expect("a number"));
-    let part = FileRow { part: Some((begun, number)), ..file.clone() };
+    let part = FileRow { of: Some(FileOf::Part(begun, number)), ..file.clone() };
     let [map, long] = [2, 60].map(|odd| {
         let parts = (1..=99).map(|at| (PartNumber::new(at).expect("a number"), at % odd));
         PartMap::of(UploadId { stamp: begun, nonce: 5 }, parts)
@@ -173,7 +193,7 @@ pub(crate) fn corpus() -> Vec<Seed> {
         let mut info = crate::row_tests::info(9, 10, true);
         info.object.size = map.size();
         info.object.data = object_proto::ObjectData::Parts(map.clone());
-        ObjectRow::encode(info.stamp, &info.object, None).0
+        ObjectRow::encode(info.stamp, &info.object, None, false).0
     };
     let few = PartMap::of(map.upload, [(number, 9)]);
     let upload = |end| UploadRow { upload: crate::row_tests::upload(), abort_us: 1 << 51, end };
@@ -187,14 +207,22 @@ pub(crate) fn corpus() -> Vec<Seed> {
         let file = FileName::new("log-00000007-00000009");
         info.object.data = object_proto::ObjectData::Logged { file, offset: 77 };
         let call = Some(object_proto::CallId::new(u128::MAX - 1));
-        ObjectRow::encode(info.stamp, &info.object, call).0
+        ObjectRow::encode(info.stamp, &info.object, call, true).0
     };
+    let marker = ObjectRow::encode_marker(begun, (7, &object_proto::UserId::new("me")), true);
+    let version = Some(object_proto::VersionId::Of { stamp: begun, nonce: 7 });
+    let committed = object_proto::Committed { stamp: begun, version, marker: true };
     let log = LogRow { dead: 1 << 27, trash_us: Some(7), counted: true };
     let made_by = (SessionId::new(1), 2);
     let owner = object_proto::UserId::new("me");
     let name = object_proto::BucketName::new("bucket").expect("a name");
-    let bucket =
-        object_proto::Bucket { id: BucketId::new(4), name, owner: owner.clone(), created_us: 5 };
+    let bucket = object_proto::Bucket {
+        id: BucketId::new(4),
+        name,
+        owner: owner.clone(),
+        created_us: 5,
+        versioning: object_proto::Versioning::Suspended,
+    };
     let access = KeyRow { user: owner, wrapped_secret: vec![1, 2], enabled: true, made_by };
     vec![
         ("key-object", fuzz_object_key, object_key(crate::keys::CURRENT, &target)),
@@ -218,7 +246,14 @@ pub(crate) fn corpus() -> Vec<Seed> {
         ("key-upload", fuzz_object_key, upload_key(&target, begun)),
         ("key-part", fuzz_object_key, part_key(&target, begun, number)),
         ("key-due", fuzz_object_key, due_key(5, &target, begun)),
-        ("row-usage", fuzz_object_row, row(3, Usage { objects: 3, bytes: 1 << 40 }.encode())),
+        (
+            "row-usage",
+            fuzz_object_row,
+            row(3, Usage { objects: 3, bytes: 1 << 40, markers: 2 }.encode()),
+        ),
+        ("key-version", fuzz_object_key, version_key(&target, begun)),
+        ("row-marker", fuzz_object_row, row(0, marker)),
+        ("row-committed", fuzz_object_row, row(13, encode_committed(&committed))),
         ("row-stamp", fuzz_object_row, row(4, encode_stamp(Stamp::new(8)))),
         ("row-bucket", fuzz_object_row, row(5, BucketRow { bucket, made_by }.encode())),
         ("row-access", fuzz_object_row, row(6, access.encode())),

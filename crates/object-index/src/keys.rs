@@ -7,6 +7,10 @@ use object_proto::{BucketId, FileName, ObjectKey, PartNumber, SessionId, Stamp, 
 
 /// Current objects.
 pub const CURRENT: u8 = b'c';
+/// Older versions of objects, and delete markers; the newest of a key first.
+pub const VERSIONS: u8 = b'v';
+/// Stamp of a key's version without an ID, while it is not the current object.
+pub const NULL: u8 = b'n';
 /// Metadata of current objects that is too long for their rows.
 pub const METADATA: u8 = b'x';
 /// Maps of current objects' parts that are too long for their rows.
@@ -107,6 +111,24 @@ fn split_object_key(row: &[u8]) -> Option<(Target, &[u8])> {
     }
     let key = ObjectKey::new(String::from_utf8(key).ok()?).ok()?;
     Some((Target { bucket, key }, rest))
+}
+
+/// The key of the row of an older version, or of a delete marker.
+pub fn version_key(target: &Target, stamp: Stamp) -> Vec<u8> {
+    by_stamp(VERSIONS, target, stamp)
+}
+
+/// The key of a row that belongs to the version of a commit.
+pub fn by_stamp(section: u8, target: &Target, stamp: Stamp) -> Vec<u8> {
+    let mut out = object_key(section, target);
+    out.extend((!stamp.get()).to_be_bytes());
+    out
+}
+
+/// Object and commit in such a key.
+pub fn read_version_key(row: &[u8]) -> Option<(Target, Stamp)> {
+    let (target, inverted) = split_object_key(row)?;
+    Some((target, Stamp::new(!u64::from_be_bytes(inverted.try_into().ok()?))))
 }
 
 /// The key of an upload's row: uploads of one object are in the order in which they began.
@@ -264,6 +286,7 @@ mod tests {
             read_trash_key(&row);
             read_text_key(&row);
             read_upload_key(&row);
+            read_version_key(&row);
             read_part_key(&row);
             read_due_key(&row);
         }
@@ -279,6 +302,10 @@ mod tests {
             prop_assert_eq!(read_upload_key(&key), Some((target.clone(), begun)));
             let order = first.as_bytes().cmp(second.as_bytes()).then(begun.cmp(&Stamp::new(1)));
             prop_assert_eq!(key.cmp(&upload_key(&other, Stamp::new(1))), order);
+            let key = version_key(&target, begun);
+            prop_assert_eq!(read_version_key(&key), Some((target.clone(), begun)));
+            let order = first.as_bytes().cmp(second.as_bytes()).then(Stamp::new(1).cmp(&begun));
+            prop_assert_eq!(key.cmp(&version_key(&other, Stamp::new(1))), order);
             let key = part_key(&target, begun, number);
             prop_assert_eq!(read_part_key(&key), Some((target.clone(), begun, number)));
             prop_assert!(key.starts_with(&parts_prefix(&target, begun)));

@@ -14,6 +14,7 @@ mod collect;
 mod decisions;
 mod dues;
 mod fields;
+mod find_versions;
 pub mod fuzz;
 mod ground;
 mod key_locks;
@@ -22,6 +23,7 @@ pub mod limits;
 mod list;
 #[cfg(test)]
 mod list_tests;
+mod list_versions;
 mod logs;
 mod map;
 mod once;
@@ -43,6 +45,7 @@ mod sessions;
 mod threads;
 mod upload_row;
 mod uploads;
+mod versions;
 
 pub use ground::{Files, Lease, Owners};
 pub use owner::{ClientFiles, Config, Owner, Rule};

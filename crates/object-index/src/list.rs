@@ -18,17 +18,17 @@ use crate::row::ObjectRow;
 use crate::upload_row::UploadRow;
 
 /// Which keys of a section of a bucket are asked for.
-struct Keys<'a> {
-    section: u8,
-    bucket: BucketId,
-    prefix: &'a str,
-    delimiter: &'a str,
-    after: &'a str,
+pub(crate) struct Keys<'a> {
+    pub(crate) section: u8,
+    pub(crate) bucket: BucketId,
+    pub(crate) prefix: &'a str,
+    pub(crate) delimiter: &'a str,
+    pub(crate) after: &'a str,
 }
 
 impl Keys<'_> {
     /// The common prefix that a key is shown as, if it is.
-    fn common_prefix<'a>(&self, key: &'a str) -> Option<&'a str> {
+    pub(crate) fn common_prefix<'a>(&self, key: &'a str) -> Option<&'a str> {
         if self.delimiter.is_empty() {
             return None;
         }
@@ -38,7 +38,7 @@ impl Keys<'_> {
     }
 
     /// The first key of a row behind all that begin with `prefix`.
-    fn behind(&self, prefix: &str) -> Vec<u8> {
+    pub(crate) fn behind(&self, prefix: &str) -> Vec<u8> {
         match Range::prefix(&key_prefix(self.section, self.bucket, prefix)).upper {
             Bound::Excluded(key) => key,
             _ => unreachable!("sections are below FF"),
@@ -46,7 +46,7 @@ impl Keys<'_> {
     }
 
     /// Where a page begins: behind what `after` names, or would be shown as.
-    fn start(&self) -> Vec<u8> {
+    pub(crate) fn start(&self) -> Vec<u8> {
         if self.after.as_bytes() < self.prefix.as_bytes() {
             return key_prefix(self.section, self.bucket, self.prefix);
         }
@@ -61,11 +61,11 @@ impl Keys<'_> {
     }
 
     /// True when a key of that name is shown as itself.
-    fn shows(&self, key: &str) -> bool {
+    pub(crate) fn shows(&self, key: &str) -> bool {
         key.starts_with(self.prefix) && self.common_prefix(key).is_none()
     }
 
-    fn end(&self) -> Vec<u8> {
+    pub(crate) fn end(&self) -> Vec<u8> {
         self.behind(self.prefix)
     }
 }

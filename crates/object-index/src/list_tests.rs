@@ -20,7 +20,7 @@ async fn filled(sim: &Sim, disk: &MemDisk, prefixes: u32, count: u32) -> Table {
     // The cache holds no block: each is read from the store.
     let table = Table::open(&env, disk.store(&env), &Cache::new(1), options).await.unwrap();
     let info = info(0, 0, true);
-    let (row, _) = ObjectRow::encode(info.stamp, &info.object, None);
+    let (row, _) = ObjectRow::encode(info.stamp, &info.object, None, false);
     let put = |batch: &mut Batch, key: String| {
         let target = Target { bucket: BUCKET, key: ObjectKey::new(key).unwrap() };
         batch.put(&object_key(CURRENT, &target), &row);

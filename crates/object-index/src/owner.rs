@@ -125,7 +125,7 @@ impl Rule {
         let known = CatalogRows::read(&catalog_decisions).await?;
         let sessions = Rc::new(Sessions::new(env, known.sessions.iter().copied(), bugs));
         let buckets = Rc::new(Buckets::default());
-        known.buckets.iter().for_each(|bucket| buckets.open(bucket.id));
+        known.buckets.iter().for_each(|bucket| buckets.open(bucket.id, bucket.versioning));
         let upload_times = UploadTimes { age: config.upload_age, end_age: config.upload_end_age };
         let ground = Ground { sessions, buckets, lease: lease.clone(), epoch, upload_times, bugs };
         let range = Range::open(env, decisions.clone(), ground).await?;

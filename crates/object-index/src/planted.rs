@@ -34,6 +34,12 @@ pub enum Planted {
     PartLeak,
     /// Refuses an attempt whose condition fails for what an earlier attempt of its call has put.
     RetryLoses,
+    /// Answers for a bucket's versioning before the range keeps it so.
+    OldConfig,
+    /// Leaves the current object where a delete marker hides it.
+    MarkerShown,
+    /// Leaves no current object when the newest version goes.
+    NoMoveBack,
     /// Moves an object's data though its row has changed since it was read.
     BlindMove,
 }

@@ -6,29 +6,30 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use object_proto::{
-    BucketId, CallId, Change, ChangeReply, Error, FileName, NewObject, ObjectData, ObjectInfo,
-    PartNumber, RangeReply, RangeRequest, RequestHead, SessionId, Stamp, Target,
+    BucketId, Change, ChangeReply, Committed, Conditions, Error, FileName, NewObject, ObjectData,
+    ObjectInfo, RangeReply, RangeRequest, RequestHead, SessionId, Stamp, Target, VersionId,
 };
 use runtime::{Class, Duration, Env, Instant};
-use table::{Batch, Place, Purpose};
+use table::{Batch, Place, Purpose, Snapshot};
 
 use crate::buckets::Buckets;
 use crate::decisions::{Basis, Decisions, damaged, of_table};
 use crate::ground::Lease;
 use crate::keys::{
-    CURRENT, FILE, LOG, MAP, METADATA, REPLY, USAGE, due_key, number_key, object_key,
-    read_number_key, read_reply_key, reply_key, text_key, trash_key,
+    CURRENT, FILE, LOG, MAP, METADATA, REPLY, USAGE, number_key, object_key, read_number_key,
+    read_reply_key, reply_key, text_key,
 };
 use crate::list;
-use crate::map::{decode_map, map_apart};
+use crate::list_versions;
+use crate::map::decode_map;
 use crate::once::{Came, Once};
 use crate::piece::Body;
 use crate::planted::{Bugs, Planted};
 use crate::row::{
-    FileRow, InLog, LogRow, ObjectRow, Usage, decode_metadata, decode_stamp, encode_stamp,
+    FileRow, InLog, LogRow, ObjectRow, Usage, decode_committed, decode_metadata, encode_committed,
 };
 use crate::sessions::Sessions;
-use crate::upload_row::Due;
+use crate::versions::{Decided, Marker, Replaced, beside, fill, usage_of, version_of};
 
 /// A range of keys that this process owns.
 pub(crate) struct Range {
@@ -66,18 +67,11 @@ pub(crate) struct Ground {
     pub(crate) bugs: Bugs,
 }
 
-/// A put or delete that holds its key.
-pub(crate) struct Decided {
-    pub(crate) target: Target,
-    /// The object that is put.
-    pub(crate) new: Option<Box<NewObject>>,
-    /// Data of it that goes into the log.
-    pub(crate) piece: Option<Rc<Vec<u8>>>,
-    /// The object that it replaces, and the batch that put it.
-    pub(crate) old: Option<ObjectRow>,
-    pub(crate) basis: Basis,
-    /// The call that puts it, if it has conditions.
-    pub(crate) call: Option<CallId>,
+/// What a change of an object wants.
+enum Wish {
+    Put(Box<NewObject>),
+    Delete(Marker),
+    DeleteVersion(VersionId),
 }
 
 /// Data in a log that a batch replaces.
@@ -147,13 +141,13 @@ impl Range {
             RangeRequest::Change { head, change } => {
                 self.change(head, change).await.map(RangeReply::Changed)
             }
-            RangeRequest::Look(target) => {
-                let found = self.look(&target).await;
+            RangeRequest::Look { target, version } => {
+                let found = self.look(&target, version).await;
                 self.check_lease()?;
                 found.map(|info| RangeReply::Object(Box::new(info)))
             }
-            RangeRequest::Read(target) => {
-                let found = self.look(&target).await;
+            RangeRequest::Read { target, version } => {
+                let found = self.look(&target, version).await;
                 self.check_lease()?;
                 let mut info = found?;
                 if let ObjectData::Logged { file, offset } = &info.object.data
@@ -195,6 +189,14 @@ impl Range {
                 self.check_lease()?;
                 page.map(RangeReply::Uploads)
             }
+            RangeRequest::Versions(ask) => {
+                let page = match self.buckets.check(ask.bucket) {
+                    Ok(()) => list_versions::page(self.decisions.snapshot(), &ask).await,
+                    Err(error) => Err(error),
+                };
+                self.check_lease()?;
+                page.map(RangeReply::Versions)
+            }
             RangeRequest::IsCommitted(file) => {
                 let row = self.file_row(&file).await;
                 self.check_lease()?;
@@ -232,36 +234,45 @@ impl Range {
     }
 
     /// An object as it is durable.
-    pub(crate) async fn look(&self, target: &Target) -> Result<ObjectInfo, Error> {
+    pub(crate) async fn look(
+        &self,
+        target: &Target,
+        version: Option<VersionId>,
+    ) -> Result<ObjectInfo, Error> {
         self.buckets.check(target.bucket)?;
-        self.look_at(target).await
-    }
-
-    /// The same of a bucket that may be gone.
-    pub(crate) async fn look_at(&self, target: &Target) -> Result<ObjectInfo, Error> {
         let rows = self.decisions.snapshot();
-        let row = rows.get(&object_key(CURRENT, target)).await.map_err(of_table)?;
-        let row = ObjectRow::decode(&row.ok_or(Error::NoSuchKey)?);
-        let mut row = row.ok_or_else(|| damaged(&format!("the row of {target}")))?;
+        let mut row = self.row_of(&rows, target, version).await?;
         if row.metadata_apart {
-            let apart = rows.get(&object_key(METADATA, target)).await.map_err(of_table)?;
+            let apart = rows.get(&beside(METADATA, target, &row)).await.map_err(of_table)?;
             let apart = apart.and_then(|value| decode_metadata(&value));
             let apart = apart.filter(|(stamp, _)| *stamp == row.info.stamp);
             let (_, metadata) =
                 apart.ok_or_else(|| damaged(&format!("the metadata of {target}")))?;
             row.info.object.facts.metadata = metadata;
         }
+        self.whole_map(&rows, target, &mut row).await?;
+        Ok(row.info)
+    }
+
+    /// Reads the map of an object's parts where that has a row of its own.
+    pub(crate) async fn whole_map(
+        &self,
+        rows: &Snapshot,
+        target: &Target,
+        row: &mut ObjectRow,
+    ) -> Result<(), Error> {
+        let key = beside(MAP, target, row);
         if row.map_apart
             && let ObjectData::Parts(map) = &mut row.info.object.data
         {
-            let apart = rows.get(&object_key(MAP, target)).await.map_err(of_table)?;
+            let apart = rows.get(&key).await.map_err(of_table)?;
             let apart = apart.and_then(|value| decode_map(&value, map.upload));
             let size = row.info.object.size;
             let apart = apart.filter(|(of, all)| *of == row.info.stamp && all.size() == size);
             let (_, all) = apart.ok_or_else(|| damaged(&format!("the parts of {target}")))?;
             *map = all;
         }
-        Ok(row.info)
+        Ok(())
     }
 
     /// Makes a change, once.
@@ -316,31 +327,82 @@ impl Range {
         let answered = self.decisions.durable(&reply_key(head.session, head.number)).await?;
         if let Some(value) = answered.filter(|_| !self.bugs.has(Planted::ForgetReply)) {
             self.env.mark("object: answered by a former owner");
-            let stamp = decode_stamp(&value).ok_or_else(|| damaged("an answer"))?;
-            return Ok(ChangeReply { stamp, by_earlier: false });
+            let committed = decode_committed(&value).ok_or_else(|| damaged("an answer"))?;
+            return Ok(ChangeReply { committed, by_earlier: false });
         }
-        let (put, target, conditions) = match change {
-            Change::Put { target, object, conditions } => (Some(object), target, conditions),
-            Change::Delete { target, conditions } => (None, target, conditions),
-            upload => return self.decide_upload(head, upload, came).await,
-        };
+        match change {
+            Change::Put { target, object, conditions } => {
+                let wish = Wish::Put(object);
+                self.decide_object((head, came), target, wish, &conditions).await
+            }
+            Change::Delete { target, nonce, by, conditions } => {
+                let wish = Wish::Delete((nonce, by));
+                self.decide_object((head, came), target, wish, &conditions).await
+            }
+            Change::DeleteVersion { target, version, conditions } => {
+                let wish = Wish::DeleteVersion(version);
+                self.decide_object((head, came), target, wish, &conditions).await
+            }
+            upload => self.decide_upload(head, upload, came).await,
+        }
+    }
+
+    async fn decide_object(
+        self: &Rc<Self>,
+        (head, came): (&RequestHead, Instant),
+        target: Target,
+        wish: Wish,
+        conditions: &Conditions,
+    ) -> Result<ChangeReply, Error> {
         let held = self.decisions.lock(&object_key(CURRENT, &target)).await;
-        let (old, basis) = self.current(&target).await?;
-        let refused = self
-            .buckets
-            .check_change(target.bucket)
-            .and_then(|()| conditions.check(old.as_ref().map(|row| &row.info.object.facts.etag)));
-        let call = conditions.call.filter(|_| put.is_some() && !conditions.is_empty());
-        let of_call = old.as_ref().filter(|old| call.is_some() && old.call == call);
+        let (there, basis, mut replaced) = loop {
+            let versioning = self.buckets.versioning(target.bucket);
+            let (current, basis) = self.current(&target).await?;
+            let has_current = current.is_some();
+            let there = match wish {
+                Wish::DeleteVersion(version) => {
+                    self.find_version(&target, version, current).await?
+                }
+                _ => current,
+            };
+            let replaced = match (&wish, &there) {
+                (Wish::DeleteVersion(_), None) => Replaced::default(),
+                (Wish::DeleteVersion(_), Some(gone)) => {
+                    self.without_version(&target, gone.clone(), has_current).await?
+                }
+                _ => self.replaced(&target, there.clone()).await?,
+            };
+            if let Some(unplaced) = replaced.unplaced() {
+                self.decisions.settled_for_refusal(unplaced).await?;
+            } else if versioning == self.buckets.versioning(target.bucket) {
+                break (there, basis, replaced);
+            }
+        };
+        // A look for a version is decided on several rows.
+        let basis = match wish {
+            Wish::DeleteVersion(_) => self.decisions.last(),
+            _ => basis,
+        };
+        let refused = self.buckets.check_change(target.bucket).and_then(|()| {
+            conditions.check(there.as_ref().map(|there| &there.row.info.object.facts.etag))
+        });
+        let is_put = matches!(wish, Wish::Put(_));
+        let call = conditions.call.filter(|_| is_put && !conditions.is_empty());
+        let of_call = there.as_ref().filter(|old| call.is_some() && old.row.call == call);
         let of_call = of_call.filter(|_| !self.bugs.has(Planted::RetryLoses));
+        let nothing = !is_put && there.is_none() && !replaced.is_versioned;
         let unchanged = match (refused, of_call) {
             (Err(Error::Precondition), Some(old)) => {
                 self.env.mark("object: an earlier attempt of the call has put it");
-                Some(Ok(ChangeReply { stamp: old.info.stamp, by_earlier: true }))
+                let version = replaced.is_versioned.then(|| version_of(&old.row));
+                let stamp = old.row.info.stamp;
+                let committed = Committed { stamp, version, marker: false };
+                Some(Ok(ChangeReply { committed, by_earlier: true }))
             }
             (Err(error), _) => Some(Err(error)),
-            (Ok(()), _) if put.is_none() && old.is_none() => {
-                Some(Ok(ChangeReply { stamp: Stamp::default(), by_earlier: false }))
+            (Ok(()), _) if nothing => {
+                let committed = Committed::default();
+                Some(Ok(ChangeReply { committed, by_earlier: false }))
             }
             (Ok(()), _) => None,
         };
@@ -350,34 +412,34 @@ impl Range {
             self.check_lease()?;
             return answer;
         }
-        let (mut new, mut piece) = (put, None);
-        if let Some(object) = &mut new {
-            // Only an owner gives places.
-            let is_placed = matches!(object.data, ObjectData::Logged { .. } | ObjectData::Parts(_));
-            if is_placed || !ObjectRow::holds(object) {
-                return Err(too_long());
+        let (mut new, mut marker, mut piece) = (None, None, None);
+        match wish {
+            Wish::Put(mut object) => {
+                // Only an owner gives places.
+                let is_placed =
+                    matches!(object.data, ObjectData::Logged { .. } | ObjectData::Parts(_));
+                if is_placed || !ObjectRow::holds(&object) {
+                    return Err(too_long());
+                }
+                if let ObjectData::Piece(bytes) = &mut object.data {
+                    piece = Some(Rc::new(std::mem::take(bytes)));
+                }
+                new = Some(object);
             }
-            if let ObjectData::Piece(bytes) = &mut object.data {
-                piece = Some(Rc::new(std::mem::take(bytes)));
+            Wish::Delete(by) => {
+                marker = replaced.is_versioned.then_some(by);
+                if marker.is_some() && self.bugs.has(Planted::MarkerShown) {
+                    replaced.kept = None;
+                }
             }
+            Wish::DeleteVersion(_) => {}
         }
         self.check_submit(head, came)?;
-        let decided = Decided { target, new, piece, old, basis, call };
-        let (stamp, basis) = self.submit(head, decided, |_, _| {})?;
+        let decided = Decided { target, new, marker, piece, replaced, call };
+        let (committed, basis) = self.submit(head, decided, |_, _| {})?;
         drop(held);
         self.decisions.settled(basis).await?;
-        Ok(ChangeReply { stamp, by_earlier: false })
-    }
-
-    /// The object of a key that the caller holds, and the batch that put it.
-    pub(crate) async fn current(
-        &self,
-        target: &Target,
-    ) -> Result<(Option<ObjectRow>, Basis), Error> {
-        let seen = self.decisions.read(&object_key(CURRENT, target)).await?;
-        let Some(value) = &seen.value else { return Ok((None, seen.basis)) };
-        let row = ObjectRow::decode(value).ok_or_else(|| damaged(&format!("the row of {target}")));
-        Ok((Some(row?), seen.basis))
+        Ok(ChangeReply { committed, by_earlier: false })
     }
 
     /// An error unless a change that came at a time may be submitted.
@@ -394,25 +456,26 @@ impl Range {
         head: &RequestHead,
         decided: Decided,
         also: impl FnOnce(&mut Batch, Stamp),
-    ) -> Result<(Stamp, Basis), Error> {
+    ) -> Result<(Committed, Basis), Error> {
         let bucket = decided.target.bucket;
         let mut usage = self.usage.borrow().get(&bucket).copied().unwrap_or_default();
-        if let Some(old) = &decided.old {
-            let less = usage.without(old.info.object.size);
-            usage = less.ok_or_else(|| damaged(&format!("the usage of {bucket}")))?;
+        if let Some(gone) = &decided.replaced.gone {
+            usage = usage.without(&gone.row).ok_or_else(|| usage_of(bucket))?;
         }
         if let Some(object) = &decided.new {
             usage.objects += 1;
             usage.bytes += object.size;
         }
+        usage.markers += u64::from(decided.marker.is_some());
         let mut dead = None;
-        let done = self.submit_answered(head, |batch, stamp| {
+        let answer = |stamp| decided.committed(stamp);
+        let done = self.submit_answered(head, answer, |batch, stamp| {
             fill(batch, stamp, &decided);
             if decided.new.is_some() {
                 batch.set_purpose(Purpose::Data); // Of small bodies too: deletions need the reserve.
             }
-            if let Some(old) = &decided.old {
-                dead = self.count_dead(batch, &decided.target, (old, decided.basis));
+            if let Some(gone) = &decided.replaced.gone {
+                dead = self.count_dead(batch, &decided.target, (&gone.row, gone.basis));
             }
             batch.put(&number_key(USAGE, bucket.get()), &usage.encode());
             also(batch, stamp);
@@ -426,13 +489,15 @@ impl Range {
     pub(crate) fn submit_answered(
         self: &Rc<Self>,
         head: &RequestHead,
+        answer: impl Fn(Stamp) -> Committed,
         fill: impl FnOnce(&mut Batch, Stamp),
-    ) -> Result<(Stamp, Basis), Error> {
+    ) -> Result<(Committed, Basis), Error> {
         let floor = self.sessions.floor(head.session);
         let over = self.replies_below(head.session, floor);
-        let done = self.decisions.submit(|batch, stamp| {
+        let (stamp, basis) = self.decisions.submit(|batch, stamp| {
             fill(batch, stamp);
-            batch.put(&reply_key(head.session, head.number), &encode_stamp(stamp));
+            let answer = encode_committed(&answer(stamp));
+            batch.put(&reply_key(head.session, head.number), &answer);
             for &number in &over {
                 batch.delete(&reply_key(head.session, number));
             }
@@ -443,7 +508,7 @@ impl Range {
         for number in &over {
             of_session.remove(number);
         }
-        Ok(done)
+        Ok((answer(stamp), basis))
     }
 
     /// Puts the row of the log into a batch that replaces data in it. The result goes to
@@ -526,76 +591,4 @@ impl Range {
 /// A row that cannot be read back would hold up its key and all listings.
 pub(crate) fn too_long() -> Error {
     Error::Invalid { message: "the object has facts that are too long".to_owned() }
-}
-
-/// Puts a change into a batch: the object's rows, and those of the files that come and go with it.
-fn fill(batch: &mut Batch, stamp: Stamp, decided: &Decided) {
-    let Decided { target, new, piece, old, basis: _, call } = decided;
-    let key = object_key(CURRENT, target);
-    let (mut metadata, mut map) = (None, None);
-    match new {
-        Some(object) => {
-            let (row, apart) = ObjectRow::encode(stamp, object, *call);
-            match piece {
-                Some(piece) => {
-                    batch.put_with_data(&key, &row, row.len() - Place::BYTES, piece.clone());
-                }
-                None => {
-                    batch.put(&key, &row);
-                }
-            }
-            metadata = apart;
-            match &object.data {
-                ObjectData::File(name) => {
-                    let (data_id, size, target) = (object.data_id, object.size, target.clone());
-                    let row = FileRow { data_id, size, target, trash_us: None, part: None };
-                    batch.put(&text_key(FILE, name.as_str()), &row.encode());
-                }
-                ObjectData::Parts(parts) => map = map_apart(stamp, parts),
-                _ => {}
-            }
-        }
-        None => {
-            batch.delete(&key);
-        }
-    }
-    let had = |had: fn(&ObjectRow) -> bool| old.as_ref().is_some_and(had);
-    for (section, value, had) in
-        [(METADATA, metadata, had(|row| row.metadata_apart)), (MAP, map, had(|row| row.map_apart))]
-    {
-        match value {
-            Some(value) => {
-                batch.put(&object_key(section, target), &value);
-            }
-            None if had => {
-                batch.delete(&object_key(section, target));
-            }
-            None => {}
-        }
-    }
-    if let Some(old) = old.as_ref().map(|row| &row.info.object) {
-        put_gone(batch, stamp, (target, None), old);
-    }
-}
-
-/// Puts into a batch that the data of an object, or of a part, is of no use any more.
-pub(crate) fn put_gone(
-    batch: &mut Batch,
-    stamp: Stamp,
-    (target, part): (&Target, Option<(Stamp, PartNumber)>),
-    old: &NewObject,
-) {
-    match &old.data {
-        ObjectData::File(name) => {
-            let (data_id, size, target) = (old.data_id, old.size, target.clone());
-            let row = FileRow { data_id, size, target, trash_us: Some(stamp.get()), part };
-            batch.put(&text_key(FILE, name.as_str()), &row.encode());
-            batch.put(&trash_key(stamp.get(), name), &[]);
-        }
-        ObjectData::Parts(map) => {
-            let key = due_key(stamp.get(), target, map.upload.stamp);
-            batch.put(&key, &Due::Parts.encode());
-        }
-        ObjectData::Inline(_) | ObjectData::Piece(_) | ObjectData::Logged { .. } => {}
-    }
 }

@@ -4,8 +4,9 @@
 use codec::cursor::{put_bytes, put_varint};
 use object_proto::limits::{INLINE_MAX, SMALL_MAX};
 use object_proto::{
-    Bucket, BucketId, BucketName, CallId, DataId, Etag, FileName, Metadata, NewObject, ObjectData,
-    ObjectFacts, ObjectInfo, PartMap, PartNumber, SessionId, Stamp, Target, User, UserId,
+    Bucket, BucketId, BucketName, CallId, Committed, DataId, Etag, FileName, Metadata, NewObject,
+    ObjectData, ObjectFacts, ObjectInfo, PartMap, PartNumber, SessionId, Stamp, Target, User,
+    UserId, VersionId, Versioning,
 };
 use table::Place;
 
@@ -18,9 +19,12 @@ use crate::map::{map_apart, put_runs, put_upload_id, runs, upload_id};
 /// Metadata up to this many bytes is in an object's row.
 pub const METADATA_IN_ROW: usize = 256;
 
-/// Bits of the byte that says what follows: the row of the metadata is apart, there is a call.
+/// Bits of the byte that says what follows: the row of the metadata is apart, there is a call; the
+/// version has an ID; it is a delete marker.
 const APART: u8 = 1;
 const CALL: u8 = 2;
+const HAS_ID: u8 = 4;
+const MARKER: u8 = 8;
 
 const INLINE: u8 = 0;
 const FILE: u8 = 1;
@@ -45,7 +49,7 @@ pub fn decode_metadata(value: &[u8]) -> Option<(Stamp, Metadata)> {
     whole(cursor, (stamp, metadata))
 }
 
-/// A current object's row.
+/// The row of a current object, of an older version, or of a delete marker.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ObjectRow {
     /// The object. Its metadata is empty when that has a row of its own.
@@ -58,6 +62,8 @@ pub struct ObjectRow {
     pub log: Option<InLog>,
     /// It has parts, whose map has a row of its own; the one here is empty.
     pub map_apart: bool,
+    /// It is a delete marker: no object.
+    pub marker: bool,
 }
 
 /// Where data that is in a log is.
@@ -92,12 +98,29 @@ impl ObjectRow {
             && are_checksums(checksums)
     }
 
+    /// The value of a delete marker that a user makes at `stamp`.
+    pub fn encode_marker(stamp: Stamp, (nonce, by): (u64, &UserId), has_id: bool) -> Vec<u8> {
+        let object = marker_of(nonce, by);
+        let bits = MARKER | if has_id { HAS_ID } else { 0 };
+        ObjectRow::encode_with(stamp, &object, None, bits).0
+    }
+
     /// The value of an object that `call` commits at `stamp`, and the one of the row of its metadata if
     /// that is long.
     pub fn encode(
         stamp: Stamp,
         object: &NewObject,
         call: Option<CallId>,
+        has_id: bool,
+    ) -> (Vec<u8>, Option<Vec<u8>>) {
+        ObjectRow::encode_with(stamp, object, call, if has_id { HAS_ID } else { 0 })
+    }
+
+    fn encode_with(
+        stamp: Stamp,
+        object: &NewObject,
+        call: Option<CallId>,
+        bits: u8,
     ) -> (Vec<u8>, Option<Vec<u8>>) {
         let mut headers = Vec::new();
         put_metadata(&mut headers, &object.facts.metadata);
@@ -109,7 +132,7 @@ impl ObjectRow {
         put_text(&mut out, object.facts.etag.as_str());
         put_text(&mut out, object.facts.owner.as_str());
         put_checksums(&mut out, &object.facts.checksums);
-        out.push(if apart { APART } else { 0 } | if call.is_some() { CALL } else { 0 });
+        out.push(bits | if apart { APART } else { 0 } | if call.is_some() { CALL } else { 0 });
         if let Some(call) = call {
             out.extend(call.get().to_le_bytes());
         }
@@ -157,7 +180,7 @@ impl ObjectRow {
         let owner = UserId::new(text(&mut cursor, TEXT_MAX)?);
         let checksums = checksums(&mut cursor)?;
         let bits = cursor.u8()?;
-        if bits > (APART | CALL) {
+        if bits > (APART | CALL | HAS_ID | MARKER) {
             return None;
         }
         let call = match bits & CALL {
@@ -205,11 +228,21 @@ impl ObjectRow {
         }
         let facts = ObjectFacts { etag, checksums, metadata, owner };
         let object = NewObject { data_id, size, facts, data };
-        whole(
-            cursor,
-            ObjectRow { info: ObjectInfo { stamp, object }, metadata_apart, call, log, map_apart },
-        )
+        let (has_id, marker) = (bits & HAS_ID != 0, bits & MARKER != 0);
+        let is_bare = || object == marker_of(data_id.get() as u64, &object.facts.owner);
+        if marker && (call.is_some() || metadata_apart || !is_bare()) {
+            return None;
+        }
+        let info = ObjectInfo { stamp, has_id, object };
+        whole(cursor, ObjectRow { info, metadata_apart, call, log, map_apart, marker })
     }
+}
+
+/// What a delete marker has of an object.
+fn marker_of(nonce: u64, by: &UserId) -> NewObject {
+    let facts = ObjectFacts { owner: by.clone(), ..ObjectFacts::default() };
+    let (data_id, data) = (DataId::new(nonce.into()), ObjectData::Inline(Vec::new()));
+    NewObject { data_id, size: 0, facts, data }
 }
 
 /// A file of a body.
@@ -223,8 +256,17 @@ pub struct FileRow {
     pub target: Target,
     /// It is of no use any more since this time, microseconds since 1970.
     pub trash_us: Option<u64>,
-    /// It was committed as a part: the beginning of the upload, the number.
-    pub part: Option<(Stamp, PartNumber)>,
+    /// What it was committed as; unknown of the first ones.
+    pub of: Option<FileOf>,
+}
+
+/// What a file was committed as.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FileOf {
+    /// An object, by this commit.
+    Object(Stamp),
+    /// A part: the beginning of the upload, the number.
+    Part(Stamp, PartNumber),
 }
 
 impl FileRow {
@@ -236,9 +278,13 @@ impl FileRow {
         out.extend(self.target.bucket.get().to_le_bytes());
         put_text(&mut out, self.target.key.as_str());
         put_varint(&mut out, self.trash_us.map_or(0, |since| since + 1));
-        if let Some((begun, number)) = self.part {
-            out.extend(begun.get().to_le_bytes());
-            out.extend(number.get().to_le_bytes());
+        match self.of {
+            None => {}
+            Some(FileOf::Object(stamp)) => out.extend(stamp.get().to_le_bytes()),
+            Some(FileOf::Part(begun, number)) => {
+                out.extend(begun.get().to_le_bytes());
+                out.extend(number.get().to_le_bytes());
+            }
         }
         out
     }
@@ -252,14 +298,17 @@ impl FileRow {
         let key = object_proto::ObjectKey::new(text(&mut cursor, TEXT_MAX)?).ok()?;
         let trash_us = cursor.varint()?.checked_sub(1);
         let target = Target { bucket, key };
-        let part = match cursor.is_empty() {
+        let of = match cursor.is_empty() {
             true => None,
             false => {
-                let begun = Stamp::new(cursor.u64()?);
-                Some((begun, PartNumber::new(cursor.u16()?.into())?))
+                let stamp = Stamp::new(cursor.u64()?);
+                Some(match cursor.is_empty() {
+                    true => FileOf::Object(stamp),
+                    false => FileOf::Part(stamp, PartNumber::new(cursor.u16()?.into())?),
+                })
             }
         };
-        whole(cursor, FileRow { data_id, size, target, trash_us, part })
+        whole(cursor, FileRow { data_id, size, target, trash_us, of })
     }
 }
 
@@ -296,17 +345,31 @@ impl LogRow {
 /// What a bucket holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
-    /// Objects.
+    /// Objects, older versions among them.
     pub objects: u64,
     /// Bytes of them.
     pub bytes: u64,
+    /// Delete markers.
+    pub markers: u64,
 }
 
 impl Usage {
-    /// The same with an object less; none if it holds less.
-    pub fn without(self, bytes: u64) -> Option<Usage> {
-        let (objects, bytes) = (self.objects.checked_sub(1)?, self.bytes.checked_sub(bytes)?);
-        Some(Usage { objects, bytes })
+    /// True when nothing is there.
+    pub fn is_empty(self) -> bool {
+        self.objects == 0 && self.markers == 0
+    }
+
+    /// The same without an object, version or marker; none if it holds less.
+    pub fn without(self, row: &ObjectRow) -> Option<Usage> {
+        let size = row.info.object.size;
+        Some(match row.marker {
+            true => Usage { markers: self.markers.checked_sub(1)?, ..self },
+            false => Usage {
+                objects: self.objects.checked_sub(1)?,
+                bytes: self.bytes.checked_sub(size)?,
+                ..self
+            },
+        })
     }
 
     /// The value of its row.
@@ -314,18 +377,25 @@ impl Usage {
         let mut out = vec![VERSION];
         put_varint(&mut out, self.objects);
         put_varint(&mut out, self.bytes);
+        if self.markers > 0 {
+            put_varint(&mut out, self.markers);
+        }
         out
     }
 
     /// Reads a value.
     pub fn decode(value: &[u8]) -> Option<Usage> {
         let mut cursor = begin(value)?;
-        let usage = Usage { objects: cursor.varint()?, bytes: cursor.varint()? };
-        whole(cursor, usage)
+        let (objects, bytes) = (cursor.varint()?, cursor.varint()?);
+        let markers = match cursor.is_empty() {
+            true => 0,
+            false => cursor.varint().filter(|&markers| markers > 0)?,
+        };
+        whole(cursor, Usage { objects, bytes, markers })
     }
 }
 
-/// The value of a row that holds a stamp: the last commit, or the answer to a change.
+/// The value of a row that holds a stamp.
 pub fn encode_stamp(stamp: Stamp) -> Vec<u8> {
     let mut out = vec![VERSION];
     out.extend(stamp.get().to_le_bytes());
@@ -337,6 +407,48 @@ pub fn decode_stamp(value: &[u8]) -> Option<Stamp> {
     let mut cursor = begin(value)?;
     let stamp = Stamp::new(cursor.u64()?);
     whole(cursor, stamp)
+}
+
+/// Kinds of versions in an answer, and the bit for a delete marker.
+const PLAIN: u8 = 0;
+const OF_NULL: u8 = 1;
+const OF_ID: u8 = 2;
+const OF_MARKER: u8 = 4;
+
+/// The value of the row of an answer to a change.
+pub fn encode_committed(committed: &Committed) -> Vec<u8> {
+    let mut out = encode_stamp(committed.stamp);
+    let kind = match committed.version {
+        None => PLAIN,
+        Some(VersionId::Null) => OF_NULL,
+        Some(VersionId::Of { .. }) => OF_ID,
+    };
+    let kind = kind | if committed.marker { OF_MARKER } else { 0 };
+    if kind != PLAIN {
+        out.push(kind);
+    }
+    if let Some(VersionId::Of { stamp, nonce }) = committed.version {
+        out.extend(stamp.get().to_le_bytes());
+        out.extend(nonce.to_le_bytes());
+    }
+    out
+}
+
+/// Reads such a value.
+pub fn decode_committed(value: &[u8]) -> Option<Committed> {
+    let mut cursor = begin(value)?;
+    let stamp = Stamp::new(cursor.u64()?);
+    if cursor.is_empty() {
+        return Some(Committed { stamp, ..Committed::default() });
+    }
+    let kind = cursor.u8()?;
+    let version = match kind & !OF_MARKER {
+        PLAIN if kind != PLAIN => None,
+        OF_NULL => Some(VersionId::Null),
+        OF_ID => Some(VersionId::Of { stamp: Stamp::new(cursor.u64()?), nonce: cursor.u64()? }),
+        _ => return None,
+    };
+    whole(cursor, Committed { stamp, version, marker: kind & OF_MARKER != 0 })
 }
 
 /// A bucket's row, and the request that made it.
@@ -357,19 +469,32 @@ impl BucketRow {
         put_varint(&mut out, self.bucket.created_us);
         out.extend(self.made_by.0.get().to_le_bytes());
         put_varint(&mut out, self.made_by.1);
+        match self.bucket.versioning {
+            Versioning::Off => {}
+            Versioning::Enabled => out.push(1),
+            Versioning::Suspended => out.push(2),
+        }
         out
     }
 
     /// Reads the value of the bucket `name`.
     pub fn decode(name: &str, value: &[u8]) -> Option<BucketRow> {
         let mut cursor = begin(value)?;
-        let bucket = Bucket {
+        let mut bucket = Bucket {
             name: BucketName::new(name).ok()?,
             id: BucketId::new(cursor.u64()?),
             owner: UserId::new(text(&mut cursor, TEXT_MAX)?),
             created_us: cursor.varint()?,
+            versioning: Versioning::Off,
         };
         let made_by = (SessionId::new(cursor.u64()?), cursor.varint()?);
+        if !cursor.is_empty() {
+            bucket.versioning = match cursor.u8()? {
+                1 => Versioning::Enabled,
+                2 => Versioning::Suspended,
+                _ => return None,
+            };
+        }
         whole(cursor, BucketRow { bucket, made_by })
     }
 }

@@ -6,17 +6,19 @@ use std::path::Path;
 
 use object_proto::limits::SMALL_MAX;
 use object_proto::{
-    BucketId, BucketName, CallId, Checksum, ChecksumKind, ChecksumPlan, DataId, Etag, FileName,
-    Metadata, NewObject, NewUpload, ObjectData, ObjectFacts, ObjectInfo, ObjectKey, PartMap,
-    PartNumber, SessionId, Stamp, Target, UploadEnd, UploadId, User, UserId,
+    BucketId, BucketName, CallId, Checksum, ChecksumKind, ChecksumPlan, Committed, DataId, Etag,
+    FileName, Metadata, NewObject, NewUpload, ObjectData, ObjectFacts, ObjectInfo, ObjectKey,
+    PartMap, PartNumber, SessionId, Stamp, Target, UploadEnd, UploadId, User, UserId, VersionId,
+    Versioning,
 };
 use proptest::prelude::*;
 use table::Place;
 
 use crate::map::{decode_map, map_apart};
 use crate::row::{
-    BucketRow, FileRow, InLog, KeyRow, LogRow, ObjectRow, Usage, decode_metadata, decode_session,
-    decode_stamp, decode_user, encode_session, encode_stamp, encode_user,
+    BucketRow, FileOf, FileRow, InLog, KeyRow, LogRow, ObjectRow, Usage, decode_committed,
+    decode_metadata, decode_session, decode_stamp, decode_user, encode_committed, encode_session,
+    encode_stamp, encode_user,
 };
 use crate::upload_row::{Due, UploadRow};
 
@@ -35,7 +37,7 @@ pub(crate) fn info(size: usize, value: usize, inline: bool) -> ObjectInfo {
         false => ObjectData::File(FileName::new("body-1-2")),
     };
     let object = NewObject { data_id: DataId::new(5), size: size as u64, facts, data };
-    ObjectInfo { stamp: Stamp::new(77), object }
+    ObjectInfo { stamp: Stamp::new(77), has_id: false, object }
 }
 
 /// The corpus of the fuzz targets: the tests write nothing; `OBJECT_WRITE_CORPUS=1` writes it again.
@@ -59,7 +61,7 @@ fn objects_read_back_with_metadata_in_their_row_or_apart() {
         [(0, 0, true), (512, 200, true), (512, 1000, false), (9, 4000, true)]
     {
         let (info, call) = (info(size, value, inline), inline.then(|| CallId::new(u128::MAX - 1)));
-        let (row, apart) = ObjectRow::encode(info.stamp, &info.object, call);
+        let (row, apart) = ObjectRow::encode(info.stamp, &info.object, call, info.has_id);
         let mut read = ObjectRow::decode(&row).expect("it reads back");
         assert_eq!((read.metadata_apart, read.call), (apart.is_some(), call));
         assert_eq!(apart.is_some(), value > 240);
@@ -80,7 +82,7 @@ fn a_place_is_the_end_of_its_row() {
     let mut object = info(9, 0, true).object;
     object.data = ObjectData::Piece(vec![1; 60]);
     let call = Some(CallId::new(1));
-    let (mut row, _) = ObjectRow::encode(Stamp::new(1), &object, call);
+    let (mut row, _) = ObjectRow::encode(Stamp::new(1), &object, call, false);
     let read = ObjectRow::decode(&row).expect("it reads back");
     assert_eq!(read.log, Some(InLog::Unplaced));
     let file = FileName::new("log-00000007-00000009");
@@ -90,7 +92,7 @@ fn a_place_is_the_end_of_its_row() {
     let read = ObjectRow::decode(&row).expect("it reads back");
     assert_eq!(read.log, Some(InLog::At(place)));
     assert_eq!(read.info.object.data, ObjectData::Logged { file, offset: 77 });
-    assert_eq!(ObjectRow::encode(Stamp::new(1), &read.info.object, call).0, row);
+    assert_eq!(ObjectRow::encode(Stamp::new(1), &read.info.object, call, false).0, row);
     object.size = SMALL_MAX as u64 + 1;
     for piece in [vec![], vec![1; 9], vec![1; SMALL_MAX + 60]] {
         object.data = ObjectData::Piece(piece);
@@ -102,27 +104,66 @@ fn a_place_is_the_end_of_its_row() {
 }
 
 #[test]
+fn a_delete_marker_reads_back_and_has_nothing_of_an_object() {
+    let (stamp, me) = (Stamp::new(9), UserId::new("me"));
+    for has_id in [false, true] {
+        let value = ObjectRow::encode_marker(stamp, (7, &me), has_id);
+        let row = ObjectRow::decode(&value).expect("it reads back");
+        assert!(row.marker && row.info.has_id == has_id && row.info.object.facts.owner == me);
+        let id = VersionId::Of { stamp, nonce: 7 };
+        assert_eq!(row.info.version(), if has_id { id } else { VersionId::Null });
+    }
+    let (row, _) = ObjectRow::encode(stamp, &info(9, 10, true).object, None, true);
+    let read = ObjectRow::decode(&row).expect("it reads back");
+    assert!(!read.marker && read.info.has_id);
+    // With the bit of a marker it would be none.
+    let plain = ObjectRow::encode(stamp, &info(9, 10, true).object, None, false).0;
+    let at = row.iter().zip(&plain).position(|(one, other)| one != other).expect("the bit");
+    let marked: Vec<u8> =
+        row.iter().enumerate().map(|(n, byte)| byte | if n == at { 8 } else { 0 }).collect();
+    assert_eq!(ObjectRow::decode(&marked), None);
+}
+
+#[test]
 fn other_rows_read_back() {
     let target = Target { bucket: BucketId::new(3), key: ObjectKey::new("a\0b").unwrap() };
     for trash_us in [None, Some(0), Some(u64::MAX / 2)] {
         let target = target.clone();
-        let row = FileRow { data_id: DataId::new(1), size: 1 << 40, target, trash_us, part: None };
+        let row = FileRow { data_id: DataId::new(1), size: 1 << 40, target, trash_us, of: None };
         assert_eq!(FileRow::decode(&row.encode()), Some(row.clone()));
-        let part = Some((Stamp::new(u64::MAX), PartNumber::new(10_000).unwrap()));
-        let row = FileRow { part, ..row };
-        assert_eq!(FileRow::decode(&row.encode()), Some(row));
+        let stamp = Stamp::new(u64::MAX);
+        let part = FileOf::Part(stamp, PartNumber::new(10_000).unwrap());
+        for of in [FileOf::Object(stamp), part] {
+            let row = FileRow { of: Some(of), ..row.clone() };
+            assert_eq!(FileRow::decode(&row.encode()), Some(row));
+        }
     }
-    let usage = Usage { objects: 3, bytes: u64::MAX };
-    assert_eq!(Usage::decode(&usage.encode()), Some(usage));
+    for markers in [0, 7] {
+        let usage = Usage { objects: 3, bytes: u64::MAX, markers };
+        assert_eq!(Usage::decode(&usage.encode()), Some(usage));
+    }
+    let id = VersionId::Of { stamp: Stamp::new(9), nonce: u64::MAX };
+    for version in [None, Some(VersionId::Null), Some(id)] {
+        for marker in [false, true] {
+            let committed = Committed { stamp: Stamp::new(8), version, marker };
+            let value = encode_committed(&committed);
+            assert_eq!(decode_committed(&value), Some(committed));
+            assert_eq!(value == encode_stamp(committed.stamp), !marker && version.is_none());
+        }
+    }
     assert_eq!(decode_stamp(&encode_stamp(Stamp::new(8))), Some(Stamp::new(8)));
     let bucket = object_proto::Bucket {
         id: BucketId::new(4),
         name: BucketName::new("abc").unwrap(),
         owner: UserId::new("me"),
         created_us: 5,
+        versioning: Versioning::Off,
     };
-    let row = BucketRow { bucket, made_by: (SessionId::new(6), 7) };
-    assert_eq!(BucketRow::decode("abc", &row.encode()), Some(row));
+    for versioning in [Versioning::Off, Versioning::Enabled, Versioning::Suspended] {
+        let bucket = object_proto::Bucket { versioning, ..bucket.clone() };
+        let row = BucketRow { bucket, made_by: (SessionId::new(6), 7) };
+        assert_eq!(BucketRow::decode("abc", &row.encode()), Some(row));
+    }
     let user = User {
         id: UserId::new("id"),
         name: "admin".to_owned(),
@@ -188,7 +229,8 @@ fn a_map_of_parts_is_in_its_row_or_apart() {
         info.object.size = map.size();
         info.object.data = ObjectData::Parts(map.clone());
         assert!(ObjectRow::holds(&info.object));
-        let row = ObjectRow::decode(&ObjectRow::encode(info.stamp, &info.object, None).0).unwrap();
+        let row =
+            ObjectRow::decode(&ObjectRow::encode(info.stamp, &info.object, None, false).0).unwrap();
         assert_eq!(row.map_apart, is_apart);
         let apart = map_apart(info.stamp, &map);
         assert_eq!(apart.is_some(), is_apart);
@@ -246,7 +288,7 @@ proptest! {
             Checksum { kind, value: vec![1; kind.bytes() + usize::from(more)], parts: 0 }
         };
         object.facts.checksums = checksums.into_iter().map(checksum).collect();
-        let (row, _) = ObjectRow::encode(Stamp::new(1), &object, None);
+        let (row, _) = ObjectRow::encode(Stamp::new(1), &object, None, false);
         prop_assert_eq!(ObjectRow::decode(&row).is_some(), ObjectRow::holds(&object));
     }
 }

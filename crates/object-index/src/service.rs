@@ -8,11 +8,11 @@ use std::rc::Rc;
 use futures_util::future::LocalBoxFuture;
 use object_proto::limits::{INLINE_MAX, SMALL_MAX};
 use object_proto::{
-    AccessKey, Bucket, BucketName, CatalogReply, CatalogRequest, Change, ChangeReply, Completion,
-    Conditions, DataId, Error, FileName, Identity, ListPage, ListRequest, NewObject, NewUpload,
-    ObjectData, ObjectFacts, ObjectInfo, PartNumber, PartsPage, PartsRequest, RangeReply,
-    RangeRequest, Reply, Request, RequestHead, Stamp, Target, UploadId, UploadInfo, UploadsPage,
-    UploadsRequest, UserId,
+    AccessKey, Bucket, BucketName, CatalogReply, CatalogRequest, Change, ChangeReply, Committed,
+    Completion, Conditions, DataId, Error, FileName, Identity, ListPage, ListRequest, NewObject,
+    NewUpload, ObjectData, ObjectFacts, ObjectInfo, PartNumber, PartsPage, PartsRequest,
+    RangeReply, RangeRequest, Reply, Request, RequestHead, Target, UploadId, UploadInfo,
+    UploadsPage, UploadsRequest, UserId, VersionId, Versioning, VersionsPage, VersionsRequest,
 };
 use runtime::{Class, Env};
 use table::{Source, Store};
@@ -218,6 +218,19 @@ impl Service {
         self.change_catalog(build).await.map(drop)
     }
 
+    /// Says what becomes of a bucket's objects that are replaced, from now on.
+    pub async fn set_versioning(
+        &self,
+        name: BucketName,
+        versioning: Versioning,
+    ) -> Result<(), Error> {
+        let build = |head| {
+            let name = name.clone();
+            CatalogRequest::SetVersioning { head, name, versioning }
+        };
+        self.change_catalog(build).await.map(drop)
+    }
+
     /// Makes an access key, and its user if there is none of that ID.
     pub async fn create_user(&self, identity: Identity) -> Result<(), Error> {
         let build =
@@ -249,20 +262,35 @@ impl Service {
         }
     }
 
-    /// An object. Its bytes are read with [`Service::content`].
-    pub async fn look(&self, target: &Target) -> Result<ObjectInfo, Error> {
-        let request = Request::Range(RangeRequest::Look(target.clone()));
-        match self.ask(request).await? {
+    /// An object, or a version of it. Its bytes are read with [`Service::content`].
+    pub async fn look(
+        &self,
+        target: &Target,
+        version: Option<VersionId>,
+    ) -> Result<ObjectInfo, Error> {
+        self.find(RangeRequest::Look { target: target.clone(), version }).await
+    }
+
+    /// As [`Service::look`], for a caller who reads the object then.
+    pub async fn read(
+        &self,
+        target: &Target,
+        version: Option<VersionId>,
+    ) -> Result<ObjectInfo, Error> {
+        self.find(RangeRequest::Read { target: target.clone(), version }).await
+    }
+
+    async fn find(&self, request: RangeRequest) -> Result<ObjectInfo, Error> {
+        match self.ask(Request::Range(request)).await? {
             Reply::Range(RangeReply::Object(info)) => Ok(*info),
             _ => Err(unexpected()),
         }
     }
 
-    /// As [`Service::look`], for a caller who reads the object then.
-    pub async fn read(&self, target: &Target) -> Result<ObjectInfo, Error> {
-        let request = Request::Range(RangeRequest::Read(target.clone()));
-        match self.ask(request).await? {
-            Reply::Range(RangeReply::Object(info)) => Ok(*info),
+    /// A page of a bucket's versions.
+    pub async fn versions(&self, ask: VersionsRequest) -> Result<VersionsPage, Error> {
+        match self.ask(Request::Range(RangeRequest::Versions(ask))).await? {
+            Reply::Range(RangeReply::Versions(page)) => Ok(page),
             _ => Err(unexpected()),
         }
     }
@@ -275,18 +303,36 @@ impl Service {
         }
     }
 
-    /// Removes an object; none is no error. The time of the commit, zero if there was none.
-    pub async fn delete(&self, target: Target, conditions: Conditions) -> Result<Stamp, Error> {
+    /// Removes an object, or hides it behind a delete marker of `by` where versions are kept; none is no
+    /// error.
+    pub async fn delete(
+        &self,
+        target: Target,
+        by: UserId,
+        conditions: Conditions,
+    ) -> Result<Committed, Error> {
+        let (number, nonce) = (self.0.session.number().await?, self.0.env.random_u64());
+        let change = Change::Delete { target, nonce, by, conditions };
+        Ok(self.change_object(&number, &change).await?.committed)
+    }
+
+    /// Removes a version; none is no error.
+    pub async fn delete_version(
+        &self,
+        target: Target,
+        version: VersionId,
+        conditions: Conditions,
+    ) -> Result<Committed, Error> {
         let number = self.0.session.number().await?;
-        let change = Change::Delete { target, conditions };
-        Ok(self.change_object(&number, &change).await?.stamp)
+        let change = Change::DeleteVersion { target, version, conditions };
+        Ok(self.change_object(&number, &change).await?.committed)
     }
 
     /// Begins a multipart upload.
     pub async fn begin_upload(&self, target: Target, upload: NewUpload) -> Result<UploadId, Error> {
         let (number, nonce) = (self.0.session.number().await?, upload.nonce);
         let change = Change::BeginUpload { target, upload: Box::new(upload) };
-        let stamp = self.change_object(&number, &change).await?.stamp;
+        let stamp = self.change_object(&number, &change).await?.committed.stamp;
         Ok(UploadId { stamp, nonce })
     }
 
@@ -317,17 +363,17 @@ impl Service {
         }
     }
 
-    /// Makes an object of an upload's parts, if the conditions hold; returns when it was committed.
+    /// Makes an object of an upload's parts, if the conditions hold.
     pub async fn complete_upload(
         &self,
         target: Target,
         completion: Completion,
         conditions: Conditions,
-    ) -> Result<Stamp, Error> {
+    ) -> Result<Committed, Error> {
         let number = self.0.session.number().await?;
         let completion = Box::new(completion);
         let change = Change::CompleteUpload { target, completion, conditions };
-        Ok(self.change_object(&number, &change).await?.stamp)
+        Ok(self.change_object(&number, &change).await?.committed)
     }
 
     /// Ends an upload without an object.
@@ -390,15 +436,19 @@ impl Service {
     /// # Errors
     ///
     /// [`Error::Damaged`] when the object's file is gone.
-    pub async fn open(&self, target: &Target) -> Result<(ObjectInfo, BodyContent), Error> {
-        let mut info = self.read(target).await?;
+    pub async fn open(
+        &self,
+        target: &Target,
+        version: Option<VersionId>,
+    ) -> Result<(ObjectInfo, BodyContent), Error> {
+        let mut info = self.read(target, version).await?;
         loop {
             let gone = match self.content(target, &info).await {
                 Ok(content) => return Ok((info, content)),
                 Err(Error::NoSuchKey) => info,
                 Err(error) => return Err(error),
             };
-            info = self.read(target).await?;
+            info = self.read(target, version).await?;
             // Collection may have moved it.
             if info.object.data == gone.object.data && info.object.data_id == gone.object.data_id {
                 let what = format!("the file of {target} is not there");
@@ -599,7 +649,7 @@ impl BodyUpload {
         mut self,
         facts: ObjectFacts,
         conditions: Conditions,
-    ) -> Result<Stamp, Error> {
+    ) -> Result<Committed, Error> {
         self.check_whole()?;
         let data = match self.writer.take() {
             None if self.first.len() <= INLINE_MAX => {
@@ -627,7 +677,7 @@ impl BodyUpload {
         let number = self.stay.number();
         let outcome = self.service.change_object(&number, &change).await;
         self.done = outcome.as_ref().is_ok_and(|reply| !reply.by_earlier);
-        Ok(outcome?.stamp)
+        Ok(outcome?.committed)
     }
 }
 

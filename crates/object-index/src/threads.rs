@@ -8,9 +8,10 @@ use std::rc::Rc;
 
 use futures_util::future::LocalBoxFuture;
 use object_proto::{
-    AccessKey, Answer, Backend, Bucket, BucketName, Completion, Conditions, Content, Error, Found,
-    ListPage, ListRequest, NewUpload, ObjectFacts, ObjectInfo, PartNumber, PartsPage, PartsRequest,
-    Stamp, Target, Upload, UploadId, UploadInfo, UploadsPage, UploadsRequest, UserId,
+    AccessKey, Answer, Backend, Bucket, BucketName, Committed, Completion, Conditions, Content,
+    Error, Found, ListPage, ListRequest, NewUpload, ObjectFacts, ObjectInfo, PartNumber, PartsPage,
+    PartsRequest, Target, Upload, UploadId, UploadInfo, UploadsPage, UploadsRequest, UserId,
+    VersionId, Versioning, VersionsPage, VersionsRequest,
 };
 use runtime::sync::{mpsc, oneshot};
 use runtime::{Class, Env};
@@ -151,7 +152,7 @@ impl Backend for ServiceHandle {
         target: Target,
         completion: Completion,
         conditions: Conditions,
-    ) -> Answer<'_, Stamp> {
+    ) -> Answer<'_, Committed> {
         self.change(|service| async move {
             service.complete_upload(target, completion, conditions).await
         })
@@ -165,13 +166,13 @@ impl Backend for ServiceHandle {
         self.run(|service| async move { service.uploads(ask).await })
     }
 
-    fn head(&self, target: Target) -> Answer<'_, ObjectInfo> {
-        self.run(|service| async move { service.look(&target).await })
+    fn head(&self, target: Target, version: Option<VersionId>) -> Answer<'_, ObjectInfo> {
+        self.run(move |service| async move { service.look(&target, version).await })
     }
 
-    fn get(&self, target: Target) -> Answer<'_, Found> {
-        self.run(|service| async move {
-            let (info, content) = service.open(&target).await?;
+    fn get(&self, target: Target, version: Option<VersionId>) -> Answer<'_, Found> {
+        self.run(move |service| async move {
+            let (info, content) = service.open(&target, version).await?;
             let (reads, queue) = mpsc::channel(READ_QUEUE);
             let env = service.env().clone();
             env.clone().spawn(Class::Foreground, "object: content", serve(env, content, queue));
@@ -179,8 +180,27 @@ impl Backend for ServiceHandle {
         })
     }
 
-    fn delete(&self, target: Target, conditions: Conditions) -> Answer<'_, Stamp> {
-        self.change(|service| async move { service.delete(target, conditions).await })
+    fn delete(&self, target: Target, by: UserId, conditions: Conditions) -> Answer<'_, Committed> {
+        self.change(|service| async move { service.delete(target, by, conditions).await })
+    }
+
+    fn delete_version(
+        &self,
+        target: Target,
+        version: VersionId,
+        conditions: Conditions,
+    ) -> Answer<'_, Committed> {
+        self.change(move |service| async move {
+            service.delete_version(target, version, conditions).await
+        })
+    }
+
+    fn versions(&self, ask: VersionsRequest) -> Answer<'_, VersionsPage> {
+        self.run(|service| async move { service.versions(ask).await })
+    }
+
+    fn set_versioning(&self, name: BucketName, versioning: Versioning) -> Answer<'_, ()> {
+        self.change(move |service| async move { service.set_versioning(name, versioning).await })
     }
 
     fn list(&self, ask: ListRequest) -> Answer<'_, ListPage> {
@@ -198,7 +218,7 @@ fn remote(service: &Service, upload: BodyUpload) -> Box<dyn Upload> {
 /// A step of an object that is being sent.
 enum Step {
     Write(Vec<u8>, oneshot::Sender<Result<(), Error>>),
-    Commit(Box<(ObjectFacts, Conditions)>, oneshot::Sender<Result<Stamp, Error>>),
+    Commit(Box<(ObjectFacts, Conditions)>, oneshot::Sender<Result<Committed, Error>>),
 }
 
 /// Takes an object's steps until it is committed, or its sender has gone.
@@ -241,7 +261,7 @@ impl Upload for RemoteUpload {
         self: Box<Self>,
         facts: ObjectFacts,
         conditions: Conditions,
-    ) -> Answer<'static, Stamp> {
+    ) -> Answer<'static, Committed> {
         let how = Box::new((facts, conditions));
         Box::pin(RemoteUpload::step(self.steps, |done| Step::Commit(how, done)))
     }

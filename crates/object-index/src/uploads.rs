@@ -5,9 +5,9 @@ use std::rc::Rc;
 
 use object_proto::limits::{LIST_MAX, PARTS_MAX};
 use object_proto::{
-    BucketId, Change, ChangeReply, Completion, Conditions, DataId, Error, NewObject, NewUpload,
-    ObjectData, ObjectFacts, ObjectInfo, Part, PartMap, PartNumber, PartsPage, PartsRequest,
-    RequestHead, Stamp, Target, UploadEnd, UploadId, UploadInfo,
+    BucketId, Change, ChangeReply, Committed, Completion, Conditions, DataId, Error, NewObject,
+    NewUpload, ObjectData, ObjectFacts, ObjectInfo, Part, PartMap, PartNumber, PartsPage,
+    PartsRequest, RequestHead, Stamp, Target, UploadEnd, UploadId, UploadInfo,
 };
 use runtime::{Duration, Instant};
 use table::{Purpose, Range as Rows, Snapshot};
@@ -19,9 +19,10 @@ use crate::keys::{
 };
 use crate::limits::{COLLECT_ROWS, PART_BODIES_MAX, PARTS_SLICE};
 use crate::planted::Planted;
-use crate::range::{Decided, Range, put_gone, too_long};
-use crate::row::{FileRow, ObjectRow};
+use crate::range::{Range, too_long};
+use crate::row::{FileOf, FileRow, ObjectRow};
 use crate::upload_row::{Due, UploadRow};
+use crate::versions::{Decided, put_unused};
 
 /// A row of a part.
 pub(crate) fn part_row(value: &[u8], target: &Target) -> Result<ObjectInfo, Error> {
@@ -55,13 +56,15 @@ impl Range {
             Change::AbortUpload { target, upload } => {
                 self.abort((head, came), &target, upload).await
             }
-            Change::Put { .. } | Change::Delete { .. } => unreachable!("it concerns no upload"),
+            Change::Put { .. } | Change::Delete { .. } | Change::DeleteVersion { .. } => {
+                unreachable!("it concerns no upload")
+            }
         };
         drop(held);
         match submitted {
-            Ok((stamp, basis)) => {
+            Ok((committed, basis)) => {
                 self.decisions.settled(basis).await?;
-                Ok(ChangeReply { stamp, by_earlier: false })
+                Ok(ChangeReply { committed, by_earlier: false })
             }
             Err(Refused { basis: None, error }) => Err(error),
             Err(Refused { basis: Some(basis), error }) => {
@@ -85,7 +88,7 @@ impl Range {
         }
         self.check_submit(head, came)?;
         let age = self.upload_times.age;
-        Ok(self.submit_answered(head, |batch, stamp| {
+        Ok(self.submit_answered(head, plain, |batch, stamp| {
             batch.set_purpose(Purpose::Data);
             let abort_us = later(stamp, age);
             let row = UploadRow { upload, abort_us, end: None };
@@ -137,17 +140,18 @@ impl Range {
             return Err(too_long().into());
         }
         self.check_submit(head, came)?;
-        let as_part = Some((upload.stamp, number));
-        Ok(self.submit_answered(head, |batch, stamp| {
+        let as_part = FileOf::Part(upload.stamp, number);
+        Ok(self.submit_answered(head, plain, |batch, stamp| {
             batch.set_purpose(Purpose::Data);
-            batch.put(&key, &ObjectRow::encode(stamp, &part, None).0);
+            batch.put(&key, &ObjectRow::encode(stamp, &part, None, false).0);
             if let ObjectData::File(name) = &part.data {
                 let (data_id, size, target) = (part.data_id, part.size, target.clone());
-                let row = FileRow { data_id, size, target, trash_us: None, part: as_part };
+                let of = Some(as_part);
+                let row = FileRow { data_id, size, target, trash_us: None, of };
                 batch.put(&text_key(FILE, name.as_str()), &row.encode());
             }
             if let Some(old) = old.filter(|_| !self.has_bug(Planted::PartLeak)) {
-                put_gone(batch, stamp, (target, as_part), &old.object);
+                put_unused(batch, stamp, (target, as_part), &old.object);
             }
         })?)
     }
@@ -164,10 +168,13 @@ impl Range {
         let last = self.decisions.last();
         self.decisions.settled_for_refusal(last).await?;
         let (map, others) = self.named_parts(&target, id, &parts).await?;
-        let (old, basis) = self.current(&target).await?;
+        let (current, basis) = self.current(&target).await?;
+        let versioning = self.buckets.versioning(target.bucket);
+        let replaced = self.replaced(&target, current.clone()).await?;
         let (row, _) = self.open_upload(&target, id, Some(Planted::CompleteTwice)).await?;
         let refused = |error| Refused { basis: Some(basis), error };
-        conditions.check(old.as_ref().map(|row| &row.info.object.facts.etag)).map_err(refused)?;
+        let there = current.as_ref().map(|there| &there.row.info.object.facts.etag);
+        conditions.check(there).map_err(refused)?;
         let map = map.map_err(refused)?;
         let NewUpload { metadata, owner, .. } = row.upload.clone();
         let facts = ObjectFacts { etag, checksums, metadata, owner };
@@ -187,7 +194,14 @@ impl Range {
         }
         self.check_submit(head, came)?;
         let (new, end_age) = (Some(object.clone()), self.upload_times.end_age);
-        let decided = Decided { target: target.clone(), new, piece: None, old, basis, call: None };
+        let is_other = versioning != self.buckets.versioning(target.bucket);
+        if replaced.unplaced().is_some() || is_other {
+            let cause = "the object that is there is being moved".to_owned();
+            return Err(Error::Busy { cause }.into());
+        }
+        let target = target.clone();
+        let (marker, piece, call) = (None, None, None);
+        let decided = Decided { target: target.clone(), new, marker, piece, replaced, call };
         Ok(self.submit(head, decided, |batch, stamp| {
             batch.delete(&due_key(row.abort_us, &target, id.stamp));
             let forget = due_key(later(stamp, end_age), &target, id.stamp);
@@ -246,7 +260,7 @@ impl Range {
     ) -> Submitted {
         let (row, _) = self.open_upload(target, upload, None).await?;
         self.check_submit(head, came)?;
-        Ok(self.submit_answered(head, |batch, stamp| {
+        Ok(self.submit_answered(head, plain, |batch, stamp| {
             batch.delete(&upload_key(target, upload.stamp));
             batch.delete(&due_key(row.abort_us, target, upload.stamp));
             batch.put(&due_key(stamp.get(), target, upload.stamp), &Due::Parts.encode());
@@ -373,4 +387,9 @@ impl From<Error> for Refused {
     }
 }
 
-type Submitted = Result<(Stamp, Basis), Refused>;
+type Submitted = Result<(Committed, Basis), Refused>;
+
+/// The answer to a change that makes no object.
+fn plain(stamp: Stamp) -> Committed {
+    Committed { stamp, ..Committed::default() }
+}

@@ -5,7 +5,8 @@ use std::pin::Pin;
 
 use crate::condition::Conditions;
 use crate::error::Error;
-use crate::ids::{Stamp, UserId};
+use crate::ids::UserId;
+use crate::listed_versions::{VersionsPage, VersionsRequest};
 use crate::message::{ListPage, ListRequest};
 use crate::names::BucketName;
 use crate::object::{AccessKey, Bucket, ObjectFacts, ObjectInfo, Target};
@@ -13,6 +14,7 @@ use crate::parts::{PartNumber, UploadId};
 use crate::upload::{
     Completion, NewUpload, PartsPage, PartsRequest, UploadInfo, UploadsPage, UploadsRequest,
 };
+use crate::versions::{Committed, VersionId, Versioning};
 
 /// An answer of the service, awaited on any thread.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
@@ -39,14 +41,29 @@ pub trait Backend: Send + Sync + 'static {
     /// [`Upload::commit`] has answered; an upload that is dropped leaves nothing.
     fn put(&self, target: Target, len: Option<u64>) -> Answer<'_, Box<dyn Upload>>;
 
-    /// An object without its content.
-    fn head(&self, target: Target) -> Answer<'_, ObjectInfo>;
+    /// An object, or a version of it, without its content.
+    fn head(&self, target: Target, version: Option<VersionId>) -> Answer<'_, ObjectInfo>;
 
-    /// An object.
-    fn get(&self, target: Target) -> Answer<'_, Found>;
+    /// An object, or a version of it.
+    fn get(&self, target: Target, version: Option<VersionId>) -> Answer<'_, Found>;
 
-    /// Removes an object; none is no error. The time of the commit, zero if there was none.
-    fn delete(&self, target: Target, conditions: Conditions) -> Answer<'_, Stamp>;
+    /// Removes an object, or hides it behind a delete marker of `by` where versions are kept; none is no
+    /// error.
+    fn delete(&self, target: Target, by: UserId, conditions: Conditions) -> Answer<'_, Committed>;
+
+    /// Removes a version; none is no error.
+    fn delete_version(
+        &self,
+        target: Target,
+        version: VersionId,
+        conditions: Conditions,
+    ) -> Answer<'_, Committed>;
+
+    /// A page of a bucket's versions.
+    fn versions(&self, ask: VersionsRequest) -> Answer<'_, VersionsPage>;
+
+    /// Says what becomes of a bucket's objects that are replaced, from now on.
+    fn set_versioning(&self, name: BucketName, versioning: Versioning) -> Answer<'_, ()>;
 
     /// Begins a multipart upload.
     fn begin_upload(&self, target: Target, upload: NewUpload) -> Answer<'_, UploadId>;
@@ -77,7 +94,7 @@ pub trait Backend: Send + Sync + 'static {
         target: Target,
         completion: Completion,
         conditions: Conditions,
-    ) -> Answer<'_, Stamp>;
+    ) -> Answer<'_, Committed>;
 
     /// Ends an upload without an object.
     fn abort_upload(&self, target: Target, upload: UploadId) -> Answer<'_, ()>;
@@ -100,7 +117,7 @@ pub trait Upload: Send {
         self: Box<Self>,
         facts: ObjectFacts,
         conditions: Conditions,
-    ) -> Answer<'static, Stamp>;
+    ) -> Answer<'static, Committed>;
 }
 
 /// An object, and its content as it was when it was found.

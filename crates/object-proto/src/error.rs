@@ -4,6 +4,9 @@ use std::fmt;
 
 use base::Kind;
 
+use crate::ids::Stamp;
+use crate::versions::VersionId;
+
 /// Failure of a request. The text has object, cause and remedy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Error {
@@ -20,6 +23,17 @@ pub enum Error {
     TooManyBuckets,
     /// There is no object with that key.
     NoSuchKey,
+    /// The key has no such version.
+    NoSuchVersion,
+    /// What is there is a delete marker.
+    Marker {
+        /// Its ID.
+        version: VersionId,
+        /// When it was made.
+        stamp: Stamp,
+        /// It was asked for by its ID: else it is the newest version.
+        asked: bool,
+    },
     /// There is no such upload of that key: it was completed, aborted, or never begun.
     NoSuchUpload,
     /// An upload has no such part, or another body was sent as that part since.
@@ -65,6 +79,8 @@ impl Error {
         match self {
             Error::NoSuchBucket
             | Error::NoSuchKey
+            | Error::NoSuchVersion
+            | Error::Marker { .. }
             | Error::NoSuchUpload
             | Error::NoSuchPart { .. } => Kind::NotFound,
             Error::BucketExists { .. } | Error::NameTaken => Kind::Exists,
@@ -97,6 +113,10 @@ impl fmt::Display for Error {
                 f.write_str("you have as many buckets as a user may have: delete one")
             }
             Error::NoSuchKey => f.write_str("there is no object with that key"),
+            Error::NoSuchVersion => f.write_str("the key has no such version"),
+            Error::Marker { version, .. } => {
+                write!(f, "the object is deleted: version {version} of its key says so")
+            }
             Error::NoSuchUpload => f.write_str(
                 "there is no such upload of that key: it was completed, aborted, or never begun",
             ),

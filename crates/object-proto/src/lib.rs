@@ -14,17 +14,20 @@ mod fields;
 pub mod fuzz;
 mod ids;
 pub mod limits;
+mod listed_versions;
 mod message;
 mod names;
 mod object;
 mod parts;
 mod upload;
+mod versions;
 pub mod wire;
 
 pub use backend::{Answer, Backend, Content, Found, Upload};
 pub use condition::{Conditions, Tags};
 pub use error::Error;
 pub use ids::{BucketId, CallId, DataId, SessionId, Stamp, UserId};
+pub use listed_versions::{ListedVersion, VersionsPage, VersionsRequest};
 pub use message::{
     CatalogReply, CatalogRequest, Change, ChangeReply, Identity, ListPage, ListRequest, Listed,
     RangeReply, RangeRequest, Reply, Request, RequestHead,
@@ -39,3 +42,4 @@ pub use upload::{
     ChecksumPlan, Completion, ListedUpload, NewUpload, Part, PartsPage, PartsRequest, UploadEnd,
     UploadInfo, UploadsPage, UploadsRequest,
 };
+pub use versions::{Committed, VersionId, Versioning};

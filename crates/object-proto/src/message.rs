@@ -2,12 +2,14 @@
 
 use crate::condition::Conditions;
 use crate::ids::{BucketId, SessionId, UserId};
+use crate::listed_versions::{VersionsPage, VersionsRequest};
 use crate::names::{BucketName, ObjectKey};
 use crate::object::{AccessKey, Bucket, FileName, NewObject, ObjectInfo, Target, User};
 use crate::parts::{PartNumber, UploadId};
 use crate::upload::{
     Completion, NewUpload, PartsPage, PartsRequest, UploadInfo, UploadsPage, UploadsRequest,
 };
+use crate::versions::{Committed, VersionId, Versioning};
 
 /// What makes a change happen once, and in time (`object-protocols.md` 6.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,10 +46,24 @@ pub enum Change {
         /// Conditions on the object that is there.
         conditions: Conditions,
     },
-    /// Removes the object that is there; none is no error.
+    /// Removes the object that is there, or hides it behind a delete marker where versions are kept; none
+    /// is no error.
     Delete {
         /// Its place.
         target: Target,
+        /// Half of the marker's ID.
+        nonce: u64,
+        /// Who deletes it.
+        by: UserId,
+        /// Conditions on it.
+        conditions: Conditions,
+    },
+    /// Removes a version; none is no error.
+    DeleteVersion {
+        /// The key.
+        target: Target,
+        /// The version.
+        version: VersionId,
         /// Conditions on it.
         conditions: Conditions,
     },
@@ -93,6 +109,7 @@ impl Change {
         match self {
             Change::Put { target, .. }
             | Change::Delete { target, .. }
+            | Change::DeleteVersion { target, .. }
             | Change::BeginUpload { target, .. }
             | Change::PutPart { target, .. }
             | Change::CompleteUpload { target, .. }
@@ -104,8 +121,8 @@ impl Change {
 /// Outcome of a change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChangeReply {
-    /// When it was committed; zero when there was nothing to do.
-    pub stamp: crate::ids::Stamp,
+    /// What it has made.
+    pub committed: Committed,
     /// An earlier attempt of the same call has made it: the body of this one is of no use.
     pub by_earlier: bool,
 }
@@ -168,10 +185,20 @@ pub enum RangeRequest {
         /// The change.
         change: Change,
     },
-    /// Asks for an object.
-    Look(Target),
+    /// Asks for an object, or a version of it.
+    Look {
+        /// The key.
+        target: Target,
+        /// The version; the newest for none.
+        version: Option<VersionId>,
+    },
     /// The same, with its data where the owner has that at hand ([`crate::ObjectData::Piece`]).
-    Read(Target),
+    Read {
+        /// The key.
+        target: Target,
+        /// The version; the newest for none.
+        version: Option<VersionId>,
+    },
     /// Asks for a page of keys.
     List(ListRequest),
     /// Asks for an upload.
@@ -187,6 +214,8 @@ pub enum RangeRequest {
     PartBodies(PartsRequest),
     /// Asks for a page of a bucket's uploads.
     Uploads(UploadsRequest),
+    /// Asks for a page of a bucket's versions.
+    Versions(VersionsRequest),
     /// Asks whether a body's file was committed. No request that could do so may be under way.
     IsCommitted(FileName),
 }
@@ -210,6 +239,8 @@ pub enum RangeReply {
     Uploads(UploadsPage),
     /// Whether the file was committed.
     Committed(bool),
+    /// The page of versions.
+    Versions(VersionsPage),
 }
 
 /// A user and an access key that are to be there.
@@ -254,6 +285,15 @@ pub enum CatalogRequest {
         head: RequestHead,
         /// Name.
         name: BucketName,
+    },
+    /// Says what becomes of objects that are replaced. Behind the answer no change is made otherwise.
+    SetVersioning {
+        /// Identity and times.
+        head: RequestHead,
+        /// Name.
+        name: BucketName,
+        /// Enabled or suspended: never off again.
+        versioning: Versioning,
     },
     /// Asks for a bucket.
     Bucket(BucketName),

@@ -7,6 +7,7 @@ use crate::ids::{BucketId, DataId, Stamp, UserId};
 use crate::limits::{METADATA_MAX, USER_METADATA_MAX};
 use crate::names::{BucketName, ObjectKey};
 use crate::parts::PartMap;
+use crate::versions::{VersionId, Versioning};
 
 /// A bucket.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -19,6 +20,8 @@ pub struct Bucket {
     pub owner: UserId,
     /// When it was made, microseconds since 1970.
     pub created_us: u64,
+    /// What becomes of objects that are replaced.
+    pub versioning: Versioning,
 }
 
 /// A user.
@@ -258,8 +261,20 @@ pub struct NewObject {
 pub struct ObjectInfo {
     /// When it was committed.
     pub stamp: Stamp,
+    /// It has a version ID: it was put while the bucket's versioning was enabled.
+    pub has_id: bool,
     /// The rest.
     pub object: NewObject,
+}
+
+impl ObjectInfo {
+    /// Its name among the versions of its key.
+    pub fn version(&self) -> VersionId {
+        match self.has_id {
+            true => VersionId::Of { stamp: self.stamp, nonce: self.object.data_id.get() as u64 },
+            false => VersionId::Null,
+        }
+    }
 }
 
 #[cfg(test)]

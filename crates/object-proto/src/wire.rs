@@ -6,6 +6,7 @@ use codec::cursor::Cursor;
 use crate::condition::{Conditions, Tags};
 use crate::error::Error;
 use crate::fields::{Field, choice, list, record};
+use crate::listed_versions::{ListedVersion, VersionsPage, VersionsRequest};
 use crate::message::{
     CatalogReply, CatalogRequest, Change, ChangeReply, Identity, ListPage, ListRequest, Listed,
     RangeReply, RangeRequest, Reply, Request, RequestHead,
@@ -18,6 +19,7 @@ use crate::upload::{
     ChecksumPlan, Completion, ListedUpload, NewUpload, Part, PartsPage, PartsRequest, UploadEnd,
     UploadInfo, UploadsPage, UploadsRequest,
 };
+use crate::versions::{Committed, VersionId, Versioning};
 
 choice!(Tags { 0 => Any, 1 => Of(tags) });
 record!(Conditions { if_match, if_none_match, call });
@@ -32,8 +34,11 @@ choice!(ObjectData {
     4 => Parts(map),
 });
 record!(NewObject { data_id, size, facts, data });
-record!(ObjectInfo { stamp, object });
-record!(Bucket { id, name, owner, created_us });
+record!(ObjectInfo { stamp, has_id, object });
+choice!(Versioning { 0 => Off, 1 => Enabled, 2 => Suspended });
+choice!(VersionId { 0 => Null, 1 => Of { stamp, nonce } });
+record!(Committed { stamp, version, marker });
+record!(Bucket { id, name, owner, created_us, versioning });
 record!(User { id, name, display_name, admin });
 record!(AccessKey { id, user, wrapped_secret, enabled });
 record!(Identity { user, access_key, wrapped_secret });
@@ -53,26 +58,35 @@ record!(UploadsPage { entries, more });
 record!(RequestHead { session, number, attempt, floor, epoch, sample_us, sent_us, deadline_us });
 choice!(Change {
     0 => Put { target, object, conditions },
-    1 => Delete { target, conditions },
+    1 => Delete { target, nonce, by, conditions },
     2 => BeginUpload { target, upload },
     3 => PutPart { target, upload, number, part },
     4 => CompleteUpload { target, completion, conditions },
     5 => AbortUpload { target, upload },
+    6 => DeleteVersion { target, version, conditions },
 });
-record!(ChangeReply { stamp, by_earlier });
+record!(ChangeReply { committed, by_earlier });
 record!(ListRequest { bucket, prefix, delimiter, after, limit });
 choice!(Listed { 0 => Object { key, info }, 1 => Prefix(prefix) });
 record!(ListPage { entries, next });
+record!(VersionsRequest { bucket, prefix, delimiter, after, after_version, limit });
+choice!(ListedVersion {
+    0 => Version { key, info, latest },
+    1 => Marker { key, version, stamp, owner, latest },
+    2 => Prefix(prefix),
+});
+record!(VersionsPage { entries, more });
 choice!(RangeRequest {
     0 => Change { head, change },
-    1 => Look(target),
-    2 => Read(target),
+    1 => Look { target, version },
+    2 => Read { target, version },
     3 => List(ask),
     4 => Upload { target, upload },
     5 => Parts(ask),
     6 => PartBodies(ask),
     7 => Uploads(ask),
     8 => IsCommitted(file),
+    9 => Versions(ask),
 });
 choice!(RangeReply {
     0 => Changed(reply),
@@ -83,6 +97,7 @@ choice!(RangeReply {
     5 => PartBodies(bodies),
     6 => Uploads(page),
     7 => Committed(committed),
+    8 => Versions(page),
 });
 choice!(CatalogRequest {
     0 => OpenSession,
@@ -94,6 +109,7 @@ choice!(CatalogRequest {
     6 => Buckets(of),
     7 => CreateUser { head, identity },
     8 => Key(id),
+    9 => SetVersioning { head, name, versioning },
 });
 choice!(CatalogReply {
     0 => Done,
@@ -122,9 +138,11 @@ choice!(Error {
     13 => Full,
     14 => Damaged { what },
     15 => Invalid { message },
+    16 => NoSuchVersion,
+    17 => Marker { version, stamp, asked },
 });
 
-list!(Checksum, Bucket, Listed, ListedUpload, Part, (PartNumber, ObjectInfo));
+list!(Checksum, Bucket, Listed, ListedUpload, ListedVersion, Part, (PartNumber, ObjectInfo));
 
 fn encode<T: Field>(value: &T) -> Vec<u8> {
     let mut out = Vec::new();

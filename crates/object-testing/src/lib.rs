@@ -7,5 +7,7 @@ pub mod history;
 pub mod load;
 mod network;
 mod parts;
+pub mod versioned;
+pub mod versions;
 
 pub use network::{Fate, Network, Target};

@@ -71,13 +71,13 @@ const SIZES: [usize; 9] = [
 ];
 
 /// The bytes of an object: they follow from its number.
-fn bytes(value: u64, size: usize) -> Vec<u8> {
+pub(crate) fn bytes(value: u64, size: usize) -> Vec<u8> {
     let mut rng = Rng::new(value);
     let word = rng.next_u64().to_le_bytes();
     (0..size).map(|at| word[at % 8] ^ (at >> 3) as u8).collect()
 }
 
-fn size_of(value: u64, races: bool) -> usize {
+pub(crate) fn size_of(value: u64, races: bool) -> usize {
     let mut rng = Rng::new(value ^ 0x517e);
     let most = if races { 4 } else { SIZES.len() as u64 };
     // Large bodies are rare: they take the simulator's time.
@@ -264,13 +264,14 @@ impl Load {
         };
         conditions.call = self.call(did);
         let Did::Put(value, _) = did else {
-            return service.delete(self.target(key), conditions).await.map(drop);
+            let by = UserId::new("load");
+            return service.delete(self.target(key), by, conditions).await.map(drop);
         };
         let body = bytes(value, size_of(value, self.0.plan.races));
         if self.is_in_parts(value) {
             let violated = |what| self.violated(what);
             let sent = InParts { violated: &violated, service, target: self.target(key), value };
-            return sent.put(&body, etag(value), conditions, slow).await;
+            return sent.put(&body, etag(value), conditions, slow).await.map(drop);
         }
         let mut upload = service.put(self.target(key)).await?;
         for part in body.chunks(300_000) {
@@ -292,8 +293,8 @@ impl Load {
         let start = self.0.sim.elapsed();
         let target = self.target(key);
         let looked = match rng.one_in(2) {
-            true => service.read(&target).await,
-            false => service.look(&target).await,
+            true => service.read(&target, None).await,
+            false => service.look(&target, None).await,
         };
         let found = match looked {
             Ok(info) => Some(info),
@@ -345,7 +346,7 @@ impl Load {
             Ok(read) if read == bytes(value, size)[offset..offset + len] => Ok(()),
             Ok(_) => Err(format!("bytes {offset} to {} are others", offset + len)),
             // It was replaced since, or its file is gone.
-            Err(Error::NoSuchKey) => match service.look(target).await {
+            Err(Error::NoSuchKey) => match service.look(target, None).await {
                 Ok(again)
                     if again.object.data_id == info.object.data_id
                         && again.object.data == info.object.data =>
@@ -470,7 +471,7 @@ impl Load {
     pub async fn files(&self, service: &Service) -> Result<(Vec<String>, Vec<String>), String> {
         let (mut files, mut logs) = (Vec::new(), Vec::new());
         for (key, text) in KEYS.iter().enumerate().take(self.0.plan.keys) {
-            match service.look(&self.target(key)).await {
+            match service.look(&self.target(key), None).await {
                 Ok(info) => match info.object.data {
                     ObjectData::File(file) => files.push(file.as_str().to_owned()),
                     ObjectData::Logged { file, .. } => logs.push(file.as_str().to_owned()),
@@ -489,7 +490,7 @@ impl Load {
 }
 
 /// The names of the files of an object's parts.
-async fn part_files(
+pub(crate) async fn part_files(
     service: &Service,
     target: &Target,
     map: &PartMap,
@@ -517,7 +518,7 @@ async fn part_files(
 }
 
 /// How a listing shows a key, if it does.
-fn shown_as(key: &str, ask: &ListRequest) -> Option<String> {
+pub(crate) fn shown_as(key: &str, ask: &ListRequest) -> Option<String> {
     let rest = key.strip_prefix(&*ask.prefix)?;
     if ask.delimiter.is_empty() {
         return Some(key.to_owned());

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use object_index::Service;
 use object_proto::{
-    Completion, Conditions, Error, Etag, Metadata, NewUpload, ObjectFacts, Part, PartNumber,
-    PartsRequest, Target, UploadId, UserId,
+    Committed, Completion, Conditions, Error, Etag, Metadata, NewUpload, ObjectFacts, Part,
+    PartNumber, PartsRequest, Target, UploadId, UserId,
 };
 use runtime::{Class, Duration, Rng};
 
@@ -47,7 +47,7 @@ impl InParts<'_> {
         etag: Etag,
         conditions: Conditions,
         slow: Duration,
-    ) -> Result<(), Error> {
+    ) -> Result<Committed, Error> {
         let mut rng = Rng::new(self.value ^ 0x7a57);
         let upload = NewUpload {
             nonce: rng.next_u64(),
@@ -109,7 +109,7 @@ impl InParts<'_> {
         completion: Completion,
         conditions: Conditions,
         rng: &mut Rng,
-    ) -> Result<(), Error> {
+    ) -> Result<Committed, Error> {
         let upload = completion.upload;
         let again = (self.target.clone(), upload, completion.parts[0].0);
         let late = rng.one_in(4).then(|| {
@@ -123,11 +123,11 @@ impl InParts<'_> {
         if let Some(late) = late {
             let _ = late.await; // Either of the two has come first.
         }
-        match completed {
-            Ok(_) => {}
+        let committed = match completed {
+            Ok(committed) => committed,
             Err(Error::NoSuchUpload | Error::NoSuchPart { .. }) => return Err(given_up()),
             Err(error) => return Err(error),
-        }
+        };
         let what = match rng.below(6) {
             0 => {
                 let none = Conditions::default();
@@ -143,7 +143,7 @@ impl InParts<'_> {
                 let aborted = self.service.abort_upload(target, upload).await;
                 aborted.map(|()| "was aborted behind its end")
             }
-            _ => return Ok(()),
+            _ => return Ok(committed),
         };
         match what {
             Ok(what) => self.violated(what.to_owned()),
@@ -151,7 +151,7 @@ impl InParts<'_> {
             }
             Err(error) => self.violated(format!("behind its end: {error}")),
         }
-        Ok(())
+        Ok(committed)
     }
 
     fn number(&self, rng: &mut Rng) -> PartNumber {

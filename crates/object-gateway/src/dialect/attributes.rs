@@ -8,7 +8,9 @@ use s3s::dto::{
 };
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
-use super::state::{State, check_version, checksum_type, count_of, modified, target_of};
+use super::state::{
+    State, bucket_of, checksum_type, count_of, modified, shown_version, target_of, version_id_of,
+};
 use crate::errors::s3_error;
 
 /// Reads facts of an object, those that are asked for.
@@ -17,7 +19,6 @@ pub async fn get_attributes(
     request: S3Request<GetObjectAttributesInput>,
 ) -> S3Result<S3Response<GetObjectAttributesOutput>> {
     let input = &request.input;
-    check_version(input.version_id.as_deref())?;
     let target = target_of(&request, &input.key)?;
     // s3s takes a header for one name.
     let names = input.object_attributes.iter().flat_map(|names| names.as_str().split(','));
@@ -28,9 +29,11 @@ pub async fn get_attributes(
     }
     let is_asked = |name: &str| names.contains(&name);
     let limit = count_of(input.max_parts, "x-amz-max-parts")?;
-    let info = state.backend.head(target).await.map_err(s3_error)?;
+    let version = version_id_of(input.version_id.as_deref())?;
+    let info = state.backend.head(target, version).await.map_err(s3_error)?;
     let mut output = GetObjectAttributesOutput {
         last_modified: Some(modified(info.stamp)),
+        version_id: shown_version(bucket_of(&request)?, &info),
         ..GetObjectAttributesOutput::default()
     };
     let facts = &info.object.facts;

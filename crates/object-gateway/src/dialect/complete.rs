@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use object_proto::limits::{LIST_MAX, OBJECT_MAX, PART_MIN};
 use object_proto::{
     Checksum, ChecksumPlan, Completion, Conditions, Error, Etag, Part, PartNumber, PartsRequest,
-    Target, UploadId,
+    Target, UploadId, VersionId,
 };
 use s3s::dto::{
     ChecksumType, CompleteMultipartUploadInput, CompleteMultipartUploadOutput, CompletedPart, ETag,
@@ -13,7 +13,7 @@ use s3s::dto::{
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::put::{check_wishes, conditions_of};
-use super::state::{State, bucket_of, checksum_type, part_number_of, target_of};
+use super::state::{State, bucket_of, checksum_type, made_version, part_number_of, target_of};
 use super::upload::upload_id_of;
 use crate::base64;
 use crate::digest::{bad_checksum, checksum_of_object, header_of, kind_mismatch};
@@ -60,6 +60,8 @@ impl Named {
 struct Made {
     etag: Etag,
     checksums: Vec<Checksum>,
+    /// The version that it is, in a bucket with versions.
+    version: Option<String>,
 }
 
 /// How an attempt at a completion ended.
@@ -96,6 +98,7 @@ pub async fn complete_upload(
         bucket: Some(bucket_of(&request)?.name.as_str().to_owned()),
         key: Some(request.input.key),
         e_tag: Some(ETag::Strong(made.etag.as_str().to_owned())),
+        version_id: made.version.clone(),
         checksum_type: made.checksums.first().map(|checksum| checksum_type(checksum.parts > 0)),
         ..CompleteMultipartUploadOutput::default()
     };
@@ -144,7 +147,14 @@ impl Wish {
         if let Some(end) = info.end {
             // A repeated request is answered as the first one.
             return match self.etag.as_ref() == Some(&end.etag) {
-                true => Ok(Attempt::Made(Made { etag: end.etag, checksums: end.checksums })),
+                true => {
+                    let id = VersionId::Of { stamp: end.stamp, nonce: id.stamp.get() };
+                    // It is not remembered whether it got one, and it may be gone.
+                    let there = state.backend.head(target.clone(), Some(id)).await;
+                    let version = there.is_ok().then(|| id.to_string());
+                    let (etag, checksums) = (end.etag, end.checksums);
+                    Ok(Attempt::Made(Made { etag, checksums, version }))
+                }
                 false => Err(s3_error(Error::NoSuchUpload)),
             };
         }
@@ -155,7 +165,10 @@ impl Wish {
         let (made, completion) = self.decide(info.upload.checksum, &parts, id)?;
         let conditions = self.conditions.clone();
         match state.backend.complete_upload(target.clone(), completion, conditions).await {
-            Ok(_) => Ok(Attempt::Made(made)),
+            Ok(committed) => {
+                let version = made_version(&committed);
+                Ok(Attempt::Made(Made { version, ..made }))
+            }
             Err(error) => changed(error),
         }
     }
@@ -217,7 +230,8 @@ impl Wish {
         self.check_size(size)?;
         let Some(etag) = self.etag.clone() else { return Err(invalid_part(parts[0].number)) };
         let checksum = self.checksum_of(plan, &parts)?;
-        let made = Made { etag: etag.clone(), checksums: checksum.into_iter().collect() };
+        let checksums = checksum.into_iter().collect();
+        let made = Made { etag: etag.clone(), checksums, version: None };
         let completion = Completion {
             upload,
             parts: parts.iter().map(|part| (part.number, part.data_id)).collect(),

@@ -7,7 +7,7 @@ use http::header::HeaderMap;
 use object_proto::limits::PUT_MAX;
 use object_proto::{
     BucketName, ChecksumKind, Conditions, Content, Metadata, ObjectFacts, ObjectInfo, ObjectKey,
-    Target, Upload, User,
+    Target, Upload, User, VersionId,
 };
 use s3s::dto::{
     CopyObjectInput, CopyObjectOutput, CopyObjectResult, CopyPartResult, CopySource, ETag,
@@ -18,8 +18,8 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 use super::conditions::{ReadConditions, Verdict, precondition_failed};
 use super::put::{check_wishes, conditions_of_headers, metadata_of, of_call};
 use super::state::{
-    State, caller_of, check_version, checksum_type, modified, not_implemented, part_number_of,
-    slow_down, target_of,
+    State, caller_of, checksum_type, made_version, modified, not_implemented, part_number_of,
+    slow_down, target_of, version_id_of,
 };
 use super::upload::{kind_of_part, part_facts, under_way, upload_id_of};
 use crate::auth::check_bucket;
@@ -60,8 +60,9 @@ pub async fn copy_object(
     };
     let conditions = conditions_of_headers(&request.headers)?;
     let caller = caller_of(&request)?;
-    let place = place_of(state, caller, &input.copy_source, &request.headers).await?;
-    if place == target && keeps_metadata && asked.is_none() {
+    let (place, version) = place_of(state, caller, &input.copy_source, &request.headers).await?;
+    // An older version may be copied over the current one: so it comes back.
+    if place == target && version.is_none() && keeps_metadata && asked.is_none() {
         return Err(S3Error::with_message(
             S3ErrorCode::InvalidRequest,
             "This copy request is illegal because it is trying to copy an object to itself without \
@@ -69,7 +70,9 @@ pub async fn copy_object(
              encryption attributes.",
         ));
     }
-    let source = Source::open(state, place, &source_conditions!(input)).await?;
+    let source = Source::open(state, (place, version), &source_conditions!(input)).await?;
+    // What has a name of its own is named.
+    let source_version = source.info.has_id.then(|| source.info.version().to_string());
     let size = source.info.object.size;
     check_size(size)?;
     let kind = asked.unwrap_or_else(|| source.kind());
@@ -83,16 +86,18 @@ pub async fn copy_object(
         owner: caller.id.clone(),
     };
     let conditions = of_call(conditions, &request.headers, &facts);
-    let stamp = upload.commit(facts, conditions).await.map_err(s3_error)?;
+    let committed = upload.commit(facts, conditions).await.map_err(s3_error)?;
     let mut result = CopyObjectResult {
         e_tag: Some(ETag::Strong(found.etag().as_str().to_owned())),
-        last_modified: Some(modified(stamp)),
+        last_modified: Some(modified(committed.stamp)),
         checksum_type: Some(checksum_type(false)),
         ..CopyObjectResult::default()
     };
     show_checksums!(result, [&found.checksum]);
     Ok(S3Response::new(CopyObjectOutput {
         copy_object_result: Some(result),
+        version_id: made_version(&committed),
+        copy_source_version_id: source_version,
         ..CopyObjectOutput::default()
     }))
 }
@@ -112,6 +117,8 @@ pub async fn copy_part(
     let place = place_of(state, caller, &input.copy_source, &request.headers).await?;
     let kind = kind_of_part(&under_way(state, &target, id).await?, None)?;
     let source = Source::open(state, place, &source_conditions!(input)).await?;
+    // What has a name of its own is named.
+    let source_version = source.info.has_id.then(|| source.info.version().to_string());
     let size = source.info.object.size;
     let range = match range {
         Some(range) if range.end > size => {
@@ -129,7 +136,8 @@ pub async fn copy_part(
     let part = state.backend.put_part(target, id, number, Some(len));
     let mut part = part.await.map_err(s3_error)?;
     let found = source.copy(state, range, kind, &mut *part).await?;
-    let stamp = part.commit(part_facts(&found), Conditions::default()).await.map_err(s3_error)?;
+    let committed = part.commit(part_facts(&found), Conditions::default());
+    let stamp = committed.await.map_err(s3_error)?.stamp;
     let mut result = CopyPartResult {
         e_tag: Some(ETag::Strong(found.etag().as_str().to_owned())),
         last_modified: Some(modified(stamp)),
@@ -138,6 +146,7 @@ pub async fn copy_part(
     show_checksums!(result, [&found.checksum]);
     Ok(S3Response::new(UploadPartCopyOutput {
         copy_part_result: Some(result),
+        copy_source_version_id: source_version,
         ..UploadPartCopyOutput::default()
     }))
 }
@@ -181,11 +190,11 @@ async fn place_of(
     caller: &User,
     source: &CopySource,
     headers: &HeaderMap,
-) -> S3Result<Target> {
+) -> S3Result<(Target, Option<VersionId>)> {
     let CopySource::Bucket { bucket, key, version_id } = source else {
         return Err(not_implemented("An access point as a source"));
     };
-    check_version(version_id.as_deref())?;
+    let version = version_id_of(version_id.as_deref())?;
     let key = ObjectKey::new(key.to_string()).map_err(|error| match key.len() {
         0 => invalid_argument("The source has no key"),
         _ => S3Error::with_message(S3ErrorCode::KeyTooLongError, error.0),
@@ -194,7 +203,7 @@ async fn place_of(
     let name = BucketName::new(bucket).map_err(invalid)?;
     let bucket = state.backend.bucket(name).await.map_err(s3_error)?;
     check_bucket(caller, &bucket, headers.get("x-amz-source-expected-bucket-owner"))?;
-    Ok(Target { bucket: bucket.id, key })
+    Ok((Target { bucket: bucket.id, key }, version))
 }
 
 /// An object that is copied.
@@ -207,10 +216,10 @@ impl Source {
     /// The object, if it is as the conditions want it.
     async fn open(
         state: &State,
-        place: Target,
+        (place, version): (Target, Option<VersionId>),
         conditions: &ReadConditions<'_>,
     ) -> S3Result<Source> {
-        let found = state.backend.get(place).await.map_err(s3_error)?;
+        let found = state.backend.get(place, version).await.map_err(s3_error)?;
         match conditions.decide(&found.info) {
             Verdict::Holds => Ok(Source { info: found.info, content: found.content }),
             Verdict::Failed | Verdict::NotModified => Err(precondition_failed()),

@@ -1,7 +1,9 @@
 //! DeleteObject and DeleteObjects.
 
 use futures_util::{StreamExt, stream};
-use object_proto::{Bucket, Conditions, Etag, ObjectKey, Tags, Target};
+use object_proto::{
+    Bucket, Committed, Conditions, Etag, ObjectKey, Tags, Target, UserId, VersionId,
+};
 use s3s::dto::{
     DeleteObjectInput, DeleteObjectOutput, DeleteObjectsInput, DeleteObjectsOutput, DeletedObject,
     Error, ObjectIdentifier,
@@ -9,7 +11,9 @@ use s3s::dto::{
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::put::{check_wishes, conditions_of};
-use super::state::{State, bucket_of, check_version, not_implemented, target_of};
+use super::state::{
+    State, bucket_of, caller_of, made_version, not_implemented, target_of, version_id_of,
+};
 use crate::digest::Expected;
 use crate::errors::{refused, s3_error};
 use crate::limits::{DELETE_MAX, DELETES_INFLIGHT};
@@ -20,11 +24,29 @@ pub async fn delete_object(
     request: S3Request<DeleteObjectInput>,
 ) -> S3Result<S3Response<DeleteObjectOutput>> {
     check_wishes(&request.headers)?;
-    check_version(request.input.version_id.as_deref())?;
+    let version = version_id_of(request.input.version_id.as_deref())?;
     let target = target_of(&request, &request.input.key)?;
     let conditions = conditions_of(request.input.if_match.as_ref(), None);
-    state.backend.delete(target, conditions).await.map_err(s3_error)?;
-    Ok(S3Response::new(DeleteObjectOutput::default()))
+    let caller = caller_of(&request)?.id.clone();
+    let committed = delete(state, (target, version), caller, conditions).await?;
+    // Of a version that was named, that name.
+    let version_id = request.input.version_id.or_else(|| made_version(&committed));
+    let delete_marker = committed.marker.then_some(true);
+    let output = DeleteObjectOutput { delete_marker, version_id, ..DeleteObjectOutput::default() };
+    Ok(S3Response::new(output))
+}
+
+async fn delete(
+    state: &State,
+    (target, version): (Target, Option<VersionId>),
+    caller: UserId,
+    conditions: Conditions,
+) -> S3Result<Committed> {
+    let deleted = match version {
+        None => state.backend.delete(target, caller, conditions),
+        Some(version) => state.backend.delete_version(target, version, conditions),
+    };
+    deleted.await.map_err(s3_error)
 }
 
 /// Deletes many objects. Each key has an outcome of its own.
@@ -40,7 +62,7 @@ pub async fn delete_objects(
             "Missing required header for this request: Content-MD5 OR x-amz-checksum-*",
         ));
     }
-    let bucket = bucket_of(&request)?.clone();
+    let (bucket, caller) = (bucket_of(&request)?.clone(), caller_of(&request)?.id.clone());
     let delete = request.input.delete;
     if delete.objects.is_empty() || delete.objects.len() > DELETE_MAX {
         return Err(S3Error::with_message(
@@ -51,7 +73,7 @@ pub async fn delete_objects(
     }
     let is_quiet = delete.quiet == Some(true);
     let outcomes = stream::iter(delete.objects).map(|object| async {
-        let outcome = delete_one(state, &bucket, &object).await;
+        let outcome = delete_one(state, &bucket, caller.clone(), &object).await;
         (object, outcome)
     });
     let outcomes: Vec<_> = outcomes.buffered(DELETES_INFLIGHT).collect().await;
@@ -59,8 +81,16 @@ pub async fn delete_objects(
     for (object, outcome) in outcomes {
         let (key, version_id) = (Some(object.key), object.version_id);
         match outcome {
-            Ok(()) if is_quiet => {}
-            Ok(()) => deleted.push(DeletedObject { key, version_id, ..DeletedObject::default() }),
+            Ok(_) if is_quiet => {}
+            Ok(committed) => {
+                let marker = made_version(&committed).filter(|_| committed.marker);
+                deleted.push(DeletedObject {
+                    key,
+                    version_id,
+                    delete_marker: committed.marker.then_some(true),
+                    delete_marker_version_id: marker,
+                });
+            }
             Err(error) => errors.push(Error {
                 code: Some(error.code().as_str().to_owned()),
                 key,
@@ -76,8 +106,13 @@ pub async fn delete_objects(
     }))
 }
 
-async fn delete_one(state: &State, bucket: &Bucket, object: &ObjectIdentifier) -> S3Result<()> {
-    check_version(object.version_id.as_deref())?;
+async fn delete_one(
+    state: &State,
+    bucket: &Bucket,
+    caller: UserId,
+    object: &ObjectIdentifier,
+) -> S3Result<Committed> {
+    let version = version_id_of(object.version_id.as_deref())?;
     if object.last_modified_time.is_some() || object.size.is_some() {
         return Err(not_implemented("A condition on time or size"));
     }
@@ -91,5 +126,5 @@ async fn delete_one(state: &State, bucket: &Bucket, object: &ObjectIdentifier) -
     });
     let conditions = Conditions { if_match, ..Conditions::default() };
     let target = Target { bucket: bucket.id, key };
-    state.backend.delete(target, conditions).await.map(|_| ()).map_err(s3_error)
+    delete(state, (target, version), caller, conditions).await
 }

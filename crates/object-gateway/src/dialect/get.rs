@@ -19,10 +19,13 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 use super::conditions::{ReadConditions, Verdict, precondition_failed};
 use super::download::Download;
 use super::put::SYSTEM_HEADERS;
-use super::state::{State, check_version, modified, not_implemented, part_number_of, target_of};
+use super::state::{
+    State, bucket_of, modified, not_implemented, part_number_of, shown_version, target_of,
+    version_id_of,
+};
 use crate::context::PartOnly;
 use crate::digest::text_of;
-use crate::errors::{coded, s3_error};
+use crate::errors::{VERSION_ID, coded, s3_error};
 
 /// Type of content that none was given for, as in S3.
 const DEFAULT_TYPE: &str = "binary/octet-stream";
@@ -76,8 +79,10 @@ pub async fn get_object(
     let (ask, overrides) = asked!(input);
     check_ask(&ask, &request.headers)?;
     let target = target_of(&request, &input.key)?;
-    let found = state.backend.get(target).await.map_err(s3_error)?;
+    let version = version_id_of(ask.version_id)?;
+    let found = state.backend.get(target, version).await.map_err(s3_error)?;
     let mut answer = Answer::decide(&ask, &found.info)?;
+    answer.name_version(shown_version(bucket_of(&request)?, &found.info))?;
     overrides.apply(&mut answer.headers)?;
     let content = Arc::from(found.content);
     let download =
@@ -99,8 +104,10 @@ pub async fn head_object(
     let (ask, overrides) = asked!(input);
     check_ask(&ask, &request.headers)?;
     let target = target_of(&request, &input.key)?;
-    let info = state.backend.head(target).await.map_err(s3_error)?;
+    let version = version_id_of(ask.version_id)?;
+    let info = state.backend.head(target, version).await.map_err(s3_error)?;
     let mut answer = Answer::decide(&ask, &info)?;
+    answer.name_version(shown_version(bucket_of(&request)?, &info))?;
     overrides.apply(&mut answer.headers)?;
     let output =
         HeadObjectOutput { content_length: Some(answer.len()), ..HeadObjectOutput::default() };
@@ -108,7 +115,6 @@ pub async fn head_object(
 }
 
 fn check_ask(ask: &Ask<'_>, headers: &HeaderMap) -> S3Result<()> {
-    check_version(ask.version_id)?;
     if headers.keys().any(|name| name.as_str().starts_with("x-amz-server-side-encryption")) {
         return Err(not_implemented("Server-side encryption"));
     }
@@ -148,6 +154,13 @@ impl Answer {
             add_checksums(info, &mut headers)?;
         }
         Ok(Answer { range, is_part, headers })
+    }
+
+    fn name_version(&mut self, version: Option<String>) -> S3Result<()> {
+        if let Some(version) = version {
+            self.headers.insert(VERSION_ID, header_value(&version)?);
+        }
+        Ok(())
     }
 
     fn len(&self) -> i64 {

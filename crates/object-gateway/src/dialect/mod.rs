@@ -31,6 +31,7 @@ mod state;
 mod unset;
 mod upload;
 mod uploads;
+mod versions;
 
 use s3s::dto::*;
 use s3s::{S3, S3Request, S3Response, S3Result};
@@ -201,7 +202,8 @@ impl S3 for Dialect {
         &self,
         request: S3Request<GetObjectAclInput>,
     ) -> S3Result<S3Response<GetObjectAclOutput>> {
-        unset::check_object(&self.0, &request, &request.input.key).await?;
+        let id = request.input.version_id.as_deref();
+        unset::check_object(&self.0, &request, &request.input.key, id).await?;
         unset::object_acl(&request).map(S3Response::new)
     }
 
@@ -221,9 +223,23 @@ impl S3 for Dialect {
 
     async fn get_bucket_versioning(
         &self,
-        _: S3Request<GetBucketVersioningInput>,
+        request: S3Request<GetBucketVersioningInput>,
     ) -> S3Result<S3Response<GetBucketVersioningOutput>> {
-        Ok(S3Response::new(GetBucketVersioningOutput::default()))
+        versions::get_versioning(&request)
+    }
+
+    async fn put_bucket_versioning(
+        &self,
+        request: S3Request<PutBucketVersioningInput>,
+    ) -> S3Result<S3Response<PutBucketVersioningOutput>> {
+        versions::put_versioning(&self.0, request).await
+    }
+
+    async fn list_object_versions(
+        &self,
+        request: S3Request<ListObjectVersionsInput>,
+    ) -> S3Result<S3Response<ListObjectVersionsOutput>> {
+        versions::list_versions(&self.0, request).await
     }
 
     async fn get_bucket_logging(
@@ -336,8 +352,9 @@ impl S3 for Dialect {
         &self,
         request: S3Request<GetObjectTaggingInput>,
     ) -> S3Result<S3Response<GetObjectTaggingOutput>> {
-        unset::check_object(&self.0, &request, &request.input.key).await?;
-        Ok(S3Response::new(GetObjectTaggingOutput { tag_set: Vec::new(), version_id: None }))
+        let id = request.input.version_id.as_deref();
+        let version_id = unset::check_object(&self.0, &request, &request.input.key, id).await?;
+        Ok(S3Response::new(GetObjectTaggingOutput { tag_set: Vec::new(), version_id }))
     }
 
     async fn delete_bucket_policy(
@@ -372,7 +389,8 @@ impl S3 for Dialect {
         &self,
         request: S3Request<DeleteObjectTaggingInput>,
     ) -> S3Result<S3Response<DeleteObjectTaggingOutput>> {
-        unset::check_object(&self.0, &request, &request.input.key).await?;
-        Ok(S3Response::new(DeleteObjectTaggingOutput::default()))
+        let id = request.input.version_id.as_deref();
+        let version_id = unset::check_object(&self.0, &request, &request.input.key, id).await?;
+        Ok(S3Response::new(DeleteObjectTaggingOutput { version_id }))
     }
 }

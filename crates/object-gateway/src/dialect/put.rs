@@ -9,7 +9,7 @@ use s3s::dto::{ChecksumType, ETag, ETagCondition, PutObjectInput, PutObjectOutpu
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::receive::Sent;
-use super::state::{State, caller_of, not_implemented, target_of};
+use super::state::{State, caller_of, made_version, not_implemented, target_of};
 use crate::errors::s3_error;
 
 /// Headers of an object, apart from its user's.
@@ -58,10 +58,11 @@ pub async fn put_object(
         owner,
     };
     let conditions = of_call(conditions, &request.headers, &facts);
-    upload.commit(facts, conditions).await.map_err(s3_error)?;
+    let committed = upload.commit(facts, conditions).await.map_err(s3_error)?;
     let mut output = PutObjectOutput {
         e_tag: Some(ETag::Strong(found.etag().as_str().to_owned())),
         checksum_type: Some(ChecksumType::from_static(ChecksumType::FULL_OBJECT)),
+        version_id: made_version(&committed),
         ..PutObjectOutput::default()
     };
     show_checksums!(output, [&found.checksum]);

@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use object_proto::limits::LIST_MAX;
-use object_proto::{Backend, Bucket, ChecksumPlan, ObjectKey, PartNumber, Stamp, Target, User};
+use object_proto::{
+    Backend, Bucket, ChecksumPlan, Committed, ObjectInfo, ObjectKey, PartNumber, Stamp, Target,
+    User, VersionId, Versioning,
+};
 use s3s::dto::{ChecksumAlgorithm, ChecksumType, Timestamp};
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Result};
 
@@ -59,14 +62,22 @@ pub fn slow_down() -> S3Error {
     S3Error::with_message(S3ErrorCode::SlowDown, "Please reduce your request rate.")
 }
 
-/// A request for a version: there is only the one without ID, whose name is `null`.
-pub fn check_version(id: Option<&str>) -> S3Result<()> {
-    match id {
-        None | Some("null") => Ok(()),
-        Some(_) => {
-            Err(S3Error::with_message(S3ErrorCode::InvalidArgument, "Invalid version id specified"))
-        }
-    }
+/// The version that a request names.
+pub fn version_id_of(id: Option<&str>) -> S3Result<Option<VersionId>> {
+    let invalid =
+        || S3Error::with_message(S3ErrorCode::InvalidArgument, "Invalid version id specified");
+    id.map(|id| VersionId::parse(id).ok_or_else(invalid)).transpose()
+}
+
+/// The version that a change has made, as answers name it.
+pub fn made_version(committed: &Committed) -> Option<String> {
+    committed.version.map(|version| version.to_string())
+}
+
+/// The version that an object is, as answers name it: of a bucket without versions none has a name.
+pub fn shown_version(bucket: &Bucket, info: &ObjectInfo) -> Option<String> {
+    let is_named = bucket.versioning != Versioning::Off || info.has_id;
+    is_named.then(|| info.version().to_string())
 }
 
 /// A part's number.

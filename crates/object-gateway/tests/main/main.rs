@@ -12,3 +12,4 @@ mod objects;
 mod signatures;
 mod signer;
 mod uploads;
+mod versions;

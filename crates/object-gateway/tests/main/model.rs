@@ -6,17 +6,32 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use object_gateway::KeyFile;
 use object_proto::{
-    AccessKey, Answer, Backend, Bucket, BucketId, BucketName, Completion, Conditions, Content,
-    DataId, Error, Found, ListPage, ListRequest, Listed, ListedUpload, NewObject, NewUpload,
-    ObjectData, ObjectFacts, ObjectInfo, ObjectKey, Part, PartMap, PartNumber, PartsPage,
-    PartsRequest, Stamp, Target, Upload, UploadEnd, UploadId, UploadInfo, UploadsPage,
-    UploadsRequest, User, UserId,
+    AccessKey, Answer, Backend, Bucket, BucketId, BucketName, Committed, Completion, Conditions,
+    Content, DataId, Error, Found, ListPage, ListRequest, Listed, ListedUpload, ListedVersion,
+    NewObject, NewUpload, ObjectData, ObjectFacts, ObjectInfo, ObjectKey, Part, PartMap,
+    PartNumber, PartsPage, PartsRequest, Stamp, Target, Upload, UploadEnd, UploadId, UploadInfo,
+    UploadsPage, UploadsRequest, User, UserId, VersionId, Versioning, VersionsPage,
+    VersionsRequest,
 };
 
 /// Time of the first commit, seconds since 1970.
 pub const FIRST_COMMIT_S: u64 = 1_700_000_000;
 
-type Objects = BTreeMap<ObjectKey, (ObjectInfo, Arc<Vec<u8>>)>;
+/// A version of a key, or a delete marker.
+#[derive(Clone)]
+struct Version {
+    info: ObjectInfo,
+    content: Arc<Vec<u8>>,
+    marker: bool,
+}
+
+/// Versions of each key, newest first; none is empty.
+type Objects = BTreeMap<ObjectKey, Vec<Version>>;
+
+/// The object of a key, unless its newest version is a delete marker.
+fn current(versions: &[Version]) -> Option<&Version> {
+    versions.first().filter(|version| !version.marker)
+}
 
 /// A multipart upload with what was received of it.
 struct Uploading {
@@ -105,15 +120,18 @@ impl Model {
 
     /// Number of objects.
     pub fn objects(&self) -> usize {
-        self.data().objects.values().map(BTreeMap::len).sum()
+        let data = self.data();
+        let versions = data.objects.values().flat_map(BTreeMap::values);
+        versions.filter(|versions| current(versions).is_some()).count()
     }
 
     /// An object's facts and content.
     pub fn object(&self, key: &str) -> Option<(ObjectInfo, Vec<u8>)> {
         let key = ObjectKey::new(key).ok()?;
         let data = self.data();
-        let (info, content) = data.objects.values().find_map(|objects| objects.get(&key))?;
-        Some((info.clone(), content.to_vec()))
+        let versions = data.objects.values().find_map(|objects| objects.get(&key))?;
+        let version = current(versions)?;
+        Some((version.info.clone(), version.content.to_vec()))
     }
 
     fn ask<T>(&self, act: impl FnOnce(&mut Data) -> Result<T, Error>) -> Result<T, Error> {
@@ -130,7 +148,7 @@ impl Model {
         content: Vec<u8>,
         facts: ObjectFacts,
         conditions: &Conditions,
-    ) -> Result<Stamp, Error> {
+    ) -> Result<Committed, Error> {
         let place = ObjectData::Inline(Vec::new());
         self.ask(|data| data.put(target, content, facts, place, conditions))
     }
@@ -149,15 +167,61 @@ impl Data {
         facts: ObjectFacts,
         data: ObjectData,
         conditions: &Conditions,
-    ) -> Result<Stamp, Error> {
-        let stamp = self.next_stamp();
-        let objects = self.objects.get_mut(&target.bucket).ok_or(Error::NoSuchBucket)?;
-        let current = objects.get(&target.key).map(|(info, _)| &info.object.facts.etag);
-        conditions.check(current)?;
-        let data_id = DataId::new(u128::from(self.commits));
+    ) -> Result<Committed, Error> {
+        self.check(&target, conditions)?;
+        let data_id = DataId::new(u128::from(self.commits) + 1);
         let object = NewObject { data_id, size: content.len() as u64, facts, data };
-        objects.insert(target.key, (ObjectInfo { stamp, object }, Arc::new(content)));
-        Ok(stamp)
+        self.add(&target, object, content, false)
+    }
+
+    /// The condition holds of the object that is there.
+    fn check(&self, target: &Target, conditions: &Conditions) -> Result<(), Error> {
+        let objects = self.objects.get(&target.bucket).ok_or(Error::NoSuchBucket)?;
+        let there = objects.get(&target.key).and_then(|versions| current(versions));
+        conditions.check(there.map(|version| &version.info.object.facts.etag))
+    }
+
+    fn versioning(&self, bucket: BucketId) -> Versioning {
+        let bucket = self.buckets.values().find(|other| other.id == bucket);
+        bucket.map(|bucket| bucket.versioning).unwrap_or_default()
+    }
+
+    /// Adds a version, or a delete marker.
+    fn add(
+        &mut self,
+        target: &Target,
+        object: NewObject,
+        content: Vec<u8>,
+        marker: bool,
+    ) -> Result<Committed, Error> {
+        let (stamp, versioning) = (self.next_stamp(), self.versioning(target.bucket));
+        let objects = self.objects.get_mut(&target.bucket).ok_or(Error::NoSuchBucket)?;
+        let has_id = versioning == Versioning::Enabled;
+        let info = ObjectInfo { stamp, has_id, object };
+        let version = (versioning != Versioning::Off).then(|| info.version());
+        let versions = objects.entry(target.key.clone()).or_default();
+        versions.retain(|version| has_id || version.info.has_id);
+        if !marker || versioning != Versioning::Off {
+            versions.insert(0, Version { info, content: Arc::new(content), marker });
+        }
+        objects.retain(|_, versions| !versions.is_empty());
+        Ok(Committed { stamp, version, marker: marker && version.is_some() })
+    }
+
+    fn find(&self, target: &Target, asked: Option<VersionId>) -> Result<&Version, Error> {
+        let versions = self.objects.get(&target.bucket).and_then(|all| all.get(&target.key));
+        let mut versions = versions.into_iter().flatten();
+        let found = match asked {
+            None => versions.next().ok_or(Error::NoSuchKey),
+            Some(asked) => {
+                versions.find(|it| it.info.version() == asked).ok_or(Error::NoSuchVersion)
+            }
+        }?;
+        let (version, stamp) = (found.info.version(), found.info.stamp);
+        match found.marker {
+            true => Err(Error::Marker { version, stamp, asked: asked.is_some() }),
+            false => Ok(found),
+        }
     }
 
     fn under_way(&mut self, target: &Target, id: UploadId) -> Result<&mut Uploading, Error> {
@@ -170,7 +234,7 @@ impl Data {
         (target, id, number): (Target, UploadId, PartNumber),
         content: Vec<u8>,
         facts: ObjectFacts,
-    ) -> Result<Stamp, Error> {
+    ) -> Result<Committed, Error> {
         let stamp = self.next_stamp();
         let part = Part {
             number,
@@ -181,7 +245,7 @@ impl Data {
             checksums: facts.checksums,
         };
         self.under_way(&target, id)?.parts.insert(number, (part, content));
-        Ok(stamp)
+        Ok(Committed { stamp, ..Committed::default() })
     }
 
     fn complete(
@@ -189,7 +253,7 @@ impl Data {
         target: Target,
         completion: Completion,
         conditions: &Conditions,
-    ) -> Result<Stamp, Error> {
+    ) -> Result<Committed, Error> {
         let id = completion.upload;
         if let Some(left) = self.flawed_completions.checked_sub(1) {
             self.flawed_completions = left;
@@ -210,12 +274,13 @@ impl Data {
             owner: upload.info.upload.owner.clone(),
         };
         let place = ObjectData::Parts(PartMap::of(id, sizes));
-        let stamp = self.put(target.clone(), content, facts, place, conditions)?;
+        let committed = self.put(target.clone(), content, facts, place, conditions)?;
+        let stamp = committed.stamp;
         let upload = self.under_way(&target, id)?;
         upload.parts.clear();
         let (etag, checksums) = (completion.etag, completion.checksums);
         upload.info.end = Some(UploadEnd { stamp, etag, checksums });
-        Ok(stamp)
+        Ok(committed)
     }
 }
 
@@ -236,7 +301,8 @@ impl Backend for Model {
             }
             let id = BucketId::new(data.buckets.len() as u64 + 1);
             let created_us = FIRST_COMMIT_S * 1_000_000;
-            let bucket = Bucket { id, name: name.clone(), owner, created_us };
+            let versioning = Versioning::Off;
+            let bucket = Bucket { id, name: name.clone(), owner, created_us, versioning };
             data.buckets.insert(name, bucket.clone());
             data.objects.insert(id, Objects::new());
             Ok(bucket)
@@ -272,17 +338,13 @@ impl Backend for Model {
         answer(self.ask(|_| Ok(Box::new(sending) as Box<dyn Upload>)))
     }
 
-    fn head(&self, target: Target) -> Answer<'_, ObjectInfo> {
-        answer(self.ask(|data| {
-            let object = data.objects.get(&target.bucket).and_then(|all| all.get(&target.key));
-            object.map(|(info, _)| info.clone()).ok_or(Error::NoSuchKey)
-        }))
+    fn head(&self, target: Target, version: Option<VersionId>) -> Answer<'_, ObjectInfo> {
+        answer(self.ask(|data| data.find(&target, version).map(|found| found.info.clone())))
     }
 
-    fn get(&self, target: Target) -> Answer<'_, Found> {
+    fn get(&self, target: Target, version: Option<VersionId>) -> Answer<'_, Found> {
         answer(self.ask(|data| {
-            let object = data.objects.get(&target.bucket).and_then(|all| all.get(&target.key));
-            let (info, content) = object.cloned().ok_or(Error::NoSuchKey)?;
+            let Version { info, content, .. } = data.find(&target, version)?.clone();
             self.contents_open.fetch_add(1, Ordering::Relaxed);
             let open = self.contents_open.clone();
             let content = Box::new(Bytes { content, until: data.read_until, open });
@@ -290,13 +352,52 @@ impl Backend for Model {
         }))
     }
 
-    fn delete(&self, target: Target, conditions: Conditions) -> Answer<'_, Stamp> {
+    fn delete(&self, target: Target, by: UserId, conditions: Conditions) -> Answer<'_, Committed> {
         answer(self.ask(|data| {
+            data.check(&target, &conditions)?;
+            let facts = ObjectFacts { owner: by, ..ObjectFacts::default() };
+            let data_id = DataId::new(u128::from(data.commits) + 1);
+            let none = ObjectData::Inline(Vec::new());
+            let object = NewObject { data_id, size: 0, facts, data: none };
+            data.add(&target, object, Vec::new(), true)
+        }))
+    }
+
+    fn delete_version(
+        &self,
+        target: Target,
+        version: VersionId,
+        conditions: Conditions,
+    ) -> Answer<'_, Committed> {
+        answer(self.ask(|data| {
+            let stamp = data.next_stamp();
             let objects = data.objects.get_mut(&target.bucket).ok_or(Error::NoSuchBucket)?;
-            let current = objects.get(&target.key).map(|(info, _)| &info.object.facts.etag);
-            conditions.check(current)?;
-            let removed = objects.remove(&target.key);
-            Ok(removed.map_or(Stamp::new(0), |(info, _)| info.stamp))
+            let Some(versions) = objects.get_mut(&target.key) else {
+                conditions.check(None)?;
+                return Ok(Committed::default());
+            };
+            let at = versions.iter().position(|it| it.info.version() == version);
+            conditions.check(at.map(|at| &versions[at].info.object.facts.etag))?;
+            let Some(at) = at else { return Ok(Committed::default()) };
+            let marker = versions.remove(at).marker;
+            objects.retain(|_, versions| !versions.is_empty());
+            Ok(Committed { stamp, version: Some(version), marker })
+        }))
+    }
+
+    fn versions(&self, ask: VersionsRequest) -> Answer<'_, VersionsPage> {
+        answer(self.ask(|data| {
+            let objects = data.objects.get(&ask.bucket).ok_or(Error::NoSuchBucket)?;
+            let limit = data.page_max.map_or(ask.limit, |max| max.min(ask.limit));
+            Ok(versions_page(objects, &ask, limit as usize))
+        }))
+    }
+
+    fn set_versioning(&self, name: BucketName, versioning: Versioning) -> Answer<'_, ()> {
+        answer(self.ask(|data| {
+            let bucket = data.buckets.get_mut(&name).ok_or(Error::NoSuchBucket)?;
+            bucket.versioning = versioning;
+            Ok(())
         }))
     }
 
@@ -345,7 +446,7 @@ impl Backend for Model {
         target: Target,
         completion: Completion,
         conditions: Conditions,
-    ) -> Answer<'_, Stamp> {
+    ) -> Answer<'_, Committed> {
         answer(self.ask(|data| data.complete(target, completion, &conditions)))
     }
 
@@ -376,7 +477,8 @@ impl Backend for Model {
 /// A page of a bucket, by the words of the contract.
 fn page(objects: &Objects, ask: &ListRequest, limit: usize) -> ListPage {
     let mut entries: Vec<Listed> = Vec::new();
-    for (key, (info, _)) in objects {
+    for (key, versions) in objects {
+        let Some(Version { info, .. }) = current(versions) else { continue };
         let Some(rest) = key.as_str().strip_prefix(&ask.prefix) else { continue };
         let at = Some(&ask.delimiter).filter(|delimiter| !delimiter.is_empty());
         let at = at.and_then(|delimiter| Some(rest.find(delimiter.as_str())? + delimiter.len()));
@@ -392,6 +494,45 @@ fn page(objects: &Objects, ask: &ListRequest, limit: usize) -> ListPage {
     let next = (entries.len() > limit).then(|| entries[limit - 1].name().to_owned());
     entries.truncate(limit);
     ListPage { entries, next }
+}
+
+/// A page of a bucket's versions, by the words of the contract.
+fn versions_page(objects: &Objects, ask: &VersionsRequest, limit: usize) -> VersionsPage {
+    let mut entries: Vec<ListedVersion> = Vec::new();
+    for (key, versions) in objects {
+        let Some(rest) = key.as_str().strip_prefix(&ask.prefix) else { continue };
+        let at = Some(&ask.delimiter).filter(|delimiter| !delimiter.is_empty());
+        let at = at.and_then(|delimiter| Some(rest.find(delimiter.as_str())? + delimiter.len()));
+        if let Some(at) = at {
+            let prefix = ListedVersion::Prefix(format!("{}{}", ask.prefix, &rest[..at]));
+            if prefix.name() > ask.after.as_str() && entries.last() != Some(&prefix) {
+                entries.push(prefix);
+            }
+            continue;
+        }
+        let after = ask.after_version.filter(|_| key.as_str() == ask.after);
+        if key.as_str() < ask.after.as_str() || key.as_str() == ask.after && after.is_none() {
+            continue;
+        }
+        let is_after = |it: &Version| after.is_some_and(|after| it.info.version() == after);
+        let shown = versions.iter().position(is_after).map_or(0, |at| at + 1);
+        for (at, it) in versions.iter().enumerate().skip(shown) {
+            let (key, info, latest) = (key.clone(), it.info.clone(), at == 0);
+            entries.push(match it.marker {
+                false => ListedVersion::Version { key, info: Box::new(info), latest },
+                true => ListedVersion::Marker {
+                    key,
+                    version: info.version(),
+                    stamp: info.stamp,
+                    owner: info.object.facts.owner,
+                    latest,
+                },
+            });
+        }
+    }
+    let more = entries.len() > limit;
+    entries.truncate(limit);
+    VersionsPage { entries, more }
 }
 
 /// A page of a bucket's uploads, by the words of the contract.
@@ -445,7 +586,7 @@ impl Upload for Sending {
         self: Box<Self>,
         facts: ObjectFacts,
         conditions: Conditions,
-    ) -> Answer<'static, Stamp> {
+    ) -> Answer<'static, Committed> {
         let Sending { model, target, part, content } = *self;
         answer(match part {
             None => model.put_now(target, content, facts, &conditions),

@@ -394,7 +394,7 @@ fn a_path_that_is_no_text_is_refused() {
     assert_eq!(reply.error(), (400, "InvalidURI".into()));
 }
 
-fn delete_many(bed: &Bed, xml: &str) -> Reply {
+pub fn delete_many(bed: &Bed, xml: &str) -> Reply {
     let md5 = s3s_md5(xml.as_bytes());
     bed.ask("POST", "/bucket")
         .query("delete", "")

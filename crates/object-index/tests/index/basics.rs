@@ -13,7 +13,7 @@ use runtime::{Class, Duration, Env};
 use table::Purpose;
 use testing::tables::Medium;
 
-use super::support::{World, bucket, name};
+use super::support::{World, bucket, me, name};
 
 pub fn run<F: Future<Output = ()> + 'static>(work: impl FnOnce(Rc<World>, Service, Env) -> F) {
     run_with(Bugs::default(), work);
@@ -43,7 +43,7 @@ pub async fn put(service: &Service, target: &Target, body: &[u8], facts: ObjectF
 }
 
 pub async fn read(service: &Service, target: &Target) -> Vec<u8> {
-    let info = service.look(target).await.unwrap();
+    let info = service.look(target, None).await.unwrap();
     let content = service.content(target, &info).await.unwrap();
     let mut body = Vec::new();
     loop {
@@ -88,7 +88,7 @@ fn objects_of_all_sizes_read_back_with_their_metadata_after_a_takeover_too() {
                 assert_eq!(body.len(), size);
                 let as_put = |(at, &byte): (usize, &u8)| byte == (at * 7 + at / 251) as u8;
                 assert!(body.iter().enumerate().all(as_put));
-                let info = service.look(&target).await.unwrap();
+                let info = service.look(&target, None).await.unwrap();
                 let metadata = info.object.facts.metadata;
                 assert_eq!(metadata.is_empty(), index % 2 == 0);
                 assert_eq!(metadata.get("content-type").is_some(), index % 2 == 1);
@@ -106,7 +106,7 @@ fn files_of_replaced_and_dropped_bodies_go_and_others_stay() {
         put(&service, &target("a"), &body, facts("1")).await;
         put(&service, &target("a"), &body, facts("2")).await;
         put(&service, &target("b"), &body, facts("3")).await;
-        service.delete(target("b"), Conditions::default()).await.unwrap();
+        service.delete(target("b"), me(), Conditions::default()).await.unwrap();
         let mut dropped = service.put(target("c")).await.unwrap();
         dropped.write(&body).await.unwrap();
         drop(dropped);
@@ -129,7 +129,7 @@ fn numbered(bucket: BucketId, at: usize) -> Target {
 }
 
 async fn read_at_once(service: &Service, target: &Target) -> Result<Vec<u8>, Error> {
-    service.open(target).await?.1.read(0, 1 << 20).await
+    service.open(target, None).await?.1.read(0, 1 << 20).await
 }
 
 #[test]
@@ -146,9 +146,9 @@ fn small_objects_are_in_logs_which_go_when_half_of_them_is_dead() {
         assert!(world.bodies().is_empty(), "they have files");
         let before = world.logs();
         assert!(before.len() > 3, "{before:?}");
-        let stamps = service.look(&target(7)).await.unwrap().stamp;
+        let stamps = service.look(&target(7), None).await.unwrap().stamp;
         for at in (0..200).filter(|at| at % 4 != 3) {
-            service.delete(target(at), Conditions::default()).await.unwrap();
+            service.delete(target(at), me(), Conditions::default()).await.unwrap();
         }
         // The log that is written stays, and one that is flushed late may.
         env.sleep(Duration::from_secs(10)).await;
@@ -160,7 +160,7 @@ fn small_objects_are_in_logs_which_go_when_half_of_them_is_dead() {
             assert_eq!(read(&service, &target(at)).await, body(at));
         }
         // What was moved is what it was.
-        assert_eq!(service.look(&target(7)).await.unwrap().stamp, stamps);
+        assert_eq!(service.look(&target(7), None).await.unwrap().stamp, stamps);
         let old = world.owners.borrow()[0].clone();
         world.crash(&old);
         world.take_over().await.expect("it opens");
@@ -196,14 +196,14 @@ fn on_a_full_core_small_objects_are_refused_and_deletions_go_on() {
         world.crash(&old);
         world.take_over().await.expect("it opens");
         assert!(matches!(first.await.unwrap(), Err(Error::Unknown { .. })));
-        assert_eq!(service.look(&target("c")).await, Err(Error::NoSuchKey));
+        assert_eq!(service.look(&target("c"), None).await, Err(Error::NoSuchKey));
         let upload = async |body: &[u8]| {
             let mut upload = service.put(target("c")).await.unwrap();
             upload.write(body).await.unwrap();
             upload.commit(facts("1"), Conditions::default()).await
         };
         assert_eq!(upload(&[3; 2000]).await, Err(Error::Full));
-        service.delete(target("a"), Conditions::default()).await.unwrap();
+        service.delete(target("a"), me(), Conditions::default()).await.unwrap();
         assert_eq!(upload(&[3; 200]).await, Err(Error::Full), "deletions need the reserve");
         assert_eq!(read(&service, &target("b")).await, vec![2; 2000]);
         range.with_faults(|faults| faults.full_for = None);
@@ -300,7 +300,7 @@ fn on_a_full_core_logs_are_collected() {
         let service = Rc::new(world.service(&env));
         let (bucket, before) = filled(&world, &service, &env, Purpose::Data).await;
         for at in (0..200).filter(|&at| !is_kept(at)) {
-            service.delete(numbered(bucket, at), Conditions::default()).await.unwrap();
+            service.delete(numbered(bucket, at), me(), Conditions::default()).await.unwrap();
         }
         env.sleep(Duration::from_secs(10)).await;
         assert!(world.room.is_full());
@@ -339,7 +339,7 @@ fn dead_logs_go_soon(has_room_again: bool) {
         }
         assert_eq!(world.room.is_full(), !has_room_again);
         for at in 0..200 {
-            service.delete(numbered(bucket, at), Conditions::default()).await.unwrap();
+            service.delete(numbered(bucket, at), me(), Conditions::default()).await.unwrap();
         }
         env.sleep(Duration::from_secs(30)).await;
         let after = world.logs();
@@ -358,7 +358,7 @@ fn on_a_core_without_any_room_for_data_dead_logs_go() {
         // The first move ends the table's instance, maybe amid the deletions; the next owner moves nothing.
         world.sim.spawn("owners", world.clone().replace_ended());
         for at in (0..200).filter(|&at| !is_kept(at)) {
-            service.delete(numbered(bucket, at), Conditions::default()).await.unwrap();
+            service.delete(numbered(bucket, at), me(), Conditions::default()).await.unwrap();
         }
         env.sleep(Duration::from_secs(13)).await;
         let after = world.logs();
@@ -368,7 +368,7 @@ fn on_a_core_without_any_room_for_data_dead_logs_go() {
         for at in (0..200).filter(|&at| is_kept(at)) {
             assert_eq!(read(&service, &numbered(bucket, at)).await, vec![at as u8; 2000]);
         }
-        service.delete(numbered(bucket, 103), Conditions::default()).await.unwrap();
+        service.delete(numbered(bucket, 103), me(), Conditions::default()).await.unwrap();
         let range = world.disk.beside(object_index::RANGE_DIR);
         range.with_faults(|faults| faults.full_for = None);
         env.sleep(Duration::from_secs(10)).await;
@@ -419,7 +419,9 @@ async fn fill_and_delete(service: Rc<Service>, env: Env) {
     let is_kept = |at: usize| at.is_multiple_of(8);
     for at in (0..count).filter(|&at| !is_kept(at)) {
         let began = env.now();
-        while let Err(error) = service.delete(numbered(bucket, at), Conditions::default()).await {
+        while let Err(error) =
+            service.delete(numbered(bucket, at), me(), Conditions::default()).await
+        {
             let passes = matches!(error, Error::Busy { .. } | Error::Unknown { .. });
             assert!(passes, "{at} of {count}: {error}");
             assert!(env.now() - began < Duration::from_secs(200), "{at} of {count}: {error}");
@@ -451,7 +453,7 @@ fn a_log_with_damaged_data_stays_and_others_go() {
         for at in 0..200 {
             put(&service, &target(at), &[at as u8; 2000], facts("1")).await;
         }
-        let info = service.look(&target(0)).await.unwrap();
+        let info = service.look(&target(0), None).await.unwrap();
         let ObjectData::Logged { file, offset } = info.object.data else {
             panic!("it is in a log")
         };
@@ -460,7 +462,7 @@ fn a_log_with_damaged_data_stays_and_others_go() {
         bytes[offset as usize + 500] ^= 1;
         dir.set_content(file.as_str(), Some(bytes));
         for at in 1..190 {
-            service.delete(target(at), Conditions::default()).await.unwrap();
+            service.delete(target(at), me(), Conditions::default()).await.unwrap();
         }
         env.sleep(Duration::from_secs(10)).await;
         let left = world.logs();
@@ -484,13 +486,13 @@ async fn read_swapped(world: &World, service: &Service) -> (Result<Vec<u8>, Erro
     put(service, &target("b"), &[2; 5000], facts("2")).await;
     let mut files = Vec::new();
     for key in ["a", "b"] {
-        let info = service.look(&target(key)).await.unwrap();
+        let info = service.look(&target(key), None).await.unwrap();
         let ObjectData::File(file) = info.object.data else { panic!("it has a file") };
         files.push(file.as_str().to_owned());
     }
     let dir = world.disk.beside(object_index::RANGE_DIR);
     dir.set_content(&files[0], dir.content(&files[1]));
-    let info = service.look(&target("a")).await.unwrap();
+    let info = service.look(&target("a"), None).await.unwrap();
     let content = service.content(&target("a"), &info).await.unwrap();
     (content.read(0, 5000).await, content.read(10, 20).await.unwrap_or_default())
 }
@@ -552,10 +554,10 @@ fn buckets_are_unique_listed_and_removed_when_empty() {
         let target = Target { bucket: made.id, key: ObjectKey::new("k").unwrap() };
         put(&service, &target, b"x", facts("1")).await;
         assert_eq!(service.remove_bucket(name("bbb")).await, Err(Error::BucketNotEmpty));
-        service.delete(target.clone(), Conditions::default()).await.unwrap();
+        service.delete(target.clone(), me.clone(), Conditions::default()).await.unwrap();
         assert_eq!(service.remove_bucket(name("bbb")).await, Ok(()));
         assert_eq!(service.remove_bucket(name("bbb")).await, Err(Error::NoSuchBucket));
-        assert_eq!(service.look(&target).await, Err(Error::NoSuchBucket));
+        assert_eq!(service.look(&target, None).await, Err(Error::NoSuchBucket));
         let late = service.put(target.clone()).await.unwrap();
         let late = late.commit(facts("2"), Conditions::default()).await;
         assert_eq!(late, Err(Error::NoSuchBucket));
@@ -612,7 +614,7 @@ fn longest_keys_are_put_read_listed_and_deleted() {
         world.take_over().await.expect("it opens");
         for (size, key) in [10, 5000, 600].into_iter().zip(&keys) {
             assert_eq!(read(&service, &target(key)).await, vec![7; size]);
-            let info = service.look(&target(key)).await.unwrap();
+            let info = service.look(&target(key), None).await.unwrap();
             assert!(info.object.facts.metadata.get("x-amz-meta-long").is_some());
         }
         let mut ask = ListRequest {
@@ -631,7 +633,7 @@ fn longest_keys_are_put_read_listed_and_deleted() {
         }
         assert_eq!(seen, keys);
         for key in &keys {
-            service.delete(target(key), Conditions::default()).await.unwrap();
+            service.delete(target(key), me(), Conditions::default()).await.unwrap();
         }
         env.sleep(Duration::from_secs(5)).await;
         assert!(world.bodies().is_empty());

@@ -8,6 +8,7 @@ use object_index::{Bugs, Planted};
 use object_proto::limits::{INLINE_MAX, SMALL_MAX};
 use object_testing::Fate;
 use object_testing::load::{KEYS, Load, Plan};
+use object_testing::versioned::VersionedLoad;
 use runtime::sim::CrashMode;
 use runtime::{Class, Duration, Rng};
 use testing::tables::StoreFaults;
@@ -36,18 +37,18 @@ fn faults(world: &World, on: bool) {
 }
 
 /// Owners come and go until the load is stopped.
-async fn reign(world: Rc<World>, load: Load, mut rng: Rng) {
-    while !is_stopped(&load) {
+async fn reign(world: Rc<World>, load: Loads, mut rng: Rng) {
+    while !load.is_stopped() {
         let Ok(host) = world.take_over().await else {
             world.sim.sleep(Duration::from_millis(50)).await;
             continue;
         };
         let most = if rng.one_in(3) { 30_000 } else { 5000 };
         let end = world.sim.elapsed() + Duration::from_millis(rng.between(400, most));
-        while world.sim.elapsed() < end && !is_stopped(&load) {
+        while world.sim.elapsed() < end && !load.is_stopped() {
             world.sim.sleep(Duration::from_millis(20)).await;
         }
-        if is_stopped(&load) {
+        if load.is_stopped() {
             return;
         }
         match rng.below(3) {
@@ -62,11 +63,29 @@ async fn reign(world: Rc<World>, load: Load, mut rng: Rng) {
     }
 }
 
-fn is_stopped(load: &Load) -> bool {
-    load.is_stopped() || load.violation().is_some()
+/// Loads on a bucket without and one with versions.
+#[derive(Clone)]
+struct Loads {
+    plain: Load,
+    versioned: VersionedLoad,
 }
 
-fn run(seed: u64, bugs: Bugs) -> Result<(u64, Marks), String> {
+impl Loads {
+    fn violation(&self) -> Option<String> {
+        self.plain.violation().or_else(|| self.versioned.violation())
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.plain.is_stopped() || self.violation().is_some()
+    }
+
+    fn stop(&self) {
+        self.plain.stop();
+        self.versioned.stop();
+    }
+}
+
+fn run(seed: u64, bugs: Bugs) -> Result<((u64, u64), Marks), String> {
     let world = World::new(seed, bugs);
     let done = world.clone().run(async move {
         let races = world.sim.with_rng(|rng| rng.one_in(2));
@@ -75,12 +94,18 @@ fn run(seed: u64, bugs: Bugs) -> Result<(u64, Marks), String> {
         let (_, env) = world.host("gateway");
         let service = world.service(&env);
         let made = env
-            .spawn(Class::Foreground, "bucket", async move { bucket(&service, "abc").await })
+            .spawn(Class::Foreground, "bucket", async move {
+                (bucket(&service, "abc").await, bucket(&service, "versions").await)
+            })
             .await
             .expect("no crash yet");
         let keys = if races { 2 } else { KEYS.len() };
         let plan = Plan { keys, pause: Duration::from_millis(8), races };
-        let load = Load::new(&world.sim, made.id, plan);
+        let pause = Duration::from_millis(20);
+        let load = Loads {
+            plain: Load::new(&world.sim, made.0.id, plan),
+            versioned: VersionedLoad::new(&world.sim, made.1, 3, pause),
+        };
         faults(&world, true);
         world.network.set_fate(if seed.is_multiple_of(3) { WORSE } else { FATE });
         world.crash(&first);
@@ -108,15 +133,17 @@ fn run(seed: u64, bugs: Bugs) -> Result<(u64, Marks), String> {
             world.sim.sleep(Duration::from_millis(20)).await;
         }
         settle(&world, &load).await?;
-        load.check()?;
-        Ok::<_, String>((load.done(), world.sim.marks()))
+        load.plain.check()?;
+        load.versioned.check()?;
+        let done = (load.plain.done(), load.versioned.done());
+        Ok::<_, String>((done, world.sim.marks()))
     })?;
     Ok(done)
 }
 
-/// A gateway that dies again and again, with two clients.
-async fn gateway(world: Rc<World>, load: Load) {
-    while !is_stopped(&load) {
+/// A gateway that dies again and again, with two clients and one of versions.
+async fn gateway(world: Rc<World>, load: Loads) {
+    while !load.is_stopped() {
         let (host, env) = world.host("gateway");
         if world.sim.with_rng(|rng| rng.one_in(2)) {
             let drift = world.sim.with_rng(|rng| rng.between(0, 16_000)) as i64 - 8_000;
@@ -125,13 +152,16 @@ async fn gateway(world: Rc<World>, load: Load) {
         let small_max = [INLINE_MAX, INLINE_MAX, 10_000, SMALL_MAX];
         world.small_max.set(world.sim.with_rng(|rng| *rng.pick(&small_max)));
         let service = world.service(&env);
-        let clients: Vec<_> = (0..2)
+        let mut clients: Vec<_> = (0..2)
             .map(|_| {
                 let rng = world.sim.with_rng(Rng::fork);
-                let client = load.clone().client(service.clone(), rng);
+                let client = load.plain.clone().client(service.clone(), rng);
                 env.spawn(Class::Foreground, "client", client)
             })
             .collect();
+        let rng = world.sim.with_rng(Rng::fork);
+        let client = load.versioned.clone().client(service.clone(), rng);
+        clients.push(env.spawn(Class::Foreground, "client of versions", client));
         let life = Duration::from_millis(world.sim.with_rng(|rng| rng.between(2000, 25_000)));
         let end = world.sim.elapsed() + life;
         if world.sim.with_rng(|rng| rng.one_in(2)) {
@@ -140,10 +170,10 @@ async fn gateway(world: Rc<World>, load: Load) {
             let time = world.sim.with_rng(|rng| rng.between(5000, 13_000));
             world.network.hold(&env, Duration::from_millis(time));
         }
-        while world.sim.elapsed() < end && !is_stopped(&load) {
+        while world.sim.elapsed() < end && !load.is_stopped() {
             world.sim.sleep(Duration::from_millis(50)).await;
         }
-        if is_stopped(&load) {
+        if load.is_stopped() {
             while clients.iter().any(|client| !client.is_finished()) {
                 world.sim.sleep(Duration::from_millis(50)).await;
             }
@@ -155,7 +185,7 @@ async fn gateway(world: Rc<World>, load: Load) {
 
 /// Without faults all is answered for, and when sessions and trash are over only the files of objects
 /// are left.
-async fn settle(world: &Rc<World>, load: &Load) -> Result<(), String> {
+async fn settle(world: &Rc<World>, load: &Loads) -> Result<(), String> {
     if world.owners.borrow().is_empty() {
         world.take_over().await.map_err(|error| format!("not opened: {error}"))?;
     }
@@ -165,15 +195,23 @@ async fn settle(world: &Rc<World>, load: &Load) -> Result<(), String> {
     let service = world.service(&env);
     let settling = {
         let (load, service) = (load.clone(), service.clone());
-        async move { load.settle(&service).await }
+        async move {
+            load.plain.settle(&service).await?;
+            load.versioned.settle(&service).await
+        }
     };
-    let (_, _) = env.spawn(Class::Foreground, "settle", settling).await.expect("no crash")?;
+    env.spawn(Class::Foreground, "settle", settling).await.expect("no crash")?;
     world.sim.sleep(Duration::from_secs(75)).await;
     let files = {
         let (load, service) = (load.clone(), service.clone());
         async move {
-            load.check_no_uploads(&service).await?;
-            load.files(&service).await
+            load.plain.check_no_uploads(&service).await?;
+            let (mut files, mut logs) = load.plain.files(&service).await?;
+            let versions = load.versioned.files(&service).await?;
+            files.extend(versions.0);
+            logs.extend(versions.1);
+            files.sort();
+            Ok::<_, String>((files, logs))
         }
     };
     let (files, named) = env.spawn(Class::Foreground, "files", files).await.expect("no crash")?;
@@ -204,17 +242,19 @@ const MARKS: [&str; 7] = [
 #[test]
 fn keys_are_linearizable_and_nothing_is_left_behind() {
     let seeds = 0..400;
-    let (mut done, mut marks) = (0, Marks::new());
+    let (mut done, mut of_versions, mut marks) = (0, 0, Marks::new());
     for seed in seeds {
         let ran = run(seed, Bugs::default());
         let (answered, seen) = ran.unwrap_or_else(|what| panic!("seed {seed}: {what}"));
-        done += answered;
+        done += answered.0;
+        of_versions += answered.1;
         seen.into_iter().for_each(|(mark, count)| *marks.entry(mark).or_default() += count);
     }
     for mark in MARKS {
         assert!(marks.contains_key(mark), "{mark} was not reached: {marks:?}");
     }
     assert!(done > 60_000, "only {done} operations were answered");
+    assert!(of_versions > 20_000, "only {of_versions} operations on versions were answered");
 }
 
 /// What a seed finds with a bug: a broken rule, or an assertion of the product.
@@ -246,6 +286,9 @@ fn planted_bugs_are_found() {
         Planted::CompleteTwice,
         Planted::PartLeak,
         Planted::RetryLoses,
+        Planted::OldConfig,
+        Planted::MarkerShown,
+        Planted::NoMoveBack,
     ] {
         let found = (0..1500).find_map(|seed| fails(seed, bug).map(|what| (seed, what)));
         let (seed, what) = found.unwrap_or_else(|| panic!("{bug:?} is not found"));

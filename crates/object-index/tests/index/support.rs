@@ -224,6 +224,10 @@ async fn renew(world: Rc<World>, lease: Rc<TestLease>, id: HostId) {
     }
 }
 
+pub fn me() -> UserId {
+    UserId::new("me")
+}
+
 pub fn name(text: &str) -> BucketName {
     BucketName::new(text).expect("a name")
 }

@@ -12,7 +12,7 @@ use object_proto::{
 use runtime::{Duration, Env};
 
 use super::basics::{put, read, run};
-use super::support::{World, bucket, name};
+use super::support::{World, bucket, me, name};
 
 fn number(number: u64) -> PartNumber {
     PartNumber::new(number).unwrap()
@@ -94,7 +94,11 @@ fn parts_become_an_object_that_reads_back_also_after_a_takeover() {
         send(&service, &target, (upload, 5), &bytes(90_000, 11)).await.unwrap();
         send(&service, &target, (upload, 5), &parts[1].1).await.unwrap();
         send(&service, &target, (upload, 9), &bytes(80_000, 13)).await.unwrap();
-        assert_eq!(service.look(&target).await, Err(Error::NoSuchKey), "nothing is there before");
+        assert_eq!(
+            service.look(&target, None).await,
+            Err(Error::NoSuchKey),
+            "nothing is there before"
+        );
         let page = service.parts(ask(&target, upload, 2, 2)).await.unwrap();
         let shown: Vec<_> = page.parts.iter().map(|part| (part.number.get(), part.size)).collect();
         assert_eq!((shown, page.more), (vec![(5, 100), (7, 0)], true));
@@ -112,7 +116,7 @@ fn parts_become_an_object_that_reads_back_also_after_a_takeover() {
                 world.crash(&old);
                 world.take_over().await.unwrap();
             }
-            let info = service.look(&target).await.unwrap();
+            let info = service.look(&target, None).await.unwrap();
             assert_eq!(info.object.size, whole.len() as u64);
             assert_eq!(info.object.facts.etag.as_str(), "tag-3");
             assert_eq!(info.object.facts.metadata, new_upload(9).metadata);
@@ -192,7 +196,7 @@ fn what_is_not_as_it_is_named_changes_nothing() {
 
         complete(named, none()).await.unwrap();
         assert_eq!(bodies(&world, &env).await, 2);
-        assert_eq!(service.delete(target.clone(), none()).await.map(drop), Ok(()));
+        assert_eq!(service.delete(target.clone(), me(), none()).await.map(drop), Ok(()));
         assert_eq!(bodies(&world, &env).await, 0);
     });
 }

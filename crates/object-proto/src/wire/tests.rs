@@ -90,6 +90,10 @@ fn new_upload(checksum: Option<ChecksumPlan>) -> NewUpload {
     NewUpload { nonce: 5, checksum, metadata, owner }
 }
 
+fn versions() -> [VersionId; 2] {
+    [VersionId::Null, VersionId::Of { stamp: Stamp::new(1 << 50), nonce: u64::MAX }]
+}
+
 fn user() -> User {
     User { id: UserId::new("id"), name: "n".into(), display_name: "d".into(), admin: true }
 }
@@ -104,7 +108,13 @@ fn changes() -> Vec<Change> {
     };
     let mut all = vec![Change::AbortUpload { target: target(), upload: upload() }];
     for conditions in conditions() {
-        all.push(Change::Delete { target: target(), conditions: conditions.clone() });
+        let by = UserId::new("me");
+        let delete = (target(), conditions.clone());
+        all.push(Change::Delete { target: delete.0, nonce: 77, by, conditions: delete.1 });
+        for version in versions() {
+            let conditions = conditions.clone();
+            all.push(Change::DeleteVersion { target: target(), version, conditions });
+        }
         let completion = Box::new(completion.clone());
         all.push(Change::CompleteUpload { target: target(), completion, conditions });
     }
@@ -150,8 +160,16 @@ fn requests() -> Vec<Request> {
         .into_iter()
         .map(|change| RangeRequest::Change { head, change })
         .chain([
-            RangeRequest::Look(target()),
-            RangeRequest::Read(target()),
+            RangeRequest::Look { target: target(), version: None },
+            RangeRequest::Read { target: target(), version: Some(versions()[1]) },
+            RangeRequest::Versions(VersionsRequest {
+                bucket: BucketId::new(1),
+                prefix: "a/".into(),
+                delimiter: "/".into(),
+                after: "a/b".into(),
+                after_version: Some(VersionId::Null),
+                limit: 3,
+            }),
             RangeRequest::List(list),
             RangeRequest::Upload { target: target(), upload: upload() },
             RangeRequest::Parts(parts.clone()),
@@ -169,6 +187,11 @@ fn requests() -> Vec<Request> {
             CatalogRequest::Route { session, sent_us: 9 },
             CatalogRequest::CreateBucket { head, name: name.clone(), owner: UserId::new("me") },
             CatalogRequest::RemoveBucket { head, name: name.clone() },
+            CatalogRequest::SetVersioning {
+                head,
+                name: name.clone(),
+                versioning: Versioning::Suspended,
+            },
             CatalogRequest::Bucket(name),
             CatalogRequest::Buckets(None),
             CatalogRequest::Buckets(Some(UserId::new("me"))),
@@ -182,12 +205,28 @@ fn requests() -> Vec<Request> {
 
 fn answers() -> Vec<Result<Reply, Error>> {
     let key = ObjectKey::new("k").expect("a key");
-    let info = |object| ObjectInfo { stamp: Stamp::new(3), object };
+    let info = |object| ObjectInfo { stamp: Stamp::new(3), has_id: true, object };
     let infos: Vec<_> = objects().into_iter().map(info).collect();
     let mut entries = vec![Listed::Prefix("a/".into())];
     entries.extend(
         infos.iter().map(|info| Listed::Object { key: key.clone(), info: Box::new(info.clone()) }),
     );
+    let version = |info: &ObjectInfo| ListedVersion::Version {
+        key: key.clone(),
+        info: Box::new(info.clone()),
+        latest: true,
+    };
+    let mut listed = vec![
+        ListedVersion::Prefix("a/".into()),
+        ListedVersion::Marker {
+            key: key.clone(),
+            version: versions()[0],
+            stamp: Stamp::new(5),
+            owner: UserId::new("me"),
+            latest: false,
+        },
+    ];
+    listed.extend(infos.iter().map(version));
     let ObjectFacts { etag, checksums, .. } = facts();
     let end = UploadEnd { stamp: Stamp::new(4), etag: etag.clone(), checksums: checksums.clone() };
     let shown = |end| UploadInfo { id: upload(), upload: new_upload(None), end };
@@ -208,13 +247,22 @@ fn answers() -> Vec<Result<Reply, Error>> {
         name: BucketName::new("abc").expect("a name"),
         owner: UserId::new("me"),
         created_us: 1,
+        versioning: Versioning::Enabled,
     };
     let access = AccessKey { id: "K".into(), user: user(), wrapped_secret: vec![], enabled: false };
     let bodies = infos.iter().map(|info| (number(7), info.clone())).collect();
     let mut all: Vec<_> =
         infos.iter().map(|info| RangeReply::Object(Box::new(info.clone()))).collect();
     all.extend([
-        RangeReply::Changed(ChangeReply { stamp: Stamp::new(1), by_earlier: true }),
+        RangeReply::Changed(ChangeReply {
+            committed: Committed {
+                stamp: Stamp::new(1),
+                version: Some(versions()[1]),
+                marker: true,
+            },
+            by_earlier: true,
+        }),
+        RangeReply::Versions(VersionsPage { entries: listed, more: true }),
         RangeReply::Page(ListPage { entries, next: Some("n".into()) }),
         RangeReply::Page(ListPage::default()),
         RangeReply::Upload(Box::new(shown(Some(end)))),
@@ -244,6 +292,8 @@ fn answers() -> Vec<Result<Reply, Error>> {
             Error::BucketNotEmpty,
             Error::TooManyBuckets,
             Error::NoSuchKey,
+            Error::NoSuchVersion,
+            Error::Marker { version: versions()[1], stamp: Stamp::new(7), asked: true },
             Error::NoSuchUpload,
             Error::NoSuchPart { number: u16::MAX },
             Error::Precondition,
@@ -308,12 +358,13 @@ fn the_corpus_is_what_this_version_writes() {
 #[test]
 fn the_bytes_are_these() {
     let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let look = Request::Range(RangeRequest::Look(target()));
-    assert_eq!(hex(look.encode()), "000107000000000000000561002fc3a4");
-    let delete = Change::Delete { target: target(), conditions: Conditions::default() };
+    let look = Request::Range(RangeRequest::Look { target: target(), version: None });
+    assert_eq!(hex(look.encode()), "000107000000000000000561002fc3a400");
+    let (by, conditions) = (UserId::new("me"), Conditions::default());
+    let delete = Change::Delete { target: target(), nonce: 300, by, conditions };
     let delete = Request::Range(RangeRequest::Change { head: head(), change: delete });
     let bytes = "0000ffffffffffffffff01ffffffff0f00ac02808080808020808080808040ffffffffffffffffff01\
-                 0107000000000000000561002fc3a4000000";
+                 0107000000000000000561002fc3a4ac02026d65000000";
     assert_eq!(hex(delete.encode()), bytes);
     let answer = encode_answer(&Err(Error::NoSuchPart { number: 300 }));
     assert_eq!(hex(answer), "0006ac02");

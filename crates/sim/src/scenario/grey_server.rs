@@ -13,8 +13,22 @@ use client::Client;
 use runtime::sim::{HostId, Sim};
 
 use super::chase::{Load, tuning};
+use super::entry::Scenario;
 use super::files::{Files, POLICY};
 use crate::cluster::{Cluster, Shape};
+
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "grey-server",
+    about: "a chunkserver sends heartbeats and is reached by none, or by clients alone",
+    run: |sim| Box::pin(run(sim)),
+    marks: &[
+        "grey-server: a server was grey",
+        "grey-server: masters alone did not reach a server",
+        "grey-server: a master reached no server",
+        "grey-server: all is elsewhere",
+        "grey-server: an open chunk has left",
+    ],
+};
 
 /// Masters know by then that a server is not reached: four pings, and a leader's view of it.
 const SEEN: Duration = Duration::from_millis(1500);

@@ -712,20 +712,10 @@ pub const SCENARIOS: &[Scenario] = &[
         run: |sim| Box::pin(volume_policy::run(sim)),
         marks: &["volume-policy: a process dies behind a set", "volume-policy: all go on"],
     },
-    Scenario {
-        name: "grey-server",
-        about: "a chunkserver sends heartbeats and is reached by none, or by clients alone",
-        run: |sim| Box::pin(grey_server::run(sim)),
-        marks: &[
-            "grey-server: a server was grey",
-            "grey-server: masters alone did not reach a server",
-            "grey-server: a master reached no server",
-            "grey-server: all is elsewhere",
-            "grey-server: an open chunk has left",
-        ],
-    },
+    grey_server::SCENARIO,
     objects::OBJECTS,
     objects::RACES,
+    objects::VERSIONS,
     bad_client::SCENARIO,
     many_bad::SCENARIO,
     Scenario {

@@ -15,6 +15,7 @@ use object_index::{Config, Files, Owners, RANGE_DIR, RemoteOwners, Service, Serv
 use object_proto::limits::{INLINE_MAX, SMALL_MAX};
 use object_proto::{Bucket, BucketName, Error, Reply, Request, UserId};
 use object_testing::load::{KEYS, Load, Plan as Keys};
+use object_testing::versioned::VersionedLoad;
 use object_testing::{Fate, Network, Target};
 use roles::object::ServerRole;
 use runtime::sim::{CrashMode, HostId, Sim};
@@ -41,7 +42,8 @@ pub(super) const OBJECTS: Scenario = Scenario {
     name: "objects",
     about: "buckets and objects while owners, gateways, chunkservers and masters crash and are cut off",
     run: |sim| {
-        let plan = Plan { faults: STORM, fate: LOSSY, races: false, load: Duration::from_secs(10) };
+        let (kind, load) = (Kind::All, Duration::from_secs(10));
+        let plan = Plan { faults: STORM, fate: LOSSY, kind, load };
         Box::pin(run(sim, plan))
     },
     marks: &[
@@ -65,7 +67,8 @@ pub(super) const RACES: Scenario = Scenario {
     about: "creates, swaps and retries of few keys; answers are lost, and owners change",
     run: |sim| {
         let faults = Faults { server_crashes: true, ..NONE };
-        let plan = Plan { faults, fate: WORSE, races: true, load: Duration::from_secs(14) };
+        let (kind, load) = (Kind::Races, Duration::from_secs(14));
+        let plan = Plan { faults, fate: WORSE, kind, load };
         Box::pin(run(sim, plan))
     },
     marks: &[
@@ -75,6 +78,26 @@ pub(super) const RACES: Scenario = Scenario {
         "objects: an owner crashes",
         "objects: an owner stands still",
         "objects: a gateway is held up",
+    ],
+};
+
+pub(super) const VERSIONS: Scenario = Scenario {
+    name: "object-versions",
+    about: "a bucket with versions, enabled and suspended, while owners and gateways change",
+    run: |sim| {
+        let faults = Faults { server_crashes: true, master_crashes: true, ..NONE };
+        let (kind, load) = (Kind::Versions, Duration::from_secs(14));
+        let plan = Plan { faults, fate: LOSSY, kind, load };
+        Box::pin(run(sim, plan))
+    },
+    marks: &[
+        "object: owner rules",
+        "object: answered by a former owner",
+        "object: moved out of a log",
+        "object: a log is dropped",
+        "object: parts are dropped",
+        "objects: an owner crashes",
+        "objects: a gateway crashes",
     ],
 };
 
@@ -88,8 +111,84 @@ const WORSE: Fate =
 struct Plan {
     faults: Faults,
     fate: Fate,
-    races: bool,
+    kind: Kind,
     load: Duration,
+}
+
+/// What clients do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    All,
+    Races,
+    Versions,
+}
+
+/// The clients of a run.
+#[derive(Clone)]
+enum Clients {
+    Plain(Load),
+    Versioned(VersionedLoad),
+}
+
+impl Clients {
+    fn new(sim: &Sim, bucket: Bucket, kind: Kind) -> Clients {
+        let pause = Duration::from_millis(40);
+        let (keys, races) = match kind {
+            Kind::All => (KEYS.len(), false),
+            Kind::Races => (2, true),
+            Kind::Versions => return Clients::Versioned(VersionedLoad::new(sim, bucket, 4, pause)),
+        };
+        Clients::Plain(Load::new(sim, bucket.id, Keys { keys, pause, races }))
+    }
+
+    async fn client(self, service: Service, rng: Rng) {
+        match self {
+            Clients::Plain(load) => load.client(service, rng).await,
+            Clients::Versioned(load) => load.client(service, rng).await,
+        }
+    }
+
+    fn violation(&self) -> Option<String> {
+        match self {
+            Clients::Plain(load) => load.violation(),
+            Clients::Versioned(load) => load.violation(),
+        }
+    }
+
+    fn stop(&self) {
+        match self {
+            Clients::Plain(load) => load.stop(),
+            Clients::Versioned(load) => load.stop(),
+        }
+    }
+
+    fn done(&self) -> u64 {
+        match self {
+            Clients::Plain(load) => load.done(),
+            Clients::Versioned(load) => load.done(),
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        match self {
+            Clients::Plain(load) => load.check(),
+            Clients::Versioned(load) => load.check(),
+        }
+    }
+
+    async fn settle(&self, service: &Service) -> Result<(), String> {
+        match self {
+            Clients::Plain(load) => load.settle(service).await.map(drop),
+            Clients::Versioned(load) => load.settle(service).await,
+        }
+    }
+
+    async fn files(&self, service: &Service) -> Result<(Vec<String>, Vec<String>), String> {
+        match self {
+            Clients::Plain(load) => load.files(service).await,
+            Clients::Versioned(load) => load.files(service).await,
+        }
+    }
 }
 
 /// The service of a cluster.
@@ -230,7 +329,7 @@ impl World {
     }
 
     /// A gateway that dies now and then, with its clients.
-    async fn gateway(self: Rc<Self>, load: Load) {
+    async fn gateway(self: Rc<Self>, load: Clients) {
         let mut host = None;
         while !self.is_over() && load.violation().is_none() {
             let Ok((at, client)) = self.cluster.client(host).await else {
@@ -303,7 +402,7 @@ async fn names(client: &Client, kind: &str) -> Result<BTreeSet<String>, String> 
 const LOGS_EMPTY_MAX: usize = 3;
 
 /// Without faults: all is answered for, and nothing is left behind.
-async fn settle(world: &Rc<World>, load: &Load) -> Result<(), String> {
+async fn settle(world: &Rc<World>, load: &Clients) -> Result<(), String> {
     let (_, client) = world.cluster.client(None).await.map_err(|error| error.to_string())?;
     let (service, load, env) = (world.service(&client), load.clone(), client.env().clone());
     let settling = async move {
@@ -340,9 +439,7 @@ async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     (0..OWNERS).for_each(|index| world.boot(index));
     let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
     let bucket = world.bucket(&client).await?;
-    let keys = if plan.races { 2 } else { KEYS.len() };
-    let keys = Keys { keys, pause: Duration::from_millis(40), races: plan.races };
-    let load = Load::new(&sim, bucket.id, keys);
+    let load = Clients::new(&sim, bucket, plan.kind);
     let nemesis = Nemesis::start(&cluster, plan.faults);
     world.network.set_fate(plan.fate);
     let shaking = sim.spawn("shake", world.clone().shake());

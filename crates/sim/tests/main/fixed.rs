@@ -100,6 +100,7 @@ scenarios! {
     many_bad "many-bad",
     names "names",
     object_races "object-races",
+    object_versions "object-versions",
     objects "objects",
     policies "policies",
     repair_latent "repair-latent",

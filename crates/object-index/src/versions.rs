@@ -1,0 +1,254 @@
+//! Versions of a key (`object-protocols.md` 2.3 and 7.1): what a change makes of those that are there.
+//!
+//! Invariants: a key has a current row exactly when its newest version is no delete marker; a row that
+//! moves between current and older versions keeps its bytes, so that data in logs has one place.
+
+use std::rc::Rc;
+
+use object_proto::{
+    BucketId, CallId, Committed, Error, NewObject, ObjectData, Stamp, Target, UserId, VersionId,
+};
+use table::{Batch, Place};
+
+use crate::decisions::{Basis, damaged};
+use crate::keys::{
+    CURRENT, FILE, MAP, METADATA, NULL, by_stamp, due_key, object_key, text_key, trash_key,
+    version_key,
+};
+use crate::map::map_apart;
+use crate::row::{FileOf, FileRow, InLog, ObjectRow, encode_stamp};
+use crate::upload_row::Due;
+
+/// A version of a key that the caller holds.
+#[derive(Clone, Debug)]
+pub(crate) struct Version {
+    /// Key of its row.
+    pub(crate) key: Vec<u8>,
+    /// Its row's bytes.
+    pub(crate) value: Vec<u8>,
+    pub(crate) row: ObjectRow,
+    /// The batch that the row is of.
+    pub(crate) basis: Basis,
+}
+
+impl Version {
+    pub(crate) fn read(
+        target: &Target,
+        key: Vec<u8>,
+        value: Vec<u8>,
+        basis: Basis,
+    ) -> Result<Version, Error> {
+        let row = ObjectRow::decode(&value);
+        let row = row.ok_or_else(|| damaged(&format!("the row of a version of {target}")))?;
+        Ok(Version { key, value, row, basis })
+    }
+
+    pub(crate) fn is_current(&self) -> bool {
+        self.key.first() == Some(&CURRENT)
+    }
+}
+
+/// What a change makes of the versions that are there.
+#[derive(Default, Debug)]
+pub(crate) struct Replaced {
+    /// Goes.
+    pub(crate) gone: Option<Version>,
+    /// The current object becomes an older version.
+    pub(crate) kept: Option<Version>,
+    /// Becomes the current object.
+    pub(crate) back: Option<Version>,
+    /// What takes their place has an ID.
+    pub(crate) has_id: bool,
+    /// The bucket has versions.
+    pub(crate) is_versioned: bool,
+}
+
+impl Replaced {
+    /// The batch of a row that must be placed before it moves: a row keeps its bytes.
+    pub(crate) fn unplaced(&self) -> Option<Basis> {
+        let moved = [&self.kept, &self.back].into_iter().flatten();
+        let mut unplaced = moved.filter(|version| version.row.log == Some(InLog::Unplaced));
+        unplaced.next().map(|version| version.basis)
+    }
+}
+
+/// The name of a version that a row is, in a bucket with versions.
+pub(crate) fn version_of(row: &ObjectRow) -> VersionId {
+    row.info.version()
+}
+
+/// The key of a row beside a version's: of the one without an ID there is one, others have stamps.
+fn apart_key(section: u8, target: &Target, (stamp, has_id): (Stamp, bool)) -> Vec<u8> {
+    if has_id { by_stamp(section, target, stamp) } else { object_key(section, target) }
+}
+
+/// The key of what is beside the row of a version.
+pub(crate) fn beside(section: u8, target: &Target, row: &ObjectRow) -> Vec<u8> {
+    apart_key(section, target, (row.info.stamp, row.info.has_id))
+}
+
+/// A put or delete that holds its key.
+pub(crate) struct Decided {
+    pub(crate) target: Target,
+    /// The object that is put.
+    pub(crate) new: Option<Box<NewObject>>,
+    /// The delete marker that is put.
+    pub(crate) marker: Option<Marker>,
+    /// Data of it that goes into the log.
+    pub(crate) piece: Option<Rc<Vec<u8>>>,
+    /// What becomes of the versions that are there.
+    pub(crate) replaced: Replaced,
+    /// The call that puts it, if it has conditions.
+    pub(crate) call: Option<CallId>,
+}
+
+impl Decided {
+    /// What it makes, if it is committed at a time.
+    pub(crate) fn committed(&self, stamp: Stamp) -> Committed {
+        let nonce = match (&self.new, &self.marker) {
+            (Some(object), _) => Some(object.data_id.get() as u64),
+            (None, Some((nonce, _))) => Some(*nonce),
+            (None, None) => None,
+        };
+        let version = match (nonce, self.replaced.has_id) {
+            (Some(nonce), true) => Some(VersionId::Of { stamp, nonce }),
+            (Some(_), false) => Some(VersionId::Null),
+            (None, _) => self.replaced.gone.as_ref().map(|gone| version_of(&gone.row)),
+        };
+        let removes_marker = self.replaced.gone.as_ref().is_some_and(|gone| gone.row.marker);
+        Committed {
+            stamp,
+            version: version.filter(|_| self.replaced.is_versioned),
+            marker: self.marker.is_some() || nonce.is_none() && removes_marker,
+        }
+    }
+}
+
+/// Puts a change into a batch: rows of versions, and of the files that come and go with them.
+pub(crate) fn fill(batch: &mut Batch, stamp: Stamp, decided: &Decided) {
+    let Decided { target, new, marker, piece, replaced, call, .. } = decided;
+    let Replaced { gone, kept, back, has_id, .. } = replaced;
+    let current = object_key(CURRENT, target);
+    let mut apart = Vec::new();
+    match (new, back) {
+        (Some(object), _) => {
+            let (row, metadata) = ObjectRow::encode(stamp, object, *call, *has_id);
+            match piece {
+                Some(piece) => {
+                    let place = row.len() - Place::BYTES;
+                    batch.put_with_data(&current, &row, place, piece.clone());
+                }
+                None => {
+                    batch.put(&current, &row);
+                }
+            }
+            put_named(batch, stamp, target, object);
+            let map = match &object.data {
+                ObjectData::Parts(parts) => map_apart(stamp, parts),
+                _ => None,
+            };
+            for (section, value) in [(METADATA, metadata), (MAP, map)] {
+                let key = apart_key(section, target, (stamp, *has_id));
+                apart.extend(value.map(|value| (key, value)));
+            }
+        }
+        (None, Some(back)) => {
+            batch.put(&current, &back.value);
+        }
+        (None, None) if kept.is_some() || gone.as_ref().is_some_and(Version::is_current) => {
+            batch.delete(&current);
+        }
+        (None, None) => {}
+    }
+    let mut null = None;
+    let mut note = |row: &ObjectRow, stamp: Option<Stamp>| {
+        if !row.info.has_id {
+            null = Some(stamp);
+        }
+    };
+    if let Some(gone) = gone {
+        if !gone.is_current() {
+            batch.delete(&gone.key);
+            note(&gone.row, None);
+        }
+        let rows = [(METADATA, gone.row.metadata_apart), (MAP, gone.row.map_apart)];
+        for (section, _) in rows.into_iter().filter(|(_, has)| *has) {
+            let key = beside(section, target, &gone.row);
+            if !apart.iter().any(|(put, _)| *put == key) {
+                batch.delete(&key);
+            }
+        }
+        put_gone(batch, stamp, target, &gone.row);
+    }
+    if let Some(back) = back {
+        batch.delete(&back.key);
+        note(&back.row, None);
+    }
+    if let Some(kept) = kept {
+        batch.put(&version_key(target, kept.row.info.stamp), &kept.value);
+        note(&kept.row, Some(kept.row.info.stamp));
+    }
+    if let Some((nonce, by)) = marker {
+        let row = ObjectRow::encode_marker(stamp, (*nonce, by), *has_id);
+        batch.put(&version_key(target, stamp), &row);
+        if !has_id {
+            null = Some(Some(stamp));
+        }
+    }
+    match null {
+        Some(Some(stamp)) => {
+            batch.put(&object_key(NULL, target), &encode_stamp(stamp));
+        }
+        Some(None) => {
+            batch.delete(&object_key(NULL, target));
+        }
+        None => {}
+    }
+    for (key, value) in apart {
+        batch.put(&key, &value);
+    }
+}
+
+fn put_named(batch: &mut Batch, stamp: Stamp, target: &Target, object: &NewObject) {
+    if let ObjectData::File(name) = &object.data {
+        let (data_id, size, target) = (object.data_id, object.size, target.clone());
+        let of = Some(FileOf::Object(stamp));
+        let row = FileRow { data_id, size, target, trash_us: None, of };
+        batch.put(&text_key(FILE, name.as_str()), &row.encode());
+    }
+}
+
+fn put_gone(batch: &mut Batch, stamp: Stamp, target: &Target, old: &ObjectRow) {
+    put_unused(batch, stamp, (target, FileOf::Object(old.info.stamp)), &old.info.object);
+}
+
+/// Puts into a batch that the data of an object, or of a part, is of no use any more.
+pub(crate) fn put_unused(
+    batch: &mut Batch,
+    stamp: Stamp,
+    (target, of): (&Target, FileOf),
+    old: &NewObject,
+) {
+    match &old.data {
+        ObjectData::File(name) => {
+            let (data_id, size, target) = (old.data_id, old.size, target.clone());
+            let (trash_us, of) = (Some(stamp.get()), Some(of));
+            let row = FileRow { data_id, size, target, trash_us, of };
+            batch.put(&text_key(FILE, name.as_str()), &row.encode());
+            batch.put(&trash_key(stamp.get(), name), &[]);
+        }
+        ObjectData::Parts(map) => {
+            let key = due_key(stamp.get(), target, map.upload.stamp);
+            batch.put(&key, &Due::Parts.encode());
+        }
+        ObjectData::Inline(_) | ObjectData::Piece(_) | ObjectData::Logged { .. } => {}
+    }
+}
+
+/// The error for a bucket that holds less than goes.
+pub(crate) fn usage_of(bucket: BucketId) -> Error {
+    damaged(&format!("the usage of {bucket}"))
+}
+
+/// Who makes a delete marker, and half of its ID.
+pub(crate) type Marker = (u64, UserId);

@@ -1,0 +1,516 @@
+//! [`VersionedLoad`]: clients of a bucket whose versioning is enabled and suspended while they put, delete,
+//! remove versions, read and list them; and what they saw.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::rc::Rc;
+
+use object_index::Service;
+use object_proto::{
+    Bucket, Committed, Conditions, Error, Etag, ListRequest, Listed, ListedVersion, ObjectData,
+    ObjectFacts, ObjectInfo, ObjectKey, Tags, Target, UserId, VersionId, Versioning,
+    VersionsRequest,
+};
+use runtime::sim::Sim;
+use runtime::{Duration, Rng};
+
+use crate::load::{KEYS, bytes, part_files, shown_as, size_of};
+use crate::parts::InParts;
+use crate::versions::{self, Did, Ended, Entry, Found, Operation};
+
+/// One put in so many is sent in parts.
+const PARTS_ONE_IN: u64 = 8;
+/// Versions of a key that a client knows of; with more it removes some.
+const KNOWN_MAX: usize = 5;
+
+struct LoadInner {
+    sim: Sim,
+    bucket: Bucket,
+    keys: usize,
+    pause: Duration,
+    histories: RefCell<BTreeMap<usize, Vec<Operation>>>,
+    /// Versions by key, as answers have named them.
+    known: RefCell<BTreeMap<usize, Vec<(u64, VersionId)>>>,
+    values: Cell<u64>,
+    done: Cell<u64>,
+    stop: Cell<bool>,
+    violation: RefCell<Option<String>>,
+}
+
+/// A load on a bucket of its own, which has no versions at first. Clones share it.
+#[derive(Clone)]
+pub struct VersionedLoad(Rc<LoadInner>);
+
+/// A change that is noted as unknown while it is under way.
+struct Noted {
+    keys: Vec<usize>,
+    at: Vec<usize>,
+}
+
+impl VersionedLoad {
+    /// A load on a bucket that is empty.
+    pub fn new(sim: &Sim, bucket: Bucket, keys: usize, pause: Duration) -> VersionedLoad {
+        VersionedLoad(Rc::new(LoadInner {
+            sim: sim.clone(),
+            bucket,
+            keys: keys.min(KEYS.len()),
+            pause,
+            histories: RefCell::default(),
+            known: RefCell::default(),
+            values: Cell::new(0),
+            done: Cell::new(0),
+            stop: Cell::new(false),
+            violation: RefCell::default(),
+        }))
+    }
+
+    /// Clients end after the operation that they are in.
+    pub fn stop(&self) {
+        self.0.stop.set(true);
+    }
+
+    /// True when clients end.
+    pub fn is_stopped(&self) -> bool {
+        self.0.stop.get()
+    }
+
+    /// Operations that were answered.
+    pub fn done(&self) -> u64 {
+        self.0.done.get()
+    }
+
+    /// The first rule that was seen broken while clients ran.
+    pub fn violation(&self) -> Option<String> {
+        self.0.violation.borrow().clone()
+    }
+
+    fn violated(&self, what: String) {
+        self.0.violation.borrow_mut().get_or_insert(what);
+    }
+
+    fn target(&self, key: usize) -> Target {
+        let key = ObjectKey::new(KEYS[key]).expect("a key");
+        Target { bucket: self.0.bucket.id, key }
+    }
+
+    fn number(&self) -> u64 {
+        self.0.values.set(self.0.values.get() + 1);
+        self.0.values.get()
+    }
+
+    /// One client, until the load is stopped or its host crashes.
+    pub async fn client(self, service: Service, mut rng: Rng) {
+        let env = service.env().clone();
+        while !self.0.stop.get() && self.violation().is_none() {
+            let key = rng.below(self.0.keys as u64) as usize;
+            let many = self.0.known.borrow().get(&key).map_or(0, Vec::len) > KNOWN_MAX;
+            match rng.below(100) {
+                0..30 if many => self.remove(&service, key, &mut rng).await,
+                0..3 => self.set(&service, &mut rng).await,
+                3..35 => self.put(&service, key, &mut rng).await,
+                35..50 => self.delete(&service, key).await,
+                50..60 => self.remove(&service, key, &mut rng).await,
+                60..75 => self.look(&service, key, None, &mut rng).await,
+                75..90 => self.look_at(&service, key, &mut rng).await,
+                _ => self.list(&service).await,
+            }
+            env.sleep(Duration::from_micros(rng.below(self.0.pause.as_micros() as u64 + 1))).await;
+        }
+    }
+
+    /// Notes a change as unknown: the client may crash in it.
+    fn begin(&self, keys: Vec<usize>, did: Did) -> Noted {
+        let (start, end) = (self.0.sim.elapsed(), std::time::Duration::MAX);
+        let histories = &mut *self.0.histories.borrow_mut();
+        let note = |key: &usize| {
+            let history = histories.entry(*key).or_default();
+            history.push(Operation { did, ended: Ended::Unknown, start, end });
+            history.len() - 1
+        };
+        let at = keys.iter().map(note).collect();
+        Noted { keys, at }
+    }
+
+    /// The end of a change; nothing if it was not made.
+    fn end(&self, noted: &Noted, ended: Option<Ended>) {
+        let end = self.0.sim.elapsed();
+        let histories = &mut *self.0.histories.borrow_mut();
+        self.0.done.set(self.0.done.get() + u64::from(ended.is_some()));
+        for (key, &at) in noted.keys.iter().zip(&noted.at) {
+            let operation = &mut histories.get_mut(key).expect("noted")[at];
+            match &ended {
+                Some(ended) => {
+                    operation.ended = ended.clone();
+                    operation.end = end;
+                }
+                None => {
+                    operation.did = Did::Look;
+                    operation.end = operation.start;
+                }
+            }
+        }
+    }
+
+    /// The end of a change by its outcome.
+    fn outcome<T>(
+        &self,
+        what: &dyn fmt::Debug,
+        outcome: Result<T, Error>,
+        made: impl FnOnce(T) -> Ended,
+    ) -> Option<Ended> {
+        match outcome {
+            Ok(done) => Some(made(done)),
+            Err(Error::Precondition) => Some(Ended::Refused),
+            Err(Error::Unknown { .. }) => Some(Ended::Unknown),
+            Err(Error::Busy { .. } | Error::Full) => None,
+            Err(error) => {
+                self.violated(format!("{what:?}: {error}"));
+                None
+            }
+        }
+    }
+
+    async fn set(&self, service: &Service, rng: &mut Rng) {
+        let versioning = if rng.below(3) > 0 { Versioning::Enabled } else { Versioning::Suspended };
+        let did = Did::Set(versioning);
+        let noted = self.begin((0..self.0.keys).collect(), did);
+        let set = service.set_versioning(self.0.bucket.name.clone(), versioning).await;
+        let ended = self.outcome(&did, set, |()| Ended::Made(None));
+        self.end(&noted, ended);
+    }
+
+    /// Takes note of a version that an answer names; how the operation has ended.
+    fn made(&self, key: usize, number: u64, committed: Committed, is_delete: bool) -> Ended {
+        if committed.marker != (is_delete && committed.version.is_some()) {
+            self.violated(format!("{:?}, number {number}: {committed:?}", KEYS[key]));
+        }
+        if let Some(id @ VersionId::Of { stamp, .. }) = committed.version {
+            if stamp != committed.stamp {
+                self.violated(format!("{:?}: {committed:?} has another version's ID", KEYS[key]));
+            }
+            self.0.known.borrow_mut().entry(key).or_default().push((number, id));
+        }
+        Ended::Made(committed.version.map(|version| version == VersionId::Null))
+    }
+
+    async fn put(&self, service: &Service, key: usize, rng: &mut Rng) {
+        let (number, if_none) = (self.number(), rng.one_in(8));
+        let did = Did::Put(number, if_none);
+        let noted = self.begin(vec![key], did);
+        let put = self.send(service, key, (number, if_none), rng.one_in(PARTS_ONE_IN)).await;
+        let ended = self.outcome(&did, put, |made| self.made(key, number, made, false));
+        self.end(&noted, ended);
+    }
+
+    async fn send(
+        &self,
+        service: &Service,
+        key: usize,
+        (number, if_none): (u64, bool),
+        in_parts: bool,
+    ) -> Result<Committed, Error> {
+        let body = bytes(number, size_of(number, false));
+        let etag = Etag::new(format!("{number:032x}"));
+        let if_none_match = if_none.then_some(Tags::Any);
+        let conditions = Conditions { if_none_match, ..Conditions::default() };
+        if in_parts {
+            let (violated, target) = (|what| self.violated(what), self.target(key));
+            let sent = InParts { violated: &violated, service, target, value: number };
+            return sent.put(&body, etag, conditions, Duration::ZERO).await;
+        }
+        let mut upload = service.put(self.target(key)).await?;
+        for part in body.chunks(300_000) {
+            upload.write(part).await?;
+        }
+        let facts = ObjectFacts { etag, owner: UserId::new("load"), ..ObjectFacts::default() };
+        upload.commit(facts, conditions).await
+    }
+
+    async fn delete(&self, service: &Service, key: usize) {
+        let number = self.number();
+        let did = Did::Delete(number);
+        let noted = self.begin(vec![key], did);
+        let by = UserId::new("load");
+        let deleted = service.delete(self.target(key), by, Conditions::default()).await;
+        let ended = self.outcome(&did, deleted, |made| {
+            // Of a bucket without versions nothing is made.
+            self.made(key, number, made, made.version.is_some())
+        });
+        self.end(&noted, ended);
+    }
+
+    /// A version that an answer has named; the one without an ID for none.
+    fn draw(&self, key: usize, rng: &mut Rng) -> Option<(u64, VersionId)> {
+        let known = self.0.known.borrow();
+        let known = known.get(&key).map_or(&[][..], Vec::as_slice);
+        (!known.is_empty() && rng.below(4) > 0).then(|| *rng.pick(known))
+    }
+
+    async fn remove(&self, service: &Service, key: usize, rng: &mut Rng) {
+        let drawn = self.draw(key, rng);
+        let did = drawn.map_or(Did::RemoveNull, |(number, _)| Did::Remove(number));
+        let version = drawn.map_or(VersionId::Null, |(_, version)| version);
+        let noted = self.begin(vec![key], did);
+        let none = Conditions::default();
+        let removed = service.delete_version(self.target(key), version, none).await;
+        let ended = self.outcome(&did, removed, |_| Ended::Made(None));
+        if let (Some((number, _)), Some(Ended::Made(_))) = (drawn, &ended)
+            && rng.below(4) > 0
+        {
+            let known = &mut *self.0.known.borrow_mut();
+            known.entry(key).or_default().retain(|(other, _)| *other != number);
+        }
+        self.end(&noted, ended);
+    }
+
+    async fn look_at(&self, service: &Service, key: usize, rng: &mut Rng) {
+        let drawn = self.draw(key, rng);
+        self.look(service, key, Some(drawn), rng).await;
+    }
+
+    /// Looks at a key, or at a version of it, and reads what is there.
+    async fn look(
+        &self,
+        service: &Service,
+        key: usize,
+        at: Option<Option<(u64, VersionId)>>,
+        rng: &mut Rng,
+    ) {
+        let (did, version) = match at {
+            None => (Did::Look, None),
+            Some(None) => (Did::LookAtNull, Some(VersionId::Null)),
+            Some(Some((number, version))) => (Did::LookAt(number), Some(version)),
+        };
+        let (target, start) = (self.target(key), self.0.sim.elapsed());
+        let looked = match rng.one_in(2) {
+            true => service.read(&target, version).await,
+            false => service.look(&target, version).await,
+        };
+        let found = match &looked {
+            Ok(info) => match number_of(info) {
+                Some(number) => Found::Object(number),
+                None => return self.violated(format!("{target}: {info:?} was never put")),
+            },
+            Err(Error::Marker { asked, .. }) if *asked == version.is_some() => Found::Marker,
+            Err(Error::NoSuchKey) if version.is_none() => Found::Nothing,
+            Err(Error::NoSuchVersion) if version.is_some() => Found::Nothing,
+            Err(Error::Busy { .. } | Error::Unknown { .. }) => return,
+            Err(error) => return self.violated(format!("{did:?} of {target}: {error}")),
+        };
+        self.note(key, did, Ended::Saw(found), start);
+        if let (Ok(info), Found::Object(number)) = (looked, found)
+            && let Err(what) = self.read(service, (&target, version), &info, number).await
+        {
+            self.violated(format!("{target}, version {version:?}, object {number}: {what}"));
+        }
+    }
+
+    fn note(&self, key: usize, did: Did, ended: Ended, start: std::time::Duration) {
+        let operation = Operation { did, ended, start, end: self.0.sim.elapsed() };
+        self.0.histories.borrow_mut().entry(key).or_default().push(operation);
+        self.0.done.set(self.0.done.get() + 1);
+    }
+
+    async fn read(
+        &self,
+        service: &Service,
+        (target, version): (&Target, Option<VersionId>),
+        info: &ObjectInfo,
+        number: u64,
+    ) -> Result<(), String> {
+        let wanted = bytes(number, size_of(number, false));
+        let read = async {
+            let content = service.content(target, info).await?;
+            let (mut all, step) = (Vec::new(), 8 << 20);
+            while (all.len() as u64) < info.object.size {
+                all.extend(content.read(all.len() as u64, step).await?);
+            }
+            Ok(all)
+        };
+        match read.await {
+            Ok(read) if read == wanted => Ok(()),
+            Ok(_) => Err("has other bytes".to_owned()),
+            // It was removed since, or its file is gone.
+            Err(Error::NoSuchKey) => match service.look(target, version).await {
+                Ok(again) if again.object == info.object => Err("its file is gone".to_owned()),
+                _ => Ok(()),
+            },
+            Err(Error::Busy { .. } | Error::Unknown { .. }) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn ask(&self, limit: u32) -> VersionsRequest {
+        VersionsRequest {
+            bucket: self.0.bucket.id,
+            prefix: String::new(),
+            delimiter: String::new(),
+            after: String::new(),
+            after_version: None,
+            limit,
+        }
+    }
+
+    /// Lists all versions, which are those of one time.
+    async fn list(&self, service: &Service) {
+        let start = self.0.sim.elapsed();
+        let page = match service.versions(self.ask(1000)).await {
+            Ok(page) => page,
+            Err(Error::Busy { .. } | Error::Unknown { .. }) => return,
+            Err(error) => return self.violated(format!("versions: {error}")),
+        };
+        let mut lists = vec![Vec::new(); self.0.keys];
+        for (at, entry) in page.entries.iter().enumerate() {
+            let is_first = at == 0 || page.entries[at - 1].name() != entry.name();
+            let (shown, latest) = match entry {
+                ListedVersion::Version { info, latest, .. } => (number_of(info), *latest),
+                ListedVersion::Marker { latest, .. } => (None, *latest),
+                ListedVersion::Prefix(_) => return self.violated("a prefix is listed".to_owned()),
+            };
+            let key = KEYS.iter().position(|key| *key == entry.name());
+            let Some(key) = key.filter(|_| latest == is_first) else {
+                return self.violated(format!("versions show {entry:?} at {at}"));
+            };
+            lists[key].push((shown, entry.version() == Some(VersionId::Null)));
+        }
+        if page.more {
+            return; // Too many to judge.
+        }
+        for (key, list) in lists.into_iter().enumerate() {
+            self.note(key, Did::List, Ended::Listed(list), start);
+        }
+    }
+
+    /// Judges the histories of all keys.
+    pub fn check(&self) -> Result<(), String> {
+        if let Some(violation) = self.violation() {
+            return Err(violation);
+        }
+        for (key, history) in &*self.0.histories.borrow() {
+            let checked = versions::check(history.clone());
+            checked.map_err(|what| format!("versions of {:?}: {what}", KEYS[*key]))?;
+        }
+        Ok(())
+    }
+
+    /// What is there in the end, without faults and clients: noted, each version read, and listings of
+    /// pages of any size show the same, as do those of objects.
+    pub async fn settle(&self, service: &Service) -> Result<(), String> {
+        let text = |error: Error| error.to_string();
+        self.list(service).await;
+        let all = self.pages(service, 1000, "").await?;
+        for limit in [1, 2, 7] {
+            let paged = self.pages(service, limit, "").await?;
+            if paged != all {
+                return Err(format!("pages of {limit} show {paged:?}, not {all:?}"));
+            }
+        }
+        let (mut current, mut rng) = (Vec::new(), Rng::new(1));
+        for (key, name) in KEYS.iter().enumerate().take(self.0.keys) {
+            let of_key: Vec<_> = all.iter().filter(|(shown, ..)| shown == name).collect();
+            for (_, version, _) in &of_key {
+                let version = version.ok_or("a prefix is listed")?;
+                let info = match service.look(&self.target(key), Some(version)).await {
+                    Ok(info) => info,
+                    Err(Error::Marker { asked: true, .. }) => continue,
+                    Err(error) => return Err(format!("{name:?}, version {version}: {error}")),
+                };
+                let number = number_of(&info).ok_or("it was never put")?;
+                self.read(service, (&self.target(key), Some(version)), &info, number).await?;
+            }
+            self.look(service, key, None, &mut rng).await;
+            if let Some((_, _, (Some(_), _))) = of_key.first() {
+                current.push((*name).to_owned());
+            }
+        }
+        let ask = ListRequest {
+            bucket: self.0.bucket.id,
+            prefix: String::new(),
+            delimiter: String::new(),
+            after: String::new(),
+            limit: 1000,
+        };
+        let page = service.list(ask.clone()).await.map_err(text)?;
+        let listed: Vec<_> = page.entries.iter().map(|entry| entry.name().to_owned()).collect();
+        current.sort();
+        if listed != current || page.entries.iter().any(|one| matches!(one, Listed::Prefix(_))) {
+            return Err(format!("objects are listed as {listed:?}, and {current:?} are there"));
+        }
+        // With a delimiter each is shown as the keys are.
+        let with = ListRequest { delimiter: "/".to_owned(), ..ask };
+        let mut names: Vec<_> = all.iter().filter_map(|(key, ..)| shown_as(key, &with)).collect();
+        names.dedup_by(|a, b| a == b && a.ends_with('/'));
+        for limit in [1, 2, 1000] {
+            let paged = self.pages(service, limit, "/").await?;
+            let paged: Vec<_> = paged.into_iter().map(|(name, ..)| name).collect();
+            if paged != names {
+                return Err(format!("pages of {limit} by '/' show {paged:?}, not {names:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// All pages of a listing: names, versions, what they are.
+    async fn pages(
+        &self,
+        service: &Service,
+        limit: u32,
+        delimiter: &str,
+    ) -> Result<Vec<(String, Option<VersionId>, Entry)>, String> {
+        let mut ask = VersionsRequest { delimiter: delimiter.to_owned(), ..self.ask(limit) };
+        let mut all = Vec::new();
+        loop {
+            let page = service.versions(ask.clone()).await.map_err(|error| error.to_string())?;
+            for entry in &page.entries {
+                let shown = match entry {
+                    ListedVersion::Version { info, .. } => number_of(info),
+                    _ => None,
+                };
+                let version = entry.version();
+                let null = version == Some(VersionId::Null);
+                all.push((entry.name().to_owned(), version, (shown, null)));
+            }
+            match page.entries.last() {
+                Some(last) if page.more => {
+                    ask.after = last.name().to_owned();
+                    ask.after_version = last.version();
+                }
+                _ => return Ok(all),
+            }
+        }
+    }
+
+    /// The names of the files that versions have for themselves, and of the logs that they are in, without
+    /// faults and clients.
+    pub async fn files(&self, service: &Service) -> Result<(Vec<String>, Vec<String>), String> {
+        let (mut files, mut logs) = (Vec::new(), Vec::new());
+        for (name, version, _) in self.pages(service, 1000, "").await? {
+            let key = ObjectKey::new(name.as_str()).map_err(|_| "no key".to_owned())?;
+            let target = Target { bucket: self.0.bucket.id, key };
+            match service.look(&target, version).await {
+                Ok(info) => match info.object.data {
+                    ObjectData::File(file) => files.push(file.as_str().to_owned()),
+                    ObjectData::Logged { file, .. } => logs.push(file.as_str().to_owned()),
+                    ObjectData::Parts(map) => {
+                        files.extend(part_files(service, &target, &map).await?);
+                    }
+                    ObjectData::Inline(_) | ObjectData::Piece(_) => {}
+                },
+                Err(Error::Marker { .. }) => {}
+                Err(error) => return Err(format!("{name:?}: {error}")),
+            }
+        }
+        Ok((files, logs))
+    }
+}
+
+fn number_of(info: &ObjectInfo) -> Option<u64> {
+    u64::from_str_radix(info.object.facts.etag.as_str(), 16).ok()
+}
+
+impl fmt::Debug for VersionedLoad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "VersionedLoad({} done)", self.done())
+    }
+}
