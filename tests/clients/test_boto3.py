@@ -286,7 +286,8 @@ class Objects(Case):
             ("AccessControlListNotSupported", 400, {"ACL": "public-read"}),
             ("InvalidStorageClass", 400, {"StorageClass": "GLACIER"}),
             ("NotImplemented", 501, {"ServerSideEncryption": "AES256"}),
-            ("NotImplemented", 501, {"Tagging": "a=b"}),
+            ("InvalidArgument", 400, {"Tagging": "a=b&a=c"}),
+            ("NotImplemented", 501, {"WebsiteRedirectLocation": "/x"}),
         ]:
             with self.subTest(wish=wish):
                 put = {"Bucket": bucket, "Key": "k", "Body": b"x"}

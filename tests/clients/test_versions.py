@@ -158,6 +158,33 @@ class Versions(Case):
         self.assertEqual(b"first", self.body(bucket, "k"))
         self.assertEqual(3, len(self.listed(bucket)))
 
+    def test_tags_are_kept_with_each_version(self):
+        bucket = self.new_bucket()
+        put = {"Bucket": bucket, "Key": "k", "Body": body_of(600)}
+        first = self.s3.put_object(**put, Tagging="a=1&b=%C3%BC+%26")["VersionId"]
+        second = self.s3.put_object(**put)["VersionId"]
+
+        def tags(version):
+            got = self.s3.get_object_tagging(Bucket=bucket, Key="k", VersionId=version)
+            return {tag["Key"]: tag["Value"] for tag in got["TagSet"]}
+
+        self.assertEqual([{"a": "1", "b": "\u00fc &"}, {}], [tags(first), tags(second)])
+        long = {"name": "v" * 256}
+        tag_set = [{"Key": key, "Value": value} for key, value in long.items()]
+        self.s3.put_object_tagging(
+            Bucket=bucket, Key="k", VersionId=first, Tagging={"TagSet": tag_set}
+        )
+        self.assertEqual([long, {}], [tags(first), tags(second)])
+        head = self.s3.head_object(Bucket=bucket, Key="k", VersionId=first)
+        self.assertEqual("1", head["ResponseMetadata"]["HTTPHeaders"]["x-amz-tagging-count"])
+        source = {"Bucket": bucket, "Key": "k", "VersionId": first}
+        copied = self.s3.copy_object(Bucket=bucket, Key="copy", CopySource=source)
+        got = self.s3.get_object_tagging(Bucket=bucket, Key="copy")
+        self.assertEqual((copied["VersionId"], tag_set), (got["VersionId"], got["TagSet"]))
+        self.s3.delete_object_tagging(Bucket=bucket, Key="k", VersionId=first)
+        self.assertEqual({}, tags(first))
+        self.assertEqual(body_of(600), self.body(bucket, "k", VersionId=first))
+
     def test_bucket_is_emptied_of_versions_in_bulk(self):
         name = self.new_bucket()
         for number in range(12):

@@ -102,7 +102,7 @@ impl Collector {
                 if at % COLLECT_SLICE == 0 {
                     range.env.yield_now().await;
                 }
-                if let Some(known) = Logged::read(&key, value.as_deref())? {
+                if let Some(known) = Logged::read(log, &key, value.as_deref())? {
                     self.move_out(log, &known, &mut moved).await?;
                 }
             }
@@ -141,7 +141,7 @@ impl Collector {
                 if at % COLLECT_SLICE == 0 {
                     self.range.env.yield_now().await;
                 }
-                if let Some(known) = Logged::read(&key, value.as_deref())?
+                if let Some(known) = Logged::read(log, &key, value.as_deref())?
                     && known.is_live(&decisions.snapshot()).await?
                 {
                     live += known.len() as u64;
@@ -194,6 +194,11 @@ impl Collector {
         }
         if found.is_none() && range.has_bug(Planted::BlindMove) {
             found = Some((known.key.clone(), known.value.clone(), Basis::default()));
+        }
+        if range.has_bug(Planted::MoveForgetsTags)
+            && let Some((_, value, _)) = &mut found
+        {
+            value.clone_from(&known.value);
         }
         let Some((key, value, basis)) = found else {
             range.env.mark("object: replaced while it was moved");
@@ -371,8 +376,9 @@ struct Logged {
 }
 
 impl Logged {
-    /// Reads a change of a log; none if it brought no data of an object.
-    fn read(key: &[u8], value: Option<&[u8]>) -> Result<Option<Logged>, Error> {
+    /// Reads a change of a log; none if it brought no data of an object: a row that is written again, as
+    /// it became an older version or got tags, has its data where that was.
+    fn read(log: &KeptLog, key: &[u8], value: Option<&[u8]>) -> Result<Option<Logged>, Error> {
         let (Some(section), Some(value)) = (key.first(), value) else { return Ok(None) };
         let target = match *section {
             CURRENT => read_object_key(key),
@@ -381,6 +387,9 @@ impl Logged {
         };
         let row = ObjectRow::decode(value).ok_or_else(|| damaged("a row in a log"))?;
         let Some(InLog::At(place)) = row.log else { return Ok(None) };
+        if place.log() != log.log {
+            return Ok(None);
+        }
         let target = target.ok_or_else(|| damaged("a key in a log"))?;
         let body = Body { data_id: row.info.object.data_id, target };
         Ok(Some(Logged { key: key.to_vec(), value: value.to_vec(), row, body, place }))

@@ -8,15 +8,18 @@ use crate::collect::Collector;
 use crate::decisions::{damaged, of_table};
 use crate::keys::{
     CURRENT, DUE, FILE, due_key, object_key, parts_prefix, read_due_key, read_part_key, text_key,
-    upload_key,
+    upload_key, version_key,
 };
 use crate::limits::COLLECT_ROWS;
+use crate::row::ObjectRow;
 use crate::upload_row::{Due, UploadRow};
 use crate::uploads::part_row;
 
 /// What is due about an upload, and the key of its row.
 struct Entry<'a> {
     key: &'a [u8],
+    /// From when on it is due, microseconds since 1970.
+    from: u64,
     target: Target,
     begun: Stamp,
 }
@@ -24,12 +27,13 @@ struct Entry<'a> {
 impl Collector {
     /// Does what was to be done long enough ago. What fails is left for the next pass.
     pub(crate) async fn tend_uploads(&self) -> Result<(), Error> {
-        let tend_row = async |key: &[u8], value: &[u8]| match read_due_key(key)
-            .zip(Due::decode(value))
-        {
-            Some(((_, target, begun), due)) => self.tend(Entry { key, target, begun }, due).await,
-            None => Err(damaged("a row of what is due")),
-        };
+        let tend_row =
+            async |key: &[u8], value: &[u8]| match read_due_key(key).zip(Due::decode(value)) {
+                Some(((from, target, begun), due)) => {
+                    self.tend(Entry { key, from, target, begun }, due).await
+                }
+                None => Err(damaged("a row of what is due")),
+            };
         self.each_old(DUE, tend_row).await
     }
 
@@ -37,14 +41,18 @@ impl Collector {
         match due {
             Due::Abort => self.end_upload(&entry, true).await,
             Due::Forget => self.end_upload(&entry, false).await,
-            Due::Parts => self.drop_parts(&entry, |_| false).await,
-            Due::OtherParts(map) => self.drop_parts(&entry, |number| map.has(number)).await,
+            Due::Parts(of) => self.drop_parts(&entry, of, |_| false).await,
+            Due::OtherParts(map) => {
+                // It is due since the upload was completed.
+                let of = Some(Stamp::new(entry.from));
+                self.drop_parts(&entry, of, |number| map.has(number)).await
+            }
         }
     }
 
     /// Removes the row of an upload that is under way, or of one that is not.
     async fn end_upload(&self, entry: &Entry<'_>, is_open: bool) -> Result<(), Error> {
-        let (range, Entry { key, target, begun }) = (&self.range, entry);
+        let (range, Entry { key, target, begun, .. }) = (&self.range, entry);
         let held = range.decisions.lock(&object_key(CURRENT, target)).await;
         let upload = upload_key(target, *begun);
         let row = match range.decisions.read(&upload).await?.value {
@@ -62,7 +70,7 @@ impl Collector {
                 batch.delete(&upload);
             }
             if ends && is_open {
-                batch.put(&due_key(stamp.get(), target, *begun), &Due::Parts.encode());
+                batch.put(&due_key(stamp.get(), target, *begun), &Due::Parts(None).encode());
             }
         })?;
         drop(held);
@@ -74,16 +82,18 @@ impl Collector {
         Ok(())
     }
 
-    /// Removes the parts of an upload that is over, and their files, but for those that an object keeps.
+    /// Removes the parts of an upload that is over, and their files, but for those that an object keeps;
+    /// `of` is the commit of that object, if there was one.
     async fn drop_parts(
         &self,
         entry: &Entry<'_>,
+        of: Option<Stamp>,
         keeps: impl Fn(u16) -> bool,
     ) -> Result<(), Error> {
-        let (range, Entry { key, target, begun }) = (&self.range, entry);
+        let (range, Entry { key, target, begun, .. }) = (&self.range, entry);
         let prefix = parts_prefix(target, *begun);
         let mut from = prefix.clone();
-        let (is_open, map) = self.stands(target, *begun).await?;
+        let (is_open, map) = self.stands((target, *begun), of).await?;
         loop {
             let mut rest = Rows::prefix(&prefix);
             rest.lower = std::ops::Bound::Included(from.clone());
@@ -129,11 +139,12 @@ impl Collector {
         Ok(())
     }
 
-    /// Whether an upload is under way, and the parts of it that a version of its key has.
+    /// Whether an upload is under way, and the parts of it that the object of that commit has, or the
+    /// current one.
     async fn stands(
         &self,
-        target: &Target,
-        begun: Stamp,
+        (target, begun): (&Target, Stamp),
+        of: Option<Stamp>,
     ) -> Result<(bool, Option<object_proto::PartMap>), Error> {
         let range = &self.range;
         let _held = range.decisions.lock(&object_key(CURRENT, target)).await;
@@ -147,7 +158,11 @@ impl Collector {
             None => false,
         };
         let rows = range.decisions.snapshot();
-        for mut row in range.all_versions(target).await? {
+        let current = object_key(CURRENT, target);
+        for key in [current].into_iter().chain(of.map(|stamp| version_key(target, stamp))) {
+            let Some(value) = rows.get(&key).await.map_err(of_table)? else { continue };
+            let row = ObjectRow::decode(&value);
+            let mut row = row.ok_or_else(|| damaged(&format!("a version of {target}")))?;
             let is_of = |data: &ObjectData| match data {
                 ObjectData::Parts(map) => map.upload.stamp == begun,
                 _ => false,

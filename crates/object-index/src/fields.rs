@@ -2,7 +2,7 @@
 
 use codec::cursor::{Cursor, put_bytes, put_varint};
 use object_proto::limits::METADATA_MAX;
-use object_proto::{Checksum, ChecksumKind, Metadata};
+use object_proto::{Checksum, ChecksumKind, Metadata, ObjectTags, TAGS_MAX};
 
 /// Version of all rows.
 pub const VERSION: u8 = 1;
@@ -59,6 +59,25 @@ pub(crate) fn metadata(cursor: &mut Cursor<'_>) -> Option<Metadata> {
         headers.insert(name, text(cursor, METADATA_MAX)?);
     }
     Metadata::new(headers).ok()
+}
+
+/// Tags behind the metadata, where there are some.
+pub fn put_tags(out: &mut Vec<u8>, tags: &ObjectTags) {
+    put_varint(out, tags.iter().len() as u64);
+    for (name, value) in tags.iter() {
+        put_text(out, name);
+        put_text(out, value);
+    }
+}
+
+pub(crate) fn tags(cursor: &mut Cursor<'_>) -> Option<ObjectTags> {
+    let count = cursor.varint().filter(|&count| (1..=TAGS_MAX as u64).contains(&count))?;
+    let mut tags = std::collections::BTreeMap::new();
+    for _ in 0..count {
+        let name = text(cursor, TEXT_MAX)?;
+        tags.insert(name, text(cursor, TEXT_MAX)?);
+    }
+    ObjectTags::new(tags).ok().filter(|tags| tags.iter().len() as u64 == count)
 }
 
 /// True when [`checksums`] takes them.

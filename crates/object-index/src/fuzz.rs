@@ -80,9 +80,9 @@ pub fn fuzz_object_row(bytes: &[u8]) {
             }
         }
         1 => {
-            if let Some((stamp, metadata)) = decode_metadata(value) {
-                let again = encode_metadata(stamp, &metadata);
-                assert_eq!(decode_metadata(&again), Some((stamp, metadata)));
+            if let Some((stamp, metadata, tags)) = decode_metadata(value) {
+                let again = encode_metadata(stamp, &metadata, &tags);
+                assert_eq!(decode_metadata(&again), Some((stamp, metadata, tags)));
             }
         }
         2 => {
@@ -241,7 +241,7 @@ pub(crate) fn corpus() -> Vec<Seed> {
         ("row-upload", fuzz_object_row, row(10, upload(None).encode())),
         ("row-upload-end", fuzz_object_row, row(10, upload(Some(end)).encode())),
         ("row-map", fuzz_object_row, row(11, map_apart(begun, &long).expect("it is long"))),
-        ("row-due", fuzz_object_row, row(12, Due::Parts.encode())),
+        ("row-due", fuzz_object_row, row(12, Due::Parts(Some(begun)).encode())),
         ("row-due-other", fuzz_object_row, row(12, Due::OtherParts(long.clone()).encode())),
         ("key-upload", fuzz_object_key, upload_key(&target, begun)),
         ("key-part", fuzz_object_key, part_key(&target, begun, number)),

@@ -42,6 +42,7 @@ mod row_tests;
 mod service;
 mod session;
 mod sessions;
+mod tags;
 mod threads;
 mod upload_row;
 mod uploads;

@@ -40,6 +40,8 @@ pub enum Planted {
     MarkerShown,
     /// Leaves no current object when the newest version goes.
     NoMoveBack,
+    /// Moves an object's row as a log has it: tags that it got since are lost.
+    MoveForgetsTags,
     /// Moves an object's data though its row has changed since it was read.
     BlindMove,
 }

@@ -245,10 +245,11 @@ impl Range {
         if row.metadata_apart {
             let apart = rows.get(&beside(METADATA, target, &row)).await.map_err(of_table)?;
             let apart = apart.and_then(|value| decode_metadata(&value));
-            let apart = apart.filter(|(stamp, _)| *stamp == row.info.stamp);
-            let (_, metadata) =
+            let apart = apart.filter(|(stamp, ..)| *stamp == row.info.stamp);
+            let (_, metadata, tags) =
                 apart.ok_or_else(|| damaged(&format!("the metadata of {target}")))?;
-            row.info.object.facts.metadata = metadata;
+            let facts = &mut row.info.object.facts;
+            (facts.metadata, facts.tags) = (metadata, tags);
         }
         self.whole_map(&rows, target, &mut row).await?;
         Ok(row.info)
@@ -342,6 +343,9 @@ impl Range {
             Change::DeleteVersion { target, version, conditions } => {
                 let wish = Wish::DeleteVersion(version);
                 self.decide_object((head, came), target, wish, &conditions).await
+            }
+            Change::SetTags { target, version, tags } => {
+                self.set_tags((head, came), &target, version, tags).await
             }
             upload => self.decide_upload(head, upload, came).await,
         }

@@ -5,14 +5,14 @@ use codec::cursor::{put_bytes, put_varint};
 use object_proto::limits::{INLINE_MAX, SMALL_MAX};
 use object_proto::{
     Bucket, BucketId, BucketName, CallId, Committed, DataId, Etag, FileName, Metadata, NewObject,
-    ObjectData, ObjectFacts, ObjectInfo, PartMap, PartNumber, SessionId, Stamp, Target, User,
-    UserId, VersionId, Versioning,
+    ObjectData, ObjectFacts, ObjectInfo, ObjectTags, PartMap, PartNumber, SessionId, Stamp, Target,
+    User, UserId, VersionId, Versioning,
 };
 use table::Place;
 
 use crate::fields::{
     TEXT_MAX, VERSION, are_checksums, begin, checksums, flag, metadata, put_checksums,
-    put_metadata, put_text, text, whole,
+    put_metadata, put_tags, put_text, tags, text, whole,
 };
 use crate::map::{map_apart, put_runs, put_upload_id, runs, upload_id};
 
@@ -25,6 +25,8 @@ const APART: u8 = 1;
 const CALL: u8 = 2;
 const HAS_ID: u8 = 4;
 const MARKER: u8 = 8;
+/// Tags follow the metadata, here or apart.
+const TAGS: u8 = 16;
 
 const INLINE: u8 = 0;
 const FILE: u8 = 1;
@@ -33,26 +35,38 @@ const LOGGED: u8 = 2;
 /// In parts: the upload, then the parts unless these have a row of their own.
 const PARTS: u8 = 3;
 
-/// The value of a row of metadata.
-pub fn encode_metadata(stamp: Stamp, metadata: &Metadata) -> Vec<u8> {
+/// The value of a row of metadata and tags.
+pub fn encode_metadata(stamp: Stamp, metadata: &Metadata, tags: &ObjectTags) -> Vec<u8> {
     let mut out = vec![VERSION];
     out.extend(stamp.get().to_le_bytes());
-    put_metadata(&mut out, metadata);
+    put_headers(&mut out, metadata, tags);
     out
 }
 
-/// Reads such a value: the commit that it belongs to, and the metadata.
-pub fn decode_metadata(value: &[u8]) -> Option<(Stamp, Metadata)> {
+/// Metadata, and tags where there are some.
+fn put_headers(out: &mut Vec<u8>, metadata: &Metadata, tags: &ObjectTags) {
+    put_metadata(out, metadata);
+    if !tags.is_empty() {
+        put_tags(out, tags);
+    }
+}
+
+/// Reads such a value: the commit that it belongs to, metadata and tags.
+pub fn decode_metadata(value: &[u8]) -> Option<(Stamp, Metadata, ObjectTags)> {
     let mut cursor = begin(value)?;
     let stamp = Stamp::new(cursor.u64()?);
     let metadata = metadata(&mut cursor)?;
-    whole(cursor, (stamp, metadata))
+    let tags = match cursor.is_empty() {
+        true => ObjectTags::default(),
+        false => tags(&mut cursor)?,
+    };
+    whole(cursor, (stamp, metadata, tags))
 }
 
 /// The row of a current object, of an older version, or of a delete marker.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ObjectRow {
-    /// The object. Its metadata is empty when that has a row of its own.
+    /// The object. Its metadata and tags are empty when these have a row of their own.
     pub info: ObjectInfo,
     /// Its metadata has a row of its own.
     pub metadata_apart: bool,
@@ -79,7 +93,7 @@ impl ObjectRow {
     /// True when the row of an object can be read back: no part of it is longer than
     /// [`ObjectRow::decode`] takes.
     pub fn holds(object: &NewObject) -> bool {
-        let ObjectFacts { etag, checksums, metadata: _, owner } = &object.facts;
+        let ObjectFacts { etag, checksums, metadata: _, tags: _, owner } = &object.facts;
         let data = match &object.data {
             ObjectData::Inline(bytes) => {
                 bytes.len() <= INLINE_MAX && bytes.len() as u64 == object.size
@@ -122,8 +136,10 @@ impl ObjectRow {
         call: Option<CallId>,
         bits: u8,
     ) -> (Vec<u8>, Option<Vec<u8>>) {
+        let ObjectFacts { metadata, tags, .. } = &object.facts;
         let mut headers = Vec::new();
-        put_metadata(&mut headers, &object.facts.metadata);
+        put_headers(&mut headers, metadata, tags);
+        let bits = bits | if tags.is_empty() { 0 } else { TAGS };
         let apart = headers.len() > METADATA_IN_ROW;
         let mut out = vec![VERSION];
         out.extend(stamp.get().to_le_bytes());
@@ -167,7 +183,7 @@ impl ObjectRow {
                 }
             }
         }
-        (out, apart.then(|| encode_metadata(stamp, &object.facts.metadata)))
+        (out, apart.then(|| encode_metadata(stamp, metadata, tags)))
     }
 
     /// Reads a value.
@@ -180,7 +196,7 @@ impl ObjectRow {
         let owner = UserId::new(text(&mut cursor, TEXT_MAX)?);
         let checksums = checksums(&mut cursor)?;
         let bits = cursor.u8()?;
-        if bits > (APART | CALL | HAS_ID | MARKER) {
+        if bits > (APART | CALL | HAS_ID | MARKER | TAGS) {
             return None;
         }
         let call = match bits & CALL {
@@ -191,6 +207,10 @@ impl ObjectRow {
         let metadata = match metadata_apart {
             true => Metadata::default(),
             false => metadata(&mut cursor)?,
+        };
+        let tags = match bits & TAGS != 0 && !metadata_apart {
+            true => tags(&mut cursor)?,
+            false => ObjectTags::default(),
         };
         let (mut log, mut map_apart) = (None, false);
         let data = match cursor.u8()? {
@@ -226,11 +246,11 @@ impl ObjectRow {
         if !is_whole {
             return None;
         }
-        let facts = ObjectFacts { etag, checksums, metadata, owner };
+        let facts = ObjectFacts { etag, checksums, metadata, tags, owner };
         let object = NewObject { data_id, size, facts, data };
         let (has_id, marker) = (bits & HAS_ID != 0, bits & MARKER != 0);
         let is_bare = || object == marker_of(data_id.get() as u64, &object.facts.owner);
-        if marker && (call.is_some() || metadata_apart || !is_bare()) {
+        if marker && (call.is_some() || metadata_apart || bits & TAGS != 0 || !is_bare()) {
             return None;
         }
         let info = ObjectInfo { stamp, has_id, object };

@@ -8,8 +8,8 @@ use object_proto::limits::SMALL_MAX;
 use object_proto::{
     BucketId, BucketName, CallId, Checksum, ChecksumKind, ChecksumPlan, Committed, DataId, Etag,
     FileName, Metadata, NewObject, NewUpload, ObjectData, ObjectFacts, ObjectInfo, ObjectKey,
-    PartMap, PartNumber, SessionId, Stamp, Target, UploadEnd, UploadId, User, UserId, VersionId,
-    Versioning,
+    ObjectTags, PartMap, PartNumber, SessionId, Stamp, Target, UploadEnd, UploadId, User, UserId,
+    VersionId, Versioning,
 };
 use proptest::prelude::*;
 use table::Place;
@@ -30,6 +30,7 @@ pub(crate) fn info(size: usize, value: usize, inline: bool) -> ObjectInfo {
         etag: Etag::new("0123"),
         checksums: checksums.to_vec(),
         metadata: Metadata::new(headers).unwrap(),
+        tags: ObjectTags::default(),
         owner: UserId::new("me"),
     };
     let data = match inline {
@@ -60,15 +61,20 @@ fn objects_read_back_with_metadata_in_their_row_or_apart() {
     for (size, value, inline) in
         [(0, 0, true), (512, 200, true), (512, 1000, false), (9, 4000, true)]
     {
-        let (info, call) = (info(size, value, inline), inline.then(|| CallId::new(u128::MAX - 1)));
+        let (mut info, call) =
+            (info(size, value, inline), inline.then(|| CallId::new(u128::MAX - 1)));
+        if size > 9 {
+            let tags = [("a", "b"), ("ä", "")].map(|(a, b)| (a.to_owned(), b.to_owned()));
+            info.object.facts.tags = ObjectTags::new(tags.into()).unwrap();
+        }
         let (row, apart) = ObjectRow::encode(info.stamp, &info.object, call, info.has_id);
         let mut read = ObjectRow::decode(&row).expect("it reads back");
         assert_eq!((read.metadata_apart, read.call), (apart.is_some(), call));
         assert_eq!(apart.is_some(), value > 240);
         if let Some(apart) = apart {
-            let (stamp, metadata) = decode_metadata(&apart).expect("it reads back");
+            let (stamp, metadata, tags) = decode_metadata(&apart).expect("it reads back");
             assert_eq!(stamp, info.stamp);
-            read.info.object.facts.metadata = metadata;
+            (read.info.object.facts.metadata, read.info.object.facts.tags) = (metadata, tags);
         }
         assert_eq!(read.info, info);
         for end in 0..row.len() {
@@ -190,6 +196,7 @@ pub(crate) fn upload() -> NewUpload {
         nonce: 7,
         checksum,
         metadata: info.object.facts.metadata,
+        tags: ObjectTags::new([("a".to_owned(), "b".to_owned())].into()).unwrap(),
         owner: info.object.facts.owner,
     }
 }
@@ -238,7 +245,13 @@ fn a_map_of_parts_is_in_its_row_or_apart() {
             Some(apart) => assert_eq!(decode_map(&apart, id), Some((info.stamp, map.clone()))),
             None => assert_eq!(row.info, info),
         }
-        for due in [Due::Abort, Due::Forget, Due::Parts, Due::OtherParts(map)] {
+        for due in [
+            Due::Abort,
+            Due::Forget,
+            Due::Parts(None),
+            Due::Parts(Some(Stamp::new(9))),
+            Due::OtherParts(map),
+        ] {
             assert_eq!(Due::decode(&due.encode()), Some(due));
         }
         info.object.size += 1;

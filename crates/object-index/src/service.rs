@@ -10,9 +10,10 @@ use object_proto::limits::{INLINE_MAX, SMALL_MAX};
 use object_proto::{
     AccessKey, Bucket, BucketName, CatalogReply, CatalogRequest, Change, ChangeReply, Committed,
     Completion, Conditions, DataId, Error, FileName, Identity, ListPage, ListRequest, NewObject,
-    NewUpload, ObjectData, ObjectFacts, ObjectInfo, PartNumber, PartsPage, PartsRequest,
-    RangeReply, RangeRequest, Reply, Request, RequestHead, Target, UploadId, UploadInfo,
-    UploadsPage, UploadsRequest, UserId, VersionId, Versioning, VersionsPage, VersionsRequest,
+    NewUpload, ObjectData, ObjectFacts, ObjectInfo, ObjectTags, PartNumber, PartsPage,
+    PartsRequest, RangeReply, RangeRequest, Reply, Request, RequestHead, Target, UploadId,
+    UploadInfo, UploadsPage, UploadsRequest, UserId, VersionId, Versioning, VersionsPage,
+    VersionsRequest,
 };
 use runtime::{Class, Env};
 use table::{Source, Store};
@@ -325,6 +326,18 @@ impl Service {
     ) -> Result<Committed, Error> {
         let number = self.0.session.number().await?;
         let change = Change::DeleteVersion { target, version, conditions };
+        Ok(self.change_object(&number, &change).await?.committed)
+    }
+
+    /// Gives an object, or a version of it, other tags; which version it is.
+    pub async fn set_tags(
+        &self,
+        target: Target,
+        version: Option<VersionId>,
+        tags: ObjectTags,
+    ) -> Result<Committed, Error> {
+        let number = self.0.session.number().await?;
+        let change = Change::SetTags { target, version, tags };
         Ok(self.change_object(&number, &change).await?.committed)
     }
 

@@ -9,9 +9,9 @@ use std::rc::Rc;
 use futures_util::future::LocalBoxFuture;
 use object_proto::{
     AccessKey, Answer, Backend, Bucket, BucketName, Committed, Completion, Conditions, Content,
-    Error, Found, ListPage, ListRequest, NewUpload, ObjectFacts, ObjectInfo, PartNumber, PartsPage,
-    PartsRequest, Target, Upload, UploadId, UploadInfo, UploadsPage, UploadsRequest, UserId,
-    VersionId, Versioning, VersionsPage, VersionsRequest,
+    Error, Found, ListPage, ListRequest, NewUpload, ObjectFacts, ObjectInfo, ObjectTags,
+    PartNumber, PartsPage, PartsRequest, Target, Upload, UploadId, UploadInfo, UploadsPage,
+    UploadsRequest, UserId, VersionId, Versioning, VersionsPage, VersionsRequest,
 };
 use runtime::sync::{mpsc, oneshot};
 use runtime::{Class, Env};
@@ -193,6 +193,15 @@ impl Backend for ServiceHandle {
         self.change(move |service| async move {
             service.delete_version(target, version, conditions).await
         })
+    }
+
+    fn set_tags(
+        &self,
+        target: Target,
+        version: Option<VersionId>,
+        tags: ObjectTags,
+    ) -> Answer<'_, Committed> {
+        self.change(move |service| async move { service.set_tags(target, version, tags).await })
     }
 
     fn versions(&self, ask: VersionsRequest) -> Answer<'_, VersionsPage> {

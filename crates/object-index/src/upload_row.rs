@@ -3,14 +3,19 @@
 
 use codec::cursor::put_varint;
 use object_proto::{
-    ChecksumPlan, Etag, NewUpload, PartMap, Stamp, UploadEnd, UploadId, UploadInfo, UserId,
+    ChecksumPlan, Etag, NewUpload, ObjectTags, PartMap, Stamp, UploadEnd, UploadId, UploadInfo,
+    UserId,
 };
 
 use crate::fields::{
     TEXT_MAX, VERSION, are_checksums, begin, checksums, flag, kind_code, kind_of, metadata,
-    put_checksums, put_metadata, put_text, text, whole,
+    put_checksums, put_metadata, put_tags, put_text, tags, text, whole,
 };
 use crate::map::{put_runs, put_upload_id, runs, upload_id};
+
+/// Bits of the byte that says what follows: the end, tags.
+const ENDED: u8 = 1;
+const TAGGED: u8 = 2;
 
 /// An upload's row; the commit that began it is in the key.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,11 +50,15 @@ impl UploadRow {
         }
         put_metadata(&mut out, &self.upload.metadata);
         put_varint(&mut out, self.abort_us);
-        out.push(u8::from(self.end.is_some()));
+        let has_tags = !self.upload.tags.is_empty();
+        out.push(if self.end.is_some() { ENDED } else { 0 } | if has_tags { TAGGED } else { 0 });
         if let Some(end) = &self.end {
             out.extend(end.stamp.get().to_le_bytes());
             put_text(&mut out, end.etag.as_str());
             put_checksums(&mut out, &end.checksums);
+        }
+        if has_tags {
+            put_tags(&mut out, &self.upload.tags);
         }
         out
     }
@@ -67,15 +76,20 @@ impl UploadRow {
         };
         let metadata = metadata(&mut cursor)?;
         let abort_us = cursor.varint()?;
-        let end = match flag(&mut cursor)? {
-            false => None,
-            true => Some(UploadEnd {
+        let bits = cursor.u8().filter(|bits| *bits <= ENDED | TAGGED)?;
+        let end = match bits & ENDED {
+            0 => None,
+            _ => Some(UploadEnd {
                 stamp: Stamp::new(cursor.u64()?),
                 etag: Etag::new(text(&mut cursor, TEXT_MAX)?),
                 checksums: checksums(&mut cursor)?,
             }),
         };
-        let upload = NewUpload { nonce, checksum, metadata, owner };
+        let tags = match bits & TAGGED {
+            0 => ObjectTags::default(),
+            _ => tags(&mut cursor)?,
+        };
+        let upload = NewUpload { nonce, checksum, metadata, tags, owner };
         whole(cursor, UploadRow { upload, abort_us, end })
     }
 
@@ -93,8 +107,8 @@ pub enum Due {
     Abort,
     /// It is forgotten how it was completed.
     Forget,
-    /// All its parts are of no use any more.
-    Parts,
+    /// All its parts are of no use any more: with the commit of the object that had them, if one had.
+    Parts(Option<Stamp>),
     /// Its parts are of no use any more, but for those of the object that it has become.
     OtherParts(PartMap),
 }
@@ -105,13 +119,17 @@ impl Due {
         let kind = match self {
             Due::Abort => 0,
             Due::Forget => 1,
-            Due::Parts => 2,
+            Due::Parts(_) => 2,
             Due::OtherParts(_) => 3,
         };
         let mut out = vec![VERSION, kind];
-        if let Due::OtherParts(map) = self {
-            put_upload_id(&mut out, map.upload);
-            put_runs(&mut out, map);
+        match self {
+            Due::OtherParts(map) => {
+                put_upload_id(&mut out, map.upload);
+                put_runs(&mut out, map);
+            }
+            Due::Parts(Some(stamp)) => out.extend(stamp.get().to_le_bytes()),
+            Due::Abort | Due::Forget | Due::Parts(None) => {}
         }
         out
     }
@@ -122,7 +140,8 @@ impl Due {
         let due = match cursor.u8()? {
             0 => Due::Abort,
             1 => Due::Forget,
-            2 => Due::Parts,
+            2 if cursor.is_empty() => Due::Parts(None),
+            2 => Due::Parts(Some(Stamp::new(cursor.u64()?))),
             3 => {
                 let upload = upload_id(&mut cursor)?;
                 Due::OtherParts(runs(&mut cursor, upload)?)

@@ -56,7 +56,10 @@ impl Range {
             Change::AbortUpload { target, upload } => {
                 self.abort((head, came), &target, upload).await
             }
-            Change::Put { .. } | Change::Delete { .. } | Change::DeleteVersion { .. } => {
+            Change::Put { .. }
+            | Change::Delete { .. }
+            | Change::DeleteVersion { .. }
+            | Change::SetTags { .. } => {
                 unreachable!("it concerns no upload")
             }
         };
@@ -176,8 +179,8 @@ impl Range {
         let there = current.as_ref().map(|there| &there.row.info.object.facts.etag);
         conditions.check(there).map_err(refused)?;
         let map = map.map_err(refused)?;
-        let NewUpload { metadata, owner, .. } = row.upload.clone();
-        let facts = ObjectFacts { etag, checksums, metadata, owner };
+        let NewUpload { metadata, tags, owner, .. } = row.upload.clone();
+        let facts = ObjectFacts { etag, checksums, metadata, tags, owner };
         let object = Box::new(NewObject {
             data_id: DataId::new(u128::from(id.nonce) << 64 | u128::from(id.stamp.get())),
             size: map.size(),
@@ -263,7 +266,7 @@ impl Range {
         Ok(self.submit_answered(head, plain, |batch, stamp| {
             batch.delete(&upload_key(target, upload.stamp));
             batch.delete(&due_key(row.abort_us, target, upload.stamp));
-            batch.put(&due_key(stamp.get(), target, upload.stamp), &Due::Parts.encode());
+            batch.put(&due_key(stamp.get(), target, upload.stamp), &Due::Parts(None).encode());
         })?)
     }
 
@@ -288,7 +291,7 @@ impl Range {
                     batch.delete(&upload_key(target, *begun));
                     if *is_open {
                         let due = due_key(stamp.get(), target, *begun);
-                        batch.put(&due, &Due::Parts.encode());
+                        batch.put(&due, &Due::Parts(None).encode());
                     }
                 }
             })?;

@@ -239,7 +239,11 @@ pub(crate) fn put_unused(
         }
         ObjectData::Parts(map) => {
             let key = due_key(stamp.get(), target, map.upload.stamp);
-            batch.put(&key, &Due::Parts.encode());
+            let of = match of {
+                FileOf::Object(stamp) => Some(stamp),
+                FileOf::Part(..) => None,
+            };
+            batch.put(&key, &Due::Parts(of).encode());
         }
         ObjectData::Inline(_) | ObjectData::Piece(_) | ObjectData::Logged { .. } => {}
     }

@@ -11,6 +11,7 @@ use crate::message::{ListPage, ListRequest};
 use crate::names::BucketName;
 use crate::object::{AccessKey, Bucket, ObjectFacts, ObjectInfo, Target};
 use crate::parts::{PartNumber, UploadId};
+use crate::tags::ObjectTags;
 use crate::upload::{
     Completion, NewUpload, PartsPage, PartsRequest, UploadInfo, UploadsPage, UploadsRequest,
 };
@@ -57,6 +58,14 @@ pub trait Backend: Send + Sync + 'static {
         target: Target,
         version: VersionId,
         conditions: Conditions,
+    ) -> Answer<'_, Committed>;
+
+    /// Gives an object, or a version of it, other tags; which version it is.
+    fn set_tags(
+        &self,
+        target: Target,
+        version: Option<VersionId>,
+        tags: ObjectTags,
     ) -> Answer<'_, Committed>;
 
     /// A page of a bucket's versions.

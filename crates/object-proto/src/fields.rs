@@ -9,6 +9,7 @@ use crate::ids::{BucketId, CallId, DataId, SessionId, Stamp, UserId};
 use crate::names::{BucketName, ObjectKey};
 use crate::object::{ChecksumKind, Etag, FileName, Metadata};
 use crate::parts::{PartMap, PartNumber, PartRun, UploadId};
+use crate::tags::{ObjectTags, TAGS_MAX};
 
 /// A value of a message.
 pub(crate) trait Field: Sized {
@@ -292,6 +293,29 @@ impl Field for Metadata {
             headers.insert(name, value);
         }
         Metadata::new(headers).ok()
+    }
+}
+
+impl Field for ObjectTags {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_varint(out, self.iter().len() as u64);
+        for (name, value) in self.iter() {
+            put_bytes(out, name.as_bytes());
+            put_bytes(out, value.as_bytes());
+        }
+    }
+
+    fn get(input: &mut Cursor<'_>) -> Option<ObjectTags> {
+        let count = input.varint().filter(|&count| count <= TAGS_MAX as u64)?;
+        let mut tags: BTreeMap<String, String> = BTreeMap::new();
+        for _ in 0..count {
+            let (name, value) = <(String, String)>::get(input)?;
+            if tags.last_key_value().is_some_and(|(last, _)| *last >= name) {
+                return None;
+            }
+            tags.insert(name, value);
+        }
+        ObjectTags::new(tags).ok()
     }
 }
 

@@ -19,6 +19,7 @@ mod message;
 mod names;
 mod object;
 mod parts;
+mod tags;
 mod upload;
 mod versions;
 pub mod wire;
@@ -38,6 +39,7 @@ pub use object::{
     ObjectData, ObjectFacts, ObjectInfo, Target, User,
 };
 pub use parts::{PartMap, PartNumber, PartRun, UploadId};
+pub use tags::{FlawedTags, ObjectTags, TAG_NAME_MAX, TAG_VALUE_MAX, TAGS_MAX};
 pub use upload::{
     ChecksumPlan, Completion, ListedUpload, NewUpload, Part, PartsPage, PartsRequest, UploadEnd,
     UploadInfo, UploadsPage, UploadsRequest,

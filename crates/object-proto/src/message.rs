@@ -6,6 +6,7 @@ use crate::listed_versions::{VersionsPage, VersionsRequest};
 use crate::names::{BucketName, ObjectKey};
 use crate::object::{AccessKey, Bucket, FileName, NewObject, ObjectInfo, Target, User};
 use crate::parts::{PartNumber, UploadId};
+use crate::tags::ObjectTags;
 use crate::upload::{
     Completion, NewUpload, PartsPage, PartsRequest, UploadInfo, UploadsPage, UploadsRequest,
 };
@@ -67,6 +68,15 @@ pub enum Change {
         /// Conditions on it.
         conditions: Conditions,
     },
+    /// Gives an object, or a version of it, other tags. All else of it stays, its time as well.
+    SetTags {
+        /// The key.
+        target: Target,
+        /// The version; the newest for none.
+        version: Option<VersionId>,
+        /// All its tags from then on.
+        tags: ObjectTags,
+    },
     /// Begins a multipart upload: its ID has the time of this commit.
     BeginUpload {
         /// The key.
@@ -110,6 +120,7 @@ impl Change {
             Change::Put { target, .. }
             | Change::Delete { target, .. }
             | Change::DeleteVersion { target, .. }
+            | Change::SetTags { target, .. }
             | Change::BeginUpload { target, .. }
             | Change::PutPart { target, .. }
             | Change::CompleteUpload { target, .. }

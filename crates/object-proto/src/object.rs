@@ -7,6 +7,7 @@ use crate::ids::{BucketId, DataId, Stamp, UserId};
 use crate::limits::{METADATA_MAX, USER_METADATA_MAX};
 use crate::names::{BucketName, ObjectKey};
 use crate::parts::PartMap;
+use crate::tags::ObjectTags;
 use crate::versions::{VersionId, Versioning};
 
 /// A bucket.
@@ -239,6 +240,8 @@ pub struct ObjectFacts {
     pub checksums: Vec<Checksum>,
     /// Headers.
     pub metadata: Metadata,
+    /// Tags.
+    pub tags: ObjectTags,
     /// The user that it belongs to.
     pub owner: UserId,
 }

@@ -5,6 +5,7 @@ use crate::ids::{BucketId, DataId, Stamp, UserId};
 use crate::names::ObjectKey;
 use crate::object::{Checksum, ChecksumKind, Etag, Metadata, Target};
 use crate::parts::{PartNumber, UploadId};
+use crate::tags::ObjectTags;
 
 /// Checksums that an upload's parts and object have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,6 +25,8 @@ pub struct NewUpload {
     pub checksum: Option<ChecksumPlan>,
     /// Headers of the object.
     pub metadata: Metadata,
+    /// Tags of the object.
+    pub tags: ObjectTags,
     /// The user that the object will belong to.
     pub owner: UserId,
 }

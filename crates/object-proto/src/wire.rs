@@ -25,7 +25,7 @@ choice!(Tags { 0 => Any, 1 => Of(tags) });
 record!(Conditions { if_match, if_none_match, call });
 record!(Target { bucket, key });
 record!(Checksum { kind, value, parts });
-record!(ObjectFacts { etag, checksums, metadata, owner });
+record!(ObjectFacts { etag, checksums, metadata, tags, owner });
 choice!(ObjectData {
     0 => Inline(bytes),
     1 => Piece(bytes),
@@ -44,7 +44,7 @@ record!(AccessKey { id, user, wrapped_secret, enabled });
 record!(Identity { user, access_key, wrapped_secret });
 
 record!(ChecksumPlan { kind, composite });
-record!(NewUpload { nonce, checksum, metadata, owner });
+record!(NewUpload { nonce, checksum, metadata, tags, owner });
 record!(UploadEnd { stamp, etag, checksums });
 record!(UploadInfo { id, upload, end });
 record!(Part { number, stamp, data_id, size, etag, checksums });
@@ -64,6 +64,7 @@ choice!(Change {
     4 => CompleteUpload { target, completion, conditions },
     5 => AbortUpload { target, upload },
     6 => DeleteVersion { target, version, conditions },
+    7 => SetTags { target, version, tags },
 });
 record!(ChangeReply { committed, by_earlier });
 record!(ListRequest { bucket, prefix, delimiter, after, limit });

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use object_index::Service;
 use object_proto::{
-    Committed, Completion, Conditions, Error, Etag, Metadata, NewUpload, ObjectFacts, Part,
-    PartNumber, PartsRequest, Target, UploadId, UserId,
+    Committed, Completion, Conditions, Error, Etag, Metadata, NewUpload, ObjectFacts, ObjectTags,
+    Part, PartNumber, PartsRequest, Target, UploadId, UserId,
 };
 use runtime::{Class, Duration, Rng};
 
@@ -53,6 +53,7 @@ impl InParts<'_> {
             nonce: rng.next_u64(),
             checksum: None,
             metadata: Metadata::default(),
+            tags: ObjectTags::default(),
             owner: UserId::new("load"),
         };
         let upload = self.service.begin_upload(self.target.clone(), upload).await?;

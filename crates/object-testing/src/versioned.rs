@@ -9,7 +9,7 @@ use std::rc::Rc;
 use object_index::Service;
 use object_proto::{
     Bucket, Committed, Conditions, Error, Etag, ListRequest, Listed, ListedVersion, ObjectData,
-    ObjectFacts, ObjectInfo, ObjectKey, Tags, Target, UserId, VersionId, Versioning,
+    ObjectFacts, ObjectInfo, ObjectKey, ObjectTags, Tags, Target, UserId, VersionId, Versioning,
     VersionsRequest,
 };
 use runtime::sim::Sim;
@@ -17,10 +17,8 @@ use runtime::{Duration, Rng};
 
 use crate::load::{KEYS, bytes, part_files, shown_as, size_of};
 use crate::parts::InParts;
-use crate::versions::{self, Did, Ended, Entry, Found, Operation};
+use crate::versions::{self, At, Did, Ended, Entry, Found, Operation, is_in_parts, tags_of_put};
 
-/// One put in so many is sent in parts.
-const PARTS_ONE_IN: u64 = 8;
 /// Versions of a key that a client knows of; with more it removes some.
 const KNOWN_MAX: usize = 5;
 
@@ -110,9 +108,10 @@ impl VersionedLoad {
                 0..3 => self.set(&service, &mut rng).await,
                 3..35 => self.put(&service, key, &mut rng).await,
                 35..50 => self.delete(&service, key).await,
-                50..60 => self.remove(&service, key, &mut rng).await,
-                60..75 => self.look(&service, key, None, &mut rng).await,
-                75..90 => self.look_at(&service, key, &mut rng).await,
+                50..58 => self.remove(&service, key, &mut rng).await,
+                58..64 => self.tag(&service, key, &mut rng).await,
+                64..76 => self.look(&service, key, None, &mut rng).await,
+                76..90 => self.look_at(&service, key, &mut rng).await,
                 _ => self.list(&service).await,
             }
             env.sleep(Duration::from_micros(rng.below(self.0.pause.as_micros() as u64 + 1))).await;
@@ -198,7 +197,7 @@ impl VersionedLoad {
         let (number, if_none) = (self.number(), rng.one_in(8));
         let did = Did::Put(number, if_none);
         let noted = self.begin(vec![key], did);
-        let put = self.send(service, key, (number, if_none), rng.one_in(PARTS_ONE_IN)).await;
+        let put = self.send(service, key, (number, if_none)).await;
         let ended = self.outcome(&did, put, |made| self.made(key, number, made, false));
         self.end(&noted, ended);
     }
@@ -208,13 +207,12 @@ impl VersionedLoad {
         service: &Service,
         key: usize,
         (number, if_none): (u64, bool),
-        in_parts: bool,
     ) -> Result<Committed, Error> {
         let body = bytes(number, size_of(number, false));
         let etag = Etag::new(format!("{number:032x}"));
         let if_none_match = if_none.then_some(Tags::Any);
         let conditions = Conditions { if_none_match, ..Conditions::default() };
-        if in_parts {
+        if is_in_parts(number) {
             let (violated, target) = (|what| self.violated(what), self.target(key));
             let sent = InParts { violated: &violated, service, target, value: number };
             return sent.put(&body, etag, conditions, Duration::ZERO).await;
@@ -223,7 +221,8 @@ impl VersionedLoad {
         for part in body.chunks(300_000) {
             upload.write(part).await?;
         }
-        let facts = ObjectFacts { etag, owner: UserId::new("load"), ..ObjectFacts::default() };
+        let (tags, owner) = (tags_with(tags_of_put(number)), UserId::new("load"));
+        let facts = ObjectFacts { etag, owner, tags, ..ObjectFacts::default() };
         upload.commit(facts, conditions).await
     }
 
@@ -264,6 +263,24 @@ impl VersionedLoad {
         self.end(&noted, ended);
     }
 
+    async fn tag(&self, service: &Service, key: usize, rng: &mut Rng) {
+        let tags = if rng.one_in(4) { 0 } else { self.number() };
+        let (at, version) = match (rng.one_in(2), self.draw(key, rng)) {
+            (true, _) => (At::Newest, None),
+            (false, None) => (At::Null, Some(VersionId::Null)),
+            (false, Some((number, version))) => (At::Number(number), Some(version)),
+        };
+        let did = Did::Tag(at, tags);
+        let noted = self.begin(vec![key], did);
+        let ended = match service.set_tags(self.target(key), version, tags_with(tags)).await {
+            Ok(set) => Some(Ended::Made(set.version.map(|set| set == VersionId::Null))),
+            Err(Error::NoSuchKey | Error::NoSuchVersion) => Some(Ended::Saw(Found::Nothing)),
+            Err(Error::Marker { .. }) => Some(Ended::Saw(Found::Marker)),
+            failed => self.outcome(&did, failed, |_| Ended::Unknown),
+        };
+        self.end(&noted, ended);
+    }
+
     async fn look_at(&self, service: &Service, key: usize, rng: &mut Rng) {
         let drawn = self.draw(key, rng);
         self.look(service, key, Some(drawn), rng).await;
@@ -289,7 +306,10 @@ impl VersionedLoad {
         };
         let found = match &looked {
             Ok(info) => match number_of(info) {
-                Some(number) => Found::Object(number),
+                Some(number) => match number_of_tags(info) {
+                    Some(tags) => Found::Object(number, tags),
+                    None => return self.violated(format!("{target}: {info:?} has odd tags")),
+                },
                 None => return self.violated(format!("{target}: {info:?} was never put")),
             },
             Err(Error::Marker { asked, .. }) if *asked == version.is_some() => Found::Marker,
@@ -299,7 +319,7 @@ impl VersionedLoad {
             Err(error) => return self.violated(format!("{did:?} of {target}: {error}")),
         };
         self.note(key, did, Ended::Saw(found), start);
-        if let (Ok(info), Found::Object(number)) = (looked, found)
+        if let (Ok(info), Found::Object(number, _)) = (looked, found)
             && let Err(what) = self.read(service, (&target, version), &info, number).await
         {
             self.violated(format!("{target}, version {version:?}, object {number}: {what}"));
@@ -503,6 +523,23 @@ impl VersionedLoad {
         }
         Ok((files, logs))
     }
+}
+
+/// Tags of this number: some are long, so that they are in a row of their own.
+fn tags_with(number: u64) -> ObjectTags {
+    let value = format!("{number}{}", " ".repeat(if number.is_multiple_of(5) { 230 } else { 0 }));
+    let tags = ["a", "b"].map(|name| (name.to_owned(), value.clone()));
+    let count = if number == 0 { 0 } else { 2 };
+    ObjectTags::new(tags.into_iter().take(count).collect()).expect("they are short")
+}
+
+fn number_of_tags(info: &ObjectInfo) -> Option<u64> {
+    let tags = &info.object.facts.tags;
+    let number = match tags.iter().next() {
+        None => 0,
+        Some((_, value)) => value.trim_end().parse().ok()?,
+    };
+    (*tags == tags_with(number)).then_some(number)
 }
 
 fn number_of(info: &ObjectInfo) -> Option<u64> {

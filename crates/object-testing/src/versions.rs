@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use object_proto::Versioning;
+use runtime::Rng;
 use testing::linear::{self, Times};
 
 /// A version: the number of the put or delete that made it.
@@ -15,6 +16,29 @@ pub struct Version {
     pub marker: bool,
     /// It has no ID.
     pub null: bool,
+    /// Number of its tags.
+    pub tags: u64,
+}
+
+/// What an operation is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum At {
+    /// The newest version.
+    Newest,
+    /// The version without an ID.
+    Null,
+    /// The version of this number, by its ID.
+    Number(u64),
+}
+
+/// Whether the put of this number is sent in parts.
+pub fn is_in_parts(number: u64) -> bool {
+    Rng::new(number ^ 0x9a47).one_in(8)
+}
+
+/// Number of the tags that an object is put with; 0 for none.
+pub fn tags_of_put(number: u64) -> u64 {
+    if number.is_multiple_of(3) && !is_in_parts(number) { number } else { 0 }
 }
 
 /// What a key has.
@@ -44,6 +68,8 @@ pub enum Did {
     LookAt(u64),
     /// Looked at the version without an ID.
     LookAtNull,
+    /// Gave an object other tags.
+    Tag(At, u64),
     /// Listed the versions.
     List,
 }
@@ -55,8 +81,8 @@ pub enum Found {
     Nothing,
     /// A delete marker.
     Marker,
-    /// This object.
-    Object(u64),
+    /// This object, with these tags.
+    Object(u64, u64),
 }
 
 /// An entry of a list: an object, or a marker; without an ID.
@@ -95,7 +121,7 @@ impl State {
         match self.versions.iter().find(|version| is_it(version)) {
             None => Found::Nothing,
             Some(version) if version.marker => Found::Marker,
-            Some(version) => Found::Object(version.number),
+            Some(version) => Found::Object(version.number, version.tags),
         }
     }
 
@@ -106,7 +132,8 @@ impl State {
             self.versions.retain(|version| !version.null);
         }
         if !marker || self.versioning != Versioning::Off {
-            self.versions.insert(0, Version { number, marker, null });
+            let tags = if marker { 0 } else { tags_of_put(number) };
+            self.versions.insert(0, Version { number, marker, null, tags });
         }
         Ended::Made((self.versioning != Versioning::Off).then_some(null))
     }
@@ -120,7 +147,7 @@ impl State {
             }
             Did::Put(number, if_none) => {
                 let found = self.found(|_| true);
-                match if_none && matches!(found, Found::Object(_)) {
+                match if_none && matches!(found, Found::Object(..)) {
                     true => Ended::Refused,
                     false => self.make(number, false),
                 }
@@ -139,6 +166,25 @@ impl State {
                 Ended::Saw(self.found(|version| !version.null && version.number == number))
             }
             Did::LookAtNull => Ended::Saw(self.found(|version| version.null)),
+            Did::Tag(at, tags) => {
+                let versioned = self.versioning != Versioning::Off;
+                let mut versions = self.versions.iter_mut();
+                let found = match at {
+                    At::Newest => versions.next().filter(|version| !version.marker),
+                    At::Null => versions.find(|version| version.null),
+                    At::Number(number) => {
+                        versions.find(|version| !version.null && version.number == number)
+                    }
+                };
+                match found {
+                    None => Ended::Saw(Found::Nothing),
+                    Some(version) if version.marker => Ended::Saw(Found::Marker),
+                    Some(version) => {
+                        version.tags = tags;
+                        Ended::Made(versioned.then_some(version.null))
+                    }
+                }
+            }
             Did::List => {
                 let entry =
                     |version: &Version| ((!version.marker).then_some(version.number), version.null);
@@ -183,15 +229,19 @@ mod tests {
                 (Did::Put(3, true), Ended::Refused),
                 (Did::Delete(4), Ended::Made(Some(false))),
                 (Did::Look, Ended::Saw(Found::Marker)),
-                (Did::LookAt(2), Ended::Saw(Found::Object(2))),
+                (Did::LookAt(2), Ended::Saw(Found::Object(2, 0))),
+                (Did::Tag(At::Number(2), 7), Ended::Made(Some(false))),
+                (Did::LookAt(2), Ended::Saw(Found::Object(2, 7))),
+                (Did::Tag(At::Newest, 8), Ended::Saw(Found::Nothing)),
                 (Did::List, Ended::Listed(vec![(None, false), (Some(2), false), (Some(1), true)])),
                 (Did::Remove(4), Ended::Made(None)),
                 (Did::Look, Ended::Saw(last)),
             ])
         };
-        assert_eq!(history(Found::Object(2)), Ok(()));
+        assert_eq!(history(Found::Object(2, 7)), Ok(()));
+        assert!(history(Found::Object(2, 0)).is_err());
         assert!(history(Found::Nothing).is_err());
-        assert!(history(Found::Object(1)).is_err());
+        assert!(history(Found::Object(1, 0)).is_err());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use object_proto::{
 };
 use s3s::dto::{
     CopyObjectInput, CopyObjectOutput, CopyObjectResult, CopyPartResult, CopySource, ETag,
-    MetadataDirective, UploadPartCopyInput, UploadPartCopyOutput,
+    MetadataDirective, TaggingDirective, UploadPartCopyInput, UploadPartCopyOutput,
 };
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
@@ -21,6 +21,7 @@ use super::state::{
     State, caller_of, checksum_type, made_version, modified, not_implemented, part_number_of,
     slow_down, target_of, version_id_of,
 };
+use super::tags::tags_of;
 use super::upload::{kind_of_part, part_facts, under_way, upload_id_of};
 use crate::auth::check_bucket;
 use crate::digest::{Digest, Found, kind_of_name};
@@ -58,6 +59,12 @@ pub async fn copy_object(
         true => Metadata::default(),
         false => metadata_of(&request.headers, input.metadata.as_ref())?,
     };
+    let keeps_tags = match input.tagging_directive.as_ref().map(TaggingDirective::as_str) {
+        None | Some(TaggingDirective::COPY) => true,
+        Some(TaggingDirective::REPLACE) => false,
+        Some(_) => return Err(invalid_argument("Unknown tagging directive.")),
+    };
+    let tags = tags_of(&request.headers)?;
     let conditions = conditions_of_headers(&request.headers)?;
     let caller = caller_of(&request)?;
     let (place, version) = place_of(state, caller, &input.copy_source, &request.headers).await?;
@@ -83,6 +90,7 @@ pub async fn copy_object(
         etag: found.etag(),
         checksums: vec![found.checksum.clone()],
         metadata: if keeps_metadata { source.info.object.facts.metadata } else { metadata },
+        tags: if keeps_tags { source.info.object.facts.tags } else { tags },
         owner: caller.id.clone(),
     };
     let conditions = of_call(conditions, &request.headers, &facts);

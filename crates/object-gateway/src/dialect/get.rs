@@ -33,6 +33,9 @@ const DEFAULT_TYPE: &str = "binary/octet-stream";
 /// Number of the object's parts.
 const PARTS_COUNT: HeaderName = HeaderName::from_static("x-amz-mp-parts-count");
 
+/// Number of the object's tags.
+const TAGGING_COUNT: HeaderName = HeaderName::from_static("x-amz-tagging-count");
+
 /// What GET and HEAD ask for.
 struct Ask<'a> {
     conditions: ReadConditions<'a>,
@@ -152,6 +155,10 @@ impl Answer {
         let wants_checksum = ask.checksum_mode.is_some_and(|mode| mode.as_str() == "ENABLED");
         if wants_checksum && range == (0..size) {
             add_checksums(info, &mut headers)?;
+        }
+        let tags = info.object.facts.tags.iter().len();
+        if tags > 0 {
+            headers.insert(TAGGING_COUNT, HeaderValue::from(tags));
         }
         Ok(Answer { range, is_part, headers })
     }

@@ -28,6 +28,7 @@ mod list;
 mod put;
 mod receive;
 mod state;
+mod tags;
 mod unset;
 mod upload;
 mod uploads;
@@ -352,9 +353,14 @@ impl S3 for Dialect {
         &self,
         request: S3Request<GetObjectTaggingInput>,
     ) -> S3Result<S3Response<GetObjectTaggingOutput>> {
-        let id = request.input.version_id.as_deref();
-        let version_id = unset::check_object(&self.0, &request, &request.input.key, id).await?;
-        Ok(S3Response::new(GetObjectTaggingOutput { tag_set: Vec::new(), version_id }))
+        tags::get_tags(&self.0, request).await
+    }
+
+    async fn put_object_tagging(
+        &self,
+        request: S3Request<PutObjectTaggingInput>,
+    ) -> S3Result<S3Response<PutObjectTaggingOutput>> {
+        tags::put_tags(&self.0, request).await
     }
 
     async fn delete_bucket_policy(
@@ -389,8 +395,6 @@ impl S3 for Dialect {
         &self,
         request: S3Request<DeleteObjectTaggingInput>,
     ) -> S3Result<S3Response<DeleteObjectTaggingOutput>> {
-        let id = request.input.version_id.as_deref();
-        let version_id = unset::check_object(&self.0, &request, &request.input.key, id).await?;
-        Ok(S3Response::new(DeleteObjectTaggingOutput { version_id }))
+        tags::delete_tags(&self.0, request).await
     }
 }

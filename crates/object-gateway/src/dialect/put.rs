@@ -10,6 +10,7 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::receive::Sent;
 use super::state::{State, caller_of, made_version, not_implemented, target_of};
+use super::tags::tags_of;
 use crate::errors::s3_error;
 
 /// Headers of an object, apart from its user's.
@@ -22,10 +23,9 @@ pub const SYSTEM_HEADERS: [&str; 6] = [
     "expires",
 ];
 /// Headers that ask for what is not there, with S3's name of it.
-const NOT_IMPLEMENTED: [(&str, &str); 8] = [
+const NOT_IMPLEMENTED: [(&str, &str); 7] = [
     ("x-amz-server-side-encryption", "Server-side encryption"),
     ("x-amz-copy-source-server-side-encryption", "Server-side encryption"),
-    ("x-amz-tagging", "Tagging"),
     ("x-amz-object-lock-", "Object lock"),
     ("x-amz-website-redirect-location", "Website redirection"),
     ("x-amz-write-offset-bytes", "Appending to an object"),
@@ -43,6 +43,7 @@ pub async fn put_object(
     let body = request.input.body.take();
     let sent = Sent::of(&request, body)?;
     let metadata = metadata_of(&request.headers, request.input.metadata.as_ref())?;
+    let tags = tags_of(&request.headers)?;
     let conditions =
         conditions_of(request.input.if_match.as_ref(), request.input.if_none_match.as_ref());
     let owner = caller_of(&request)?.id.clone();
@@ -55,6 +56,7 @@ pub async fn put_object(
         etag: found.etag(),
         checksums: vec![found.checksum.clone()],
         metadata,
+        tags,
         owner,
     };
     let conditions = of_call(conditions, &request.headers, &facts);
@@ -105,9 +107,6 @@ pub fn of_call(conditions: Conditions, headers: &HeaderMap, facts: &ObjectFacts)
 pub fn check_wishes(headers: &HeaderMap) -> S3Result<()> {
     for (name, value) in headers {
         let name = name.as_str();
-        if name == "x-amz-tagging-directive" {
-            continue; // No object has tags: all of them are copied, or none.
-        }
         let missing = NOT_IMPLEMENTED.iter().find(|(start, _)| name.starts_with(start));
         if let Some((_, what)) = missing {
             return Err(not_implemented(what));

@@ -14,6 +14,7 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 use super::put::{check_wishes, metadata_of};
 use super::receive::Sent;
 use super::state::{State, bucket_of, caller_of, part_number_of, shown_plan, target_of};
+use super::tags::tags_of;
 use crate::clock;
 use crate::digest::{Found, kind_mismatch, kind_of_name, name_of};
 use crate::errors::{internal, refused, s3_error};
@@ -30,6 +31,7 @@ pub async fn create_upload(
         nonce: clock::random().ok_or_else(internal)?,
         checksum,
         metadata: metadata_of(&request.headers, request.input.metadata.as_ref())?,
+        tags: tags_of(&request.headers)?,
         owner: caller_of(&request)?.id.clone(),
     };
     let id = state.backend.begin_upload(target, upload).await.map_err(s3_error)?;

@@ -11,5 +11,6 @@ mod multipart;
 mod objects;
 mod signatures;
 mod signer;
+mod tags;
 mod uploads;
 mod versions;

@@ -8,9 +8,9 @@ use object_gateway::KeyFile;
 use object_proto::{
     AccessKey, Answer, Backend, Bucket, BucketId, BucketName, Committed, Completion, Conditions,
     Content, DataId, Error, Found, ListPage, ListRequest, Listed, ListedUpload, ListedVersion,
-    NewObject, NewUpload, ObjectData, ObjectFacts, ObjectInfo, ObjectKey, Part, PartMap,
-    PartNumber, PartsPage, PartsRequest, Stamp, Target, Upload, UploadEnd, UploadId, UploadInfo,
-    UploadsPage, UploadsRequest, User, UserId, VersionId, Versioning, VersionsPage,
+    NewObject, NewUpload, ObjectData, ObjectFacts, ObjectInfo, ObjectKey, ObjectTags, Part,
+    PartMap, PartNumber, PartsPage, PartsRequest, Stamp, Target, Upload, UploadEnd, UploadId,
+    UploadInfo, UploadsPage, UploadsRequest, User, UserId, VersionId, Versioning, VersionsPage,
     VersionsRequest,
 };
 
@@ -271,6 +271,7 @@ impl Data {
             etag: completion.etag.clone(),
             checksums: completion.checksums.clone(),
             metadata: upload.info.upload.metadata.clone(),
+            tags: upload.info.upload.tags.clone(),
             owner: upload.info.upload.owner.clone(),
         };
         let place = ObjectData::Parts(PartMap::of(id, sizes));
@@ -382,6 +383,30 @@ impl Backend for Model {
             let marker = versions.remove(at).marker;
             objects.retain(|_, versions| !versions.is_empty());
             Ok(Committed { stamp, version: Some(version), marker })
+        }))
+    }
+
+    fn set_tags(
+        &self,
+        target: Target,
+        version: Option<VersionId>,
+        tags: ObjectTags,
+    ) -> Answer<'_, Committed> {
+        answer(self.ask(|data| {
+            let (stamp, versioning) = (data.next_stamp(), data.versioning(target.bucket));
+            let found = match data.find(&target, version) {
+                Ok(found) => found.info.version(),
+                // Without a version there is no marker to tag.
+                Err(Error::Marker { asked: false, .. }) => return Err(Error::NoSuchKey),
+                Err(error) => return Err(error),
+            };
+            let objects = data.objects.get_mut(&target.bucket).ok_or(Error::NoSuchBucket)?;
+            let versions = objects.get_mut(&target.key).into_iter().flatten();
+            for it in versions.filter(|it| it.info.version() == found) {
+                it.info.object.facts.tags = tags.clone();
+            }
+            let version = (versioning != Versioning::Off).then_some(found);
+            Ok(Committed { stamp, version, marker: false })
         }))
     }
 

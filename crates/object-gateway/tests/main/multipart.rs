@@ -452,7 +452,7 @@ fn wishes_of_an_upload_that_cannot_be_granted_are_refused() {
     let bed = Bed::with_bucket();
     for (name, value, code) in [
         ("x-amz-server-side-encryption", "AES256", "NotImplemented"),
-        ("x-amz-tagging", "a=b", "NotImplemented"),
+        ("x-amz-tagging", "a=b&amp;a=c&a=d", "InvalidArgument"),
         ("x-amz-acl", "public-read", "AccessControlListNotSupported"),
         ("x-amz-storage-class", "GLACIER", "InvalidStorageClass"),
         ("x-amz-meta-a", &"v".repeat(2048), "MetadataTooLarge"),

@@ -267,7 +267,6 @@ fn wishes_that_cannot_be_granted_are_refused() {
     for (name, value, code) in [
         ("x-amz-server-side-encryption", "AES256", "NotImplemented"),
         ("x-amz-server-side-encryption-customer-algorithm", "AES256", "NotImplemented"),
-        ("x-amz-tagging", "a=b", "NotImplemented"),
         ("x-amz-object-lock-mode", "GOVERNANCE", "NotImplemented"),
         ("x-amz-object-lock-legal-hold", "ON", "NotImplemented"),
         ("x-amz-website-redirect-location", "/x", "NotImplemented"),

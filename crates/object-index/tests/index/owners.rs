@@ -289,6 +289,7 @@ fn planted_bugs_are_found() {
         Planted::OldConfig,
         Planted::MarkerShown,
         Planted::NoMoveBack,
+        Planted::MoveForgetsTags,
     ] {
         let found = (0..1500).find_map(|seed| fails(seed, bug).map(|what| (seed, what)));
         let (seed, what) = found.unwrap_or_else(|| panic!("{bug:?} is not found"));

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use object_index::Service;
 use object_proto::{
     BucketId, ChecksumKind, ChecksumPlan, Completion, Conditions, DataId, Error, Etag,
-    ListedUpload, Metadata, NewUpload, ObjectData, ObjectFacts, ObjectKey, PartNumber,
+    ListedUpload, Metadata, NewUpload, ObjectData, ObjectFacts, ObjectKey, ObjectTags, PartNumber,
     PartsRequest, Tags, Target, UploadId, UploadsRequest, UserId,
 };
 use runtime::{Duration, Env};
@@ -27,6 +27,7 @@ fn new_upload(nonce: u64) -> NewUpload {
         nonce,
         checksum: Some(ChecksumPlan { kind: ChecksumKind::Crc32, composite: true }),
         metadata: Metadata::new(headers).unwrap(),
+        tags: ObjectTags::default(),
         owner: UserId::new("me"),
     }
 }

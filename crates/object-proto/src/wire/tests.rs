@@ -12,6 +12,7 @@ use crate::ids::{BucketId, CallId, DataId, SessionId, Stamp, UserId};
 use crate::names::{BucketName, ObjectKey};
 use crate::object::{ChecksumKind, Etag, FileName, Metadata};
 use crate::parts::{PartMap, PartNumber, UploadId};
+use crate::tags::ObjectTags;
 
 fn number(number: u64) -> PartNumber {
     PartNumber::new(number).expect("a number")
@@ -36,8 +37,14 @@ fn facts() -> ObjectFacts {
         etag: Etag::new("0123-2"),
         checksums: sums.to_vec(),
         metadata: Metadata::new(headers).expect("metadata"),
+        tags: tags(),
         owner: UserId::new("me"),
     }
+}
+
+fn tags() -> ObjectTags {
+    let tags = [("a", "b"), ("ä", "")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+    ObjectTags::new(tags.into()).expect("tags")
 }
 
 fn objects() -> Vec<NewObject> {
@@ -86,8 +93,8 @@ fn conditions() -> [Conditions; 3] {
 }
 
 fn new_upload(checksum: Option<ChecksumPlan>) -> NewUpload {
-    let ObjectFacts { metadata, owner, .. } = facts();
-    NewUpload { nonce: 5, checksum, metadata, owner }
+    let ObjectFacts { metadata, tags, owner, .. } = facts();
+    NewUpload { nonce: 5, checksum, metadata, tags, owner }
 }
 
 fn versions() -> [VersionId; 2] {
@@ -117,6 +124,9 @@ fn changes() -> Vec<Change> {
         }
         let completion = Box::new(completion.clone());
         all.push(Change::CompleteUpload { target: target(), completion, conditions });
+    }
+    for (version, tags) in [(None, ObjectTags::default()), (Some(VersionId::Null), tags())] {
+        all.push(Change::SetTags { target: target(), version, tags });
     }
     for checksum in [None, plan] {
         let upload = Box::new(new_upload(checksum));
