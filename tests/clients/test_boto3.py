@@ -1038,11 +1038,12 @@ class NotYet(Case):
 
     def test_settings_of_buckets_are_refused_as_not_implemented(self):
         bucket = self.new_bucket()
-        versioning = {"Status": "Enabled"}
+        tagging = {"TagSet": [{"Key": "a", "Value": "b"}]}
+        cors = {"CORSRules": [{"AllowedMethods": ["GET"], "AllowedOrigins": ["*"]}]}
         for call, arguments in [
-            (self.s3.put_bucket_versioning, {"VersioningConfiguration": versioning}),
             (self.s3.put_bucket_policy, {"Policy": "{}"}),
-            (self.s3.list_object_versions, {}),
+            (self.s3.put_bucket_tagging, {"Tagging": tagging}),
+            (self.s3.put_bucket_cors, {"CORSConfiguration": cors}),
         ]:
             with self.subTest(call=call.__name__):
                 self.refused("NotImplemented", 501, call, Bucket=bucket, **arguments)
