@@ -78,6 +78,18 @@ def client(endpoint=None, access_key=None, secret_key=None, region=None, attempt
     )
 
 
+def resource():
+    """boto3's interface of resources, with the administrator's key."""
+    access = server.server.access
+    return boto3.resource(
+        "s3",
+        endpoint_url=access["endpoint"],
+        region_name=access["region"],
+        aws_access_key_id=access["access_key"],
+        aws_secret_access_key=access["secret_key"],
+    )
+
+
 class Case(unittest.TestCase):
     """A test with a client, and buckets of its own."""
 

@@ -22,7 +22,7 @@ from boto3.s3.transfer import TransferConfig
 from botocore.exceptions import ClientError
 
 import server
-from cases import ODD_KEYS, SIZES, Case, body_of, client, md5
+from cases import ODD_KEYS, SIZES, Case, body_of, client, md5, resource
 
 # A file that clients send in parts by default.
 LARGE = 20 << 20
@@ -124,14 +124,7 @@ class Buckets(Case):
         self.refused("NoSuchKey", 404, self.s3.get_object, Bucket=bucket, Key="k")
 
     def test_bucket_of_the_resource_interface_is_emptied_and_deleted(self):
-        access = server.server.access
-        s3 = boto3.resource(
-            "s3",
-            endpoint_url=access["endpoint"],
-            region_name=access["region"],
-            aws_access_key_id=access["access_key"],
-            aws_secret_access_key=access["secret_key"],
-        )
+        s3 = resource()
         bucket = s3.Bucket(self.new_bucket())
         for number in range(12):
             bucket.put_object(Key=f"k{number}", Body=b"x")

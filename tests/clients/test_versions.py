@@ -3,11 +3,9 @@
 import io
 from concurrent.futures import ThreadPoolExecutor
 
-import boto3
 from boto3.s3.transfer import TransferConfig
 
-import server
-from cases import ODD_KEYS, SIZES, Case, body_of
+from cases import ODD_KEYS, SIZES, Case, body_of, resource
 
 IN_PARTS = TransferConfig(multipart_threshold=5 << 20, multipart_chunksize=5 << 20)
 
@@ -190,14 +188,7 @@ class Versions(Case):
         for number in range(12):
             self.put(name, f"k{number % 5}", b"x")
             self.s3.delete_object(Bucket=name, Key=f"k{number % 4}")
-        access = server.server.access
-        s3 = boto3.resource(
-            "s3",
-            endpoint_url=access["endpoint"],
-            region_name=access["region"],
-            aws_access_key_id=access["access_key"],
-            aws_secret_access_key=access["secret_key"],
-        )
+        s3 = resource()
         s3.Bucket(name).object_versions.delete()
         self.assertEqual([], self.listed(name))
         self.s3.delete_bucket(Bucket=name)

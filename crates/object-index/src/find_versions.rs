@@ -9,7 +9,7 @@ use crate::keys::{CURRENT, NULL, VERSIONS, object_key, version_key};
 use crate::planted::Planted;
 use crate::range::Range;
 use crate::row::{ObjectRow, decode_stamp};
-use crate::versions::{Replaced, Version, version_of};
+use crate::versions::{Replaced, Version};
 
 impl Range {
     /// The current object of a key that the caller holds, and the batch that put or removed it.
@@ -69,14 +69,14 @@ impl Range {
         version: VersionId,
         current: Option<Version>,
     ) -> Result<Option<Version>, Error> {
-        if let Some(current) = current.filter(|current| version_of(&current.row) == version) {
+        if let Some(current) = current.filter(|current| current.row.info.version() == version) {
             return Ok(Some(current));
         }
         let found = match version {
             VersionId::Null => self.older_null(target).await?,
             VersionId::Of { stamp, .. } => self.older(target, stamp).await?,
         };
-        Ok(found.filter(|found| version_of(&found.row) == version))
+        Ok(found.filter(|found| found.row.info.version() == version))
     }
 
     /// What the removal of a version makes of the others of its key, which the caller holds and which has a
@@ -130,7 +130,7 @@ impl Range {
             let row = Version::read(target, key, value, Basis::default())?.row;
             return Err(marker(&row, false));
         };
-        if let Some(row) = current.filter(|row| version_of(row) == version) {
+        if let Some(row) = current.filter(|row| row.info.version() == version) {
             return Ok(row);
         }
         let stamp = match version {
@@ -144,7 +144,7 @@ impl Range {
             Some(stamp) => get(version_key(target, stamp)).await?,
             None => None,
         };
-        match row.filter(|row| version_of(row) == version) {
+        match row.filter(|row| row.info.version() == version) {
             Some(row) if row.marker => Err(marker(&row, true)),
             Some(row) => Ok(row),
             None => Err(Error::NoSuchVersion),
@@ -169,5 +169,5 @@ impl Range {
 }
 
 fn marker(row: &ObjectRow, asked: bool) -> Error {
-    Error::Marker { version: version_of(row), stamp: row.info.stamp, asked }
+    Error::Marker { version: row.info.version(), stamp: row.info.stamp, asked }
 }

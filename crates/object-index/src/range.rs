@@ -29,7 +29,7 @@ use crate::row::{
     FileRow, InLog, LogRow, ObjectRow, Usage, decode_committed, decode_metadata, encode_committed,
 };
 use crate::sessions::Sessions;
-use crate::versions::{Decided, Marker, Replaced, beside, fill, usage_of, version_of};
+use crate::versions::{Decided, Marker, Replaced, beside, fill};
 
 /// A range of keys that this process owns.
 pub(crate) struct Range {
@@ -398,7 +398,7 @@ impl Range {
         let unchanged = match (refused, of_call) {
             (Err(Error::Precondition), Some(old)) => {
                 self.env.mark("object: an earlier attempt of the call has put it");
-                let version = replaced.is_versioned.then(|| version_of(&old.row));
+                let version = replaced.is_versioned.then(|| old.row.info.version());
                 let stamp = old.row.info.stamp;
                 let committed = Committed { stamp, version, marker: false };
                 Some(Ok(ChangeReply { committed, by_earlier: true }))
@@ -464,7 +464,8 @@ impl Range {
         let bucket = decided.target.bucket;
         let mut usage = self.usage.borrow().get(&bucket).copied().unwrap_or_default();
         if let Some(gone) = &decided.replaced.gone {
-            usage = usage.without(&gone.row).ok_or_else(|| usage_of(bucket))?;
+            let less = usage.without(&gone.row);
+            usage = less.ok_or_else(|| damaged(&format!("the usage of {bucket}")))?;
         }
         if let Some(object) = &decided.new {
             usage.objects += 1;

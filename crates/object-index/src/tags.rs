@@ -14,7 +14,7 @@ use crate::keys::{CURRENT, MAP, METADATA, object_key};
 use crate::map::decode_map;
 use crate::range::Range;
 use crate::row::{InLog, ObjectRow, decode_metadata};
-use crate::versions::{Version, beside, version_of};
+use crate::versions::{Version, beside};
 
 impl Range {
     /// Gives an object, or a version of it, other tags.
@@ -53,7 +53,7 @@ impl Range {
         let (value, metadata) = ObjectRow::encode(info.stamp, &object, *call, info.has_id);
         let apart = beside(METADATA, target, &row);
         let is_versioned = self.buckets.versioning(target.bucket) != Versioning::Off;
-        let version = is_versioned.then(|| version_of(&row));
+        let version = is_versioned.then(|| row.info.version());
         self.check_submit(head, came)?;
         let answer = |stamp: Stamp| Committed { stamp, version, marker: false };
         let (committed, basis) = self.submit_answered(head, answer, |batch, _| {
@@ -90,7 +90,7 @@ impl Range {
         };
         Ok(found.and_then(|found| match found.row.marker {
             true => {
-                let (version, stamp) = (version_of(&found.row), found.row.info.stamp);
+                let (version, stamp) = (found.row.info.version(), found.row.info.stamp);
                 Err(Error::Marker { version, stamp, asked: true })
             }
             false => Ok(found),

@@ -6,7 +6,7 @@
 use std::rc::Rc;
 
 use object_proto::{
-    BucketId, CallId, Committed, Error, NewObject, ObjectData, Stamp, Target, UserId, VersionId,
+    CallId, Committed, Error, NewObject, ObjectData, Stamp, Target, UserId, VersionId,
 };
 use table::{Batch, Place};
 
@@ -72,11 +72,6 @@ impl Replaced {
     }
 }
 
-/// The name of a version that a row is, in a bucket with versions.
-pub(crate) fn version_of(row: &ObjectRow) -> VersionId {
-    row.info.version()
-}
-
 /// The key of a row beside a version's: of the one without an ID there is one, others have stamps.
 fn apart_key(section: u8, target: &Target, (stamp, has_id): (Stamp, bool)) -> Vec<u8> {
     if has_id { by_stamp(section, target, stamp) } else { object_key(section, target) }
@@ -113,7 +108,7 @@ impl Decided {
         let version = match (nonce, self.replaced.has_id) {
             (Some(nonce), true) => Some(VersionId::Of { stamp, nonce }),
             (Some(_), false) => Some(VersionId::Null),
-            (None, _) => self.replaced.gone.as_ref().map(|gone| version_of(&gone.row)),
+            (None, _) => self.replaced.gone.as_ref().map(|gone| gone.row.info.version()),
         };
         let removes_marker = self.replaced.gone.as_ref().is_some_and(|gone| gone.row.marker);
         Committed {
@@ -178,7 +173,8 @@ pub(crate) fn fill(batch: &mut Batch, stamp: Stamp, decided: &Decided) {
                 batch.delete(&key);
             }
         }
-        put_gone(batch, stamp, target, &gone.row);
+        let of = FileOf::Object(gone.row.info.stamp);
+        put_unused(batch, stamp, (target, of), &gone.row.info.object);
     }
     if let Some(back) = back {
         batch.delete(&back.key);
@@ -218,10 +214,6 @@ fn put_named(batch: &mut Batch, stamp: Stamp, target: &Target, object: &NewObjec
     }
 }
 
-fn put_gone(batch: &mut Batch, stamp: Stamp, target: &Target, old: &ObjectRow) {
-    put_unused(batch, stamp, (target, FileOf::Object(old.info.stamp)), &old.info.object);
-}
-
 /// Puts into a batch that the data of an object, or of a part, is of no use any more.
 pub(crate) fn put_unused(
     batch: &mut Batch,
@@ -247,11 +239,6 @@ pub(crate) fn put_unused(
         }
         ObjectData::Inline(_) | ObjectData::Piece(_) | ObjectData::Logged { .. } => {}
     }
-}
-
-/// The error for a bucket that holds less than goes.
-pub(crate) fn usage_of(bucket: BucketId) -> Error {
-    damaged(&format!("the usage of {bucket}"))
 }
 
 /// Who makes a delete marker, and half of its ID.

@@ -260,7 +260,9 @@ impl fmt::Display for MountError {
                 "the store is damaged: {what}. Replace the disk; its replicas are repaired \
                  from others. To read what is left, mount it with salvage"
             ),
-            MountError::Full => f.write_str("no space left on the medium; make room on it"),
+            MountError::Full => {
+                f.write_str("no space left on the medium; make room on it, or choose another")
+            }
             MountError::Memory => f.write_str("no buffer is free; raise the memory budget"),
             MountError::Option(what) => f.write_str(what),
             MountError::Io { text, .. } => write!(f, "the medium answers: {text}"),

@@ -8,7 +8,7 @@ use s3s::dto::{
 };
 use s3s::{S3Error, S3Request, S3Result};
 
-use super::state::{State, bucket_of, shown_version, target_of, version_id_of};
+use super::state::{State, bucket_of, target_of, version_id_of};
 use crate::errors::{coded, s3_error};
 
 /// Settings that a bucket may be without.
@@ -68,16 +68,15 @@ pub fn no_lock() -> S3Error {
     coded("InvalidRequest", StatusCode::BAD_REQUEST, "Bucket is missing Object Lock Configuration")
 }
 
-/// The object, or its version, is there; the version as answers name it.
+/// The object, or its version, is there.
 pub async fn check_object<T>(
     state: &State,
     request: &S3Request<T>,
     key: &str,
     version_id: Option<&str>,
-) -> S3Result<Option<String>> {
+) -> S3Result<()> {
     let (target, version) = (target_of(request, key)?, version_id_of(version_id)?);
-    let info = state.backend.head(target, version).await.map_err(s3_error)?;
-    Ok(shown_version(bucket_of(request)?, &info))
+    state.backend.head(target, version).await.map(drop).map_err(s3_error)
 }
 
 /// ACL of a bucket, whose owner has all.
