@@ -27,6 +27,17 @@ pub(crate) fn of_store(fault: Fault, file: &FileName) -> Error {
     }
 }
 
+/// The same while it is written: a file that is gone was a session's that was closed, whose gateway
+/// stood still. There is no object yet that could be missing.
+fn of_write(fault: Fault, file: &FileName) -> Error {
+    match fault.kind {
+        Kind::NotFound => Error::Busy {
+            cause: format!("{file}: was removed, since its gateway was silent for too long"),
+        },
+        _ => of_store(fault, file),
+    }
+}
+
 /// A body's file that is being written.
 pub(crate) struct BodyWriter {
     body: Body,
@@ -47,7 +58,7 @@ impl BodyWriter {
         body: Body,
         bugs: Bugs,
     ) -> Result<BodyWriter, Error> {
-        let writer = store.create(file.as_str()).await.map_err(|fault| of_store(fault, &file))?;
+        let writer = store.create(file.as_str()).await.map_err(|fault| of_write(fault, &file))?;
         writer.set_purpose(Purpose::Data);
         let (rest, pending) = (Vec::new(), FuturesOrdered::new());
         Ok(BodyWriter { body, file, writer, rest, len: 0, pending, bugs })
@@ -75,7 +86,7 @@ impl BodyWriter {
         self.len += self.rest.len() as u64;
         self.rest.clear();
         let file = &self.file;
-        let pending = self.writer.submit(&piece).await.map_err(|fault| of_store(fault, file))?;
+        let pending = self.writer.submit(&piece).await.map_err(|fault| of_write(fault, file))?;
         self.pending.push_back(pending);
         Ok(())
     }
@@ -83,7 +94,7 @@ impl BodyWriter {
     /// Waits for the oldest append.
     async fn wait(&mut self) -> Result<(), Error> {
         match self.pending.next().await {
-            Some(Err(fault)) => Err(of_store(fault, &self.file)),
+            Some(Err(fault)) => Err(of_write(fault, &self.file)),
             Some(Ok(_)) | None => Ok(()),
         }
     }
@@ -109,7 +120,7 @@ impl BodyWriter {
             self.wait().await?;
         }
         let closed = self.writer.close().await;
-        closed.map(drop).map_err(|fault| of_store(fault, &self.file))
+        closed.map(drop).map_err(|fault| of_write(fault, &self.file))
     }
 }
 

@@ -1,94 +1,138 @@
-//! [`Catalog`]: buckets, users, access keys and sessions, in a table of the object manager's.
+//! [`Catalog`]: buckets, users, access keys, sessions and the map of ranges, in a table of the object
+//! manager's.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use object_proto::limits::BUCKETS_PER_USER_MAX;
 use object_proto::{
-    AccessKey, Bucket, BucketId, BucketName, CatalogReply, CatalogRequest, Error, Identity,
-    RequestHead, SessionId, Stamp, UserId, Versioning,
+    AccessKey, Bucket, BucketConfig, BucketId, BucketName, BucketState, CatalogReply,
+    CatalogRequest, Error, Identity, RangeId, RangeMap, RangePlace, RequestHead, SessionId, Stamp,
+    UserId, Versioning,
 };
 use runtime::{Class, Env};
 
 use crate::decisions::{Decisions, damaged};
-use crate::ground::Lease;
+use crate::ground::{Lease, Ranges};
 use crate::keys::{
-    ACCESS_KEY, BUCKET, REPLY, SESSION, USER, number_key, read_number_key, read_text_key,
+    ACCESS_KEY, BUCKET, RANGE, REPLY, SESSION, USER, number_key, read_number_key, read_text_key,
     reply_key, text_key,
 };
 use crate::limits::COLLECT_ROWS;
 use crate::once::{Came, Once};
-use crate::planted::Planted;
-use crate::range::Range;
+use crate::orders::Orders;
+use crate::planted::{Bugs, Planted};
 use crate::row::{
-    BucketRow, KeyRow, decode_session, decode_user, encode_session, encode_stamp, encode_user,
+    BucketRow, KeyRow, decode_first, decode_session, decode_user, encode_first, encode_session,
+    encode_stamp, encode_user,
 };
+use crate::sessions::Sessions;
 
 /// The catalog that this process owns.
 pub(crate) struct Catalog {
     env: Env,
     decisions: Rc<Decisions>,
-    range: Rc<Range>,
+    sessions: Sessions,
+    orders: Orders,
     lease: Rc<dyn Lease>,
     epoch: u64,
     once: Once<CatalogReply>,
     /// Buckets of each user, with those that are submitted.
     owned: RefCell<BTreeMap<UserId, usize>>,
+    /// Buckets that are not removed after all, which is not on record yet.
+    staying: RefCell<BTreeSet<BucketName>>,
+    /// Names of buckets that are there.
+    names: RefCell<BTreeMap<BucketId, BucketName>>,
+    bugs: Bugs,
 }
 
-/// What the catalog's rows say about the range's work.
-pub(crate) struct CatalogRows {
-    pub(crate) buckets: Vec<Bucket>,
-    /// Sessions, true when closed.
-    pub(crate) sessions: Vec<(SessionId, bool)>,
+/// What a manager stands on.
+pub(crate) struct Ground {
+    pub(crate) ranges: Rc<dyn Ranges>,
+    pub(crate) lease: Rc<dyn Lease>,
+    pub(crate) epoch: u64,
+    /// Ranges of a cluster whose catalog is empty.
+    pub(crate) new_ranges: u32,
+    pub(crate) bugs: Bugs,
 }
 
-impl CatalogRows {
-    /// Reads them.
-    pub(crate) async fn read(decisions: &Decisions) -> Result<CatalogRows, Error> {
-        let buckets = buckets_of(decisions).await?;
+async fn buckets_of(decisions: &Decisions) -> Result<Vec<BucketRow>, Error> {
+    let mut buckets = Vec::new();
+    for (key, value) in decisions.all(&[BUCKET]).await? {
+        let row = read_text_key(&key).and_then(|name| BucketRow::decode(name, &value));
+        buckets.push(row.ok_or_else(|| damaged("a bucket's row"))?);
+    }
+    Ok(buckets)
+}
+
+/// The map of the ranges; made in a catalog without one. One of before there were maps has one range.
+async fn map_of(decisions: &Rc<Decisions>, new_ranges: u32) -> Result<RangeMap, Error> {
+    let mut places = Vec::new();
+    for (key, value) in decisions.all(&[RANGE]).await? {
+        let place = read_number_key(&key).zip(decode_first(&value));
+        let (range, first) = place.ok_or_else(|| damaged("a range's row"))?;
+        places.push(RangePlace { range: RangeId::new(range), first });
+    }
+    places.sort_unstable_by_key(|place| place.first);
+    if !places.is_empty() {
+        return RangeMap::new(places).ok_or_else(|| damaged("the map of ranges"));
+    }
+    let is_new = decisions.all(&[]).await?.is_empty();
+    let map = RangeMap::even(if is_new { new_ranges } else { 1 });
+    let (_, basis) = decisions.submit(|batch, _| {
+        for place in map.places() {
+            batch.put(&number_key(RANGE, place.range.get()), &encode_first(place.first));
+        }
+    })?;
+    decisions.settled(basis).await?;
+    Ok(map)
+}
+
+impl Catalog {
+    /// The catalog of a table that was just opened.
+    pub(crate) async fn open(
+        env: &Env,
+        decisions: Rc<Decisions>,
+        ground: Ground,
+    ) -> Result<Rc<Catalog>, Error> {
+        let Ground { ranges, lease, epoch, new_ranges, bugs } = ground;
+        let map = map_of(&decisions, new_ranges).await?;
         let mut sessions = Vec::new();
         for (key, value) in decisions.all(&[SESSION]).await? {
             let id = read_number_key(&key).map(SessionId::new);
             let session = id.zip(decode_session(&value));
             sessions.push(session.ok_or_else(|| damaged("a session's row"))?);
         }
-        Ok(CatalogRows { buckets, sessions })
-    }
-}
-
-async fn buckets_of(decisions: &Decisions) -> Result<Vec<Bucket>, Error> {
-    let mut buckets = Vec::new();
-    for (key, value) in decisions.all(&[BUCKET]).await? {
-        let row = read_text_key(&key).and_then(|name| BucketRow::decode(name, &value));
-        buckets.push(row.ok_or_else(|| damaged("a bucket's row"))?.bucket);
-    }
-    Ok(buckets)
-}
-
-impl Catalog {
-    /// The catalog of a table that was just opened.
-    pub(crate) fn new(
-        env: &Env,
-        decisions: Rc<Decisions>,
-        range: Rc<Range>,
-        (lease, epoch): (Rc<dyn Lease>, u64),
-        rows: &CatalogRows,
-    ) -> Rc<Catalog> {
-        let mut owned: BTreeMap<UserId, usize> = BTreeMap::new();
-        for bucket in &rows.buckets {
+        let (mut owned, mut names) = (BTreeMap::<UserId, usize>::new(), BTreeMap::new());
+        let buckets = buckets_of(&decisions).await?;
+        for BucketRow { bucket, .. } in &buckets {
             *owned.entry(bucket.owner.clone()).or_default() += 1;
+            names.insert(bucket.id, bucket.name.clone());
         }
-        Rc::new(Catalog {
+        let catalog = Rc::new(Catalog {
             env: env.clone(),
             decisions,
-            range,
+            sessions: Sessions::of_manager(env, sessions, bugs),
+            orders: Orders::new(env, map, ranges),
             lease,
             epoch,
             once: Once::default(),
             owned: RefCell::new(owned),
-        })
+            staying: RefCell::default(),
+            names: RefCell::new(names),
+            bugs,
+        });
+        // The manager that was removing them has not done so.
+        for row in buckets.into_iter().filter(|row| row.closing) {
+            catalog.take_back(row).await?;
+        }
+        Ok(catalog)
+    }
+
+    /// The map of the ranges.
+    pub(crate) fn map(&self) -> &RangeMap {
+        &self.orders.map
     }
 
     /// Answers a request.
@@ -105,16 +149,21 @@ impl Catalog {
             }
             CatalogRequest::OpenSession => return self.open_session().await,
             CatalogRequest::Beat(session) => {
-                self.range.sessions.heard(session).map(|()| CatalogReply::Done)
+                self.sessions.heard(session).map(|()| CatalogReply::Done)
             }
             CatalogRequest::Route { session, sent_us } => {
-                let sampled = self.range.sessions.sample(session, sent_us);
+                let sampled = self.sessions.sample(session, sent_us);
                 sampled.map(|()| CatalogReply::Route(self.epoch))
             }
             CatalogRequest::Bucket(name) => self.bucket(&name).await.map(CatalogReply::Bucket),
             CatalogRequest::Buckets(of) => self.buckets(of).await.map(CatalogReply::Buckets),
             CatalogRequest::Key(id) => {
                 self.key(&id).await.map(|key| CatalogReply::Key(key.map(Box::new)))
+            }
+            CatalogRequest::Map => Ok(CatalogReply::Map(self.map().clone())),
+            CatalogRequest::Config(bucket) => self.config(bucket).await.map(CatalogReply::Config),
+            CatalogRequest::IsOpen(session) => {
+                Ok(CatalogReply::Open(self.sessions.is_open(session) == Some(true)))
             }
         };
         self.check_lease()?;
@@ -132,9 +181,23 @@ impl Catalog {
     }
 
     async fn buckets(&self, of: Option<UserId>) -> Result<Vec<Bucket>, Error> {
-        let mut buckets = buckets_of(&self.decisions).await?;
-        buckets.retain(|bucket| of.as_ref().is_none_or(|of| bucket.owner == *of));
-        Ok(buckets)
+        let buckets = buckets_of(&self.decisions).await?.into_iter().map(|row| row.bucket);
+        Ok(buckets.filter(|bucket| of.as_ref().is_none_or(|of| bucket.owner == *of)).collect())
+    }
+
+    /// What a bucket is. One that is asked for was made: its ID is random.
+    async fn config(&self, id: BucketId) -> Result<BucketConfig, Error> {
+        let name = self.names.borrow().get(&id).cloned();
+        if let Some(name) = name
+            && let Some(row) = self.decisions.durable(&text_key(BUCKET, name.as_str())).await?
+        {
+            let row = BucketRow::decode(name.as_str(), &row);
+            let row = row.ok_or_else(|| damaged("a bucket's row"))?;
+            if row.bucket.id == id {
+                return Ok(row.config());
+            }
+        }
+        Ok(BucketConfig { changed: Stamp::default(), state: BucketState::Gone })
     }
 
     async fn key(&self, id: &str) -> Result<Option<AccessKey>, Error> {
@@ -154,23 +217,48 @@ impl Catalog {
             batch.put(&number_key(SESSION, id.get()), &encode_session(false));
         })?;
         self.decisions.settled(basis).await?;
-        self.range.sessions.open(id);
+        self.sessions.open(id);
         Ok(CatalogReply::Session(id))
     }
 
-    /// Closes a session for ever: it takes no change from now on, in this owner's time and later.
-    pub(crate) async fn close_session(&self, id: SessionId) -> Result<(), Error> {
-        self.range.sessions.close(id);
+    /// Ends sessions that were silent for too long. What fails is left for the next time and holds up
+    /// nothing else; returns the first error.
+    pub(crate) async fn end_sessions(&self) -> Result<(), Error> {
+        self.check_lease()?;
+        let mut result = Ok(());
+        for session in self.sessions.silent() {
+            tracing::info!(%session, "object gateway is silent: its session is closed");
+            self.env.mark("object: a silent session is closed");
+            result = result.and(self.close_session(session).await);
+        }
+        for session in self.sessions.closed() {
+            result = result.and(self.end_session(session).await);
+        }
+        result
+    }
+
+    /// Removes what a session left, which is closed on record.
+    async fn end_session(&self, id: SessionId) -> Result<(), Error> {
+        if !self.bugs.has(Planted::SweepOpen) {
+            self.orders.close_session(id).await?;
+        }
+        self.orders.sweep(id).await?;
+        self.forget_session(id).await
+    }
+
+    /// Closes a session for ever: it takes no change from now on, in this manager's time and later.
+    async fn close_session(&self, id: SessionId) -> Result<(), Error> {
+        self.sessions.close(id);
         let (_, basis) = self.decisions.submit(|batch, _| {
             batch.put(&number_key(SESSION, id.get()), &encode_session(true));
         })?;
         self.decisions.settled(basis).await?;
-        self.range.sessions.closed_on_record(id);
+        self.sessions.closed_on_record(id);
         Ok(())
     }
 
     /// Forgets a closed session, of which nothing is left.
-    pub(crate) async fn forget_session(&self, id: SessionId) -> Result<(), Error> {
+    async fn forget_session(&self, id: SessionId) -> Result<(), Error> {
         let replies = self.decisions.all(&number_key(REPLY, id.get())).await?;
         for some in replies.chunks(COLLECT_ROWS) {
             let (_, basis) = self.decisions.submit(|batch, _| {
@@ -185,7 +273,7 @@ impl Catalog {
         })?;
         self.decisions.settled(basis).await?;
         self.once.forget_session(id);
-        self.range.sessions.forget(id);
+        self.sessions.forget(id);
         Ok(())
     }
 
@@ -198,14 +286,14 @@ impl Catalog {
         if head.epoch != self.epoch {
             return Err(Error::Reroute);
         }
-        if let Err(error) = self.range.sessions.admit(&head) {
+        if let Err(error) = self.sessions.admit(&head) {
             if error == Error::Reroute {
                 self.once.refuse((head.session, head.number), head.attempt);
             }
             self.check_lease()?;
             return Err(error);
         }
-        self.once.forget_below(head.session, self.range.sessions.floor(head.session));
+        self.once.forget_below(head.session, self.sessions.floor(head.session));
         let id = (head.session, head.number);
         match self.once.come(id, head.attempt) {
             Came::Again(ticket) => ticket.outcome().await,
@@ -245,7 +333,7 @@ impl Catalog {
 
     /// An error unless a change that came just now may be submitted.
     fn check_submit(&self, head: &RequestHead) -> Result<(), Error> {
-        match self.range.sessions.may_submit(head, self.env.now()) {
+        match self.sessions.may_submit(head, self.env.now()) {
             true => Ok(()),
             false => Err(Error::Busy { cause: "the time of the request is over".to_owned() }),
         }
@@ -292,14 +380,14 @@ impl Catalog {
         let mut bucket = Bucket { id, name, owner: owner.clone(), created_us: 0, versioning };
         let (_, basis) = self.decisions.submit(|batch, stamp| {
             bucket.created_us = stamp.get();
-            let row = BucketRow { bucket: bucket.clone(), made_by }.encode();
+            let row = BucketRow { bucket: bucket.clone(), made_by, changed: stamp, closing: false };
+            let row = row.encode();
             batch.put(&key, &row);
             batch.put(&reply, &row);
         })?;
         *self.owned.borrow_mut().entry(owner).or_default() += 1;
-        // Held until it is durable: a removal of it finds it open.
         self.decisions.settled(basis).await?;
-        self.range.buckets.open(id, versioning);
+        self.names.borrow_mut().insert(id, bucket.name.clone());
         drop(held);
         Ok(bucket)
     }
@@ -316,94 +404,125 @@ impl Catalog {
         row.ok_or_else(|| damaged("a bucket's row"))
     }
 
-    /// Behind the answer the range keeps versions as the bucket says: before it may do either.
+    /// Behind the answer the owner of its keys keeps versions as the bucket says.
     async fn set_versioning(
         &self,
         head: &RequestHead,
         name: &BucketName,
         versioning: Versioning,
     ) -> Result<(), Error> {
-        let reply = reply_key(head.session, head.number);
-        if self.decisions.durable(&reply).await?.is_some() {
-            return Ok(());
-        }
         if versioning == Versioning::Off {
             let message = "versioning that was enabled can be suspended, not removed".to_owned();
             return Err(Error::Invalid { message });
         }
+        let reply = reply_key(head.session, head.number);
         let key = text_key(BUCKET, name.as_str());
         let _held = self.decisions.lock(&key).await;
-        let mut row = self.held_bucket(name).await?;
-        let id = row.bucket.id;
-        self.range.buckets.check_change(id)?;
-        row.bucket.versioning = versioning;
-        self.check_submit(head)?;
-        let (_, basis) = self.decisions.submit(|batch, stamp| {
-            batch.put(&key, &row.encode());
-            batch.put(&reply, &encode_stamp(stamp));
-        })?;
-        self.decisions.settled(basis).await?;
-        if !self.range.has_bug(Planted::OldConfig) {
-            self.range.buckets.open(id, versioning);
+        let answered = self.decisions.durable(&reply).await?.is_some();
+        let mut row = match self.held_bucket(name).await {
+            // Another request has removed it since.
+            Err(Error::NoSuchBucket) if answered => return Ok(()),
+            row => row?,
+        };
+        if !answered {
+            row.bucket.versioning = versioning;
+            self.check_submit(head)?;
+            row = self.put_bucket(row, Some(&reply)).await?;
+        }
+        if !self.bugs.has(Planted::OldConfig) {
+            self.orders.configure(row.bucket.id, row.config()).await?;
         }
         Ok(())
     }
 
-    async fn remove_bucket(&self, head: &RequestHead, name: &BucketName) -> Result<(), Error> {
+    /// Puts the row of a bucket whose name the caller holds, with its answer; ends when it is durable.
+    async fn put_bucket(
+        &self,
+        mut row: BucketRow,
+        reply: Option<&[u8]>,
+    ) -> Result<BucketRow, Error> {
+        let key = text_key(BUCKET, row.bucket.name.as_str());
+        let (stamp, basis) = self.decisions.submit(|batch, stamp| {
+            row.changed = stamp;
+            batch.put(&key, &row.encode());
+            if let Some(reply) = reply {
+                batch.put(reply, &encode_stamp(stamp));
+            }
+        })?;
+        self.decisions.settled(basis).await?;
+        debug_assert_eq!(row.changed, stamp);
+        Ok(row)
+    }
+
+    /// Removes a bucket that is empty. It is on record that it is being removed before the owner of its
+    /// keys is asked: that one, and any later one, makes no change until it is on record how this ended.
+    async fn remove_bucket(
+        self: &Rc<Self>,
+        head: &RequestHead,
+        name: &BucketName,
+    ) -> Result<(), Error> {
         let reply = reply_key(head.session, head.number);
+        let key = text_key(BUCKET, name.as_str());
+        let _held = self.decisions.lock(&key).await;
         if self.decisions.durable(&reply).await?.is_some() {
             return Ok(());
         }
-        let key = text_key(BUCKET, name.as_str());
-        let held = self.decisions.lock(&key).await;
-        let bucket = self.held_bucket(name).await?.bucket;
-        // From here on the range takes no changes of it.
-        if !self.range.buckets.close(bucket.id) {
-            return Err(Error::Busy { cause: "the bucket is being removed".to_owned() });
+        let row = self.held_bucket(name).await?;
+        self.check_submit(head)?;
+        let mut row = BucketRow { closing: true, ..row };
+        match self.bugs.has(Planted::CloseUnrecorded) {
+            true => row.changed = Stamp::new(row.changed.get() + 1),
+            false => row = self.put_bucket(row, None).await?,
         }
-        let removed = self.remove_empty(head, &bucket, &key).await;
-        match &removed {
-            Ok(()) => {
-                self.range.buckets.remove(bucket.id);
-                self.range.forget_bucket(bucket.id);
-                let range = self.range.clone();
-                // What is not done here is found when the uploads have been under way for too long.
-                self.env.spawn(Class::Background, "object: uploads of a bucket", async move {
-                    if let Err(error) = range.abort_all(bucket.id).await {
-                        tracing::debug!(%error, "the uploads of a bucket that is gone stay for now");
-                    }
-                });
-                let owned = &mut *self.owned.borrow_mut();
-                owned.entry(bucket.owner).and_modify(|count| *count -= 1);
-            }
-            // It may be gone: the range takes nothing for it until another owner knows.
-            Err(Error::Unknown { .. }) => {}
-            Err(_) => self.range.buckets.open(bucket.id, bucket.versioning),
+        let id = row.bucket.id;
+        let asked = match self.orders.configure(id, row.config()).await {
+            Ok(true) => self.check_submit(head),
+            Ok(false) => Err(Error::BucketNotEmpty),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = asked {
+            self.staying.borrow_mut().insert(name.clone());
+            let row = self.take_back(row).await?;
+            self.staying.borrow_mut().remove(name);
+            // One that does not hear of it asks.
+            let _ = self.orders.configure(id, row.config()).await;
+            return Err(error);
         }
-        drop(held);
-        removed
+        let (stamp, basis) = self.decisions.submit(|batch, stamp| {
+            batch.delete(&key);
+            batch.put(&reply, &encode_stamp(stamp));
+        })?;
+        self.decisions.settled(basis).await?;
+        self.owned.borrow_mut().entry(row.bucket.owner).and_modify(|count| *count -= 1);
+        self.names.borrow_mut().remove(&id);
+        let catalog = self.clone();
+        self.env.spawn(Class::Background, "object: a bucket is gone", async move {
+            let config = BucketConfig { changed: stamp, state: BucketState::Gone };
+            // One that does not hear of it aborts the bucket's uploads when they are old.
+            let _ = catalog.orders.configure(id, config).await;
+        });
+        Ok(())
     }
 
-    /// Removes a bucket that takes no changes, if nothing is in it.
-    async fn remove_empty(
-        &self,
-        head: &RequestHead,
-        bucket: &Bucket,
-        key: &[u8],
-    ) -> Result<(), Error> {
-        let range = &self.range.decisions;
-        let empty = self.range.usage(bucket.id).is_empty();
-        range.settled_for_refusal(range.last()).await?;
-        if !empty {
-            self.check_lease()?;
-            return Err(Error::BucketNotEmpty);
+    /// Takes back what could not be taken back before.
+    pub(crate) async fn take_back_all(&self) -> Result<(), Error> {
+        let names: Vec<BucketName> = self.staying.borrow().iter().cloned().collect();
+        for name in names {
+            let _held = self.decisions.lock(&text_key(BUCKET, name.as_str())).await;
+            match self.held_bucket(&name).await {
+                Ok(row) if row.closing => drop(self.take_back(row).await?),
+                Ok(_) | Err(Error::NoSuchBucket) => {}
+                Err(error) => return Err(error),
+            }
+            self.staying.borrow_mut().remove(&name);
         }
-        self.check_submit(head)?;
-        let (_, basis) = self.decisions.submit(|batch, stamp| {
-            batch.delete(key);
-            batch.put(&reply_key(head.session, head.number), &encode_stamp(stamp));
-        })?;
-        self.decisions.settled(basis).await
+        Ok(())
+    }
+
+    /// A bucket is not removed after all.
+    async fn take_back(&self, row: BucketRow) -> Result<BucketRow, Error> {
+        self.env.mark("object: a bucket stays");
+        self.put_bucket(BucketRow { closing: false, ..row }, None).await
     }
 
     async fn create_user(&self, head: &RequestHead, identity: &Identity) -> Result<(), Error> {

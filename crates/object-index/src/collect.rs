@@ -1,5 +1,5 @@
 //! Removal of what is of no use any more: logs whose data is dead for the greater part, once the rest is
-//! moved (`object-protocols.md` 10.1 and 10.2), files in the trash (10.3 and 10.4), and what silent
+//! moved (`object-protocols.md` 10.1 and 10.2), files in the trash (10.3 and 10.4), and what closed
 //! sessions left (5.5).
 
 use std::cell::{Cell, RefCell};
@@ -11,7 +11,6 @@ use object_proto::{Error, FileName, ObjectData, SessionId};
 use runtime::Duration;
 use table::{KeptLog, Place, Purpose, Range as Rows, Snapshot, Store};
 
-use crate::catalog::Catalog;
 use crate::decisions::{Basis, damaged, of_table, unix_us};
 use crate::keys::{
     CURRENT, FILE, LOG, TRASH, VERSIONS, number_key, object_key, part_key, read_object_key,
@@ -28,7 +27,6 @@ use crate::row::{FileOf, FileRow, InLog, LogRow, ObjectRow};
 /// What a pass needs.
 pub(crate) struct Collector {
     pub(crate) range: Rc<Range>,
-    pub(crate) catalog: Rc<Catalog>,
     pub(crate) store: Rc<dyn Store>,
     /// Files stay in the trash for this long.
     pub(crate) trash_age: Duration,
@@ -41,17 +39,8 @@ pub(crate) struct Collector {
 impl Collector {
     /// One pass. What fails is left for the next one and holds up nothing else; returns the first error.
     pub(crate) async fn pass(&self) -> Result<(), Error> {
-        self.range.check_sweep()?;
-        let mut result = Ok(());
-        for session in self.range.sessions.silent() {
-            tracing::info!(%session, "object gateway is silent: its session is closed");
-            self.range.env.mark("object: a silent session is closed");
-            result = result.and(self.catalog.close_session(session).await);
-        }
-        for session in self.range.sessions.closed() {
-            result = result.and(self.sweep(session).await);
-        }
-        result = result.and(self.empty_trash().await);
+        self.range.check_lease()?;
+        let mut result = self.empty_trash().await;
         result = result.and(self.tend_uploads().await);
         result = result.and(self.end_log().await);
         let decisions = &self.range.decisions;
@@ -81,7 +70,7 @@ impl Collector {
     /// Moves what is alive in a log of which half is dead, and has it go.
     async fn collect_log(&self, log: &KeptLog) -> Result<(), Error> {
         let range = &self.range;
-        range.check_sweep()?;
+        range.check_lease()?;
         if !range.decisions.logs.row(log.log).counted {
             match log.is_own {
                 true => self.end_count(log).await?,
@@ -249,7 +238,7 @@ impl Collector {
     }
 
     /// Removes the files of a closed session that were not committed, and its answers.
-    async fn sweep(&self, session: SessionId) -> Result<(), Error> {
+    pub(crate) async fn sweep(&self, session: SessionId) -> Result<(), Error> {
         let prefix = session_files(session);
         let mut after = prefix.clone();
         loop {
@@ -266,8 +255,7 @@ impl Collector {
                 _ => break,
             }
         }
-        self.range.forget_session(session).await?;
-        self.catalog.forget_session(session).await
+        self.range.forget_session(session).await
     }
 
     pub(crate) async fn remove(&self, file: &FileName) -> Result<(), Error> {

@@ -13,9 +13,9 @@ use crate::keys::{
 use crate::map::{decode_map, map_apart};
 use crate::piece::Body;
 use crate::row::{
-    BucketRow, FileRow, InLog, KeyRow, LogRow, ObjectRow, Usage, decode_committed, decode_metadata,
-    decode_session, decode_stamp, decode_user, encode_committed, encode_metadata, encode_session,
-    encode_stamp,
+    BucketRow, FileRow, InLog, KeyRow, LogRow, ObjectRow, Usage, decode_committed, decode_first,
+    decode_metadata, decode_session, decode_stamp, decode_user, encode_committed, encode_first,
+    encode_metadata, encode_session, encode_stamp,
 };
 use crate::upload_row::{Due, UploadRow};
 
@@ -60,7 +60,7 @@ pub fn fuzz_object_key(bytes: &[u8]) {
 /// A value of a row: the first byte says of which.
 pub fn fuzz_object_row(bytes: &[u8]) {
     let Some((&kind, value)) = bytes.split_first() else { return };
-    match kind % 14 {
+    match kind % 15 {
         0 => {
             if let Some(row) = ObjectRow::decode(value) {
                 // What metadata a row has apart, it does not say.
@@ -136,6 +136,11 @@ pub fn fuzz_object_row(bytes: &[u8]) {
         13 => {
             if let Some(committed) = decode_committed(value) {
                 assert_eq!(encode_committed(&committed), value);
+            }
+        }
+        14 => {
+            if let Some(first) = decode_first(value) {
+                assert_eq!(encode_first(first), value);
             }
         }
         _ => {
@@ -223,6 +228,8 @@ pub(crate) fn corpus() -> Vec<Seed> {
         created_us: 5,
         versioning: object_proto::Versioning::Suspended,
     };
+    let changed = object_proto::Stamp::new(1 << 50);
+    let bucket_row = BucketRow { bucket, made_by, changed, closing: true };
     let access = KeyRow { user: owner, wrapped_secret: vec![1, 2], enabled: true, made_by };
     vec![
         ("key-object", fuzz_object_key, object_key(crate::keys::CURRENT, &target)),
@@ -255,7 +262,8 @@ pub(crate) fn corpus() -> Vec<Seed> {
         ("row-marker", fuzz_object_row, row(0, marker)),
         ("row-committed", fuzz_object_row, row(13, encode_committed(&committed))),
         ("row-stamp", fuzz_object_row, row(4, encode_stamp(Stamp::new(8)))),
-        ("row-bucket", fuzz_object_row, row(5, BucketRow { bucket, made_by }.encode())),
+        ("row-bucket", fuzz_object_row, row(5, bucket_row.encode())),
+        ("row-range", fuzz_object_row, row(14, encode_first(BucketId::new(1 << 62)))),
         ("row-access", fuzz_object_row, row(6, access.encode())),
         ("row-session", fuzz_object_row, row(7, encode_session(true))),
         ("piece", fuzz_object_piece, body.piece(0, b"hello")),

@@ -1,11 +1,13 @@
-//! What owners and gateways stand on: a lease, directories of the core, a way to owners. Tests replace
-//! them.
+//! What owners, managers and gateways stand on: a lease, directories of the core, ways to each other. Tests
+//! replace them.
 
 use std::rc::Rc;
 
 use base::Fault;
 use futures_util::future::LocalBoxFuture;
-use object_proto::{Error, Reply, Request};
+use object_proto::{
+    CatalogReply, CatalogRequest, Error, RangeId, RangeReply, RangeRequest, Reply, Request,
+};
 use runtime::Duration;
 use table::Store;
 
@@ -27,9 +29,29 @@ pub trait Files {
     fn dir<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Rc<dyn Store>, Fault>>;
 }
 
-/// How owners are reached. An answer that is lost, or comes too late, is [`Error::Unknown`].
+/// How a gateway reaches owners and the manager. An answer that is lost, or comes too late, is
+/// [`Error::Unknown`].
 pub trait Owners {
-    /// Asks the owner, wherever it is; waits `timeout` at most.
+    /// Asks who is concerned, wherever that is; waits `timeout` at most.
     fn call(&self, request: Request, timeout: Duration)
     -> LocalBoxFuture<'_, Result<Reply, Error>>;
+}
+
+/// How the manager reaches the owners of ranges.
+pub trait Ranges {
+    /// The epoch of a range's owner; none while it has no owner.
+    fn epoch(&self, range: RangeId) -> Option<u64>;
+
+    /// Asks a range's owner. An answer may be lost.
+    fn order(
+        &self,
+        range: RangeId,
+        request: RangeRequest,
+    ) -> LocalBoxFuture<'_, Result<RangeReply, Error>>;
+}
+
+/// How a range's owner reaches the manager.
+pub trait Managers {
+    /// Asks the manager. An answer may be lost.
+    fn ask(&self, request: CatalogRequest) -> LocalBoxFuture<'_, Result<CatalogReply, Error>>;
 }

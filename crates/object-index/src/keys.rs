@@ -41,6 +41,8 @@ pub const USER: u8 = b'U';
 pub const ACCESS_KEY: u8 = b'K';
 /// Sessions of gateways; in the catalog.
 pub const SESSION: u8 = b'S';
+/// Ranges, in the catalog: the lowest ID of a bucket of each.
+pub const RANGE: u8 = b'R';
 
 /// Stands for a NUL of a key, and for a key's end.
 const NUL: [u8; 2] = [0, 0xff];

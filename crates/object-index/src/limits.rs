@@ -34,6 +34,13 @@ pub const SESSION_SILENT: Duration = Duration::from_secs(60);
 pub const BEAT_INTERVAL: Duration = Duration::from_secs(5);
 /// A change is made within this time, or never.
 pub const CHANGE_BUDGET: Duration = Duration::from_secs(10);
+/// The manager asks a range's owner again, or the next one, for this long; gateways wait for
+/// [`CHANGE_BUDGET`].
+pub const ORDER_TIME: Duration = Duration::from_secs(5);
+/// A bucket that is being removed is asked for again after this time: it may not have been empty.
+pub const CLOSING_ASKED: Duration = Duration::from_millis(100);
+/// Ranges of a new cluster: several servers work from the first buckets on.
+pub const RANGES: u32 = 4;
 /// One attempt of a request.
 pub const ATTEMPT: Duration = Duration::from_secs(3);
 /// Round trip of the sample of a session's clock at most: a deadline is late by that at most.

@@ -1,5 +1,5 @@
 //! [`Owner`]: the process that owns the objects. It competes for a lock of the core; while it has it,
-//! it opens the tables of the catalog and of the range and answers.
+//! it opens the tables of the catalog and of the ranges and answers.
 //!
 //! The lock's token is the epoch: tables opened under it shut former owners out, and requests name it.
 //! What is answered from memory or from reads is answered while the lock's lease lasts.
@@ -8,220 +8,17 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
 
-use base::Fault;
-use client::Client;
-use futures_util::future::{Either, LocalBoxFuture, join, select};
+use futures_util::future::{Either, select};
 use object_proto::{CatalogRequest, Error, Reply, Request};
 use runtime::sync::Notify;
 use runtime::{Class, Duration, Env, Instant};
-use table::{Cache, ClientStore, Options, Store, Table};
 use tenancy::{Contest, Term};
-use wire::control::Policy;
 
-use crate::buckets::Buckets;
-use crate::catalog::{Catalog, CatalogRows};
-use crate::collect::Collector;
-use crate::decisions::Decisions;
+use crate::config::Config;
 use crate::ground::{Files, Lease};
-use crate::limits::{
-    COLLECT_INTERVAL, COLLECT_INTERVAL_FULL, IDLE_AFTER, IDLE_LONGER, LEAD_PAUSE, LOCK_TTL,
-    LOG_BYTES, LOG_LEAST, TRASH_AGE, UPLOAD_AGE, UPLOAD_END_AGE,
-};
-use crate::paths::{CATALOG_DIR, RANGE_DIR};
-use crate::planted::Bugs;
-use crate::range::{Ground, Range, UploadTimes};
+use crate::limits::{IDLE_AFTER, IDLE_LONGER, LEAD_PAUSE};
 use crate::room::Room;
-use crate::sessions::Sessions;
-
-/// Directories of the core through a client, for files of one policy.
-#[derive(Clone, Debug)]
-pub struct ClientFiles {
-    /// The client.
-    pub client: Client,
-    /// Copies of new files.
-    pub policy: Policy,
-}
-
-impl Files for ClientFiles {
-    fn dir<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Rc<dyn Store>, Fault>> {
-        Box::pin(async move {
-            let store = ClientStore::new(&self.client, path, self.policy).await;
-            let store = store.map_err(|error| Fault::new(error.kind(), error.to_string()))?;
-            Ok(Rc::new(store) as Rc<dyn Store>)
-        })
-    }
-}
-
-/// Configuration of an owner.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Options of its tables.
-    pub table: Options,
-    /// Bytes at which a log with small objects ends: at most, and while there is little data
-    /// ([`Options::data_log_least`]).
-    pub log_bytes: u64,
-    /// See [`Config::log_bytes`].
-    pub log_least: u64,
-    /// Bytes of the cache of its tables' blocks.
-    pub cache_bytes: usize,
-    /// Lease of its lock.
-    pub lock_ttl: Duration,
-    /// Files stay in the trash for this long.
-    pub trash_age: Duration,
-    /// An upload that is under way for so long is aborted, within [`Config::trash_age`].
-    pub upload_age: Duration,
-    /// It is remembered for so long how an upload was completed, and for [`Config::trash_age`] more.
-    pub upload_end_age: Duration,
-    /// Between two passes of collection.
-    pub collect_interval: Duration,
-    /// For tests.
-    pub bugs: Bugs,
-}
-
-impl Default for Config {
-    fn default() -> Config {
-        Config {
-            table: Options::default(),
-            log_bytes: LOG_BYTES,
-            log_least: LOG_LEAST,
-            cache_bytes: 16 << 20,
-            lock_ttl: LOCK_TTL,
-            trash_age: TRASH_AGE,
-            upload_age: UPLOAD_AGE,
-            upload_end_age: UPLOAD_END_AGE,
-            collect_interval: COLLECT_INTERVAL,
-            bugs: Bugs::default(),
-        }
-    }
-}
-
-/// Catalog and range under one epoch.
-pub struct Rule {
-    env: Env,
-    range: Rc<Range>,
-    catalog: Rc<Catalog>,
-    decisions: [Rc<Decisions>; 2],
-    collector: Collector,
-}
-
-impl Rule {
-    /// Opens catalog and range under `epoch`, which is above that of all owners before.
-    pub async fn open(
-        env: &Env,
-        files: &dyn Files,
-        config: &Config,
-        (lease, epoch): (Rc<dyn Lease>, u64),
-        room: &Room,
-    ) -> Result<Rc<Rule>, Error> {
-        let cache = Cache::new(config.cache_bytes);
-        let (data_log_bytes, data_log_least) = (config.log_bytes, config.log_least);
-        let with_data = Options { data_log_bytes, data_log_least, ..config.table.clone() };
-        let catalog_rows =
-            open_table(env, files, CATALOG_DIR, (&config.table, &cache), epoch).await?;
-        let rows = open_table(env, files, RANGE_DIR, (&with_data, &cache), epoch).await?;
-        let bugs = config.bugs;
-        let decisions = Decisions::new(env, rows, room, bugs).await?;
-        let catalog_decisions = Decisions::new(env, catalog_rows, room, Bugs::default()).await?;
-        let known = CatalogRows::read(&catalog_decisions).await?;
-        let sessions = Rc::new(Sessions::new(env, known.sessions.iter().copied(), bugs));
-        let buckets = Rc::new(Buckets::default());
-        known.buckets.iter().for_each(|bucket| buckets.open(bucket.id, bucket.versioning));
-        let upload_times = UploadTimes { age: config.upload_age, end_age: config.upload_end_age };
-        let ground = Ground { sessions, buckets, lease: lease.clone(), epoch, upload_times, bugs };
-        let range = Range::open(env, decisions.clone(), ground).await?;
-        let (all, lease) = ([decisions, catalog_decisions.clone()], (lease, epoch));
-        let catalog = Catalog::new(env, catalog_decisions, range.clone(), lease, &known);
-        let store = files.dir(RANGE_DIR).await.map_err(of_fault)?;
-        let collector = Collector {
-            range: range.clone(),
-            catalog: catalog.clone(),
-            store,
-            trash_age: config.trash_age,
-            damaged_logs: Default::default(),
-            log_began: Cell::new(0),
-        };
-        let env = env.clone();
-        Ok(Rc::new(Rule { env, range, catalog, decisions: all, collector }))
-    }
-
-    /// Answers a request.
-    pub async fn handle(&self, request: Request) -> Result<Reply, Error> {
-        match request {
-            Request::Range(request) => self.range.handle(request).await.map(Reply::Range),
-            Request::Catalog(request) => self.catalog.handle(request).await.map(Reply::Catalog),
-        }
-    }
-
-    /// Removes what is of no use any more, in passes that begin `interval` apart, and sooner on a full
-    /// core; looks there for room. For ever.
-    pub async fn tend(self: Rc<Self>, interval: Duration) {
-        join(self.collect(interval), self.look_for_room()).await;
-    }
-
-    async fn look_for_room(&self) {
-        let room = &self.range.decisions.room;
-        loop {
-            room.filled().await;
-            self.env.sleep(self.env.jitter(room.pause())).await;
-            room.look(&self.env, &*self.collector.store).await;
-        }
-    }
-
-    /// Ends when nothing is decided any more: another owner came, or an append has failed.
-    pub async fn ended(&self) {
-        let [range, catalog] = &self.decisions;
-        select(Box::pin(range.ended()), Box::pin(catalog.ended())).await;
-    }
-
-    /// Ends at once; what is under way has an unknown outcome.
-    pub fn end(&self, cause: &str) {
-        self.decisions.iter().for_each(|decisions| decisions.end(cause.to_owned()));
-    }
-
-    /// Ends in order, so that the next opening is quick.
-    pub async fn close(&self) {
-        let [range, catalog] = &self.decisions;
-        join(range.close(), catalog.close()).await;
-    }
-
-    async fn collect(&self, interval: Duration) {
-        let (env, room) = (&self.env, &self.range.decisions.room);
-        loop {
-            if !room.is_tight(env) {
-                let _ = env.timeout(env.jitter(interval), room.filled()).await; // Either has happened.
-            }
-            if room.is_tight(env) {
-                env.sleep(env.jitter(interval.min(COLLECT_INTERVAL_FULL))).await;
-            }
-            if let Err(error) = self.collector.pass().await {
-                tracing::debug!(%error, "a pass over what may be removed was not finished");
-            }
-        }
-    }
-}
-
-impl fmt::Debug for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Rule")
-    }
-}
-
-fn of_fault(fault: Fault) -> Error {
-    Error::Busy { cause: fault.message }
-}
-
-async fn open_table(
-    env: &Env,
-    files: &dyn Files,
-    path: &str,
-    (options, cache): (&Options, &Cache),
-    epoch: u64,
-) -> Result<Table, Error> {
-    let store = files.dir(path).await.map_err(of_fault)?;
-    let options = Options { owner: epoch, ..options.clone() };
-    let table = Table::open(env, store, cache, options).await;
-    table.map_err(crate::decisions::of_table)
-}
+use crate::rule::Rule;
 
 struct OwnerInner {
     env: Env,

@@ -12,8 +12,10 @@ pub enum Planted {
     ForgetReply,
     /// Keeps no refusal: a first attempt that comes behind its refused repeat is made.
     ForgetRefusal,
-    /// Sweeps sessions before it is on record that they are closed, with or without a lease.
-    SweepUnrecorded,
+    /// Sweeps sessions of which owners take changes still.
+    SweepOpen,
+    /// Takes the changes of any session that a new owner does not know.
+    UnaskedSession,
     /// Takes requests below the session's floor.
     LateFrame,
     /// Takes a deadline for one that begins as the request comes.
@@ -36,6 +38,8 @@ pub enum Planted {
     RetryLoses,
     /// Answers for a bucket's versioning before the range keeps it so.
     OldConfig,
+    /// Removes a bucket without a record that it is being removed.
+    CloseUnrecorded,
     /// Leaves the current object where a delete marker hides it.
     MarkerShown,
     /// Leaves no current object when the newest version goes.

@@ -6,15 +6,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use object_proto::{
-    BucketId, Change, ChangeReply, Committed, Conditions, Error, FileName, NewObject, ObjectData,
-    ObjectInfo, RangeReply, RangeRequest, RequestHead, SessionId, Stamp, Target, VersionId,
+    BucketConfig, BucketId, BucketState, CatalogReply, CatalogRequest, Change, ChangeReply,
+    Committed, Conditions, Error, FileName, NewObject, ObjectData, ObjectInfo, RangeReply,
+    RangeRequest, RequestHead, SessionId, Stamp, Target, VersionId,
 };
 use runtime::{Class, Duration, Env, Instant};
 use table::{Batch, Place, Purpose, Snapshot};
 
 use crate::buckets::Buckets;
 use crate::decisions::{Basis, Decisions, damaged, of_table};
-use crate::ground::Lease;
+use crate::ground::{Lease, Managers};
 use crate::keys::{
     CURRENT, FILE, LOG, MAP, METADATA, REPLY, USAGE, number_key, object_key, read_number_key,
     read_reply_key, reply_key, text_key,
@@ -35,8 +36,9 @@ use crate::versions::{Decided, Marker, Replaced, beside, fill};
 pub(crate) struct Range {
     pub(crate) env: Env,
     pub(crate) decisions: Rc<Decisions>,
-    pub(crate) sessions: Rc<Sessions>,
-    pub(crate) buckets: Rc<Buckets>,
+    pub(crate) sessions: Sessions,
+    pub(crate) buckets: Buckets,
+    managers: Rc<dyn Managers>,
     lease: Rc<dyn Lease>,
     epoch: u64,
     pub(crate) upload_times: UploadTimes,
@@ -59,8 +61,7 @@ pub(crate) struct UploadTimes {
 
 /// What the owner of a range stands on.
 pub(crate) struct Ground {
-    pub(crate) sessions: Rc<Sessions>,
-    pub(crate) buckets: Rc<Buckets>,
+    pub(crate) managers: Rc<dyn Managers>,
     pub(crate) lease: Rc<dyn Lease>,
     pub(crate) epoch: u64,
     pub(crate) upload_times: UploadTimes,
@@ -116,12 +117,13 @@ impl Range {
             let (log, row) = row.ok_or_else(|| damaged("a log's row"))?;
             decisions.logs.known(log, row);
         }
-        let Ground { sessions, buckets, lease, epoch, upload_times, bugs } = ground;
+        let Ground { managers, lease, epoch, upload_times, bugs } = ground;
         Ok(Rc::new(Range {
             env: env.clone(),
             decisions,
-            sessions,
-            buckets,
+            sessions: Sessions::of_owner(env, bugs),
+            buckets: Buckets::new(env, managers.clone()),
+            managers,
             lease,
             epoch,
             upload_times,
@@ -137,6 +139,9 @@ impl Range {
         self: &Rc<Self>,
         request: RangeRequest,
     ) -> Result<RangeReply, Error> {
+        if let Some(bucket) = request.read_bucket() {
+            self.buckets.load(bucket).await?;
+        }
         match request {
             RangeRequest::Change { head, change } => {
                 self.change(head, change).await.map(RangeReply::Changed)
@@ -202,20 +207,76 @@ impl Range {
                 self.check_lease()?;
                 Ok(RangeReply::Committed(row?.is_some()))
             }
+            RangeRequest::Route { session, sent_us } => {
+                self.know_session(session).await?;
+                let sampled = self.sessions.sample(session, sent_us);
+                self.check_lease()?;
+                sampled.map(|()| RangeReply::Route(self.epoch))
+            }
+            RangeRequest::Configure { epoch, bucket, config } => {
+                self.check_epoch(epoch)?;
+                let is_empty = self.configure(bucket, config).await?;
+                Ok(RangeReply::Configured { is_empty })
+            }
+            RangeRequest::CloseSession { epoch, session } => {
+                self.check_epoch(epoch)?;
+                self.sessions.shut(session);
+                Ok(RangeReply::Done)
+            }
+            RangeRequest::Sweep { .. } => {
+                unreachable!("collection does it")
+            }
         }
+    }
+
+    /// An error for a request that another owner was asked.
+    pub(crate) fn check_epoch(&self, epoch: u64) -> Result<(), Error> {
+        if epoch == self.epoch { Ok(()) } else { Err(Error::Reroute) }
+    }
+
+    /// Asks the manager about a session that is not known. One that was closed is refused for ever.
+    async fn know_session(&self, session: SessionId) -> Result<(), Error> {
+        if self.bugs.has(Planted::UnaskedSession) {
+            self.sessions.open(session);
+        }
+        if self.sessions.is_open(session).is_none() {
+            match self.managers.ask(CatalogRequest::IsOpen(session)).await {
+                Ok(CatalogReply::Open(true)) => self.sessions.open(session),
+                Ok(CatalogReply::Open(false)) => self.sessions.shut(session),
+                Ok(_) | Err(_) => {
+                    let cause = "the object manager does not say whether the session is open";
+                    return Err(Error::Busy { cause: cause.to_owned() });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A bucket is so from now on. When this ends, all that was decided before is durable; true when the
+    /// bucket holds nothing.
+    async fn configure(
+        self: &Rc<Self>,
+        bucket: BucketId,
+        config: BucketConfig,
+    ) -> Result<bool, Error> {
+        self.buckets.learn(bucket, config);
+        self.decisions.settled_for_refusal(self.decisions.last()).await?;
+        if config.state == BucketState::Gone {
+            self.forget_bucket(bucket);
+            let range = self.clone();
+            // What is not done here is found when the uploads have been under way for too long.
+            self.env.spawn(Class::Background, "object: uploads of a bucket", async move {
+                if let Err(error) = range.abort_all(bucket).await {
+                    tracing::debug!(%error, "the uploads of a bucket that is gone stay for now");
+                }
+            });
+        }
+        Ok(self.usage(bucket).is_empty())
     }
 
     /// Whether a bug is planted.
     pub(crate) fn has_bug(&self, bug: Planted) -> bool {
         self.bugs.has(bug)
-    }
-
-    /// An owner that stood still hears of sessions, or of its successor, before it sweeps.
-    pub(crate) fn check_sweep(&self) -> Result<(), Error> {
-        match self.bugs.has(Planted::SweepUnrecorded) {
-            true => Ok(()),
-            false => self.check_lease(),
-        }
     }
 
     /// What was read before this was not stale then: no other owner had come.
@@ -282,9 +343,7 @@ impl Range {
         head: RequestHead,
         change: Change,
     ) -> Result<ChangeReply, Error> {
-        if head.epoch != self.epoch {
-            return Err(Error::Reroute);
-        }
+        self.check_epoch(head.epoch)?;
         if let Err(error) = self.sessions.admit(&head) {
             if error == Error::Reroute {
                 self.once.refuse((head.session, head.number), head.attempt);
@@ -307,7 +366,11 @@ impl Range {
                 let (range, ended, came) = (self.clone(), ticket.clone(), self.env.now());
                 // A task of its own: its caller may go while it holds a key.
                 self.env.spawn(Class::Foreground, "object: change", async move {
-                    let outcome = range.decide(&head, change, came).await;
+                    let outcome = match range.buckets.load_for_change(change.target().bucket).await
+                    {
+                        Ok(()) => range.decide(&head, change, came).await,
+                        Err(error) => Err(error),
+                    };
                     let forgets = outcome.is_err() && range.bugs.has(Planted::ForgetRefusal);
                     range.once.end(&ended, outcome);
                     if forgets {

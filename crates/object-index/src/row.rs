@@ -4,9 +4,9 @@
 use codec::cursor::{put_bytes, put_varint};
 use object_proto::limits::{INLINE_MAX, SMALL_MAX};
 use object_proto::{
-    Bucket, BucketId, BucketName, CallId, Committed, DataId, Etag, FileName, Metadata, NewObject,
-    ObjectData, ObjectFacts, ObjectInfo, ObjectTags, PartMap, PartNumber, SessionId, Stamp, Target,
-    User, UserId, VersionId, Versioning,
+    Bucket, BucketConfig, BucketId, BucketName, BucketState, CallId, Committed, DataId, Etag,
+    FileName, Metadata, NewObject, ObjectData, ObjectFacts, ObjectInfo, ObjectTags, PartMap,
+    PartNumber, SessionId, Stamp, Target, User, UserId, VersionId, Versioning,
 };
 use table::Place;
 
@@ -478,9 +478,23 @@ pub struct BucketRow {
     pub bucket: Bucket,
     /// The request that made it: repeated, it gets the same answer.
     pub made_by: (SessionId, u64),
+    /// The commit that changed it last, for the range of its keys.
+    pub changed: Stamp,
+    /// It is being removed, if it is empty.
+    pub closing: bool,
 }
 
 impl BucketRow {
+    /// What the range of its keys is to make of it.
+    pub fn config(&self) -> BucketConfig {
+        let versioning = self.bucket.versioning;
+        let state = match self.closing {
+            true => BucketState::Closing(versioning),
+            false => BucketState::Open(versioning),
+        };
+        BucketConfig { changed: self.changed, state }
+    }
+
     /// The value.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
@@ -489,11 +503,13 @@ impl BucketRow {
         put_varint(&mut out, self.bucket.created_us);
         out.extend(self.made_by.0.get().to_le_bytes());
         put_varint(&mut out, self.made_by.1);
-        match self.bucket.versioning {
-            Versioning::Off => {}
-            Versioning::Enabled => out.push(1),
-            Versioning::Suspended => out.push(2),
-        }
+        out.push(match self.bucket.versioning {
+            Versioning::Off => 0,
+            Versioning::Enabled => 1,
+            Versioning::Suspended => 2,
+        });
+        put_varint(&mut out, self.changed.get());
+        out.push(u8::from(self.closing));
         out
     }
 
@@ -508,15 +524,33 @@ impl BucketRow {
             versioning: Versioning::Off,
         };
         let made_by = (SessionId::new(cursor.u64()?), cursor.varint()?);
+        // Of the first buckets the rows end here, or behind their versioning.
+        let (mut changed, mut closing) = (Stamp::default(), false);
         if !cursor.is_empty() {
             bucket.versioning = match cursor.u8()? {
+                0 => Versioning::Off,
                 1 => Versioning::Enabled,
                 2 => Versioning::Suspended,
                 _ => return None,
             };
         }
-        whole(cursor, BucketRow { bucket, made_by })
+        if !cursor.is_empty() {
+            (changed, closing) = (Stamp::new(cursor.varint()?), flag(&mut cursor)?);
+        }
+        whole(cursor, BucketRow { bucket, made_by, changed, closing })
     }
+}
+
+/// The value of a range's row: the lowest ID of a bucket that it has.
+pub fn encode_first(first: BucketId) -> Vec<u8> {
+    [&[VERSION][..], &first.get().to_le_bytes()].concat()
+}
+
+/// Reads such a value.
+pub fn decode_first(value: &[u8]) -> Option<BucketId> {
+    let mut cursor = begin(value)?;
+    let first = BucketId::new(cursor.u64()?);
+    whole(cursor, first)
 }
 
 /// The value of a user's row; its ID is the key.

@@ -17,8 +17,8 @@ use table::Place;
 use crate::map::{decode_map, map_apart};
 use crate::row::{
     BucketRow, FileOf, FileRow, InLog, KeyRow, LogRow, ObjectRow, Usage, decode_committed,
-    decode_metadata, decode_session, decode_stamp, decode_user, encode_committed, encode_session,
-    encode_stamp, encode_user,
+    decode_first, decode_metadata, decode_session, decode_stamp, decode_user, encode_committed,
+    encode_first, encode_session, encode_stamp, encode_user,
 };
 use crate::upload_row::{Due, UploadRow};
 
@@ -167,9 +167,18 @@ fn other_rows_read_back() {
     };
     for versioning in [Versioning::Off, Versioning::Enabled, Versioning::Suspended] {
         let bucket = object_proto::Bucket { versioning, ..bucket.clone() };
-        let row = BucketRow { bucket, made_by: (SessionId::new(6), 7) };
+        let made_by = (SessionId::new(6), 7);
+        let row = BucketRow { bucket, made_by, changed: Stamp::new(1 << 50), closing: true };
         assert_eq!(BucketRow::decode("abc", &row.encode()), Some(row));
     }
+    // Rows of before versioning, and of before ranges were told of buckets.
+    for (old, versioning) in [(&[][..], Versioning::Off), (&[2][..], Versioning::Suspended)] {
+        let head = [1, 4, 0, 0, 0, 0, 0, 0, 0, 2, 109, 101, 5, 1, 0, 0, 0, 0, 0, 0, 0, 2];
+        let row = BucketRow::decode("abc", &[&head, old].concat()).unwrap();
+        assert_eq!((row.changed, row.closing), (Stamp::default(), false));
+        assert_eq!(row.bucket, object_proto::Bucket { versioning, ..bucket.clone() });
+    }
+    assert_eq!(decode_first(&encode_first(BucketId::new(9))), Some(BucketId::new(9)));
     let user = User {
         id: UserId::new("id"),
         name: "admin".to_owned(),

@@ -1,18 +1,19 @@
-//! [`Service`]: buckets and objects as a gateway serves them: finds the owner, makes changes once
+//! [`Service`]: buckets and objects as a gateway serves them: finds the owner of a key, makes changes once
 //! whatever is lost on the way, writes and reads bodies beside the owner.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 
 use futures_util::future::LocalBoxFuture;
 use object_proto::limits::{INLINE_MAX, SMALL_MAX};
 use object_proto::{
-    AccessKey, Bucket, BucketName, CatalogReply, CatalogRequest, Change, ChangeReply, Committed,
-    Completion, Conditions, DataId, Error, FileName, Identity, ListPage, ListRequest, NewObject,
-    NewUpload, ObjectData, ObjectFacts, ObjectInfo, ObjectTags, PartNumber, PartsPage,
-    PartsRequest, RangeReply, RangeRequest, Reply, Request, RequestHead, Target, UploadId,
-    UploadInfo, UploadsPage, UploadsRequest, UserId, VersionId, Versioning, VersionsPage,
+    AccessKey, Bucket, BucketId, BucketName, CatalogReply, CatalogRequest, Change, ChangeReply,
+    Committed, Completion, Conditions, DataId, Error, FileName, Identity, ListPage, ListRequest,
+    NewObject, NewUpload, ObjectData, ObjectFacts, ObjectInfo, ObjectTags, PartNumber, PartsPage,
+    PartsRequest, RangeId, RangeMap, RangeReply, RangeRequest, Reply, Request, RequestHead, Target,
+    UploadId, UploadInfo, UploadsPage, UploadsRequest, UserId, VersionId, Versioning, VersionsPage,
     VersionsRequest,
 };
 use runtime::{Class, Env};
@@ -23,21 +24,28 @@ use crate::ground::{Files, Owners};
 use crate::keys::file_name;
 use crate::limits::{ATTEMPT, CHANGE_BUDGET, OPENED_LOGS_MAX, PAUSE, READ_MAX};
 use crate::parts::{Bodies, PartBodies, PartsReader};
-use crate::paths::RANGE_DIR;
+use crate::paths::range_dir;
 use crate::piece::Body;
 use crate::planted::Bugs;
-use crate::session::{GatewaySession, Number, Stay};
+use crate::session::{Decider, GatewaySession, Number, Stay};
+
+/// A range's directory.
+type Stores = BTreeMap<RangeId, Rc<dyn Store>>;
+/// A log of a range, opened.
+type Opened = ((RangeId, FileName), Rc<dyn Source>);
 
 struct ServiceInner {
     env: Env,
     owners: Rc<dyn Owners>,
-    store: RefCell<Option<Rc<dyn Store>>>,
+    /// The ranges, once they were asked for.
+    map: RefCell<Option<Rc<RangeMap>>>,
+    stores: RefCell<Stores>,
     files: Rc<dyn Files>,
     session: GatewaySession,
     /// Logs that were read lately, newest last.
-    logs: RefCell<Vec<(FileName, Rc<dyn Source>)>>,
+    logs: RefCell<Vec<Opened>>,
     /// Files whose fate is not known.
-    doubtful: RefCell<Vec<FileName>>,
+    doubtful: RefCell<Vec<(RangeId, FileName)>>,
     /// The task that removes them runs.
     removing: Cell<bool>,
     options: ServiceOptions,
@@ -76,7 +84,8 @@ impl Service {
         Service(Rc::new(ServiceInner {
             env: env.clone(),
             owners,
-            store: RefCell::default(),
+            map: RefCell::default(),
+            stores: RefCell::default(),
             files,
             session,
             logs: RefCell::default(),
@@ -91,14 +100,43 @@ impl Service {
         &self.0.env
     }
 
-    async fn store(&self) -> Result<Rc<dyn Store>, Error> {
-        if let Some(store) = &*self.0.store.borrow() {
+    /// The directory of a range.
+    async fn store(&self, range: RangeId) -> Result<Rc<dyn Store>, Error> {
+        if let Some(store) = self.0.stores.borrow().get(&range) {
             return Ok(store.clone());
         }
-        let store = self.0.files.dir(RANGE_DIR).await;
+        let store = self.0.files.dir(&range_dir(range)).await;
         let store = store.map_err(|fault| Error::Busy { cause: fault.message })?;
-        self.0.store.replace(Some(store.clone()));
+        self.0.stores.borrow_mut().insert(range, store.clone());
         Ok(store)
+    }
+
+    /// The ranges.
+    pub async fn map(&self) -> Result<Rc<RangeMap>, Error> {
+        if let Some(map) = &*self.0.map.borrow() {
+            return Ok(map.clone());
+        }
+        match self.catalog(CatalogRequest::Map).await? {
+            CatalogReply::Map(map) => {
+                let map = Rc::new(map);
+                self.0.map.replace(Some(map.clone()));
+                Ok(map)
+            }
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Asks the owner of a bucket's keys what changes nothing.
+    async fn ask_range(
+        &self,
+        bucket: BucketId,
+        request: RangeRequest,
+    ) -> Result<RangeReply, Error> {
+        let range = self.map().await?.of(bucket);
+        match self.ask(Request::Range(range, request)).await? {
+            Reply::Range(reply) => Ok(reply),
+            Reply::Catalog(_) => Err(unexpected()),
+        }
     }
 
     /// Asks what changes nothing, until it is answered.
@@ -124,6 +162,7 @@ impl Service {
     async fn change(
         &self,
         number: &Number,
+        decider: Decider,
         build: impl Fn(RequestHead) -> Request,
     ) -> Result<Reply, Error> {
         let (env, session) = (&self.0.env, &self.0.session);
@@ -134,17 +173,17 @@ impl Service {
         let mut cause = String::new();
         while env.now() < deadline {
             let left = deadline - env.now();
-            match session.head(number, deadline, left).await {
+            match session.head(number, decider, (deadline, left)).await {
                 Ok(_) if env.now() >= deadline => break,
                 Ok(head) => {
                     let request = build(head);
                     match self.0.owners.call(request, ATTEMPT.min(deadline - env.now())).await {
                         Err(Error::Reroute) => {
-                            session.lost_route();
+                            session.lost_route(decider);
                             cause = Error::Reroute.to_string();
                         }
                         Err(Error::Unknown { cause: lost }) => {
-                            session.lost_route();
+                            session.lost_route(decider);
                             unanswered = Some(lost);
                         }
                         Err(Error::Busy { cause: busy }) => cause = busy,
@@ -180,7 +219,7 @@ impl Service {
     async fn catalog(&self, request: CatalogRequest) -> Result<CatalogReply, Error> {
         match self.ask(Request::Catalog(request)).await? {
             Reply::Catalog(reply) => Ok(reply),
-            Reply::Range(_) => Err(unexpected()),
+            Reply::Range(..) => Err(unexpected()),
         }
     }
 
@@ -189,15 +228,20 @@ impl Service {
         build: impl Fn(RequestHead) -> CatalogRequest,
     ) -> Result<CatalogReply, Error> {
         let number = self.0.session.number().await?;
-        match self.change(&number, |head| Request::Catalog(build(head))).await? {
+        let build = |head| Request::Catalog(build(head));
+        match self.change(&number, Decider::Manager, build).await? {
             Reply::Catalog(reply) => Ok(reply),
-            Reply::Range(_) => Err(unexpected()),
+            Reply::Range(..) => Err(unexpected()),
         }
     }
 
     async fn change_object(&self, number: &Number, change: &Change) -> Result<ChangeReply, Error> {
-        let build = |head| Request::Range(RangeRequest::Change { head, change: change.clone() });
-        match self.change(number, build).await? {
+        let range = self.map().await?.of(change.target().bucket);
+        let build = |head| {
+            let change = change.clone();
+            Request::Range(range, RangeRequest::Change { head, change })
+        };
+        match self.change(number, Decider::Owner(range), build).await? {
             Reply::Range(RangeReply::Changed(reply)) => Ok(reply),
             _ => Err(unexpected()),
         }
@@ -269,7 +313,7 @@ impl Service {
         target: &Target,
         version: Option<VersionId>,
     ) -> Result<ObjectInfo, Error> {
-        self.find(RangeRequest::Look { target: target.clone(), version }).await
+        self.find(target.bucket, RangeRequest::Look { target: target.clone(), version }).await
     }
 
     /// As [`Service::look`], for a caller who reads the object then.
@@ -278,28 +322,28 @@ impl Service {
         target: &Target,
         version: Option<VersionId>,
     ) -> Result<ObjectInfo, Error> {
-        self.find(RangeRequest::Read { target: target.clone(), version }).await
+        self.find(target.bucket, RangeRequest::Read { target: target.clone(), version }).await
     }
 
-    async fn find(&self, request: RangeRequest) -> Result<ObjectInfo, Error> {
-        match self.ask(Request::Range(request)).await? {
-            Reply::Range(RangeReply::Object(info)) => Ok(*info),
+    async fn find(&self, bucket: BucketId, request: RangeRequest) -> Result<ObjectInfo, Error> {
+        match self.ask_range(bucket, request).await? {
+            RangeReply::Object(info) => Ok(*info),
             _ => Err(unexpected()),
         }
     }
 
     /// A page of a bucket's versions.
     pub async fn versions(&self, ask: VersionsRequest) -> Result<VersionsPage, Error> {
-        match self.ask(Request::Range(RangeRequest::Versions(ask))).await? {
-            Reply::Range(RangeReply::Versions(page)) => Ok(page),
+        match self.ask_range(ask.bucket, RangeRequest::Versions(ask)).await? {
+            RangeReply::Versions(page) => Ok(page),
             _ => Err(unexpected()),
         }
     }
 
     /// A page of a bucket's keys.
     pub async fn list(&self, ask: ListRequest) -> Result<ListPage, Error> {
-        match self.ask(Request::Range(RangeRequest::List(ask))).await? {
-            Reply::Range(RangeReply::Page(page)) => Ok(page),
+        match self.ask_range(ask.bucket, RangeRequest::List(ask)).await? {
+            RangeReply::Page(page) => Ok(page),
             _ => Err(unexpected()),
         }
     }
@@ -351,16 +395,16 @@ impl Service {
 
     /// An upload that is under way, or was completed in the last days.
     pub async fn upload(&self, target: Target, upload: UploadId) -> Result<UploadInfo, Error> {
-        match self.ask(Request::Range(RangeRequest::Upload { target, upload })).await? {
-            Reply::Range(RangeReply::Upload(info)) => Ok(*info),
+        match self.ask_range(target.bucket, RangeRequest::Upload { target, upload }).await? {
+            RangeReply::Upload(info) => Ok(*info),
             _ => Err(unexpected()),
         }
     }
 
     /// Parts of an upload that is under way.
     pub async fn parts(&self, ask: PartsRequest) -> Result<PartsPage, Error> {
-        match self.ask(Request::Range(RangeRequest::Parts(ask))).await? {
-            Reply::Range(RangeReply::Parts(page)) => Ok(page),
+        match self.ask_range(ask.target.bucket, RangeRequest::Parts(ask)).await? {
+            RangeReply::Parts(page) => Ok(page),
             _ => Err(unexpected()),
         }
     }
@@ -370,8 +414,8 @@ impl Service {
         &self,
         ask: PartsRequest,
     ) -> Result<Vec<(PartNumber, ObjectInfo)>, Error> {
-        match self.ask(Request::Range(RangeRequest::PartBodies(ask))).await? {
-            Reply::Range(RangeReply::PartBodies(bodies)) => Ok(bodies),
+        match self.ask_range(ask.target.bucket, RangeRequest::PartBodies(ask)).await? {
+            RangeReply::PartBodies(bodies) => Ok(bodies),
             _ => Err(unexpected()),
         }
     }
@@ -397,8 +441,8 @@ impl Service {
 
     /// A page of a bucket's uploads that are under way.
     pub async fn uploads(&self, ask: UploadsRequest) -> Result<UploadsPage, Error> {
-        match self.ask(Request::Range(RangeRequest::Uploads(ask))).await? {
-            Reply::Range(RangeReply::Uploads(page)) => Ok(page),
+        match self.ask_range(ask.bucket, RangeRequest::Uploads(ask)).await? {
+            RangeReply::Uploads(page) => Ok(page),
             _ => Err(unexpected()),
         }
     }
@@ -423,6 +467,7 @@ impl Service {
         target: Target,
         part: Option<(UploadId, PartNumber)>,
     ) -> Result<BodyUpload, Error> {
+        let range = self.map().await?.of(target.bucket);
         let stay = self.0.session.stay().await?;
         let (session, number) = stay.file();
         let env = &self.0.env;
@@ -430,6 +475,7 @@ impl Service {
         let body = Body { data_id: DataId::new(data_id), target };
         let upload = BodyUpload {
             service: self.clone(),
+            range,
             file: file_name(session, number),
             stay,
             body,
@@ -496,11 +542,12 @@ impl Service {
                 Whole::Here(piece[body.head_len()..].to_vec())
             }
             ObjectData::Logged { file, offset } => {
-                let source = self.log(file).await?;
+                let source = self.log(self.map().await?.of(target.bucket), file).await?;
                 Whole::File(self.reader((file, *offset), target, object, source))
             }
             ObjectData::File(file) => {
-                let source = bodies::open(&*self.store().await?, file).await?;
+                let range = self.map().await?.of(target.bucket);
+                let source = bodies::open(&*self.store(range).await?, file).await?;
                 Whole::File(self.reader((file, 0), target, object, source))
             }
             ObjectData::Parts(_) => {
@@ -520,10 +567,10 @@ impl Service {
         BodyReader::new(source, place, (body, object.size), self.0.options.bugs)
     }
 
-    /// A log of the range, opened: many objects are in each.
-    async fn log(&self, file: &FileName) -> Result<Rc<dyn Source>, Error> {
-        let of =
-            |logs: &[(FileName, Rc<dyn Source>)]| logs.iter().position(|(name, _)| name == file);
+    /// A log of a range, opened: many objects are in each.
+    async fn log(&self, range: RangeId, file: &FileName) -> Result<Rc<dyn Source>, Error> {
+        let key = (range, file.clone());
+        let of = |logs: &[Opened]| logs.iter().position(|(known, _)| *known == key);
         {
             let logs = &mut *self.0.logs.borrow_mut();
             if let Some(at) = of(logs) {
@@ -532,20 +579,20 @@ impl Service {
                 return Ok(known.1);
             }
         }
-        let source = bodies::open(&*self.store().await?, file).await?;
+        let source = bodies::open(&*self.store(range).await?, file).await?;
         let logs = &mut *self.0.logs.borrow_mut();
         if of(logs).is_none() {
             if logs.len() >= OPENED_LOGS_MAX {
                 logs.remove(0);
             }
-            logs.push((file.clone(), source.clone()));
+            logs.push((key, source.clone()));
         }
         Ok(source)
     }
 
     /// A file may be there that no object has.
-    fn doubt(&self, file: FileName) {
-        self.0.doubtful.borrow_mut().push(file);
+    fn doubt(&self, range: RangeId, file: FileName) {
+        self.0.doubtful.borrow_mut().push((range, file));
         if !self.0.removing.replace(true) {
             let service = self.clone();
             self.0.env.spawn(Class::Background, "object: leftovers", async move {
@@ -559,13 +606,13 @@ impl Service {
     /// owner's to find, when the session is over.
     async fn remove_doubtful(&self) {
         loop {
-            let Some(file) = self.0.doubtful.borrow_mut().pop() else { return };
-            let request = Request::Range(RangeRequest::IsCommitted(file.clone()));
+            let Some((range, file)) = self.0.doubtful.borrow_mut().pop() else { return };
+            let request = Request::Range(range, RangeRequest::IsCommitted(file.clone()));
             let committed = match self.ask(request).await {
                 Ok(Reply::Range(RangeReply::Committed(committed))) => committed,
                 _ => true,
             };
-            if !committed && let Ok(store) = self.store().await {
+            if !committed && let Ok(store) = self.store(range).await {
                 let _ = store.remove(file.as_str()).await; // See above.
             }
         }
@@ -600,6 +647,8 @@ fn unexpected() -> Error {
 pub struct BodyUpload {
     service: Service,
     stay: Stay,
+    /// The range whose directory has the file.
+    range: RangeId,
     file: FileName,
     body: Body,
     /// It is sent as a part.
@@ -645,7 +694,7 @@ impl BodyUpload {
             return Ok(());
         }
         if self.writer.is_none() {
-            let store = self.service.store().await?;
+            let store = self.service.store(self.range).await?;
             self.stay.check_fresh()?;
             self.made = true;
             let (file, body) = (self.file.clone(), self.body.clone());
@@ -698,7 +747,7 @@ impl Drop for BodyUpload {
     fn drop(&mut self) {
         drop(self.writer.take());
         if self.made && !self.done {
-            self.service.doubt(self.file.clone());
+            self.service.doubt(self.range, self.file.clone());
         }
     }
 }

@@ -1,12 +1,15 @@
-//! [`GatewaySession`]: one life of a gateway: its number of requests, its clock, the owner's epoch
-//! (`object-protocols.md` 6.3).
+//! [`GatewaySession`]: one life of a gateway: its number of requests, its clock, the epochs of owners and
+//! of the manager (`object-protocols.md` 6.3).
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::rc::{Rc, Weak};
 
-use object_proto::{CatalogReply, CatalogRequest, Error, Reply, Request, RequestHead, SessionId};
+use object_proto::{
+    CatalogReply, CatalogRequest, Error, RangeId, RangeReply, RangeRequest, Reply, Request,
+    RequestHead, SessionId,
+};
 use runtime::sync::Mutex;
 use runtime::{Class, Duration, Env, Instant};
 
@@ -81,7 +84,16 @@ impl Drop for Number {
     }
 }
 
-/// An owner that answered, and that has a sample of this clock.
+/// Who decides a change.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Decider {
+    /// The object manager.
+    Manager,
+    /// The owner of a range.
+    Owner(RangeId),
+}
+
+/// A decider that answered, and that has a sample of this clock.
 #[derive(Clone, Copy)]
 struct Route {
     session: SessionId,
@@ -93,11 +105,12 @@ struct SessionInner {
     env: Env,
     owners: Rc<dyn Owners>,
     life: RefCell<Option<Rc<Life>>>,
-    route: Cell<Option<Route>>,
+    routes: RefCell<BTreeMap<Decider, Route>>,
     /// The longest round trip of a sample that is in use.
     slack: Cell<Duration>,
     opening: Mutex<()>,
-    routing: Mutex<()>,
+    /// For each decider that was asked for.
+    routing: RefCell<BTreeMap<Decider, Rc<Mutex<()>>>>,
 }
 
 /// A gateway's session; begun with its first change, and again when it is over.
@@ -110,10 +123,10 @@ impl GatewaySession {
             env: env.clone(),
             owners,
             life: RefCell::default(),
-            route: Cell::new(None),
+            routes: RefCell::default(),
             slack: Cell::new(Duration::ZERO),
             opening: Mutex::new(()),
-            routing: Mutex::new(()),
+            routing: RefCell::default(),
         }))
     }
 
@@ -128,7 +141,7 @@ impl GatewaySession {
     ) -> Result<CatalogReply, Error> {
         match self.0.owners.call(Request::Catalog(request), timeout).await? {
             Reply::Catalog(reply) => Ok(reply),
-            Reply::Range(_) => Err(Error::Reroute),
+            Reply::Range(..) => Err(Error::Reroute),
         }
     }
 
@@ -180,7 +193,7 @@ impl GatewaySession {
             over: Cell::new(false),
         });
         self.0.life.replace(Some(life.clone()));
-        self.0.route.set(None);
+        self.0.routes.borrow_mut().clear();
         let beating = beat(Rc::downgrade(&self.0), life.clone(), self.0.env.clone());
         self.0.env.spawn(Class::Control, "object: session", beating);
         life
@@ -190,14 +203,14 @@ impl GatewaySession {
     pub(crate) async fn head(
         &self,
         number: &Number,
-        deadline: Instant,
-        left: Duration,
+        decider: Decider,
+        (deadline, left): (Instant, Duration),
     ) -> Result<RequestHead, Error> {
         let life = &number.life;
         if life.over.get() {
             return Err(Error::SessionOver);
         }
-        let route = self.route(life, left).await?;
+        let route = self.route(life, decider, left).await?;
         let us = |at: Instant| (at - life.begun).as_micros() as u64;
         number.attempts.set(number.attempts.get() + 1);
         Ok(RequestHead {
@@ -212,32 +225,49 @@ impl GatewaySession {
         })
     }
 
-    /// The epoch of the owner, and the sample that it has of this clock.
-    async fn route(&self, life: &Rc<Life>, left: Duration) -> Result<Route, Error> {
-        let known = |route: Option<Route>| route.filter(|route| route.session == life.id);
-        if let Some(route) = known(self.0.route.get()) {
+    /// The epoch of a decider, and the sample that it has of this clock.
+    async fn route(
+        &self,
+        life: &Rc<Life>,
+        decider: Decider,
+        left: Duration,
+    ) -> Result<Route, Error> {
+        let known = || {
+            let routes = self.0.routes.borrow();
+            routes.get(&decider).copied().filter(|route| route.session == life.id)
+        };
+        if let Some(route) = known() {
             return Ok(route);
         }
         let env = &self.0.env;
         let asked = env.now();
-        let _routing = env.timeout(left, self.0.routing.lock()).await.map_err(|_| silent())?;
-        if let Some(route) = known(self.0.route.get()) {
+        let routing = self.0.routing.borrow_mut().entry(decider).or_default().clone();
+        let _routing = env.timeout(left, routing.lock()).await.map_err(|_| silent())?;
+        if let Some(route) = known() {
             return Ok(route);
         }
         let sent = env.now();
         let left = left.saturating_sub(sent - asked);
         let sent_us = (sent - life.begun).as_micros() as u64;
-        let ask = CatalogRequest::Route { session: life.id, sent_us };
-        match self.catalog(ask, ATTEMPT.min(left)).await {
-            Ok(CatalogReply::Route(epoch)) => {
+        let session = life.id;
+        let ask = match decider {
+            Decider::Manager => Request::Catalog(CatalogRequest::Route { session, sent_us }),
+            Decider::Owner(range) => {
+                Request::Range(range, RangeRequest::Route { session, sent_us })
+            }
+        };
+        match self.0.owners.call(ask, ATTEMPT.min(left)).await {
+            Ok(
+                Reply::Catalog(CatalogReply::Route(epoch)) | Reply::Range(RangeReply::Route(epoch)),
+            ) => {
                 let round_trip = env.now() - sent;
                 if round_trip > SAMPLE_MAX {
                     return Err(Error::Busy { cause: "the owner answers slowly".to_owned() });
                 }
                 life.heard.set(life.heard.get().max(sent));
                 self.0.slack.set(self.0.slack.get().max(round_trip));
-                let route = Route { session: life.id, epoch, sample_us: sent_us };
-                self.0.route.set(Some(route));
+                let route = Route { session, epoch, sample_us: sent_us };
+                self.0.routes.borrow_mut().insert(decider, route);
                 Ok(route)
             }
             Ok(_) => Err(Error::Reroute),
@@ -249,9 +279,9 @@ impl GatewaySession {
         }
     }
 
-    /// The owner is another one, or does not answer.
-    pub(crate) fn lost_route(&self) {
-        self.0.route.set(None);
+    /// The decider is another one, or does not answer.
+    pub(crate) fn lost_route(&self, decider: Decider) {
+        self.0.routes.borrow_mut().remove(&decider);
     }
 
     /// The session of a request is over.

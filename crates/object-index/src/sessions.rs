@@ -56,16 +56,24 @@ impl Session {
     }
 }
 
-/// Sessions that are open, and those that are closed while something of them is left.
+/// Sessions that are open, and those that are closed.
 pub(crate) struct Sessions {
     env: Env,
     known: RefCell<BTreeMap<SessionId, Session>>,
+    /// What a session that is not known gets: it is over, or its owner has to ask.
+    unknown: Error,
     bugs: Bugs,
 }
 
 impl Sessions {
-    /// Those that the catalog has; each is heard now.
-    pub(crate) fn new(
+    /// Of an owner, which knows none and asks the manager for each.
+    pub(crate) fn of_owner(env: &Env, bugs: Bugs) -> Sessions {
+        let (known, unknown) = (RefCell::default(), Error::Reroute);
+        Sessions { env: env.clone(), known, unknown, bugs }
+    }
+
+    /// Of the manager: those that the catalog has, and no others; each is heard now.
+    pub(crate) fn of_manager(
         env: &Env,
         known: impl IntoIterator<Item = (SessionId, bool)>,
         bugs: Bugs,
@@ -76,13 +84,24 @@ impl Sessions {
             Session::new(heard, state)
         };
         let known = known.into_iter().map(|(id, closed)| (id, session(closed))).collect();
-        Sessions { env: env.clone(), known: RefCell::new(known), bugs }
+        let (known, unknown) = (RefCell::new(known), Error::SessionOver);
+        Sessions { env: env.clone(), known, unknown, bugs }
     }
 
-    /// A session is open from now on.
+    /// A session is open, unless it is known to be closed.
     pub(crate) fn open(&self, id: SessionId) {
-        let heard = self.env.now();
-        let session = Session::new(heard, SessionState::Open);
+        let session = Session::new(self.env.now(), SessionState::Open);
+        self.known.borrow_mut().entry(id).or_insert(session);
+    }
+
+    /// Whether a session is open, if that is known.
+    pub(crate) fn is_open(&self, id: SessionId) -> Option<bool> {
+        self.known.borrow().get(&id).map(Session::is_open)
+    }
+
+    /// It is on record that a session is closed. IDs are not used again: it stays so.
+    pub(crate) fn shut(&self, id: SessionId) {
+        let session = Session::new(self.env.now(), SessionState::Closed);
         self.known.borrow_mut().insert(id, session);
     }
 
@@ -111,8 +130,11 @@ impl Sessions {
     /// A sign of life.
     pub(crate) fn heard(&self, id: SessionId) -> Result<(), Error> {
         let known = &mut *self.known.borrow_mut();
-        let session = known.get_mut(&id).filter(|session| session.is_open());
-        session.ok_or(Error::SessionOver)?.heard = self.env.now();
+        let session = known.get_mut(&id).ok_or_else(|| self.unknown.clone())?;
+        if !session.is_open() {
+            return Err(Error::SessionOver);
+        }
+        session.heard = self.env.now();
         Ok(())
     }
 
@@ -188,12 +210,7 @@ impl Sessions {
 
     /// Sessions that are closed on record and not forgotten.
     pub(crate) fn closed(&self) -> Vec<SessionId> {
-        let early = self.bugs.has(Planted::SweepUnrecorded);
-        self.those(|session| match session.state {
-            SessionState::Open => false,
-            SessionState::Closing => early,
-            SessionState::Closed => true,
-        })
+        self.those(|session| session.state == SessionState::Closed)
     }
 
     fn those(&self, wanted: impl Fn(&Session) -> bool) -> Vec<SessionId> {

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 
 use codec::cursor::{Cursor, put_bytes, put_varint};
 
-use crate::ids::{BucketId, CallId, DataId, SessionId, Stamp, UserId};
+use crate::ids::{BucketId, CallId, DataId, RangeId, SessionId, Stamp, UserId};
 use crate::names::{BucketName, ObjectKey};
 use crate::object::{ChecksumKind, Etag, FileName, Metadata};
 use crate::parts::{PartMap, PartNumber, PartRun, UploadId};
+use crate::ranges::RangeMap;
 use crate::tags::{ObjectTags, TAGS_MAX};
 
 /// A value of a message.
@@ -51,7 +52,7 @@ macro_rules! id {
     )*};
 }
 
-id!(BucketId, SessionId, Stamp);
+id!(BucketId, RangeId, SessionId, Stamp);
 
 /// A text with the rules of its type.
 macro_rules! text {
@@ -122,6 +123,16 @@ macro_rules! choice {
 }
 
 pub(crate) use {choice, record};
+
+impl Field for RangeMap {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_list(out, self.places());
+    }
+
+    fn get(input: &mut Cursor<'_>) -> Option<RangeMap> {
+        RangeMap::new(get_list(input)?)
+    }
+}
 
 impl Field for bool {
     fn put(&self, out: &mut Vec<u8>) {

@@ -25,6 +25,10 @@ base::id!(
     /// One life of a gateway, random. Never used again.
     SessionId(u64), "gws_"
 );
+base::id!(
+    /// A range of buckets, whose keys one owner decides; never used again (`object-protocols.md` 1.3).
+    RangeId(u64), "rng_"
+);
 
 /// Canonical ID of a user, as S3 shows it: any text without spaces.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]

@@ -19,6 +19,7 @@ mod message;
 mod names;
 mod object;
 mod parts;
+mod ranges;
 mod tags;
 mod upload;
 mod versions;
@@ -27,7 +28,7 @@ pub mod wire;
 pub use backend::{Answer, Backend, Content, Found, Upload};
 pub use condition::{Conditions, Tags};
 pub use error::Error;
-pub use ids::{BucketId, CallId, DataId, SessionId, Stamp, UserId};
+pub use ids::{BucketId, CallId, DataId, RangeId, SessionId, Stamp, UserId};
 pub use listed_versions::{ListedVersion, VersionsPage, VersionsRequest};
 pub use message::{
     CatalogReply, CatalogRequest, Change, ChangeReply, Identity, ListPage, ListRequest, Listed,
@@ -39,6 +40,7 @@ pub use object::{
     ObjectData, ObjectFacts, ObjectInfo, Target, User,
 };
 pub use parts::{PartMap, PartNumber, PartRun, UploadId};
+pub use ranges::{BucketConfig, BucketState, RangeMap, RangePlace};
 pub use tags::{FlawedTags, ObjectTags, TAG_NAME_MAX, TAG_VALUE_MAX, TAGS_MAX};
 pub use upload::{
     ChecksumPlan, Completion, ListedUpload, NewUpload, Part, PartsPage, PartsRequest, UploadEnd,

@@ -1,11 +1,12 @@
 //! Requests and answers between a gateway, the owner of a range and the object manager.
 
 use crate::condition::Conditions;
-use crate::ids::{BucketId, SessionId, UserId};
+use crate::ids::{BucketId, RangeId, SessionId, UserId};
 use crate::listed_versions::{VersionsPage, VersionsRequest};
 use crate::names::{BucketName, ObjectKey};
 use crate::object::{AccessKey, Bucket, FileName, NewObject, ObjectInfo, Target, User};
 use crate::parts::{PartNumber, UploadId};
+use crate::ranges::{BucketConfig, RangeMap};
 use crate::tags::ObjectTags;
 use crate::upload::{
     Completion, NewUpload, PartsPage, PartsRequest, UploadInfo, UploadsPage, UploadsRequest,
@@ -229,6 +230,59 @@ pub enum RangeRequest {
     Versions(VersionsRequest),
     /// Asks whether a body's file was committed. No request that could do so may be under way.
     IsCommitted(FileName),
+    /// Asks for the epoch of the owner. The session measures the round trip: the owner knows the
+    /// session's clock from it.
+    Route {
+        /// The session.
+        session: SessionId,
+        /// When this was sent, microseconds on the session's clock.
+        sent_us: u64,
+    },
+    /// The manager's: what a bucket is from now on. Answered when all that was decided on another state is
+    /// durable, by the owner of this epoch alone.
+    Configure {
+        /// The owner.
+        epoch: u64,
+        /// The bucket.
+        bucket: BucketId,
+        /// What it is.
+        config: BucketConfig,
+    },
+    /// The manager's: a session takes no changes any more.
+    CloseSession {
+        /// The owner.
+        epoch: u64,
+        /// The session.
+        session: SessionId,
+    },
+    /// The manager's: no owner takes changes of this session, so that what it left may be removed.
+    Sweep {
+        /// The owner.
+        epoch: u64,
+        /// The session.
+        session: SessionId,
+    },
+}
+
+impl RangeRequest {
+    /// The bucket of what it asks for; none of changes, and of what concerns no bucket.
+    pub fn read_bucket(&self) -> Option<BucketId> {
+        match self {
+            RangeRequest::Look { target, .. }
+            | RangeRequest::Read { target, .. }
+            | RangeRequest::Upload { target, .. } => Some(target.bucket),
+            RangeRequest::Parts(ask) | RangeRequest::PartBodies(ask) => Some(ask.target.bucket),
+            RangeRequest::List(ask) => Some(ask.bucket),
+            RangeRequest::Uploads(ask) => Some(ask.bucket),
+            RangeRequest::Versions(ask) => Some(ask.bucket),
+            RangeRequest::Change { .. }
+            | RangeRequest::IsCommitted(_)
+            | RangeRequest::Route { .. }
+            | RangeRequest::Configure { .. }
+            | RangeRequest::CloseSession { .. }
+            | RangeRequest::Sweep { .. } => None,
+        }
+    }
 }
 
 /// Answer of the owner of a range.
@@ -252,6 +306,15 @@ pub enum RangeReply {
     Committed(bool),
     /// The page of versions.
     Versions(VersionsPage),
+    /// The epoch of the owner that answers.
+    Route(u64),
+    /// It is done.
+    Done,
+    /// The bucket is so, and holds no object, version or delete marker, or does.
+    Configured {
+        /// It holds none.
+        is_empty: bool,
+    },
 }
 
 /// A user and an access key that are to be there.
@@ -273,8 +336,7 @@ pub enum CatalogRequest {
     OpenSession,
     /// The session goes on.
     Beat(SessionId),
-    /// Asks for the epoch of the owner. The session measures the round trip: the owner knows the
-    /// session's clock from it.
+    /// Asks for the epoch of the manager, as [`RangeRequest::Route`] does for that of an owner.
     Route {
         /// The session.
         session: SessionId,
@@ -319,6 +381,12 @@ pub enum CatalogRequest {
     },
     /// Asks for an access key.
     Key(String),
+    /// Asks for the ranges.
+    Map,
+    /// An owner's: asks what a bucket is.
+    Config(BucketId),
+    /// An owner's: asks whether a session is open.
+    IsOpen(SessionId),
 }
 
 /// Answer of the object manager.
@@ -328,7 +396,7 @@ pub enum CatalogReply {
     Done,
     /// The session.
     Session(SessionId),
-    /// The epoch of the owner that answers.
+    /// The epoch of the manager that answers.
     Route(u64),
     /// The bucket.
     Bucket(Bucket),
@@ -336,13 +404,19 @@ pub enum CatalogReply {
     Buckets(Vec<Bucket>),
     /// The key; none of that name.
     Key(Option<Box<AccessKey>>),
+    /// The ranges.
+    Map(RangeMap),
+    /// What the bucket is.
+    Config(BucketConfig),
+    /// Whether the session is open.
+    Open(bool),
 }
 
 /// Request to a process of the object service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request {
     /// To the owner of a range.
-    Range(RangeRequest),
+    Range(RangeId, RangeRequest),
     /// To the object manager.
     Catalog(CatalogRequest),
 }

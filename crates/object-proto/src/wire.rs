@@ -15,6 +15,7 @@ use crate::object::{
     AccessKey, Bucket, Checksum, NewObject, ObjectData, ObjectFacts, ObjectInfo, Target, User,
 };
 use crate::parts::PartNumber;
+use crate::ranges::{BucketConfig, BucketState, RangePlace};
 use crate::upload::{
     ChecksumPlan, Completion, ListedUpload, NewUpload, Part, PartsPage, PartsRequest, UploadEnd,
     UploadInfo, UploadsPage, UploadsRequest,
@@ -38,6 +39,9 @@ record!(ObjectInfo { stamp, has_id, object });
 choice!(Versioning { 0 => Off, 1 => Enabled, 2 => Suspended });
 choice!(VersionId { 0 => Null, 1 => Of { stamp, nonce } });
 record!(Committed { stamp, version, marker });
+record!(RangePlace { range, first });
+choice!(BucketState { 0 => Open(versioning), 1 => Closing(versioning), 2 => Gone });
+record!(BucketConfig { changed, state });
 record!(Bucket { id, name, owner, created_us, versioning });
 record!(User { id, name, display_name, admin });
 record!(AccessKey { id, user, wrapped_secret, enabled });
@@ -88,6 +92,10 @@ choice!(RangeRequest {
     7 => Uploads(ask),
     8 => IsCommitted(file),
     9 => Versions(ask),
+    10 => Route { session, sent_us },
+    11 => Configure { epoch, bucket, config },
+    12 => CloseSession { epoch, session },
+    13 => Sweep { epoch, session },
 });
 choice!(RangeReply {
     0 => Changed(reply),
@@ -99,6 +107,9 @@ choice!(RangeReply {
     6 => Uploads(page),
     7 => Committed(committed),
     8 => Versions(page),
+    9 => Route(epoch),
+    10 => Done,
+    11 => Configured { is_empty },
 });
 choice!(CatalogRequest {
     0 => OpenSession,
@@ -111,6 +122,9 @@ choice!(CatalogRequest {
     7 => CreateUser { head, identity },
     8 => Key(id),
     9 => SetVersioning { head, name, versioning },
+    10 => Map,
+    11 => Config(bucket),
+    12 => IsOpen(session),
 });
 choice!(CatalogReply {
     0 => Done,
@@ -119,8 +133,11 @@ choice!(CatalogReply {
     3 => Bucket(bucket),
     4 => Buckets(buckets),
     5 => Key(key),
+    6 => Map(map),
+    7 => Config(config),
+    8 => Open(open),
 });
-choice!(Request { 0 => Range(request), 1 => Catalog(request) });
+choice!(Request { 0 => Range(range, request), 1 => Catalog(request) });
 choice!(Reply { 0 => Range(reply), 1 => Catalog(reply) });
 choice!(Error {
     0 => NoSuchBucket,

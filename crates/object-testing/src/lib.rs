@@ -3,6 +3,7 @@
 //!
 //! Invariant: no crate but `sim` depends on it, except for its tests.
 
+pub mod buckets;
 pub mod history;
 pub mod load;
 mod network;

@@ -86,6 +86,11 @@ pub(crate) fn size_of(value: u64, races: bool) -> usize {
 }
 
 impl Load {
+    /// Its bucket.
+    pub fn bucket(&self) -> BucketId {
+        self.0.bucket
+    }
+
     /// A load on a bucket that is empty.
     pub fn new(sim: &Sim, bucket: BucketId, plan: Plan) -> Load {
         Load(Rc::new(LoadInner {

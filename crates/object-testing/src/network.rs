@@ -1,5 +1,5 @@
-//! [`Network`]: what is between gateways and owners, in the simulator: requests and answers are lost,
-//! late and doubled, and gateways hold owners for such that are none any more.
+//! [`Network`]: what is between gateways, owners and the manager, in the simulator: requests and answers
+//! are lost, late and doubled, and go to owners that are none any more.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,13 +13,15 @@ use runtime::sim::Sim;
 use runtime::sync::oneshot;
 use runtime::{Class, Duration, Env};
 
-/// A process that may own the objects.
+/// A process that may own a range, or be the manager.
 pub trait Target {
     /// Its environment; work of a request runs there, and ends when it crashes.
     fn env(&self) -> Env;
     /// Answers a request.
     fn handle(&self, request: Request) -> LocalBoxFuture<'static, Result<Reply, Error>>;
-    /// It says that it owns the objects.
+    /// Requests of this kind are for it, while it leads.
+    fn takes(&self, request: &Request) -> bool;
+    /// It says that it owns what it takes requests for.
     fn leads(&self) -> bool;
 }
 
@@ -50,9 +52,11 @@ struct NetworkInner {
     fate: Cell<Fate>,
     /// Frames of these gateways are held until then.
     held: RefCell<BTreeMap<u32, std::time::Duration>>,
+    /// Frames of these gateways do not reach the manager until then.
+    cut: RefCell<BTreeMap<u32, std::time::Duration>>,
 }
 
-/// Connects gateways with processes that may own the objects. Clones share it.
+/// Connects gateways, owners and managers. Clones share it.
 #[derive(Clone)]
 pub struct Network(Rc<NetworkInner>);
 
@@ -60,8 +64,8 @@ impl Network {
     /// A network without targets.
     pub fn new(sim: &Sim) -> Network {
         let (targets, fate) = (RefCell::default(), Cell::new(Fate::NONE));
-        let held = RefCell::default();
-        Network(Rc::new(NetworkInner { sim: sim.clone(), targets, fate, held }))
+        let (held, cut) = (RefCell::default(), RefCell::default());
+        Network(Rc::new(NetworkInner { sim: sim.clone(), targets, fate, held, cut }))
     }
 
     /// Changes the fate of frames.
@@ -74,6 +78,16 @@ impl Network {
         self.0.held.borrow_mut().insert(gateway.node(), self.0.sim.elapsed() + time);
     }
 
+    /// Cuts a gateway off from the manager for a time; it reaches owners.
+    pub fn cut_from_manager(&self, gateway: &Env, time: Duration) {
+        self.0.cut.borrow_mut().insert(gateway.node(), self.0.sim.elapsed() + time);
+    }
+
+    fn is_cut(&self, gateway: u32, request: &Request) -> bool {
+        let until = self.0.cut.borrow().get(&gateway).copied().unwrap_or_default();
+        matches!(request, Request::Catalog(_)) && self.0.sim.elapsed() < until
+    }
+
     /// A process is there from now on; those before it that have crashed are gone.
     pub fn add(&self, target: Rc<dyn Target>) {
         let targets = &mut *self.0.targets.borrow_mut();
@@ -81,7 +95,7 @@ impl Network {
         targets.push(target);
     }
 
-    /// The network as a gateway on `env` sees it.
+    /// The network as a process on `env` sees it.
     pub fn owners(&self, env: &Env) -> Rc<dyn Owners> {
         Rc::new(Gateway { network: self.clone(), env: env.clone() })
     }
@@ -95,10 +109,11 @@ impl Network {
         Duration::from_micros(self.0.sim.with_rng(|rng| rng.below(most + 1)))
     }
 
-    /// The last process that leads, or another one.
-    fn target(&self) -> Option<Rc<dyn Target>> {
+    /// The last process that takes a request and leads, or another one.
+    fn target(&self, request: &Request) -> Option<Rc<dyn Target>> {
         let targets = self.0.targets.borrow();
-        let alive: Vec<_> = targets.iter().filter(|target| !target.env().is_closed()).collect();
+        let alive = targets.iter().filter(|target| !target.env().is_closed());
+        let alive: Vec<_> = alive.filter(|target| target.takes(request)).collect();
         if self.one_in(self.0.fate.get().stray) && !alive.is_empty() {
             let index = self.0.sim.with_rng(|rng| rng.below(alive.len() as u64));
             return Some(alive[index as usize].clone());
@@ -168,11 +183,15 @@ impl Owners for Gateway {
         timeout: Duration,
     ) -> LocalBoxFuture<'_, Result<Reply, Error>> {
         Box::pin(async move {
-            let Some(target) = self.network.target() else {
+            let Some(target) = self.network.target(&request) else {
                 self.env.sleep(Duration::from_millis(1)).await;
                 return Err(Error::Reroute);
             };
             let node = self.env.node();
+            if self.network.is_cut(node, &request) {
+                self.env.sleep(timeout / 4).await;
+                return Err(Error::Unknown { cause: "the manager does not answer".to_owned() });
+            }
             let (answer, answered) = oneshot::channel();
             if self.network.one_in(self.network.0.fate.get().double) {
                 let (network, target) = (self.network.clone(), target.clone());

@@ -8,9 +8,9 @@ use std::rc::Rc;
 
 use object_index::Service;
 use object_proto::{
-    Bucket, Committed, Conditions, Error, Etag, ListRequest, Listed, ListedVersion, ObjectData,
-    ObjectFacts, ObjectInfo, ObjectKey, ObjectTags, Tags, Target, UserId, VersionId, Versioning,
-    VersionsRequest,
+    Bucket, BucketId, Committed, Conditions, Error, Etag, ListRequest, Listed, ListedVersion,
+    ObjectData, ObjectFacts, ObjectInfo, ObjectKey, ObjectTags, Tags, Target, UserId, VersionId,
+    Versioning, VersionsRequest,
 };
 use runtime::sim::Sim;
 use runtime::{Duration, Rng};
@@ -47,6 +47,11 @@ struct Noted {
 }
 
 impl VersionedLoad {
+    /// Its bucket.
+    pub fn bucket(&self) -> BucketId {
+        self.0.bucket.id
+    }
+
     /// A load on a bucket that is empty.
     pub fn new(sim: &Sim, bucket: Bucket, keys: usize, pause: Duration) -> VersionedLoad {
         VersionedLoad(Rc::new(LoadInner {

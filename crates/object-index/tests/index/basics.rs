@@ -179,7 +179,7 @@ fn on_a_full_core_small_objects_are_refused_and_deletions_go_on() {
         let target = |key: &str| Target { bucket: bucket.id, key: ObjectKey::new(key).unwrap() };
         put(&service, &target("a"), &[1; 2000], facts("1")).await;
         put(&service, &target("b"), &[2; 2000], facts("1")).await;
-        let range = world.disk.beside(object_index::RANGE_DIR);
+        let range = world.disk.beside(&world.range_dirs()[0]);
         range.with_faults(|faults| faults.full_for = Some(Purpose::Data));
         // The first one ends the table's instance; what it did is known when another owner rules.
         let first = {
@@ -227,7 +227,7 @@ async fn filled(
         put(service, &numbered(bucket, at), &[at as u8; 2000], facts("1")).await;
     }
     let logs = world.logs();
-    let range = world.disk.beside(object_index::RANGE_DIR);
+    let range = world.disk.beside(&world.range_dirs()[0]);
     range.with_faults(|faults| faults.full_for = Some(full_for));
     let put = |at: usize| {
         let service = service.clone();
@@ -253,7 +253,7 @@ fn an_owner_whose_table_has_ended_in_the_background_is_replaced() {
     run(|world, service, env| async move {
         world.sim.spawn("owners", world.clone().replace_ended());
         let bucket = bucket(&service, "abc").await.id;
-        let range = world.disk.beside(object_index::RANGE_DIR);
+        let range = world.disk.beside(&world.range_dirs()[0]);
         for round in 0..20 {
             // Logs of which all is dead: collection releases them when there are no writes.
             for at in 0..30 {
@@ -333,7 +333,7 @@ fn dead_logs_go_soon(has_room_again: bool) {
         let service = Rc::new(world.service(&env));
         let (bucket, before) = filled(&world, &service, &env, Purpose::Data).await;
         if has_room_again {
-            let range = world.disk.beside(object_index::RANGE_DIR);
+            let range = world.disk.beside(&world.range_dirs()[0]);
             range.with_faults(|faults| faults.full_for = None);
             env.sleep(Duration::from_secs(3)).await;
         }
@@ -369,7 +369,7 @@ fn on_a_core_without_any_room_for_data_dead_logs_go() {
             assert_eq!(read(&service, &numbered(bucket, at)).await, vec![at as u8; 2000]);
         }
         service.delete(numbered(bucket, 103), me(), Conditions::default()).await.unwrap();
-        let range = world.disk.beside(object_index::RANGE_DIR);
+        let range = world.disk.beside(&world.range_dirs()[0]);
         range.with_faults(|faults| faults.full_for = None);
         env.sleep(Duration::from_secs(10)).await;
         let after = world.logs();
@@ -457,7 +457,7 @@ fn a_log_with_damaged_data_stays_and_others_go() {
         let ObjectData::Logged { file, offset } = info.object.data else {
             panic!("it is in a log")
         };
-        let dir = world.disk.beside(object_index::RANGE_DIR);
+        let dir = world.disk.beside(&world.range_dirs()[0]);
         let mut bytes = dir.content(file.as_str()).expect("it is there");
         bytes[offset as usize + 500] ^= 1;
         dir.set_content(file.as_str(), Some(bytes));
@@ -490,7 +490,7 @@ async fn read_swapped(world: &World, service: &Service) -> (Result<Vec<u8>, Erro
         let ObjectData::File(file) = info.object.data else { panic!("it has a file") };
         files.push(file.as_str().to_owned());
     }
-    let dir = world.disk.beside(object_index::RANGE_DIR);
+    let dir = world.disk.beside(&world.range_dirs()[0]);
     dir.set_content(&files[0], dir.content(&files[1]));
     let info = service.look(&target("a"), None).await.unwrap();
     let content = service.content(&target("a"), &info).await.unwrap();

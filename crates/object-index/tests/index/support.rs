@@ -1,22 +1,32 @@
-//! A world with the directories of the object service, and hosts that own it in turn.
+//! A world with the directories of the object service, and hosts that own it in turn: all of it, or the
+//! catalog and each range by themselves.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use base::Fault;
 use futures_util::future::LocalBoxFuture;
-use object_index::{Bugs, Config, Files, Lease, Room, Rule, Service, ServiceOptions};
-use object_proto::{Bucket, BucketName, Error, Reply, Request, UserId};
+use object_index::{
+    Bugs, Config, Files, Held, Lease, ManagerRule, Managers, Owners, RangeRule, Ranges, Room, Rule,
+    Service, ServiceOptions, range_dir,
+};
+use object_proto::{
+    Bucket, BucketName, CatalogReply, CatalogRequest, Error, RangeId, RangeReply, RangeRequest,
+    Reply, Request, UserId,
+};
 use object_testing::{Network, Target};
 use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Class, Duration, Env, Instant};
-use table::Store;
+use table::{Cache, Store};
 use testing::tables::MemDisk;
 
 /// Lease of an owner.
 pub const LEASE: Duration = Duration::from_millis(800);
 /// Bytes of a log, unless a test sets others.
 const LOG_BYTES: u64 = 24 << 10;
+/// Wait for the answer to a question of an owner or the manager.
+const LINK_ATTEMPT: Duration = Duration::from_secs(1);
 
 pub struct World {
     pub sim: Sim,
@@ -30,18 +40,38 @@ pub struct World {
     pub trash_age: Cell<Duration>,
     /// Of the next owner ([`Config::log_least`], [`Config::log_bytes`]).
     pub log_bytes: Cell<(u64, u64)>,
-    epoch: Cell<u64>,
-    /// When the last lease ends for sure, in the simulation's time.
-    free_at: Cell<std::time::Duration>,
+    /// Of the first manager ([`Config::new_ranges`]).
+    pub new_ranges: Cell<u32>,
+    /// Epochs of owners, and when the last lease ends for sure, in the simulation's time.
+    reigns: RefCell<BTreeMap<Unit, (u64, std::time::Duration)>>,
     pub owners: RefCell<Vec<Rc<Host>>>,
 }
 
-/// A host that owns, or owned, the objects.
+/// What one host owns at a time.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Unit {
+    /// Catalog and ranges.
+    All,
+    /// The catalog.
+    Manager,
+    /// A range.
+    Range(RangeId),
+}
+
+/// A host that owns, or owned, a unit.
 pub struct Host {
     pub id: HostId,
+    unit: Unit,
     env: Env,
     lease: Rc<TestLease>,
-    rule: Rc<Rule>,
+    rule: Ruled,
+}
+
+#[derive(Clone)]
+enum Ruled {
+    All(Rc<Rule>),
+    Manager(Rc<ManagerRule>),
+    Range(Rc<RangeRule>),
 }
 
 struct TestLease {
@@ -55,18 +85,94 @@ impl Lease for TestLease {
     }
 }
 
+impl Ruled {
+    async fn handle(self, request: Request) -> Result<Reply, Error> {
+        match (self, request) {
+            (Ruled::All(rule), request) => rule.handle(request).await,
+            (Ruled::Manager(rule), Request::Catalog(request)) => {
+                rule.handle(request).await.map(Reply::Catalog)
+            }
+            (Ruled::Range(rule), Request::Range(_, request)) => {
+                rule.handle(request).await.map(Reply::Range)
+            }
+            (Ruled::Manager(_), _) | (Ruled::Range(_), _) => Err(Error::Reroute),
+        }
+    }
+
+    async fn ended(&self) {
+        match self {
+            Ruled::All(rule) => rule.ended().await,
+            Ruled::Manager(rule) => rule.ended().await,
+            Ruled::Range(rule) => rule.ended().await,
+        }
+    }
+
+    async fn tend(self, interval: Duration) {
+        match self {
+            Ruled::All(rule) => rule.tend(interval).await,
+            Ruled::Manager(rule) => rule.tend(interval).await,
+            Ruled::Range(rule) => {
+                futures_util::future::join(rule.collect(interval), rule.look_for_room()).await;
+            }
+        }
+    }
+}
+
 impl Target for Host {
     fn env(&self) -> Env {
         self.env.clone()
     }
 
     fn handle(&self, request: Request) -> LocalBoxFuture<'static, Result<Reply, Error>> {
-        let rule = self.rule.clone();
-        Box::pin(async move { rule.handle(request).await })
+        Box::pin(self.rule.clone().handle(request))
+    }
+
+    fn takes(&self, request: &Request) -> bool {
+        match (self.unit, request) {
+            (Unit::All, _) | (Unit::Manager, Request::Catalog(_)) => true,
+            (Unit::Range(range), Request::Range(asked, _)) => range == *asked,
+            _ => false,
+        }
     }
 
     fn leads(&self) -> bool {
         self.lease.is_valid()
+    }
+}
+
+/// The world as managers and owners reach each other.
+struct Links {
+    world: Rc<World>,
+    owners: Rc<dyn Owners>,
+}
+
+impl Ranges for Links {
+    fn epoch(&self, range: RangeId) -> Option<u64> {
+        self.world.reigns.borrow().get(&Unit::Range(range)).map(|reign| reign.0)
+    }
+
+    fn order(
+        &self,
+        range: RangeId,
+        request: RangeRequest,
+    ) -> LocalBoxFuture<'_, Result<RangeReply, Error>> {
+        Box::pin(async move {
+            match self.owners.call(Request::Range(range, request), LINK_ATTEMPT).await? {
+                Reply::Range(reply) => Ok(reply),
+                Reply::Catalog(_) => unreachable!("a range was asked"),
+            }
+        })
+    }
+}
+
+impl Managers for Links {
+    fn ask(&self, request: CatalogRequest) -> LocalBoxFuture<'_, Result<CatalogReply, Error>> {
+        Box::pin(async move {
+            match self.owners.call(Request::Catalog(request), LINK_ATTEMPT).await? {
+                Reply::Catalog(reply) => Ok(reply),
+                Reply::Range(_) => unreachable!("the manager was asked"),
+            }
+        })
     }
 }
 
@@ -117,8 +223,8 @@ impl World {
             small_max: Cell::new(600),
             trash_age: Cell::new(Duration::from_secs(2)),
             log_bytes: Cell::new((LOG_BYTES, LOG_BYTES)),
-            epoch: Cell::new(0),
-            free_at: Cell::default(),
+            new_ranges: Cell::new(1),
+            reigns: RefCell::default(),
             owners: RefCell::default(),
         })
     }
@@ -145,41 +251,69 @@ impl World {
 
     /// Another host owns the objects, once the lease of the one before is over.
     pub async fn take_over(self: &Rc<Self>) -> Result<Rc<Host>, Error> {
-        let now = self.sim.elapsed();
-        self.sim.sleep(self.free_at.get().saturating_sub(now)).await;
+        self.take_over_unit(Unit::All).await
+    }
+
+    /// Another host owns a unit, once the lease of the one before is over.
+    pub async fn take_over_unit(self: &Rc<Self>, unit: Unit) -> Result<Rc<Host>, Error> {
+        let (epoch, free_at) = self.reigns.borrow().get(&unit).copied().unwrap_or_default();
+        self.sim.sleep(free_at.saturating_sub(self.sim.elapsed())).await;
         let (id, env) = self.host("owner");
         let lease = Rc::new(TestLease { env: env.clone(), end: Cell::new(env.now() + LEASE) });
-        self.free_at.set(self.sim.elapsed() + LEASE);
-        let epoch = self.epoch.get() + 1;
-        self.epoch.set(epoch);
+        let epoch = epoch + 1;
+        self.reigns.borrow_mut().insert(unit, (epoch, self.sim.elapsed() + LEASE));
         let (trash_age, (log_least, log_bytes)) = (self.trash_age.get(), self.log_bytes.get());
-        let config = Config { trash_age, log_least, log_bytes, ..config(self.bugs) };
-        let (files, room) = (self.files(&env), self.room.clone());
-        let renewed = env.spawn(Class::Control, "renew", renew(self.clone(), lease.clone(), id));
-        let held: Rc<dyn Lease> = lease.clone();
-        let opening = {
-            let (env, config) = (env.clone(), config.clone());
-            async move { Rule::open(&env, &*files, &config, (held, epoch), &room).await }
-        };
+        let new_ranges = self.new_ranges.get();
+        let config = Config { trash_age, log_least, log_bytes, new_ranges, ..config(self.bugs) };
+        let renewing = renew(self.clone(), lease.clone(), (id, unit));
+        let renewed = env.spawn(Class::Control, "renew", renewing);
+        let opening = self.clone().open(env.clone(), config.clone(), unit, (lease.clone(), epoch));
         let rule = env.spawn(Class::Foreground, "open", opening).await;
         let rule = rule.map_err(|_| Error::Reroute)?.inspect_err(|_| renewed.abort())?;
         env.spawn(Class::Background, "collect", rule.clone().tend(config.collect_interval));
-        let host = Rc::new(Host { id, env, lease, rule });
+        let host = Rc::new(Host { id, unit, env, lease, rule });
         self.network.add(host.clone());
         self.owners.borrow_mut().push(host.clone());
         Ok(host)
     }
 
+    async fn open(
+        self: Rc<Self>,
+        env: Env,
+        config: Config,
+        unit: Unit,
+        held: Held,
+    ) -> Result<Ruled, Error> {
+        let files = self.files(&env);
+        let what = (&env, &*files, &config);
+        let links = Rc::new(Links { world: self.clone(), owners: self.network.owners(&env) });
+        let (cache, room) = (Cache::new(config.cache_bytes), self.room.clone());
+        Ok(match unit {
+            Unit::All => Ruled::All(Rule::open(&env, &*files, &config, held, &room).await?),
+            Unit::Manager => {
+                Ruled::Manager(ManagerRule::open(what, held, (&cache, &room), links).await?)
+            }
+            Unit::Range(range) => {
+                Ruled::Range(RangeRule::open(what, range, held, (&cache, &room), links).await?)
+            }
+        })
+    }
+
     /// Has another host own the objects whenever one has ended by itself.
     pub async fn replace_ended(self: Rc<Self>) {
+        self.replace_ended_unit(Unit::All).await;
+    }
+
+    /// Has another host own a unit whenever one has ended by itself.
+    pub async fn replace_ended_unit(self: Rc<Self>, unit: Unit) {
         loop {
-            let last = self.owners.borrow().last().cloned();
+            let last = self.owners.borrow().iter().rfind(|host| host.unit == unit).cloned();
             if let Some(host) = last {
                 host.rule.ended().await;
                 self.crash(&host);
             }
             self.sim.sleep(Duration::from_millis(500)).await;
-            let _ = self.take_over().await; // On a full core it tries again.
+            let _ = self.take_over_unit(unit).await; // On a full core it tries again.
         }
     }
 
@@ -193,23 +327,35 @@ impl World {
         self.sim.crash(host.id, CrashMode::Process);
     }
 
-    /// Names of the range's logs.
-    pub fn logs(&self) -> Vec<String> {
-        let mut names = self.disk.beside(object_index::RANGE_DIR).names();
+    /// Directories of the ranges of a map that begins with so many.
+    pub fn range_dirs(&self) -> Vec<String> {
+        (1..=self.new_ranges.get()).map(|id| range_dir(RangeId::new(id.into()))).collect()
+    }
+
+    /// Names of the logs in a directory.
+    pub fn logs_in(&self, dir: &str) -> Vec<String> {
+        let mut names = self.disk.beside(dir).names();
         names.retain(|name| name.starts_with("log-"));
         names
     }
 
-    /// The names in the directory of the range that are of bodies.
+    /// Names of the first range's logs.
+    pub fn logs(&self) -> Vec<String> {
+        self.logs_in(&self.range_dirs()[0])
+    }
+
+    /// The names in the directories of the ranges that are of bodies.
     pub fn bodies(&self) -> Vec<String> {
-        let mut names = self.disk.beside(object_index::RANGE_DIR).names();
+        let dirs = self.range_dirs().into_iter();
+        let mut names: Vec<_> = dirs.flat_map(|dir| self.disk.beside(&dir).names()).collect();
         names.retain(|name| name.starts_with("body-"));
+        names.sort();
         names
     }
 }
 
 /// Renews an owner's lease while it is among the world's owners.
-async fn renew(world: Rc<World>, lease: Rc<TestLease>, id: HostId) {
+async fn renew(world: Rc<World>, lease: Rc<TestLease>, (id, unit): (HostId, Unit)) {
     let mut known = false;
     loop {
         lease.env.sleep(LEASE / 4).await;
@@ -220,7 +366,8 @@ async fn renew(world: Rc<World>, lease: Rc<TestLease>, id: HostId) {
         }
         // Its lease is over for all before it is by its own clock, which may be slow.
         lease.end.set(lease.env.now() + LEASE * 95 / 100);
-        world.free_at.set(world.sim.elapsed() + LEASE);
+        let free_at = world.sim.elapsed() + LEASE;
+        world.reigns.borrow_mut().entry(unit).and_modify(|reign| reign.1 = free_at);
     }
 }
 

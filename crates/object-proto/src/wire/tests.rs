@@ -8,10 +8,11 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::*;
-use crate::ids::{BucketId, CallId, DataId, SessionId, Stamp, UserId};
+use crate::ids::{BucketId, CallId, DataId, RangeId, SessionId, Stamp, UserId};
 use crate::names::{BucketName, ObjectKey};
 use crate::object::{ChecksumKind, Etag, FileName, Metadata};
 use crate::parts::{PartMap, PartNumber, UploadId};
+use crate::ranges::RangeMap;
 use crate::tags::ObjectTags;
 
 fn number(number: u64) -> PartNumber {
@@ -20,6 +21,15 @@ fn number(number: u64) -> PartNumber {
 
 fn target() -> Target {
     Target { bucket: BucketId::new(7), key: ObjectKey::new("a\0/ä").expect("a key") }
+}
+
+fn configs() -> impl Iterator<Item = BucketConfig> {
+    let states = [
+        BucketState::Open(Versioning::Suspended),
+        BucketState::Closing(Versioning::Off),
+        BucketState::Gone,
+    ];
+    states.into_iter().map(|state| BucketConfig { changed: Stamp::new(1 << 40), state })
 }
 
 fn upload() -> UploadId {
@@ -187,8 +197,15 @@ fn requests() -> Vec<Request> {
             RangeRequest::Uploads(UploadsRequest { after_upload: None, ..uploads.clone() }),
             RangeRequest::Uploads(uploads),
             RangeRequest::IsCommitted(FileName::new("body-1-2")),
+            RangeRequest::Route { session, sent_us: 9 },
+            RangeRequest::CloseSession { epoch: 9, session },
+            RangeRequest::Sweep { epoch: 9, session },
         ])
-        .map(Request::Range)
+        .chain(configs().map(|config| {
+            let bucket = BucketId::new(1);
+            RangeRequest::Configure { epoch: 9, bucket, config }
+        }))
+        .map(|request| Request::Range(RangeId::new(3), request))
         .collect();
     all.extend(
         [
@@ -207,6 +224,9 @@ fn requests() -> Vec<Request> {
             CatalogRequest::Buckets(Some(UserId::new("me"))),
             CatalogRequest::CreateUser { head, identity },
             CatalogRequest::Key("K".into()),
+            CatalogRequest::Map,
+            CatalogRequest::Config(BucketId::new(1)),
+            CatalogRequest::IsOpen(session),
         ]
         .map(Request::Catalog),
     );
@@ -273,6 +293,9 @@ fn answers() -> Vec<Result<Reply, Error>> {
             by_earlier: true,
         }),
         RangeReply::Versions(VersionsPage { entries: listed, more: true }),
+        RangeReply::Route(7),
+        RangeReply::Done,
+        RangeReply::Configured { is_empty: true },
         RangeReply::Page(ListPage { entries, next: Some("n".into()) }),
         RangeReply::Page(ListPage::default()),
         RangeReply::Upload(Box::new(shown(Some(end)))),
@@ -291,7 +314,11 @@ fn answers() -> Vec<Result<Reply, Error>> {
             CatalogReply::Buckets(vec![bucket.clone(), bucket]),
             CatalogReply::Key(None),
             CatalogReply::Key(Some(Box::new(access))),
+            CatalogReply::Map(RangeMap::even(4)),
+            CatalogReply::Open(true),
         ]
+        .into_iter()
+        .chain(configs().map(CatalogReply::Config))
         .map(|reply| Ok(Reply::Catalog(reply))),
     );
     let cause = || "why".to_owned();
@@ -368,12 +395,14 @@ fn the_corpus_is_what_this_version_writes() {
 #[test]
 fn the_bytes_are_these() {
     let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let look = Request::Range(RangeRequest::Look { target: target(), version: None });
-    assert_eq!(hex(look.encode()), "000107000000000000000561002fc3a400");
+    let look = RangeRequest::Look { target: target(), version: None };
+    let look = Request::Range(RangeId::new(3), look);
+    assert_eq!(hex(look.encode()), "0003000000000000000107000000000000000561002fc3a400");
     let (by, conditions) = (UserId::new("me"), Conditions::default());
     let delete = Change::Delete { target: target(), nonce: 300, by, conditions };
-    let delete = Request::Range(RangeRequest::Change { head: head(), change: delete });
-    let bytes = "0000ffffffffffffffff01ffffffff0f00ac02808080808020808080808040ffffffffffffffffff01\
+    let delete = RangeRequest::Change { head: head(), change: delete };
+    let delete = Request::Range(RangeId::new(3), delete);
+    let bytes = "00030000000000000000ffffffffffffffff01ffffffff0f00ac02808080808020808080808040ffffffffffffffffff01\
                  0107000000000000000561002fc3a4ac02026d65000000";
     assert_eq!(hex(delete.encode()), bytes);
     let answer = encode_answer(&Err(Error::NoSuchPart { number: 300 }));

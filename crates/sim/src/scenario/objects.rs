@@ -11,9 +11,9 @@ use std::time::Duration;
 use base::Fault;
 use client::Client;
 use futures_util::future::LocalBoxFuture;
-use object_index::{Config, Files, Owners, RANGE_DIR, RemoteOwners, Service, ServiceOptions};
+use object_index::{Config, Files, Owners, RemoteOwners, Service, ServiceOptions, range_dir};
 use object_proto::limits::{INLINE_MAX, SMALL_MAX};
-use object_proto::{Bucket, BucketName, Error, Reply, Request, UserId};
+use object_proto::{Bucket, BucketId, BucketName, Error, RangeId, Reply, Request, UserId};
 use object_testing::load::{KEYS, Load, Plan as Keys};
 use object_testing::versioned::VersionedLoad;
 use object_testing::{Fate, Network, Target};
@@ -162,6 +162,13 @@ impl Clients {
         }
     }
 
+    fn bucket(&self) -> BucketId {
+        match self {
+            Clients::Plain(load) => load.bucket(),
+            Clients::Versioned(load) => load.bucket(),
+        }
+    }
+
     fn done(&self) -> u64 {
         match self {
             Clients::Plain(load) => load.done(),
@@ -214,6 +221,10 @@ impl Target for OwnerProcess {
     fn handle(&self, request: Request) -> LocalBoxFuture<'static, Result<Reply, Error>> {
         let owner = self.role.owner().clone();
         Box::pin(async move { owner.handle(request).await })
+    }
+
+    fn takes(&self, _: &Request) -> bool {
+        true
     }
 
     fn leads(&self) -> bool {
@@ -391,9 +402,9 @@ impl World {
     }
 }
 
-/// Names of the files in the range's directory that begin with `kind`.
-async fn names(client: &Client, kind: &str) -> Result<BTreeSet<String>, String> {
-    let entries = client.list_all(RANGE_DIR).await.map_err(|error| error.to_string())?;
+/// Names of the files in a range's directory that begin with `kind`.
+async fn names(client: &Client, range: RangeId, kind: &str) -> Result<BTreeSet<String>, String> {
+    let entries = client.list_all(&range_dir(range)).await.map_err(|error| error.to_string())?;
     let names = entries.into_iter().map(|entry| entry.name);
     Ok(names.filter(|name| name.starts_with(kind)).collect())
 }
@@ -409,16 +420,22 @@ async fn settle(world: &Rc<World>, load: &Clients) -> Result<(), String> {
         load.settle(&service).await?;
         service.env().sleep(SWEPT).await;
         let (files, named) = load.files(&service).await?;
-        let (files, there) = (files.into_iter().collect(), names(&client, "body-").await?);
-        if there != files {
-            return Err(format!("objects have the files {files:?}, and there are {there:?}"));
+        let map = service.map().await.map_err(|error| error.to_string())?;
+        let of_load = map.of(load.bucket());
+        for place in map.places() {
+            let is_of_load = place.range == of_load;
+            let files = files.iter().filter(|_| is_of_load).cloned().collect();
+            let there = names(&client, place.range, "body-").await?;
+            if there != files {
+                return Err(format!("objects have the files {files:?}, and there are {there:?}"));
+            }
+            let mut logs = names(&client, place.range, "log-").await?;
+            logs.retain(|log| !(is_of_load && named.contains(log)));
+            if logs.len() > LOGS_EMPTY_MAX {
+                return Err(format!("no object is in the logs {logs:?} of {}", place.range));
+            }
         }
-        let mut logs = names(&client, "log-").await?;
-        logs.retain(|log| !named.contains(log));
-        match logs.len() <= LOGS_EMPTY_MAX {
-            true => Ok(()),
-            false => Err(format!("no object is in the logs {logs:?}")),
-        }
+        Ok(())
     };
     let settled = env.spawn(Class::Foreground, "settle", settling).await;
     settled.map_err(|_| "the host went down".to_owned())?

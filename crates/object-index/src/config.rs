@@ -1,0 +1,81 @@
+//! [`Config`]: how objects are owned. [`ClientFiles`]: their directories.
+
+use std::rc::Rc;
+
+use base::Fault;
+use client::Client;
+use futures_util::future::LocalBoxFuture;
+use runtime::Duration;
+use table::{ClientStore, Options, Store};
+use wire::control::Policy;
+
+use crate::ground::Files;
+use crate::limits::{
+    COLLECT_INTERVAL, LOCK_TTL, LOG_BYTES, LOG_LEAST, RANGES, TRASH_AGE, UPLOAD_AGE, UPLOAD_END_AGE,
+};
+use crate::planted::Bugs;
+
+/// Directories of the core through a client, for files of one policy.
+#[derive(Clone, Debug)]
+pub struct ClientFiles {
+    /// The client.
+    pub client: Client,
+    /// Copies of new files.
+    pub policy: Policy,
+}
+
+impl Files for ClientFiles {
+    fn dir<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Rc<dyn Store>, Fault>> {
+        Box::pin(async move {
+            let store = ClientStore::new(&self.client, path, self.policy).await;
+            let store = store.map_err(|error| Fault::new(error.kind(), error.to_string()))?;
+            Ok(Rc::new(store) as Rc<dyn Store>)
+        })
+    }
+}
+
+/// Configuration of an owner.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Options of its tables.
+    pub table: Options,
+    /// Bytes at which a log with small objects ends: at most, and while there is little data
+    /// ([`Options::data_log_least`]).
+    pub log_bytes: u64,
+    /// See [`Config::log_bytes`].
+    pub log_least: u64,
+    /// Bytes of the cache of its tables' blocks.
+    pub cache_bytes: usize,
+    /// Lease of its lock.
+    pub lock_ttl: Duration,
+    /// Files stay in the trash for this long.
+    pub trash_age: Duration,
+    /// An upload that is under way for so long is aborted, within [`Config::trash_age`].
+    pub upload_age: Duration,
+    /// It is remembered for so long how an upload was completed, and for [`Config::trash_age`] more.
+    pub upload_end_age: Duration,
+    /// Between two passes of collection.
+    pub collect_interval: Duration,
+    /// Ranges of a new cluster.
+    pub new_ranges: u32,
+    /// For tests.
+    pub bugs: Bugs,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            table: Options::default(),
+            log_bytes: LOG_BYTES,
+            log_least: LOG_LEAST,
+            cache_bytes: 16 << 20,
+            lock_ttl: LOCK_TTL,
+            trash_age: TRASH_AGE,
+            upload_age: UPLOAD_AGE,
+            upload_end_age: UPLOAD_END_AGE,
+            collect_interval: COLLECT_INTERVAL,
+            new_ranges: RANGES,
+            bugs: Bugs::default(),
+        }
+    }
+}
