@@ -54,9 +54,9 @@ head -c 41943047 /dev/urandom >"$tree/in-parts.bin"
 files=$(find "$tree" -type f | wc -l)
 kib=$(du -sk --apparent-size "$tree" | cut -f1)
 
-say "Starting 3 masters, 4 chunkservers, 2 object servers and 2 gateways in $cluster"
+say "Starting 3 masters, 4 chunkservers, 2 object managers, 2 object servers and 2 gateways in $cluster"
 "$craton" cluster up --dir "$cluster" --masters 3 --chunkservers 4 --block-servers 0 \
-    --block-managers 0 --frontends 0 --object-servers 2 --gateways 2
+    --block-managers 0 --frontends 0 --object-managers 2 --object-servers 2 --gateways 2
 export CRATON_CLUSTER=$cluster
 s3() { sed -n "s/.*\"$1\": \"\(.*\)\".*/\1/p" "$cluster/s3.json"; }
 endpoint=$(s3 endpoint) region=$(s3 region) key=$(s3 access_key) secret=$(s3 secret_key)
@@ -72,12 +72,12 @@ pid_of() { # role and id -> pid
         sed 's/.*"pid":\([0-9]*\).*/\1/'
 }
 
-say "Storing $files files ($((kib / 1024)) MiB) from $source; an object server, a gateway and a chunkserver are killed on the way"
+say "Storing $files files ($((kib / 1024)) MiB) from $source; object servers, a gateway, a chunkserver and an object manager are killed on the way"
 started=$(date +%s.%N)
 "$aws" s3 mb s3://tree
 "$aws" s3 sync --only-show-errors "$tree" s3://tree/all &
 sync=$!
-for victim in object-server:os1 gateway:gw1 chunkserver:cs2 object-server:os2; do
+for victim in object-server:os1 gateway:gw1 chunkserver:cs2 object-manager:om1 object-server:os2; do
     sleep 2
     role=${victim%%:*} id=${victim##*:}
     pid=$(pid_of "$role" "$id")
@@ -91,6 +91,7 @@ ended=$(date +%s.%N)
 awk -v a="$started" -v b="$ended" -v k="$kib" -v f="$files" \
     'BEGIN { t = b - a; printf "stored in %.1f s: %.1f MiB/s, %.0f files/s\n", t, k / 1024 / t, f / t }'
 "$craton" health || true
+"$craton" status
 
 say "Listing"
 "$aws" s3 ls s3://tree/all/ | sed -n 1,5p

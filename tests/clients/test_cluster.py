@@ -71,7 +71,7 @@ class Processes(unittest.TestCase):
         )  # fmt: skip
 
 class Cluster(Processes):
-    SHAPE = ["--object-servers", 2, "--gateways", 2]
+    SHAPE = ["--object-managers", 2, "--object-servers", 2, "--gateways", 2]
 
     def test_gateways_share_an_address_and_each_serves_all(self):
         endpoints = self.book()["endpoints"]
@@ -91,9 +91,35 @@ class Cluster(Processes):
                 self.assertEqual(200, answer.status)
 
     def test_what_was_made_is_not_made_otherwise(self):
-        for words in [["--gateways", 1], ["--object-servers", 9], ["--s3-listen", "127.0.0.1:1"]]:
+        for words in [
+            ["--gateways", 1],
+            ["--object-managers", 1],
+            ["--object-servers", 9],
+            ["--s3-listen", "127.0.0.1:1"],
+        ]:
             with self.assertRaisesRegex(RuntimeError, "leave"):
                 self.craton("cluster", "up", "--dir", self.dir, *words)
+
+    def status(self):
+        return json.loads(self.craton("status", "--json", "--cluster", self.dir))
+
+    def test_the_status_shows_all_of_the_service(self):
+        deadline = time.monotonic() + 10
+        while True:
+            status = self.status()
+            servers = status["object_servers"]
+            names = [one["id"] for one in status["object_managers"] + status["gateways"]]
+            # The four ranges are shared once both servers are known.
+            done = sorted(one["ranges"] for one in servers)[:2] != [0, 4]
+            if done and {"om1", "om2", "gw1", "gw2"} <= set(names):
+                break
+            self.assertLess(time.monotonic(), deadline, status)
+            time.sleep(0.2)
+        self.assertEqual("up", status["object_service"])
+        self.assertEqual({"total": 4, "unserved": 0, "splitting": 0}, status["object_ranges"])
+        self.assertEqual(1, sum(one["leader"] for one in status["object_managers"]))
+        self.assertEqual(4, sum(one["ranges"] for one in servers))
+        self.assertTrue(all(one["state"] == "up" for one in servers + status["gateways"]))
 
     def kill_and_restart(self, name):
         process = next(one for one in self.book()["processes"] if one["id"] == name)
@@ -101,6 +127,15 @@ class Cluster(Processes):
         time.sleep(PAUSE_S)
         self.assertEqual("out", self.states()[name])
         self.craton("cluster", "restart", "--dir", self.dir, process["role"], name)
+
+    def stop_for_a_while(self, name):
+        process = next(one for one in self.book()["processes"] if one["id"] == name)
+        os.kill(process["pid"], signal.SIGSTOP)
+        try:
+            time.sleep(PAUSE_S)
+        finally:
+            os.kill(process["pid"], signal.SIGCONT)
+        time.sleep(PAUSE_S)
 
     def test_processes_are_killed_under_load_and_no_call_fails(self):
         self.client().create_bucket(Bucket="load")
@@ -125,11 +160,11 @@ class Cluster(Processes):
         for worker in workers:
             worker.start()
         try:
-            # One of the object servers owns the objects.
-            for name in ["os1", "os2", "gw1", "gw2"]:
+            for name in ["os1", "om1", "os2", "om2", "gw1", "gw2"]:
                 time.sleep(PAUSE_S)
                 self.kill_and_restart(name)
             time.sleep(PAUSE_S)
+            self.stop_for_a_while("os1")
         finally:
             stop.set()
             for worker in workers:
@@ -142,7 +177,8 @@ class Cluster(Processes):
             self.assertTrue(got == body, key)
 
     def test_roles_are_added(self):
-        for role, name in [("object-server", "os3"), ("gateway", "gw3")]:
+        added = [("object-manager", "om3"), ("object-server", "os3"), ("gateway", "gw3")]
+        for role, name in added:
             made = json.loads(self.craton("cluster", "add", role, "--dir", self.dir, "--json"))
             self.assertEqual((role, name), (made["role"], made["id"]))
         endpoint = self.book()["endpoints"]["s3_gateways"][2]
@@ -159,6 +195,8 @@ class Added(Processes):
         self.assertNotIn("S3:", self.craton("cluster", "add", "gateway", "--dir", self.dir))
         self.assertFalse((self.dir / "s3.json").exists())
         said = self.craton("cluster", "add", "object-server", "--dir", self.dir)
+        self.assertIn("craton cluster add object-manager", said)
+        said = self.craton("cluster", "add", "object-manager", "--dir", self.dir)
         self.assertIn(f"S3: {self.book()['endpoints']['s3']}", said)
         self.assertIn("access key of 'admin'", said)
         self.client().create_bucket(Bucket="later")

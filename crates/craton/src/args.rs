@@ -49,6 +49,8 @@ pub enum Command {
     BlockServer(RoleArgs),
     /// Run an NBD front end, configured by a file (docs/operations/frontend.toml)
     Frontend(RoleArgs),
+    /// Run an object manager, configured by a file (docs/operations/object-manager.toml)
+    ObjectManager(RoleArgs),
     /// Run an object server, configured by a file (docs/operations/object-server.toml)
     ObjectServer(RoleArgs),
     /// Run a gateway of S3, configured by a file (docs/operations/gateway.toml)
@@ -294,6 +296,8 @@ pub enum RoleName {
     BlockServer,
     /// A front end.
     Frontend,
+    /// An object manager.
+    ObjectManager,
     /// An object server.
     ObjectServer,
     /// A gateway.
@@ -330,7 +334,10 @@ pub struct ClusterUpArgs {
     /// NBD front ends, 0 to 16 [default: 1]
     #[arg(long, value_parser = clap::value_parser!(u16).range(0..=16))]
     pub frontends: Option<u16>,
-    /// Object servers, of which one owns the objects, 0 to 16 [default: 0]
+    /// Object managers, 0 to 5 [default: 1 where there are object servers, else 0]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(0..=5))]
+    pub object_managers: Option<u16>,
+    /// Object servers, which share the objects, 0 to 16 [default: 0]
     #[arg(long, value_parser = clap::value_parser!(u16).range(0..=16))]
     pub object_servers: Option<u16>,
     /// Gateways of S3, 0 to 16 [default: 0]

@@ -72,6 +72,7 @@ fn run(command: Command) -> Done {
         Command::BlockManager(args) => role::process::run(RoleName::BlockManager, &args),
         Command::BlockServer(args) => role::process::run(RoleName::BlockServer, &args),
         Command::Frontend(args) => role::process::run(RoleName::Frontend, &args),
+        Command::ObjectManager(args) => role::process::run(RoleName::ObjectManager, &args),
         Command::ObjectServer(args) => role::process::run(RoleName::ObjectServer, &args),
         Command::Gateway(args) => role::process::run(RoleName::Gateway, &args),
         Command::Volume { connection, command } => volume::run(&connection, command),

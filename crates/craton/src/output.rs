@@ -106,6 +106,12 @@ fn civil(days: u64) -> (u64, u64, u64) {
 }
 
 /// A fresh directory for one test.
+/// `cs2` before `cs10`.
+pub fn natural(name: &str) -> (&str, u64, &str) {
+    let letters = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    (letters, name[letters.len()..].parse().unwrap_or(0), name)
+}
+
 #[cfg(test)]
 pub fn test_dir(name: &str) -> std::path::PathBuf {
     use std::sync::atomic::{AtomicU32, Ordering};
@@ -159,5 +165,12 @@ mod tests {
             "2100-01-01 00:00:00",
         ];
         assert_eq!(given.map(time), want.map(str::to_owned));
+    }
+
+    #[test]
+    fn names_are_in_natural_order() {
+        let mut names = vec!["m1", "cs10", "cs2", "cs1", "x"];
+        names.sort_by(|left, right| natural(left).cmp(&natural(right)));
+        assert_eq!(names, ["cs1", "cs2", "cs10", "m1", "x"]);
     }
 }

@@ -1,5 +1,7 @@
 //! `craton status`: the state of the cluster, from all masters.
 
+mod objects;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -9,10 +11,11 @@ use client::Client;
 use serde::Serialize;
 use wire::control::{ClusterStatus, DiskReport, Group, ServerStatus, StoppedCollection};
 
+use self::objects::Objects;
 use crate::args::StatusArgs;
 use crate::connect::with_client_as;
 use crate::exit::{Done, Failure};
-use crate::output::{bytes, print_json, print_line, print_table, table};
+use crate::output::{bytes, natural, print_json, print_line, print_table, table};
 
 /// Timeout of the masters' answers: several elections.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -35,6 +38,9 @@ pub struct Picture {
     pub block_servers: Vec<BlockServer>,
     /// Front ends, by name.
     pub frontends: Vec<Frontend>,
+    /// The object service.
+    #[serde(flatten)]
+    pub objects: Objects,
     /// Chunks of all stream partitions that have a leader.
     pub chunks: Chunks,
     /// Repair.
@@ -275,6 +281,7 @@ pub async fn gather(client: &Client) -> Result<Picture, Failure> {
         block_managers: Vec::new(),
         block_servers: Vec::new(),
         frontends: Vec::new(),
+        objects: Objects::gather(client).await,
         chunks: Chunks::default(),
         repair: Repair::default(),
         stopped: stopped(&answers),
@@ -343,12 +350,6 @@ fn servers(answers: &BTreeMap<u64, ClusterStatus>) -> Vec<ServerStatus> {
 pub async fn chunkservers(client: &Client) -> Result<Vec<ServerStatus>, Failure> {
     let answers = client.status().await?;
     Ok(servers(&answers.into_iter().map(|(_, status)| (status.master, status)).collect()))
-}
-
-/// `cs2` before `cs10`.
-pub fn natural(name: &str) -> (&str, u64, &str) {
-    let letters = name.trim_end_matches(|c: char| c.is_ascii_digit());
-    (letters, name[letters.len()..].parse().unwrap_or(0), name)
 }
 
 fn up_or_down(alive: bool) -> &'static str {
@@ -491,6 +492,7 @@ fn print(picture: &Picture) -> Done {
         ))?;
     }
     print_block(picture)?;
+    picture.objects.print()?;
     let Picture { chunks, repair, names, bytes: volume, .. } = picture;
     print_line(&format!(
         "\nchunks  {} in all, {} under-replicated, {} lost{}\nrepair  {} pending, {} done, {}\n\
@@ -605,12 +607,5 @@ mod tests {
         let text = |survive| redundancy(&Chunks { survive, ..Chunks::default() });
         assert_eq!(text([0; 4]), "");
         assert_eq!(text([2, 0, 31, 0]), "\n        2 survive no loss, 31 survive two");
-    }
-
-    #[test]
-    fn names_are_in_natural_order() {
-        let mut names = vec!["m1", "cs10", "cs2", "cs1", "x"];
-        names.sort_by(|left, right| natural(left).cmp(&natural(right)));
-        assert_eq!(names, ["cs1", "cs2", "cs10", "m1", "x"]);
     }
 }

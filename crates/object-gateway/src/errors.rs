@@ -78,7 +78,9 @@ pub fn s3_error(error: Error) -> S3Error {
             Code::PreconditionFailed,
             "At least one of the pre-conditions you specified did not hold",
         ),
-        Error::Busy { .. } | Error::Reroute | Error::SessionOver => with(Code::SlowDown),
+        Error::Busy { .. } | Error::Reroute | Error::SessionOver | Error::Replaced => {
+            with(Code::SlowDown)
+        }
         Error::Unknown { .. } => with(Code::ServiceUnavailable),
         Error::Full => coded("InsufficientStorage", http::StatusCode::INSUFFICIENT_STORAGE, text),
         Error::Damaged { what } => {
@@ -141,6 +143,7 @@ mod tests {
             (Error::Unknown { cause: cause() }, "ServiceUnavailable", 503),
             (Error::Reroute, "SlowDown", 503),
             (Error::SessionOver, "SlowDown", 503),
+            (Error::Replaced, "SlowDown", 503),
             (Error::Full, "InsufficientStorage", 507),
             (Error::Damaged { what: cause() }, "InternalError", 500),
             (Error::Invalid { message: cause() }, "InvalidArgument", 400),

@@ -84,6 +84,8 @@ pub struct Gateway {
     ready: Arc<AtomicBool>,
     stop: watch::Sender<bool>,
     threads: Vec<JoinHandle<()>>,
+    /// Room for connections, of so many.
+    connections: (Arc<Semaphore>, usize),
 }
 
 impl Gateway {
@@ -114,8 +116,11 @@ impl Gateway {
         }
         let addrs = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
         let (stop, stopped) = watch::channel(false);
-        let mut gateway = Gateway { addrs, ready, stop, threads: Vec::new() };
         let connections = Arc::new(Semaphore::new(config.connections_max));
+        // Each thread holds room for the next connection of each address.
+        let most = config.connections_max.saturating_sub(runtimes.len() * listeners.len());
+        let room = (connections.clone(), most);
+        let mut gateway = Gateway { addrs, ready, stop, threads: Vec::new(), connections: room };
         for (index, runtime) in runtimes.into_iter().enumerate() {
             let own: io::Result<Vec<_>> = listeners.iter().map(StdListener::try_clone).collect();
             let server = Server {
@@ -140,6 +145,12 @@ impl Gateway {
     /// All addresses that it listens on, in the order of the configuration.
     pub fn addrs(&self) -> &[SocketAddr] {
         &self.addrs
+    }
+
+    /// Counts the connections that are open, at any time.
+    pub fn connection_counter(&self) -> impl Fn() -> u32 + Send + 'static {
+        let (room, most) = self.connections.clone();
+        move || u32::try_from(most.saturating_sub(room.available_permits())).unwrap_or(u32::MAX)
     }
 
     /// What `/_craton/ready` says; at first it is not ready.

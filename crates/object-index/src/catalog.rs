@@ -24,9 +24,9 @@ use crate::once::{Came, Once};
 use crate::orders::Orders;
 use crate::planted::{Bugs, Planted};
 use crate::row::{
-    BucketRow, KeyRow, decode_first, decode_session, decode_user, encode_first, encode_session,
-    encode_stamp, encode_user,
+    BucketRow, KeyRow, decode_session, decode_user, encode_session, encode_stamp, encode_user,
 };
+use crate::server_row::RangeRow;
 use crate::sessions::Sessions;
 
 /// The catalog that this process owns.
@@ -70,9 +70,9 @@ async fn buckets_of(decisions: &Decisions) -> Result<Vec<BucketRow>, Error> {
 async fn map_of(decisions: &Rc<Decisions>, new_ranges: u32) -> Result<RangeMap, Error> {
     let mut places = Vec::new();
     for (key, value) in decisions.all(&[RANGE]).await? {
-        let place = read_number_key(&key).zip(decode_first(&value));
-        let (range, first) = place.ok_or_else(|| damaged("a range's row"))?;
-        places.push(RangePlace { range: RangeId::new(range), first });
+        let row = read_number_key(&key).zip(RangeRow::decode(&value));
+        let (range, row) = row.ok_or_else(|| damaged("a range's row"))?;
+        places.push(RangePlace { range: RangeId::new(range), first: row.first });
     }
     places.sort_unstable_by_key(|place| place.first);
     if !places.is_empty() {
@@ -82,7 +82,8 @@ async fn map_of(decisions: &Rc<Decisions>, new_ranges: u32) -> Result<RangeMap, 
     let map = RangeMap::even(if is_new { new_ranges } else { 1 });
     let (_, basis) = decisions.submit(|batch, _| {
         for place in map.places() {
-            batch.put(&number_key(RANGE, place.range.get()), &encode_first(place.first));
+            let row = RangeRow { first: place.first, epoch: 0, owner: None };
+            batch.put(&number_key(RANGE, place.range.get()), &row.encode());
         }
     })?;
     decisions.settled(basis).await?;
@@ -159,6 +160,14 @@ impl Catalog {
             CatalogRequest::Buckets(of) => self.buckets(of).await.map(CatalogReply::Buckets),
             CatalogRequest::Key(id) => {
                 self.key(&id).await.map(|key| CatalogReply::Key(key.map(Box::new)))
+            }
+            CatalogRequest::Where
+            | CatalogRequest::Register { .. }
+            | CatalogRequest::ServerBeat(_)
+            | CatalogRequest::Here(_)
+            | CatalogRequest::Status => {
+                let message = "this concerns servers, which are no part of the catalog".to_owned();
+                Err(Error::Invalid { message })
             }
             CatalogRequest::Map => Ok(CatalogReply::Map(self.map().clone())),
             CatalogRequest::Config(bucket) => self.config(bucket).await.map(CatalogReply::Config),

@@ -13,10 +13,11 @@ use crate::keys::{
 use crate::map::{decode_map, map_apart};
 use crate::piece::Body;
 use crate::row::{
-    BucketRow, FileRow, InLog, KeyRow, LogRow, ObjectRow, Usage, decode_committed, decode_first,
-    decode_metadata, decode_session, decode_stamp, decode_user, encode_committed, encode_first,
-    encode_metadata, encode_session, encode_stamp,
+    BucketRow, FileRow, InLog, KeyRow, LogRow, ObjectRow, Usage, decode_committed, decode_metadata,
+    decode_session, decode_stamp, decode_user, encode_committed, encode_metadata, encode_session,
+    encode_stamp,
 };
+use crate::server_row::{RangeRow, ServerRow};
 use crate::upload_row::{Due, UploadRow};
 
 /// A key of a range's table.
@@ -60,7 +61,7 @@ pub fn fuzz_object_key(bytes: &[u8]) {
 /// A value of a row: the first byte says of which.
 pub fn fuzz_object_row(bytes: &[u8]) {
     let Some((&kind, value)) = bytes.split_first() else { return };
-    match kind % 15 {
+    match kind % 16 {
         0 => {
             if let Some(row) = ObjectRow::decode(value) {
                 // What metadata a row has apart, it does not say.
@@ -139,8 +140,13 @@ pub fn fuzz_object_row(bytes: &[u8]) {
             }
         }
         14 => {
-            if let Some(first) = decode_first(value) {
-                assert_eq!(encode_first(first), value);
+            if let Some(row) = RangeRow::decode(value) {
+                assert_eq!(RangeRow::decode(&row.encode()), Some(row));
+            }
+        }
+        15 => {
+            if let Some(row) = ServerRow::decode(value) {
+                assert_eq!(ServerRow::decode(&row.encode()), Some(row));
             }
         }
         _ => {
@@ -230,6 +236,10 @@ pub(crate) fn corpus() -> Vec<Seed> {
     };
     let changed = object_proto::Stamp::new(1 << 50);
     let bucket_row = BucketRow { bucket, made_by, changed, closing: true };
+    let server = object_proto::ObjectServerId::new(3);
+    let range_row = RangeRow { first: BucketId::new(1 << 62), epoch: 300, owner: Some(server) };
+    let addr = "127.0.0.1:7601".parse().expect("an address");
+    let server_row = ServerRow { name: "os1".to_owned(), addr, given: 4, heard: 3 };
     let access = KeyRow { user: owner, wrapped_secret: vec![1, 2], enabled: true, made_by };
     vec![
         ("key-object", fuzz_object_key, object_key(crate::keys::CURRENT, &target)),
@@ -263,7 +273,8 @@ pub(crate) fn corpus() -> Vec<Seed> {
         ("row-committed", fuzz_object_row, row(13, encode_committed(&committed))),
         ("row-stamp", fuzz_object_row, row(4, encode_stamp(Stamp::new(8)))),
         ("row-bucket", fuzz_object_row, row(5, bucket_row.encode())),
-        ("row-range", fuzz_object_row, row(14, encode_first(BucketId::new(1 << 62)))),
+        ("row-range", fuzz_object_row, row(14, range_row.encode())),
+        ("row-server", fuzz_object_row, row(15, server_row.encode())),
         ("row-access", fuzz_object_row, row(6, access.encode())),
         ("row-session", fuzz_object_row, row(7, encode_session(true))),
         ("piece", fuzz_object_piece, body.piece(0, b"hello")),

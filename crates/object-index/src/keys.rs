@@ -41,8 +41,10 @@ pub const USER: u8 = b'U';
 pub const ACCESS_KEY: u8 = b'K';
 /// Sessions of gateways; in the catalog.
 pub const SESSION: u8 = b'S';
-/// Ranges, in the catalog: the lowest ID of a bucket of each.
+/// Ranges, in the catalog.
 pub const RANGE: u8 = b'R';
+/// Object servers, in the catalog.
+pub const SERVER: u8 = b'O';
 
 /// Stands for a NUL of a key, and for a key's end.
 const NUL: [u8; 2] = [0, 0xff];

@@ -7,11 +7,15 @@
 //!
 //! Invariant: knows no HTTP and no signature; keeps nothing that is not in the core.
 
+mod assign;
+#[cfg(test)]
+mod assign_tests;
 mod bodies;
 mod buckets;
 mod catalog;
 mod collect;
 mod config;
+mod content;
 mod decisions;
 mod dues;
 mod fields;
@@ -26,12 +30,14 @@ mod list;
 mod list_tests;
 mod list_versions;
 mod logs;
+mod manager;
 mod map;
+mod messages;
 mod once;
 mod orders;
-mod owner;
 mod parts;
 mod paths;
+mod peer;
 mod piece;
 mod planted;
 mod range;
@@ -42,6 +48,8 @@ mod row;
 #[cfg(test)]
 mod row_tests;
 mod rule;
+mod server;
+mod server_row;
 mod service;
 mod session;
 mod sessions;
@@ -52,12 +60,16 @@ mod uploads;
 mod versions;
 
 pub use config::{ClientFiles, Config};
+pub use content::BodyContent;
 pub use ground::{Files, Lease, Managers, Owners, Ranges};
-pub use owner::Owner;
-pub use paths::{CATALOG_DIR, LOCK, range_dir};
+pub use manager::ObjectManager;
+pub use messages::OBJECTS;
+pub use paths::{CATALOG_DIR, LOCK, SERVICE_DIR, range_dir};
+pub use peer::{Local, ObjectPeer};
 pub use planted::{Bugs, Planted};
-pub use remote::{OBJECTS, OwnerService, RemoteOwners};
+pub use remote::RemoteOwners;
 pub use room::Room;
-pub use rule::{Held, ManagerRule, RangeRule, Rule};
-pub use service::{BodyContent, BodyUpload, Service, ServiceOptions};
+pub use rule::{Held, ManagerRule, RangeRule};
+pub use server::ObjectServer;
+pub use service::{BodyUpload, Service, ServiceOptions};
 pub use threads::ServiceHandle;

@@ -92,16 +92,61 @@ pub const COLLECT_SLICE: usize = 32;
 /// Rows of one batch of a pass.
 pub const COLLECT_ROWS: usize = 256;
 
-/// Lease of the owner's lock: a dead owner's successor waits as long.
+/// Lease of the manager's lock: a dead manager's successor waits as long.
 pub const LOCK_TTL: Duration = Duration::from_millis(800);
-/// An owner without requests for this long renews its lock for [`IDLE_LONGER`] times its lease: each
+/// A manager without requests for this long renews its lock for [`IDLE_LONGER`] times its lease: each
 /// renewal is a commit of the masters.
 pub const IDLE_AFTER: Duration = Duration::from_secs(3);
 /// See [`IDLE_AFTER`].
 pub const IDLE_LONGER: u32 = 5;
 /// Between two looks for a lock that another holds, and the longest after failures.
-pub const LEAD_PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+pub const LEAD_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
+/// Lease of an object server, from the sending of the last granted renewal: four renewals, of which two may
+/// be lost and the third be late.
+pub const LEASE: Duration = Duration::from_millis(600);
+/// An object server without a heartbeat for this long is dead: three renewals.
+pub const SERVER_DEAD: Duration = Duration::from_millis(450);
+/// A server that has answered no ping for this long is not reached, though its heartbeats come: three pings.
+pub const UNREACHED: Duration = Duration::from_millis(300);
+/// Between two clock checks of the manager, at least.
+pub const TICK: Duration = Duration::from_millis(50);
+/// Wait for the answer to one heartbeat: three fit into a lease.
+pub const BEAT_ATTEMPT: Duration = Duration::from_millis(200);
+/// Between two attempts of a heartbeat.
+pub const BEAT_PAUSE: Duration = Duration::from_millis(20);
+/// Wait for the answer to one question between the manager and an owner.
+pub const LINK_ATTEMPT: Duration = Duration::from_secs(1);
+/// A request for a range that is being opened waits for so long, then its gateway asks again.
+pub const OPENING_WAIT: Duration = Duration::from_secs(1);
+/// Wait for the answer to a question for the status, which is asked twice.
+pub const STATUS_ATTEMPT: Duration = Duration::from_millis(500);
+/// Between two reports of loads.
+pub const LOADS: Duration = Duration::from_secs(1);
+/// Between two reports of a manager or gateway that it is there, and until the first one has come through.
+pub const HERE: (Duration, Duration) = (Duration::from_secs(3), Duration::from_millis(300));
+/// A peer that is silent for this long is shown as down: three reports.
+pub const PEER_DEAD: Duration = Duration::from_secs(10);
+/// A peer that is silent for this long is not shown any more.
+pub const PEER_FORGOTTEN: Duration = Duration::from_secs(600);
+/// Managers and gateways that are shown at most.
+pub const PEERS_MAX: usize = 256;
+/// Object servers at most: each has a row, and about 1 KiB of the manager's memory.
+pub const SERVERS_MAX: usize = 1024;
+/// Changes of owners in the answer to one heartbeat: a server has 256 ranges.
+pub const CHANGES_PAGE: usize = 256;
+/// Between two moves for balance.
+pub const BALANCE: Duration = Duration::from_secs(2);
+/// A range that was moved for balance is not moved again for this long.
+pub const REBALANCE_COOLDOWN: Duration = Duration::from_secs(30);
+/// Load of an idle range, in requests a second: the cost of having it.
+pub const RANGE_COST: u64 = 10;
+/// Bytes that count as one request.
+pub const BYTES_PER_REQUEST: u64 = 64 << 10;
+/// A server that ends closes its tables within this time: its successor's opening is quicker then.
+pub const CLOSE_TIME: Duration = Duration::from_secs(3);
+
+const _: () = assert!(SERVER_DEAD.as_millis() < LEASE.as_millis());
 const _: () = assert!(OBJECT_ROW_KEY_MAX <= table::limits::KEY_MAX);
 
 const _: () = assert!(SMALL_MAX < PIECE_BYTES && SMALL_MAX + 4096 <= table::limits::BATCH_DATA_MAX);

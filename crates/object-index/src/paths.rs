@@ -4,6 +4,8 @@ use object_proto::RangeId;
 
 /// The lock of the owner.
 pub const LOCK: &str = "object";
+/// Directory of the object service.
+pub const SERVICE_DIR: &str = "/.craton/object";
 /// Directory of the catalog's table.
 pub const CATALOG_DIR: &str = "/.craton/object/catalog";
 /// Directory of the ranges' directories.

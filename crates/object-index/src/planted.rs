@@ -24,6 +24,10 @@ pub enum Planted {
     EarlyRow,
     /// Answers reads without a lease.
     StaleOwner,
+    /// Answers though the lease of the owner before may last.
+    NoHold,
+    /// Takes a lease for four times as long as granted.
+    LongLease,
     /// Takes a piece of a body whatever its identity.
     WrongPlace,
     /// Takes a log for one without live data when half of it is dead.

@@ -1,109 +1,55 @@
-//! Owners in other processes: requests on the core's transport, in the envelope of its control
-//! messages (`docs/formats/services.md`).
+//! [`RemoteOwners`]: the manager and owners of ranges, wherever they are. The manager is the holder of the
+//! lock, whose text names its address; it says where ranges are served.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use base::Kind;
+use client::Client;
 use client::leader::holder_addr;
-use client::{Client, PeerError};
 use futures_util::future::LocalBoxFuture;
-use object_proto::wire::{decode_answer, encode_answer};
-use object_proto::{Error, Reply, Request};
+use object_proto::{CatalogReply, CatalogRequest, Error, RangeId, Reply, Request};
 use runtime::sync::Mutex;
-use runtime::{Class, Duration, Env, Instant};
-use transport::{Handler, Incoming, Response, Service};
-use wire::control::{
-    ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest, ServiceMessage,
-    ServiceTag, TraceReply,
-};
+use runtime::{Duration, Env, Instant};
+use wire::control::{ClusterReply, ClusterRequest};
 
 use crate::ground::Owners;
-use crate::owner::Owner;
+use crate::messages::{ask_peer, unknown};
 use crate::paths::LOCK;
+use crate::peer::Local;
 
-/// Requests to the process that owns the objects, and its answers.
-pub const OBJECTS: ServiceTag = ServiceTag::new(8).expect("a service's tag");
-
-/// Between two questions for the holder of the lock while there is none.
+/// Between two questions for the manager, or for the owner of a range, while there is none.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
-/// Answers requests of other processes with an owner.
-pub struct OwnerService {
-    env: Env,
-    owner: Owner,
-    name: String,
-}
-
-impl OwnerService {
-    /// For an endpoint of the process `name`.
-    pub fn new(env: &Env, owner: &Owner, name: &str) -> OwnerService {
-        OwnerService { env: env.clone(), owner: owner.clone(), name: name.to_owned() }
-    }
-}
-
-async fn answer(
-    env: &Env,
-    owner: &Owner,
-    (name, body): (&str, &[u8]),
-) -> Result<ControlReply, ControlError> {
-    let invalid = |what: &str| Err(ControlError::new(Kind::Invalid, what.to_owned()));
-    match ControlRequest::decode(body) {
-        Ok(ControlRequest::Service(ServiceMessage { tag: OBJECTS, body })) => {
-            let Some(request) = Request::decode(&body) else {
-                return invalid("no request of this version: update the object servers first");
-            };
-            let body = encode_answer(&owner.handle(request).await);
-            Ok(ControlReply::Service(ServiceMessage { tag: OBJECTS, body }))
-        }
-        Ok(ControlRequest::Trace(asked)) => {
-            let (process, now) = (format!("object server {name}"), env.now().as_nanos());
-            let answer = TraceReply::answer(&asked, &process, env.tracer().ring(), now);
-            Ok(ControlReply::Trace(answer))
-        }
-        Ok(_) => invalid("this is an object server: it answers for objects only"),
-        Err(error) => invalid(&error.to_string()),
-    }
-}
-
-impl Handler for OwnerService {
-    fn handle(&self, incoming: Incoming) {
-        let (env, owner, name) = (self.env.clone(), self.owner.clone(), self.name.clone());
-        self.env.spawn(Class::Foreground, "object server request", async move {
-            let answered = match incoming.request.service {
-                Service::CONTROL => answer(&env, &owner, (&name, &incoming.request.body)).await,
-                _ => Err(ControlError::new(Kind::Invalid, "this is an object server")),
-            };
-            incoming.reply.send(match answered {
-                Ok(reply) => Response::ok(reply.encode()),
-                Err(error) => Response::error(&error),
-            });
-        });
-    }
-}
-
-impl fmt::Debug for OwnerService {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "OwnerService({})", self.name)
-    }
-}
-
-/// The owner, wherever it is: the holder of the lock, whose text names its address.
+/// Manager and owners of the client's cluster.
 pub struct RemoteOwners {
     client: Client,
-    /// An owner in this process, which needs no message while it owns the objects.
-    local: Option<Owner>,
-    known: Cell<Option<SocketAddr>>,
+    /// Those in this process, which need no message.
+    local: RefCell<Local>,
+    manager: Cell<Option<SocketAddr>>,
     finding: Mutex<()>,
+    ranges: RefCell<BTreeMap<RangeId, SocketAddr>>,
+    locating: Mutex<()>,
 }
 
 impl RemoteOwners {
-    /// Owners of the client's cluster, and perhaps one in this process.
-    pub fn new(client: &Client, local: Option<Owner>) -> Rc<RemoteOwners> {
-        let known = Cell::new(None);
-        Rc::new(RemoteOwners { client: client.clone(), local, known, finding: Mutex::new(()) })
+    /// Of the client's cluster.
+    pub fn new(client: &Client) -> Rc<RemoteOwners> {
+        Rc::new(RemoteOwners {
+            client: client.clone(),
+            local: RefCell::default(),
+            manager: Cell::new(None),
+            finding: Mutex::new(()),
+            ranges: RefCell::default(),
+            locating: Mutex::new(()),
+        })
+    }
+
+    /// A manager and a server are in this process.
+    pub fn set_local(&self, local: Local) {
+        self.local.replace(local);
     }
 
     fn env(&self) -> &Env {
@@ -116,7 +62,7 @@ impl RemoteOwners {
         let silent = || Error::Busy { cause: "the masters do not answer".to_owned() };
         let left = deadline - env.now();
         let _finding = env.timeout(left, self.finding.lock()).await.map_err(|_| silent())?;
-        if let Some(addr) = self.known.get() {
+        if let Some(addr) = self.manager.get() {
             return Ok(addr);
         }
         let look = ClusterRequest::LockHolder { name: LOCK.to_owned() };
@@ -129,71 +75,113 @@ impl RemoteOwners {
         };
         match holder.and_then(|(text, _)| holder_addr(&text)) {
             Some(addr) => {
-                self.known.set(Some(addr));
+                self.manager.set(Some(addr));
                 Ok(addr)
             }
             None => {
                 // Held for a moment: others that wait for this ask no more often.
                 env.sleep(LOOK_PAUSE).await;
-                Err(Error::Busy { cause: "no process owns the objects".to_owned() })
+                Err(Error::Busy { cause: "no object manager leads".to_owned() })
             }
         }
     }
 
-    fn forget(&self, addr: SocketAddr) {
-        if self.known.get() == Some(addr) {
-            self.known.set(None);
+    async fn ask_manager(
+        &self,
+        request: CatalogRequest,
+        deadline: Instant,
+    ) -> Result<Reply, Error> {
+        let env = self.env();
+        let local = self.local.borrow().manager.clone();
+        if let Some(manager) = local.filter(|manager| manager.leads()) {
+            let answered = env.timeout(deadline - env.now(), manager.handle(request)).await;
+            let answered = answered.unwrap_or_else(|_| Err(unknown("the manager does not answer")));
+            return answered.map(Reply::Catalog);
+        }
+        let addr = match self.manager.get() {
+            Some(addr) => addr,
+            None => self.find(deadline).await?,
+        };
+        let request = Request::Catalog(request);
+        let answer = ask_peer(&self.client, addr, request, deadline - env.now()).await;
+        if matches!(answer, Err(Error::Reroute | Error::Unknown { .. }))
+            && self.manager.get() == Some(addr)
+        {
+            self.manager.set(None);
+        }
+        answer
+    }
+
+    /// The address of a range's owner.
+    async fn locate(&self, range: RangeId, deadline: Instant) -> Result<SocketAddr, Error> {
+        let env = self.env();
+        let silent = || Error::Busy { cause: "the object manager does not answer".to_owned() };
+        let left = deadline - env.now();
+        let _locating = env.timeout(left, self.locating.lock()).await.map_err(|_| silent())?;
+        if let Some(&addr) = self.ranges.borrow().get(&range) {
+            return Ok(addr);
+        }
+        match self.ask_manager(CatalogRequest::Where, deadline).await {
+            Ok(Reply::Catalog(CatalogReply::Where(places))) => {
+                let known = &mut *self.ranges.borrow_mut();
+                for place in places {
+                    match place.addr {
+                        Some(addr) => known.insert(place.range, addr),
+                        None => known.remove(&place.range),
+                    };
+                }
+            }
+            Ok(_) => return Err(unknown("the object manager answered something else")),
+            // Nothing was asked of the range.
+            Err(error) => return Err(Error::Busy { cause: error.to_string() }),
+        }
+        let found = self.ranges.borrow().get(&range).copied();
+        match found {
+            Some(addr) => Ok(addr),
+            None => {
+                // Held for a moment, as above.
+                env.sleep(LOOK_PAUSE).await;
+                Err(Error::Busy { cause: format!("{range} has no owner") })
+            }
         }
     }
 
     async fn ask(&self, request: Request, deadline: Instant) -> Result<Reply, Error> {
+        let range = match request {
+            Request::Catalog(request) => return self.ask_manager(request, deadline).await,
+            Request::Range(range, _) => range,
+            Request::Server(_) => {
+                let message = "a server is asked by its address".to_owned();
+                return Err(Error::Invalid { message });
+            }
+        };
         let env = self.env();
-        if let Some(local) = self.local.as_ref().filter(|local| local.leads()) {
+        let local = self.local.borrow().clone();
+        if local.server.as_ref().is_some_and(|server| server.serves(range)) {
             let answered = env.timeout(deadline - env.now(), local.handle(request)).await;
             return answered.unwrap_or_else(|_| Err(unknown("the owner does not answer")));
         }
-        let addr = match self.known.get() {
+        let known = self.ranges.borrow().get(&range).copied();
+        let addr = match known {
             Some(addr) => addr,
-            None => self.find(deadline).await?,
+            None => self.locate(range, deadline).await?,
         };
-        let message = ServiceMessage { tag: OBJECTS, body: request.encode() };
-        let asked = ControlRequest::Service(message);
-        match self.client.ask_peer(addr, asked, deadline - env.now()).await {
-            Ok(ControlReply::Service(ServiceMessage { tag: OBJECTS, body })) => {
-                let answer = decode_answer(&body)
-                    .unwrap_or_else(|| Err(unknown("the owner's answer is of another version")));
-                if answer == Err(Error::Reroute) {
-                    self.forget(addr);
-                }
-                answer
+        let here = local.server.as_ref().is_some_and(|server| server.addr() == addr);
+        let answer = match here {
+            true => {
+                let answered = env.timeout(deadline - env.now(), local.handle(request)).await;
+                answered.unwrap_or_else(|_| Err(unknown("the owner does not answer")))
             }
-            Ok(_) => {
-                self.forget(addr);
-                Err(unknown("the owner answered something else"))
-            }
-            // It has not seen the request.
-            Err(PeerError::Unreachable(_) | PeerError::Foreign(_)) => {
-                self.forget(addr);
-                Err(Error::Reroute)
-            }
-            Err(error @ PeerError::Busy) => Err(Error::Busy { cause: error.to_string() }),
-            Err(PeerError::Silent(cause)) => {
-                self.forget(addr);
-                Err(Error::Unknown { cause })
-            }
-            Err(PeerError::Refused(error)) => {
-                self.forget(addr);
-                match error.kind {
-                    Kind::Invalid => Err(Error::Invalid { message: error.message }),
-                    _ => Err(unknown(&error.message)),
-                }
+            false => ask_peer(&self.client, addr, request, deadline - env.now()).await,
+        };
+        if matches!(answer, Err(Error::Reroute | Error::Unknown { .. })) {
+            let known = &mut *self.ranges.borrow_mut();
+            if known.get(&range) == Some(&addr) {
+                known.remove(&range);
             }
         }
+        answer
     }
-}
-
-fn unknown(cause: &str) -> Error {
-    Error::Unknown { cause: cause.to_owned() }
 }
 
 impl Owners for RemoteOwners {
@@ -209,7 +197,7 @@ impl Owners for RemoteOwners {
 
 impl fmt::Debug for RemoteOwners {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.known.get() {
+        match self.manager.get() {
             Some(addr) => write!(f, "RemoteOwners({addr})"),
             None => f.write_str("RemoteOwners(none known)"),
         }

@@ -89,9 +89,10 @@ impl Room {
         }
     }
 
-    /// Until the next look.
-    pub(crate) fn pause(&self) -> Duration {
-        self.0.pause.get()
+    /// Ends when it is to be looked for room: some time after there was none.
+    pub async fn look_due(&self, env: &Env) {
+        self.filled().await;
+        env.sleep(env.jitter(self.0.pause.get())).await;
     }
 
     /// Looks again for what there was no room for.

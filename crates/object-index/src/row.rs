@@ -541,18 +541,6 @@ impl BucketRow {
     }
 }
 
-/// The value of a range's row: the lowest ID of a bucket that it has.
-pub fn encode_first(first: BucketId) -> Vec<u8> {
-    [&[VERSION][..], &first.get().to_le_bytes()].concat()
-}
-
-/// Reads such a value.
-pub fn decode_first(value: &[u8]) -> Option<BucketId> {
-    let mut cursor = begin(value)?;
-    let first = BucketId::new(cursor.u64()?);
-    whole(cursor, first)
-}
-
 /// The value of a user's row; its ID is the key.
 pub fn encode_user(user: &User) -> Vec<u8> {
     let mut out = vec![VERSION];

@@ -17,9 +17,11 @@ use table::Place;
 use crate::map::{decode_map, map_apart};
 use crate::row::{
     BucketRow, FileOf, FileRow, InLog, KeyRow, LogRow, ObjectRow, Usage, decode_committed,
-    decode_first, decode_metadata, decode_session, decode_stamp, decode_user, encode_committed,
-    encode_first, encode_session, encode_stamp, encode_user,
+    decode_metadata, decode_session, decode_stamp, decode_user, encode_committed, encode_session,
+    encode_stamp, encode_user,
 };
+use crate::server_row::{RangeRow, ServerRow};
+
 use crate::upload_row::{Due, UploadRow};
 
 pub(crate) fn info(size: usize, value: usize, inline: bool) -> ObjectInfo {
@@ -171,14 +173,20 @@ fn other_rows_read_back() {
         let row = BucketRow { bucket, made_by, changed: Stamp::new(1 << 50), closing: true };
         assert_eq!(BucketRow::decode("abc", &row.encode()), Some(row));
     }
-    // Rows of before versioning, and of before ranges were told of buckets.
+    // Rows of before versioning, and of before owners asked for buckets.
     for (old, versioning) in [(&[][..], Versioning::Off), (&[2][..], Versioning::Suspended)] {
         let head = [1, 4, 0, 0, 0, 0, 0, 0, 0, 2, 109, 101, 5, 1, 0, 0, 0, 0, 0, 0, 0, 2];
         let row = BucketRow::decode("abc", &[&head, old].concat()).unwrap();
         assert_eq!((row.changed, row.closing), (Stamp::default(), false));
         assert_eq!(row.bucket, object_proto::Bucket { versioning, ..bucket.clone() });
     }
-    assert_eq!(decode_first(&encode_first(BucketId::new(9))), Some(BucketId::new(9)));
+    for owner in [None, Some(object_proto::ObjectServerId::new(u32::MAX))] {
+        let row = RangeRow { first: BucketId::new(9), epoch: 1 << 40, owner };
+        assert_eq!(RangeRow::decode(&row.encode()), Some(row));
+    }
+    let addr = "[::1]:7000".parse().unwrap();
+    let row = ServerRow { name: "os1".to_owned(), addr, given: 300, heard: 299 };
+    assert_eq!(ServerRow::decode(&row.encode()), Some(row));
     let user = User {
         id: UserId::new("id"),
         name: "admin".to_owned(),

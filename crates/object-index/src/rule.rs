@@ -1,30 +1,31 @@
 //! What a process does under an epoch: a [`RangeRule`] for each range that it owns, a [`ManagerRule`] for the
-//! catalog; [`Rule`] is all of them in one process.
+//! catalog.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::fmt;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
 use base::Fault;
-use futures_util::future::{LocalBoxFuture, join, join_all, select, select_all, try_join_all};
 use object_proto::{
-    CatalogReply, CatalogRequest, Error, RangeId, RangeMap, RangeReply, RangeRequest, Reply,
-    Request,
+    CatalogReply, CatalogRequest, Error, ObjectServerId, RangeId, RangeMap, RangeReply,
+    RangeRequest,
 };
 use runtime::{Duration, Env};
 use table::{Cache, Options, Store, Table};
 
+use crate::assign::Record;
 use crate::catalog::{Catalog, Ground as CatalogGround};
 use crate::collect::Collector;
 use crate::config::Config;
-use crate::decisions::{Decisions, of_table};
+use crate::decisions::{Basis, Decisions, damaged, of_table};
 use crate::ground::{Files, Lease, Managers, Ranges};
+use crate::keys::{RANGE, SERVER, read_number_key};
 use crate::limits::COLLECT_INTERVAL_FULL;
 use crate::paths::{CATALOG_DIR, range_dir};
 use crate::planted::Bugs;
 use crate::range::{Ground, Range, UploadTimes};
 use crate::room::Room;
+use crate::server_row::{RangeRow, ServerRow};
 
 /// The rights to a table: until when they last, and their number, which is above those of all before.
 pub type Held = (Rc<dyn Lease>, u64);
@@ -93,15 +94,9 @@ impl RangeRule {
         }
     }
 
-    /// Looks whether a core that was full has room again. For ever; one range of a process does so for
-    /// all.
-    pub async fn look_for_room(&self) {
-        let room = &self.range.decisions.room;
-        loop {
-            room.filled().await;
-            self.env.sleep(self.env.jitter(room.pause())).await;
-            room.look(&self.env, &*self.collector.store).await;
-        }
+    /// Looks whether a core that was full has room again.
+    pub async fn look_once(&self) {
+        self.range.decisions.room.look(&self.env, &*self.collector.store).await;
     }
 
     /// Ends when nothing is decided any more: another owner came, or an append has failed.
@@ -159,6 +154,38 @@ impl ManagerRule {
         self.catalog.handle(request).await
     }
 
+    /// What is on record of servers and ranges.
+    pub(crate) async fn record(&self) -> Result<Record, Error> {
+        let mut record = Record::default();
+        for (key, value) in self.decisions.all(&[SERVER]).await? {
+            let row = read_number_key(&key).and_then(|id| u32::try_from(id).ok());
+            let row = row.map(ObjectServerId::new).zip(ServerRow::decode(&value));
+            let (id, row) = row.ok_or_else(|| damaged("the row of an object server"))?;
+            record.servers.insert(id, row);
+        }
+        for (key, value) in self.decisions.all(&[RANGE]).await? {
+            let row = read_number_key(&key).map(RangeId::new).zip(RangeRow::decode(&value));
+            let (range, row) = row.ok_or_else(|| damaged("a range's row"))?;
+            record.ranges.insert(range, row);
+        }
+        Ok(record)
+    }
+
+    /// Submits rows of servers and ranges.
+    pub(crate) fn put_rows(&self, rows: &[(Vec<u8>, Vec<u8>)]) -> Result<Basis, Error> {
+        let submitted = self.decisions.submit(|batch, _| {
+            for (key, row) in rows {
+                batch.put(key, row);
+            }
+        });
+        submitted.map(|(_, basis)| basis)
+    }
+
+    /// Ends when what was submitted is durable.
+    pub(crate) async fn settled(&self, basis: Basis) -> Result<(), Error> {
+        self.decisions.settled(basis).await
+    }
+
     /// Ends sessions of gateways that are gone, in passes that begin `interval` apart. For ever.
     pub async fn tend(&self, interval: Duration) {
         loop {
@@ -189,120 +216,6 @@ impl ManagerRule {
 impl fmt::Debug for ManagerRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ManagerRule")
-    }
-}
-
-/// Catalog and ranges under one epoch, in one process.
-pub struct Rule {
-    manager: Rc<ManagerRule>,
-    ranges: Rc<Here>,
-}
-
-/// The ranges of this process, as its manager reaches them.
-struct Here {
-    epoch: u64,
-    ranges: RefCell<BTreeMap<RangeId, Rc<RangeRule>>>,
-}
-
-impl Ranges for Here {
-    fn epoch(&self, range: RangeId) -> Option<u64> {
-        self.ranges.borrow().contains_key(&range).then_some(self.epoch)
-    }
-
-    fn order(
-        &self,
-        range: RangeId,
-        request: RangeRequest,
-    ) -> LocalBoxFuture<'_, Result<RangeReply, Error>> {
-        let rule = self.ranges.borrow().get(&range).cloned();
-        Box::pin(async move { rule.ok_or(Error::Reroute)?.handle(request).await })
-    }
-}
-
-/// The manager of this process, as its ranges reach it.
-struct ManagerHere(Weak<ManagerRule>);
-
-impl Managers for ManagerHere {
-    fn ask(&self, request: CatalogRequest) -> LocalBoxFuture<'_, Result<CatalogReply, Error>> {
-        let rule = self.0.upgrade();
-        Box::pin(async move { rule.ok_or(Error::Reroute)?.handle(request).await })
-    }
-}
-
-impl Rule {
-    /// Opens catalog and ranges under an epoch that is above those of all owners before.
-    pub async fn open(
-        env: &Env,
-        files: &dyn Files,
-        config: &Config,
-        (lease, epoch): Held,
-        room: &Room,
-    ) -> Result<Rc<Rule>, Error> {
-        let (what, cache) = ((env, files, config), Cache::new(config.cache_bytes));
-        let ranges = Rc::new(Here { epoch, ranges: RefCell::default() });
-        let held = (lease.clone(), epoch);
-        let manager = ManagerRule::open(what, held, (&cache, room), ranges.clone()).await?;
-        let opening = manager.map().places().iter().map(async |place| {
-            let link = Rc::new(ManagerHere(Rc::downgrade(&manager)));
-            let held = (lease.clone(), epoch);
-            let rule = RangeRule::open(what, place.range, held, (&cache, room), link).await?;
-            Ok::<_, Error>((place.range, rule))
-        });
-        let opened = try_join_all(opening).await?;
-        ranges.ranges.replace(opened.into_iter().collect());
-        Ok(Rc::new(Rule { manager, ranges }))
-    }
-
-    fn all(&self) -> Vec<Rc<RangeRule>> {
-        self.ranges.ranges.borrow().values().cloned().collect()
-    }
-
-    /// Answers a request.
-    pub async fn handle(&self, request: Request) -> Result<Reply, Error> {
-        match request {
-            Request::Range(range, request) => {
-                let rule = self.ranges.ranges.borrow().get(&range).cloned();
-                let rule = rule.ok_or_else(|| Error::Invalid {
-                    message: format!("there is no range {range}"),
-                })?;
-                rule.handle(request).await.map(Reply::Range)
-            }
-            Request::Catalog(request) => self.manager.handle(request).await.map(Reply::Catalog),
-        }
-    }
-
-    /// Removes what is of no use any more, in passes that begin `interval` apart, and sooner on a full
-    /// core; looks there for room. For ever.
-    pub async fn tend(self: Rc<Self>, interval: Duration) {
-        let all = self.all();
-        let collecting = join_all(all.iter().map(|rule| rule.collect(interval)));
-        let looking = join_all(all.first().map(|rule| rule.look_for_room()));
-        join(self.manager.tend(interval), join(collecting, looking)).await;
-    }
-
-    /// Ends when nothing is decided any more: another owner came, or an append has failed.
-    pub async fn ended(&self) {
-        let all = self.all();
-        let ranges = select_all(all.iter().map(|rule| Box::pin(rule.ended())));
-        select(ranges, Box::pin(self.manager.ended())).await;
-    }
-
-    /// Ends at once; what is under way has an unknown outcome.
-    pub fn end(&self, cause: &str) {
-        self.manager.end(cause);
-        self.all().iter().for_each(|rule| rule.end(cause));
-    }
-
-    /// Ends in order, so that the next opening is quick.
-    pub async fn close(&self) {
-        let all = self.all();
-        join(join_all(all.iter().map(|rule| rule.close())), self.manager.close()).await;
-    }
-}
-
-impl fmt::Debug for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Rule")
     }
 }
 

@@ -12,17 +12,18 @@ use object_proto::{
     AccessKey, Bucket, BucketId, BucketName, CatalogReply, CatalogRequest, Change, ChangeReply,
     Committed, Completion, Conditions, DataId, Error, FileName, Identity, ListPage, ListRequest,
     NewObject, NewUpload, ObjectData, ObjectFacts, ObjectInfo, ObjectTags, PartNumber, PartsPage,
-    PartsRequest, RangeId, RangeMap, RangeReply, RangeRequest, Reply, Request, RequestHead, Target,
-    UploadId, UploadInfo, UploadsPage, UploadsRequest, UserId, VersionId, Versioning, VersionsPage,
-    VersionsRequest,
+    PartsRequest, Peer, RangeId, RangeMap, RangeReply, RangeRequest, Reply, Request, RequestHead,
+    ServiceStatus, Target, UploadId, UploadInfo, UploadsPage, UploadsRequest, UserId, VersionId,
+    Versioning, VersionsPage, VersionsRequest,
 };
 use runtime::{Class, Env};
 use table::{Source, Store};
 
 use crate::bodies::{self, BodyReader, BodyWriter, Whole};
+use crate::content::{BodyContent, Bytes};
 use crate::ground::{Files, Owners};
 use crate::keys::file_name;
-use crate::limits::{ATTEMPT, CHANGE_BUDGET, OPENED_LOGS_MAX, PAUSE, READ_MAX};
+use crate::limits::{ATTEMPT, CHANGE_BUDGET, OPENED_LOGS_MAX, PAUSE, STATUS_ATTEMPT};
 use crate::parts::{Bodies, PartBodies, PartsReader};
 use crate::paths::range_dir;
 use crate::piece::Body;
@@ -135,7 +136,7 @@ impl Service {
         let range = self.map().await?.of(bucket);
         match self.ask(Request::Range(range, request)).await? {
             Reply::Range(reply) => Ok(reply),
-            Reply::Catalog(_) => Err(unexpected()),
+            Reply::Catalog(_) | Reply::Server => Err(unexpected()),
         }
     }
 
@@ -219,7 +220,7 @@ impl Service {
     async fn catalog(&self, request: CatalogRequest) -> Result<CatalogReply, Error> {
         match self.ask(Request::Catalog(request)).await? {
             Reply::Catalog(reply) => Ok(reply),
-            Reply::Range(..) => Err(unexpected()),
+            Reply::Range(..) | Reply::Server => Err(unexpected()),
         }
     }
 
@@ -231,7 +232,7 @@ impl Service {
         let build = |head| Request::Catalog(build(head));
         match self.change(&number, Decider::Manager, build).await? {
             Reply::Catalog(reply) => Ok(reply),
-            Reply::Range(..) => Err(unexpected()),
+            Reply::Range(..) | Reply::Server => Err(unexpected()),
         }
     }
 
@@ -281,6 +282,27 @@ impl Service {
         let build =
             |head| CatalogRequest::CreateUser { head, identity: Box::new(identity.clone()) };
         self.change_catalog(build).await.map(drop)
+    }
+
+    /// Reports to the manager that a gateway is there.
+    pub async fn announce(&self, peer: Peer) -> Result<(), Error> {
+        let here = Request::Catalog(CatalogRequest::Here(peer));
+        self.0.owners.call(here, ATTEMPT).await.map(drop)
+    }
+
+    /// What the object service is made of, as its leading manager knows it. Asks twice at most: there may
+    /// be none.
+    pub async fn status(&self) -> Result<ServiceStatus, Error> {
+        let mut outcome = Err(Error::Reroute);
+        for _ in 0..2 {
+            let ask = Request::Catalog(CatalogRequest::Status);
+            outcome = match self.0.owners.call(ask, STATUS_ATTEMPT).await {
+                Ok(Reply::Catalog(CatalogReply::Status(status))) => return Ok(*status),
+                Ok(_) => Err(unexpected()),
+                Err(error) => Err(error),
+            };
+        }
+        outcome
     }
 
     /// A bucket.
@@ -755,36 +777,5 @@ impl Drop for BodyUpload {
 impl fmt::Debug for BodyUpload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "BodyUpload({}, {} bytes)", self.body.target, self.size)
-    }
-}
-
-enum Bytes {
-    Whole(Whole),
-    Parts(PartsReader),
-}
-
-/// Content of an object.
-pub struct BodyContent {
-    source: Bytes,
-}
-
-impl BodyContent {
-    /// Bytes of it: `len` of them, 8 MiB at most, fewer only at its end.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoSuchKey`] when the object was deleted or replaced long ago, and its bytes are gone.
-    pub async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
-        let len = len.min(READ_MAX);
-        match &self.source {
-            Bytes::Whole(bytes) => bytes.read(offset, len).await,
-            Bytes::Parts(parts) => parts.read(offset, len).await,
-        }
-    }
-}
-
-impl fmt::Debug for BodyContent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("BodyContent")
     }
 }

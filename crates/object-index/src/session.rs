@@ -141,7 +141,7 @@ impl GatewaySession {
     ) -> Result<CatalogReply, Error> {
         match self.0.owners.call(Request::Catalog(request), timeout).await? {
             Reply::Catalog(reply) => Ok(reply),
-            Reply::Range(..) => Err(Error::Reroute),
+            Reply::Range(..) | Reply::Server => Err(Error::Reroute),
         }
     }
 

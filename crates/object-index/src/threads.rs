@@ -16,7 +16,8 @@ use object_proto::{
 use runtime::sync::{mpsc, oneshot};
 use runtime::{Class, Env};
 
-use crate::service::{BodyContent, BodyUpload, Service};
+use crate::content::BodyContent;
+use crate::service::{BodyUpload, Service};
 
 /// Requests that wait for the service's thread at most; more are refused by the gateway's bound on
 /// connections before.

@@ -57,6 +57,8 @@ pub enum Error {
     },
     /// The process does not own the key any more: ask the one that does.
     Reroute,
+    /// A later process is this object server: this one owns nothing any more.
+    Replaced,
     /// The gateway's session is over: no change of it is made any more.
     SessionOver,
     /// The cluster has no room.
@@ -91,7 +93,7 @@ impl Error {
             Error::Busy { .. } => Kind::Retry,
             Error::Unknown { .. } => Kind::Unknown,
             Error::Reroute => Kind::Reroute,
-            Error::SessionOver => Kind::Fenced,
+            Error::SessionOver | Error::Replaced => Kind::Fenced,
             Error::Full => Kind::Full,
             Error::Damaged { .. } => Kind::Corrupt,
         }
@@ -130,6 +132,7 @@ impl fmt::Display for Error {
                 write!(f, "{cause}; it may or may not have been done: look, or try again")
             }
             Error::Reroute => f.write_str("another process serves the key now"),
+            Error::Replaced => f.write_str("a later process is this object server"),
             Error::SessionOver => f.write_str("the gateway's session is over: it begins another"),
             Error::Full => f.write_str("the cluster is full: add a chunkserver or delete objects"),
             Error::Damaged { what } => write!(f, "{what}: stored bytes are not those written"),

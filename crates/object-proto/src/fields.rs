@@ -2,10 +2,11 @@
 //! another number or text than its type takes, is refused.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use codec::cursor::{Cursor, put_bytes, put_varint};
 
-use crate::ids::{BucketId, CallId, DataId, RangeId, SessionId, Stamp, UserId};
+use crate::ids::{BucketId, CallId, DataId, ObjectServerId, RangeId, SessionId, Stamp, UserId};
 use crate::names::{BucketName, ObjectKey};
 use crate::object::{ChecksumKind, Etag, FileName, Metadata};
 use crate::parts::{PartMap, PartNumber, PartRun, UploadId};
@@ -123,6 +124,29 @@ macro_rules! choice {
 }
 
 pub(crate) use {choice, record};
+
+impl Field for ObjectServerId {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.get().put(out);
+    }
+
+    fn get(input: &mut Cursor<'_>) -> Option<ObjectServerId> {
+        u32::get(input).map(ObjectServerId::new)
+    }
+}
+
+/// As text.
+impl Field for SocketAddr {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.to_string().put(out);
+    }
+
+    fn get(input: &mut Cursor<'_>) -> Option<SocketAddr> {
+        let text = String::get(input)?;
+        // One form: the same address can be written in several ways.
+        text.parse().ok().filter(|addr: &SocketAddr| addr.to_string() == text)
+    }
+}
 
 impl Field for RangeMap {
     fn put(&self, out: &mut Vec<u8>) {

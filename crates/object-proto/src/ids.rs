@@ -29,6 +29,10 @@ base::id!(
     /// A range of buckets, whose keys one owner decides; never used again (`object-protocols.md` 1.3).
     RangeId(u64), "rng_"
 );
+base::id!(
+    /// An object server. Numbers are used once.
+    ObjectServerId(u32), "osv_"
+);
 
 /// Canonical ID of a user, as S3 shows it: any text without spaces.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]

@@ -11,6 +11,7 @@ mod backend;
 mod condition;
 mod error;
 mod fields;
+mod fleet;
 pub mod fuzz;
 mod ids;
 pub mod limits;
@@ -28,7 +29,11 @@ pub mod wire;
 pub use backend::{Answer, Backend, Content, Found, Upload};
 pub use condition::{Conditions, Tags};
 pub use error::Error;
-pub use ids::{BucketId, CallId, DataId, RangeId, SessionId, Stamp, UserId};
+pub use fleet::{
+    Peer, PeerRole, PeerState, PeerStatus, RangeAt, RangeGrant, RangeLoad, RangeStatus, Seen,
+    ServerBeat, ServerGrant, ServerRequest, ServerStatus, ServiceStatus, Unserved,
+};
+pub use ids::{BucketId, CallId, DataId, ObjectServerId, RangeId, SessionId, Stamp, UserId};
 pub use listed_versions::{ListedVersion, VersionsPage, VersionsRequest};
 pub use message::{
     CatalogReply, CatalogRequest, Change, ChangeReply, Identity, ListPage, ListRequest, Listed,

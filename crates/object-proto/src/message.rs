@@ -1,7 +1,10 @@
 //! Requests and answers between a gateway, the owner of a range and the object manager.
 
+use std::net::SocketAddr;
+
 use crate::condition::Conditions;
-use crate::ids::{BucketId, RangeId, SessionId, UserId};
+use crate::fleet::{Peer, RangeAt, ServerBeat, ServerGrant, ServerRequest, ServiceStatus};
+use crate::ids::{BucketId, ObjectServerId, RangeId, SessionId, UserId};
 use crate::listed_versions::{VersionsPage, VersionsRequest};
 use crate::names::{BucketName, ObjectKey};
 use crate::object::{AccessKey, Bucket, FileName, NewObject, ObjectInfo, Target, User};
@@ -387,6 +390,21 @@ pub enum CatalogRequest {
     Config(BucketId),
     /// An owner's: asks whether a session is open.
     IsOpen(SessionId),
+    /// Asks where ranges are served.
+    Where,
+    /// An object server's: a process begins as the server of a name.
+    Register {
+        /// The name.
+        name: String,
+        /// Where it listens.
+        addr: SocketAddr,
+    },
+    /// An object server's heartbeat.
+    ServerBeat(Box<ServerBeat>),
+    /// A manager or gateway is there.
+    Here(Peer),
+    /// Asks what the service is made of.
+    Status,
 }
 
 /// Answer of the object manager.
@@ -410,6 +428,19 @@ pub enum CatalogReply {
     Config(BucketConfig),
     /// Whether the session is open.
     Open(bool),
+    /// Where ranges are served.
+    Where(Vec<RangeAt>),
+    /// The number of the server, and the one of its process.
+    Registered {
+        /// The server.
+        server: ObjectServerId,
+        /// Its process.
+        boot: u64,
+    },
+    /// What the server owns.
+    Grant(Box<ServerGrant>),
+    /// What the service is made of.
+    Status(Box<ServiceStatus>),
 }
 
 /// Request to a process of the object service.
@@ -419,6 +450,8 @@ pub enum Request {
     Range(RangeId, RangeRequest),
     /// To the object manager.
     Catalog(CatalogRequest),
+    /// To an object server.
+    Server(ServerRequest),
 }
 
 /// Answer of a process of the object service.
@@ -428,4 +461,6 @@ pub enum Reply {
     Range(RangeReply),
     /// Of the object manager.
     Catalog(CatalogReply),
+    /// Of an object server: it hears.
+    Server,
 }

@@ -6,6 +6,10 @@ use codec::cursor::Cursor;
 use crate::condition::{Conditions, Tags};
 use crate::error::Error;
 use crate::fields::{Field, choice, list, record};
+use crate::fleet::{
+    Peer, PeerRole, PeerState, PeerStatus, RangeAt, RangeGrant, RangeLoad, RangeStatus, Seen,
+    ServerBeat, ServerGrant, ServerRequest, ServerStatus, ServiceStatus, Unserved,
+};
 use crate::listed_versions::{ListedVersion, VersionsPage, VersionsRequest};
 use crate::message::{
     CatalogReply, CatalogRequest, Change, ChangeReply, Identity, ListPage, ListRequest, Listed,
@@ -111,6 +115,21 @@ choice!(RangeReply {
     10 => Done,
     11 => Configured { is_empty },
 });
+record!(Seen { term, change });
+record!(RangeLoad { range, requests, bytes });
+record!(Unserved { range, epoch, cause, ended });
+record!(ServerBeat { server, boot, seq, addr, seen, leaving, unserved, loads });
+record!(RangeGrant { range, epoch });
+record!(ServerGrant { known, lease_ms, reset, changes, seen, more });
+record!(RangeAt { range, addr });
+choice!(ServerRequest { 0 => Ping, 1 => BeatNow });
+choice!(PeerRole { 0 => Manager, 1 => Gateway });
+record!(Peer { role, name, addr, connections });
+choice!(PeerState { 0 => Up, 1 => Down, 2 => Unreached });
+record!(ServerStatus { server, name, addr, state, ranges, requests, bytes });
+record!(RangeStatus { range, server, served, cause });
+record!(PeerStatus { peer, state, leads });
+record!(ServiceStatus { servers, ranges, peers });
 choice!(CatalogRequest {
     0 => OpenSession,
     1 => Beat(session),
@@ -125,6 +144,11 @@ choice!(CatalogRequest {
     10 => Map,
     11 => Config(bucket),
     12 => IsOpen(session),
+    13 => Where,
+    14 => Register { name, addr },
+    15 => ServerBeat(beat),
+    16 => Here(peer),
+    17 => Status,
 });
 choice!(CatalogReply {
     0 => Done,
@@ -136,9 +160,13 @@ choice!(CatalogReply {
     6 => Map(map),
     7 => Config(config),
     8 => Open(open),
+    9 => Where(ranges),
+    10 => Registered { server, boot },
+    11 => Grant(grant),
+    12 => Status(status),
 });
-choice!(Request { 0 => Range(range, request), 1 => Catalog(request) });
-choice!(Reply { 0 => Range(reply), 1 => Catalog(reply) });
+choice!(Request { 0 => Range(range, request), 1 => Catalog(request), 2 => Server(request) });
+choice!(Reply { 0 => Range(reply), 1 => Catalog(reply), 2 => Server });
 choice!(Error {
     0 => NoSuchBucket,
     1 => BucketExists { own },
@@ -158,9 +186,25 @@ choice!(Error {
     15 => Invalid { message },
     16 => NoSuchVersion,
     17 => Marker { version, stamp, asked },
+    18 => Replaced,
 });
 
-list!(Checksum, Bucket, Listed, ListedUpload, ListedVersion, Part, (PartNumber, ObjectInfo));
+list!(
+    Checksum,
+    Bucket,
+    Listed,
+    ListedUpload,
+    ListedVersion,
+    Part,
+    (PartNumber, ObjectInfo),
+    RangeLoad,
+    Unserved,
+    RangeGrant,
+    RangeAt,
+    ServerStatus,
+    RangeStatus,
+    PeerStatus,
+);
 
 fn encode<T: Field>(value: &T) -> Vec<u8> {
     let mut out = Vec::new();

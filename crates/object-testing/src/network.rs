@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use futures_util::future::LocalBoxFuture;
 use object_index::Owners;
-use object_proto::{Error, Reply, Request};
+use object_proto::{Error, RangeRequest, Reply, Request};
 use runtime::sim::Sim;
 use runtime::sync::oneshot;
 use runtime::{Class, Duration, Env};
@@ -21,8 +21,8 @@ pub trait Target {
     fn handle(&self, request: Request) -> LocalBoxFuture<'static, Result<Reply, Error>>;
     /// Requests of this kind are for it, while it leads.
     fn takes(&self, request: &Request) -> bool;
-    /// It says that it owns what it takes requests for.
-    fn leads(&self) -> bool;
+    /// It says that it owns what a request is for.
+    fn leads(&self, request: &Request) -> bool;
 }
 
 /// Odds of what happens to a frame, "one in n"; 0 is never.
@@ -54,6 +54,8 @@ struct NetworkInner {
     held: RefCell<BTreeMap<u32, std::time::Duration>>,
     /// Frames of these gateways do not reach the manager until then.
     cut: RefCell<BTreeMap<u32, std::time::Duration>>,
+    /// Changes of these gateways are held until then.
+    late: RefCell<BTreeMap<u32, std::time::Duration>>,
 }
 
 /// Connects gateways, owners and managers. Clones share it.
@@ -64,8 +66,8 @@ impl Network {
     /// A network without targets.
     pub fn new(sim: &Sim) -> Network {
         let (targets, fate) = (RefCell::default(), Cell::new(Fate::NONE));
-        let (held, cut) = (RefCell::default(), RefCell::default());
-        Network(Rc::new(NetworkInner { sim: sim.clone(), targets, fate, held, cut }))
+        let (held, cut, late) = Default::default();
+        Network(Rc::new(NetworkInner { sim: sim.clone(), targets, fate, held, cut, late }))
     }
 
     /// Changes the fate of frames.
@@ -76,6 +78,22 @@ impl Network {
     /// Holds all frames of a gateway back for a time: none is lost, all come behind it.
     pub fn hold(&self, gateway: &Env, time: Duration) {
         self.0.held.borrow_mut().insert(gateway.node(), self.0.sim.elapsed() + time);
+    }
+
+    /// Holds the changes of a gateway back for a time; its questions come through.
+    pub fn hold_changes(&self, gateway: &Env, time: Duration) {
+        self.0.late.borrow_mut().insert(gateway.node(), self.0.sim.elapsed() + time);
+    }
+
+    /// How long a request is held back beside its delay.
+    fn late(&self, gateway: u32, request: &Request) -> Duration {
+        let until = self.0.late.borrow().get(&gateway).copied().unwrap_or_default();
+        match request {
+            Request::Range(_, RangeRequest::Change { .. }) => {
+                until.saturating_sub(self.0.sim.elapsed())
+            }
+            _ => Duration::ZERO,
+        }
     }
 
     /// Cuts a gateway off from the manager for a time; it reaches owners.
@@ -109,7 +127,7 @@ impl Network {
         Duration::from_micros(self.0.sim.with_rng(|rng| rng.below(most + 1)))
     }
 
-    /// The last process that takes a request and leads, or another one.
+    /// A process that takes a request and says that it leads, of which there may be two, or another one.
     fn target(&self, request: &Request) -> Option<Rc<dyn Target>> {
         let targets = self.0.targets.borrow();
         let alive = targets.iter().filter(|target| !target.env().is_closed());
@@ -118,7 +136,13 @@ impl Network {
             let index = self.0.sim.with_rng(|rng| rng.below(alive.len() as u64));
             return Some(alive[index as usize].clone());
         }
-        alive.iter().rev().find(|target| target.leads()).map(|target| Rc::clone(target))
+        let leading: Vec<_> = alive.iter().filter(|target| target.leads(request)).collect();
+        let index = match leading.len() {
+            0 => return None,
+            1 => 0,
+            several => self.0.sim.with_rng(|rng| rng.below(several as u64)) as usize,
+        };
+        Some(Rc::clone(leading[index]))
     }
 
     /// How long a frame of a gateway takes; nothing when it is lost.
@@ -144,6 +168,7 @@ impl Network {
         answer: Option<oneshot::Sender<Result<Reply, Error>>>,
     ) {
         let Some(delay) = self.delay(gateway) else { return };
+        let delay = delay + self.late(gateway, &request);
         let (network, target) = (self.clone(), target.clone());
         // On the way it belongs to neither process.
         self.0.sim.clone().spawn("object frame", async move {

@@ -1,15 +1,18 @@
-//! The object service: object servers, of which one owns the objects, and what a gateway's HTTP stands on.
+//! The object service: managers, of which one leads, object servers, and what a gateway's HTTP stands on.
 //! The HTTP is the process's to start: it runs on threads of its own.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::rc::Rc;
 
 use base::ClusterId;
 use client::Client;
 use object_index::{
-    ClientFiles, Files, Owner, OwnerService, RemoteOwners, Service, ServiceOptions,
+    ClientFiles, Files, Local, ObjectManager, ObjectPeer, ObjectServer, RemoteOwners, Service,
+    ServiceOptions,
 };
-use runtime::{Duration, Env};
+use object_proto::{Peer, PeerRole};
+use runtime::{Class, Duration, Env};
 use tenancy::Contest;
 use transport::Endpoint;
 use wire::control::Policy;
@@ -19,18 +22,18 @@ use crate::error::Error;
 use crate::home::Home;
 use crate::seams::Seams;
 
-/// A running object server.
+/// A running object manager.
 #[derive(Clone)]
-pub struct ServerRole {
-    owner: Owner,
+pub struct ManagerRole {
+    manager: ObjectManager,
     endpoint: Endpoint,
     addr: SocketAddr,
 }
 
-impl ServerRole {
-    /// Owner of the objects, while this process has the lock.
-    pub fn owner(&self) -> &Owner {
-        &self.owner
+impl ManagerRole {
+    /// The manager, which leads while it has the lock.
+    pub fn manager(&self) -> &ObjectManager {
+        &self.manager
     }
 
     /// Where it listens.
@@ -38,47 +41,123 @@ impl ServerRole {
         self.addr
     }
 
-    /// Gives the objects up and ends.
+    /// Gives the lock up and ends.
     pub async fn stop(&self) {
-        self.owner.stop().await;
+        self.manager.stop().await;
         self.endpoint.close();
     }
 }
 
-/// Starts an object server.
-pub async fn start_server(env: &Env, config: &config::ObjectServer) -> Result<ServerRole, Error> {
-    start_server_with(env, config, &Seams::none(), |_| ()).await
+/// A running object server.
+#[derive(Clone)]
+pub struct ServerRole {
+    server: ObjectServer,
+    owners: Rc<RemoteOwners>,
+    endpoint: Endpoint,
+    addr: SocketAddr,
+}
+
+impl ServerRole {
+    /// Owner of ranges.
+    pub fn server(&self) -> &ObjectServer {
+        &self.server
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Gives its ranges up and ends.
+    pub async fn stop(&self) {
+        self.server.stop().await;
+        self.owners.set_local(Local::default());
+        self.endpoint.close();
+    }
+}
+
+fn home<'a>(
+    role: &'static str,
+    id: &'a str,
+    (cluster, key_file): (Option<&'a str>, Option<&'a Path>),
+    masters: &'a [SocketAddr],
+    seams: &'a Seams,
+) -> Home<'a> {
+    Home { role, id, cluster, key_file, masters, seams }
+}
+
+/// Starts an object manager.
+pub async fn start_manager(
+    env: &Env,
+    config: &config::ObjectManager,
+) -> Result<ManagerRole, Error> {
+    start_manager_with(env, config, &Seams::none(), |_| ()).await
 }
 
 /// The same with seams; `tune` changes values that no configuration has.
-pub async fn start_server_with(
+pub async fn start_manager_with(
     env: &Env,
-    config: &config::ObjectServer,
+    config: &config::ObjectManager,
     seams: &Seams,
     tune: impl FnOnce(&mut object_index::Config),
-) -> Result<ServerRole, Error> {
+) -> Result<ManagerRole, Error> {
     crate::check_ports(env, [config.listen]).await?;
-    let home = Home {
-        role: "object-server",
-        id: &config.id,
-        cluster: config.cluster.as_deref(),
-        key_file: config.key_file.as_deref(),
-        masters: &config.masters,
-        seams,
-    };
+    let of = (config.cluster.as_deref(), config.key_file.as_deref());
+    let home = home("object-manager", &config.id, of, &config.masters, seams);
     let endpoint = home.endpoint(env)?;
     let client = home.connect(env, &endpoint, client::Config::default()).await?;
     let lock_ttl = Duration::from_millis(config.lock_ms);
     let locks = home.connect_for_lock(env, &endpoint, lock_ttl).await?;
     let mut settings = object_index::Config { lock_ttl, ..object_index::Config::default() };
     tune(&mut settings);
-    let contest =
-        Contest::new(locks, object_index::LOCK, (&config.id, config.listen), settings.lock_ttl);
-    let files: Rc<dyn Files> = Rc::new(ClientFiles { client, policy: Policy::rep(config.copies) });
-    let owner = Owner::start(env, contest, files, settings);
-    let service = Rc::new(OwnerService::new(env, &owner, &config.id));
-    let addr = endpoint.listen(config.listen, service).await?;
-    Ok(ServerRole { owner, endpoint, addr })
+    let own = (config.id.as_str(), config.listen);
+    let contest = Contest::new(locks, object_index::LOCK, own, settings.lock_ttl);
+    let policy = Policy::rep(config.copies);
+    let files: Rc<dyn Files> = Rc::new(ClientFiles { client: client.clone(), policy });
+    let manager = ObjectManager::start(&client, contest, own, files, settings);
+    let local = Local { manager: Some(manager.clone()), server: None };
+    let peer = ObjectPeer::new(env, local, format!("object manager {}", config.id));
+    let addr = endpoint.listen(config.listen, Rc::new(peer)).await?;
+    Ok(ManagerRole { manager, endpoint, addr })
+}
+
+/// Starts an object server. `manager` is one in the same process.
+pub async fn start_server(
+    env: &Env,
+    config: &config::ObjectServer,
+    manager: Option<&ObjectManager>,
+) -> Result<ServerRole, Error> {
+    start_server_with(env, config, manager, &Seams::none(), |_| ()).await
+}
+
+/// The same with seams; `tune` changes values that no configuration has.
+pub async fn start_server_with(
+    env: &Env,
+    config: &config::ObjectServer,
+    manager: Option<&ObjectManager>,
+    seams: &Seams,
+    tune: impl FnOnce(&mut object_index::Config),
+) -> Result<ServerRole, Error> {
+    crate::check_ports(env, [config.listen]).await?;
+    let of = (config.cluster.as_deref(), config.key_file.as_deref());
+    let home = home("object-server", &config.id, of, &config.masters, seams);
+    let endpoint = home.endpoint(env)?;
+    let client = home.connect(env, &endpoint, client::Config::default()).await?;
+    let mut settings = object_index::Config::default();
+    tune(&mut settings);
+    let policy = Policy::rep(config.copies);
+    let files: Rc<dyn Files> = Rc::new(ClientFiles { client: client.clone(), policy });
+    let owners = RemoteOwners::new(&client);
+    let own = (config.id.as_str(), config.listen);
+    let server = ObjectServer::start(env, own, owners.clone(), files, settings);
+    if let Some(manager) = manager {
+        owners.set_local(Local { manager: Some(manager.clone()), server: None });
+        manager.set_local(&server);
+    }
+    let local = Local { manager: None, server: Some(server.clone()) };
+    let peer = ObjectPeer::new(env, local, format!("object server {}", config.id));
+    let addr = endpoint.listen(config.listen, Rc::new(peer)).await?;
+    Ok(ServerRole { server, owners, endpoint, addr })
 }
 
 /// A running gateway, without its HTTP.
@@ -100,6 +179,28 @@ impl GatewayRole {
         self.cluster
     }
 
+    /// Reports to the object manager that this gateway serves at an address, with so many connections as
+    /// `connections` counts.
+    pub fn announce(
+        &self,
+        (name, addr): (&str, SocketAddr),
+        connections: impl Fn() -> u32 + 'static,
+    ) {
+        let (service, name) = (self.service.clone(), name.to_owned());
+        let env = service.env().clone();
+        env.clone().spawn(Class::Background, "gateway: here", async move {
+            let mut pause = object_index::limits::HERE.1;
+            loop {
+                let (name, connections) = (name.clone(), connections());
+                let peer = Peer { role: PeerRole::Gateway, name, addr, connections };
+                if service.announce(peer).await.is_ok() {
+                    pause = object_index::limits::HERE.0;
+                }
+                env.sleep(env.jitter(pause)).await;
+            }
+        });
+    }
+
     /// Ends it.
     pub fn stop(&self) {
         self.endpoint.close();
@@ -107,27 +208,23 @@ impl GatewayRole {
 }
 
 /// Buckets and objects, for a client of the cluster; bodies have so many copies.
-pub fn service(client: &Client, copies: u8, local: Option<Owner>) -> Service {
-    let owners = RemoteOwners::new(client, local);
+pub fn service(client: &Client, copies: u8, local: Local) -> Service {
+    let owners = RemoteOwners::new(client);
+    owners.set_local(local);
     let files = Rc::new(ClientFiles { client: client.clone(), policy: Policy::rep(copies) });
     Service::new(client.env(), owners, files, ServiceOptions::default())
 }
 
-/// Starts a gateway's service. `local` is an owner in the same process, which needs no messages.
+/// Starts a gateway's service. `local` are a manager and a server in the same process, which need no
+/// messages.
 pub async fn start_gateway(
     env: &Env,
     config: &config::Gateway,
-    local: Option<Owner>,
+    local: Local,
 ) -> Result<GatewayRole, Error> {
     let seams = Seams::none();
-    let home = Home {
-        role: "gateway",
-        id: &config.id,
-        cluster: config.cluster.as_deref(),
-        key_file: config.key_file.as_deref(),
-        masters: &config.masters,
-        seams: &seams,
-    };
+    let of = (config.cluster.as_deref(), config.key_file.as_deref());
+    let home = home("gateway", &config.id, of, &config.masters, &seams);
     let endpoint = home.endpoint(env)?;
     let client = home.connect(env, &endpoint, client::Config::default()).await?;
     let (service, cluster) = (service(&client, config.copies, local), client.cluster());

@@ -32,6 +32,7 @@ pub async fn run(env: &Env, dir: &Path, role: RoleName, json: bool) -> Done {
         RoleName::BlockManager => "bm",
         RoleName::BlockServer => "bs",
         RoleName::Frontend => "f",
+        RoleName::ObjectManager => "om",
         RoleName::ObjectServer => "os",
         RoleName::Gateway => "gw",
     };
@@ -47,6 +48,7 @@ pub async fn run(env: &Env, dir: &Path, role: RoleName, json: bool) -> Done {
             format_new_stores(env, &made.dir, &config.stores).await?;
             made
         }
+        RoleName::ObjectManager => plan::object_manager(env, &directory, &mut ports, &book, id)?,
         RoleName::ObjectServer => plan::object_server(env, &directory, &mut ports, &book, id)?,
         RoleName::Gateway => {
             let shared = plan::shared_of(&book)?;
@@ -81,7 +83,7 @@ pub async fn run(env: &Env, dir: &Path, role: RoleName, json: bool) -> Done {
     }
     ready::wait_joined(env, &client, &made).await?;
     let s3 = match role {
-        RoleName::ObjectServer | RoleName::Gateway => {
+        RoleName::ObjectManager | RoleName::ObjectServer | RoleName::Gateway => {
             let deadline = env.now() + S3_WAIT;
             super::up::administrator(env, &directory, &book, deadline).await?
         }

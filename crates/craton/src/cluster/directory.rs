@@ -205,6 +205,7 @@ pub fn config_path(dir: &Path, role: RoleName) -> PathBuf {
         RoleName::BlockManager => "block-manager.toml",
         RoleName::BlockServer => "block-server.toml",
         RoleName::Frontend => "frontend.toml",
+        RoleName::ObjectManager => "object-manager.toml",
         RoleName::ObjectServer => "object-server.toml",
         RoleName::Gateway => "gateway.toml",
     })

@@ -149,6 +149,7 @@ async fn stop_all(env: &runtime::Env, processes: &[Process]) -> Result<usize, Fa
     let order = [
         RoleName::Gateway,
         RoleName::ObjectServer,
+        RoleName::ObjectManager,
         RoleName::Frontend,
         RoleName::BlockServer,
         RoleName::BlockManager,

@@ -16,7 +16,7 @@ use crate::exit::{Failure, io};
 use crate::role::random_key;
 use roles::config::{
     self, BlockManager, BlockServer, Chunkserver, Frontend, FrontendTls, Gateway, Logging, Master,
-    ObjectServer, Peer, Store,
+    ObjectManager, ObjectServer, Peer, Store,
 };
 
 /// Name of the file with the keys that wrap secrets of S3.
@@ -41,6 +41,8 @@ pub struct Shape {
     pub block_managers: u16,
     /// Front ends.
     pub frontends: u16,
+    /// Object managers.
+    pub object_managers: u16,
     /// Object servers.
     pub object_servers: u16,
     /// Gateways.
@@ -109,6 +111,9 @@ impl Shape {
             block_servers: args.block_servers.unwrap_or(2),
             block_managers: args.block_managers.unwrap_or(1),
             frontends: args.frontends.unwrap_or(1),
+            object_managers: args
+                .object_managers
+                .unwrap_or(u16::from(args.object_servers.is_some_and(|servers| servers > 0))),
             object_servers: args.object_servers.unwrap_or(0),
             gateways: args.gateways.unwrap_or(0),
             s3_listen: args.s3_listen,
@@ -182,6 +187,10 @@ pub fn make(
             }
             book.processes.push(made);
         }
+    }
+    for index in 1..=shape.object_managers {
+        let made = object_manager(env, directory, ports, &book, format!("om{index}"))?;
+        book.processes.push(made);
     }
     for index in 1..=shape.object_servers {
         let made = object_server(env, directory, ports, &book, format!("os{index}"))?;
@@ -275,7 +284,11 @@ pub fn block_role(
             let config = Frontend { key_file, nbd_unix, nbd_group, metrics, log, ..read };
             directory.write_config(&made.dir, role, &config)?;
         }
-        RoleName::Master | RoleName::Chunkserver | RoleName::ObjectServer | RoleName::Gateway => {
+        RoleName::Master
+        | RoleName::Chunkserver
+        | RoleName::ObjectManager
+        | RoleName::ObjectServer
+        | RoleName::Gateway => {
             unreachable!("these have files of their own kind")
         }
     }
@@ -292,6 +305,26 @@ fn object_text(book: &ClusterFile, id: &str) -> String {
 
 fn read_text<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, Failure> {
     toml::from_str(text).map_err(|error| Failure::failed(error.to_string()))
+}
+
+/// Writes the files of an object manager.
+pub fn object_manager(
+    env: &Env,
+    directory: &Directory,
+    ports: &mut Reserved,
+    book: &ClusterFile,
+    id: String,
+) -> Result<Process, Failure> {
+    let addr = ports.take(env)?;
+    let made = process(RoleName::ObjectManager, id, addr, directory.path());
+    let text = object_text(book, &made.id) + &format!("listen = \"{addr}\"\n");
+    let config = ObjectManager {
+        key_file: directory.key()?.map(|_| directory.key_path()),
+        log: logging(&made.dir),
+        ..read_text(&text)?
+    };
+    directory.write_config(&made.dir, RoleName::ObjectManager, &config)?;
+    Ok(made)
 }
 
 /// Writes the files of an object server.
@@ -354,7 +387,8 @@ pub fn gateway(
     Ok(made)
 }
 
-/// The object service of `craton up`: an object server and a gateway, where there are none.
+/// The object service of `craton up`: an object manager, an object server and a gateway, where there are
+/// none.
 pub fn objects(
     env: &Env,
     directory: &Directory,
@@ -363,6 +397,10 @@ pub fn objects(
     listen: Option<SocketAddr>,
 ) -> Result<(), Failure> {
     let has = |book: &ClusterFile, role| book.processes.iter().any(|one| one.role == role);
+    if !has(book, RoleName::ObjectManager) {
+        let made = object_manager(env, directory, ports, book, "om1".to_owned())?;
+        book.processes.push(made);
+    }
     if !has(book, RoleName::ObjectServer) {
         let made = object_server(env, directory, ports, book, "os1".to_owned())?;
         book.processes.push(made);

@@ -33,6 +33,7 @@ pub fn role_word(role: RoleName) -> &'static str {
         RoleName::BlockManager => "block-manager",
         RoleName::BlockServer => "block-server",
         RoleName::Frontend => "frontend",
+        RoleName::ObjectManager => "object-manager",
         RoleName::ObjectServer => "object-server",
         RoleName::Gateway => "gateway",
     }

@@ -179,6 +179,7 @@ pub async fn wait_joined(env: &Env, client: &Client, process: &Process) -> Done 
             RoleName::BlockManager
             | RoleName::BlockServer
             | RoleName::Frontend
+            | RoleName::ObjectManager
             | RoleName::ObjectServer
             | RoleName::Gateway => true,
             RoleName::Master => client

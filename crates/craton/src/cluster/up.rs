@@ -13,6 +13,7 @@ use crate::connection::Connection;
 use crate::exit::{Done, Failure};
 use crate::output::print_line;
 use crate::role::objects;
+use object_index::Local;
 use roles::config;
 
 /// Runs it.
@@ -55,7 +56,10 @@ pub async fn run(env: &Env, args: &ClusterUpArgs) -> Done {
     let masters: Vec<_> = book.endpoints.masters.iter().map(ToString::to_string).collect();
     let objects = match (count(RoleName::ObjectServer), count(RoleName::Gateway)) {
         (0, 0) => String::new(),
-        (servers, gateways) => format!(", {servers} object servers, {gateways} gateways"),
+        (servers, gateways) => {
+            let managers = count(RoleName::ObjectManager);
+            format!(", {managers} object managers, {servers} object servers, {gateways} gateways")
+        }
     };
     print_line(&format!(
         "cluster {} is up after {took:.1} s: {} masters, {} chunkservers, {} block servers{objects}\n\
@@ -150,8 +154,8 @@ async fn wait_block(
     Ok(())
 }
 
-/// Makes the administrator of S3 where there is none yet; answers how S3 is reached. Nothing, unless there
-/// are a gateway and an object server.
+/// Makes the administrator of S3 where there is none yet; answers how S3 is reached, or what it lacks. Nothing,
+/// unless there are a gateway and an object server.
 pub async fn administrator(
     env: &Env,
     directory: &Directory,
@@ -163,11 +167,16 @@ pub async fn administrator(
     let (Some(gateway), Some(_), Some(endpoint)) = (gateway, server, &book.endpoints.s3) else {
         return Ok(String::new());
     };
+    if of_role(RoleName::ObjectManager).is_none() {
+        return Ok("objects are not served without an object manager: 'craton cluster add \
+                   object-manager'\n"
+            .to_owned());
+    }
     let config: config::Gateway = config::read(&config_path(&gateway.dir, gateway.role))?;
     let keys = objects::keys(&config)?;
     let target = connect::target(&Connection::of_dir(directory.path()))?;
     let client = connect::connect(env, &target, client::Config::default()).await?;
-    let service = roles::object::service(&client, config.copies, None);
+    let service = roles::object::service(&client, config.copies, Local::default());
     loop {
         let (asked, dir) = ((endpoint.clone(), config.region.clone()), directory.path());
         let how = (&service, client.cluster(), &*keys);
@@ -211,6 +220,7 @@ fn refuse_contradictions(directory: &Directory, book: &ClusterFile, args: &Clust
         ("--block-servers", args.block_servers, count(RoleName::BlockServer)),
         ("--block-managers", args.block_managers, count(RoleName::BlockManager)),
         ("--frontends", args.frontends, count(RoleName::Frontend)),
+        ("--object-managers", args.object_managers, count(RoleName::ObjectManager)),
         ("--object-servers", args.object_servers, count(RoleName::ObjectServer)),
         ("--gateways", args.gateways, count(RoleName::Gateway)),
     ];

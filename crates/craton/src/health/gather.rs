@@ -15,7 +15,7 @@ use super::view::{Disk, Health, SIGNS, Server, State, View, action};
 use crate::args::RoleName;
 use crate::cluster::Directory;
 use crate::exit::Failure;
-use crate::status::natural;
+use crate::output::natural;
 
 /// Timeout of what the block managers answer: another one leads by then.
 const BLOCK_TIMEOUT: Duration = Duration::from_secs(1);

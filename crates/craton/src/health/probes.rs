@@ -61,8 +61,8 @@ pub(super) async fn probe(
             ControlRequest::Chunkserver(ChunkserverRequest::Probe { disk })
         }
         (RoleName::Chunkserver, None) => ControlRequest::Chunkserver(ChunkserverRequest::Ping),
-        // An object server refuses that, which is an answer, whether it owns the objects or stands by.
-        (RoleName::Master | RoleName::ObjectServer, _) => {
+        // A process of the object service refuses that, which is an answer.
+        (RoleName::Master | RoleName::ObjectManager | RoleName::ObjectServer, _) => {
             ControlRequest::Cluster(ClusterRequest::Info)
         }
         (RoleName::BlockServer | RoleName::BlockManager, _) => {

@@ -22,6 +22,7 @@ fn role(role: RoleName) -> &'static str {
         RoleName::BlockManager => "block manager",
         RoleName::BlockServer => "block server",
         RoleName::Frontend => "front end",
+        RoleName::ObjectManager => "object manager",
         RoleName::ObjectServer => "object server",
         RoleName::Gateway => "gateway",
     }

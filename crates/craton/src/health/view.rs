@@ -188,8 +188,8 @@ pub(super) fn action(server: &Server) -> Option<&'static str> {
         }
         (RoleName::BlockServer, _) => "its segments are given to others",
         (RoleName::Master, _) => "others lead",
-        (RoleName::BlockManager, _) => "another leads",
-        (RoleName::ObjectServer, _) => "another one owns the objects, if one is there",
+        (RoleName::BlockManager | RoleName::ObjectManager, _) => "another leads",
+        (RoleName::ObjectServer, _) => "its ranges are given to others",
         (RoleName::Gateway, _) => "its clients use others, if they share their address",
         (RoleName::Frontend, _) => "none: its clients wait for it",
     })

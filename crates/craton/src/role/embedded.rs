@@ -102,7 +102,7 @@ struct Plan {
     master: config::Master,
     chunkservers: Vec<config::Chunkserver>,
     block: Block,
-    objects: Option<(config::ObjectServer, config::Gateway)>,
+    objects: Option<(config::ObjectManager, config::ObjectServer, config::Gateway)>,
     /// Those of new roles: no other command gets them before they listen.
     ports: Reserved,
 }
@@ -127,6 +127,7 @@ impl Block {
                 RoleName::Frontend => block.frontend = Some(config::read(&path)?),
                 RoleName::Master
                 | RoleName::Chunkserver
+                | RoleName::ObjectManager
                 | RoleName::ObjectServer
                 | RoleName::Gateway => {}
             }
@@ -267,6 +268,7 @@ async fn load(env: &Env, directory: &Directory, args: &UpArgs) -> Result<Plan, F
             RoleName::BlockManager
             | RoleName::BlockServer
             | RoleName::Frontend
+            | RoleName::ObjectManager
             | RoleName::ObjectServer
             | RoleName::Gateway => {}
         }
@@ -356,8 +358,10 @@ fn finish(
         let process = plan.book.processes.iter().find(|one| one.role == role);
         process.map(|one| config_path(&one.dir, role))
     };
-    if let (Some(server), Some(gateway)) = (path(RoleName::ObjectServer), path(RoleName::Gateway)) {
-        plan.objects = Some((config::read(&server)?, config::read(&gateway)?));
+    let roles = [RoleName::ObjectManager, RoleName::ObjectServer, RoleName::Gateway].map(path);
+    if let [Some(manager), Some(server), Some(gateway)] = roles {
+        let (manager, server) = (config::read(&manager)?, config::read(&server)?);
+        plan.objects = Some((manager, server, config::read(&gateway)?));
     }
     for process in &mut plan.book.processes {
         process.pid = std::process::id();
@@ -502,8 +506,8 @@ async fn start_services(
         roles.borrow_mut().frontend = Some(frontend.clone());
         frontend.show(env, config, BUILD, handle.clone()).await?;
     }
-    if let Some((server, gateway)) = &plan.objects {
-        let objects = objects::start(env, dir, (server, gateway)).await?;
+    if let Some(configs) = &plan.objects {
+        let objects = objects::start(env, dir, configs).await?;
         roles.borrow_mut().objects = Some(objects);
     }
     Ok(())

@@ -1,14 +1,14 @@
-//! The object service of `craton up`: its owner, its gateway, and the key of its administrator.
+//! The object service of `craton up`: its manager, its server, its gateway, and the key of its administrator.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use base::ClusterId;
 use object_gateway::{Gateway, GatewayConfig, KeyFile};
-use object_index::{Service, ServiceHandle};
+use object_index::{Local, Service, ServiceHandle};
 use object_proto::{Error, Identity, User, UserId};
 use roles::config;
-use roles::object::{self, GatewayRole, ServerRole};
+use roles::object::{self, GatewayRole, ManagerRole, ServerRole};
 use runtime::{Duration, Env};
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,7 @@ const ADMIN: &str = "admin";
 /// Characters of access keys and of their secrets, as S3's have.
 const KEY_CHARS: usize = 20;
 const SECRET_CHARS: usize = 40;
-/// Between two looks whether this process owns the objects.
+/// Between two looks whether the manager leads.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Bytes of the file at most.
 const FILE_MAX: u64 = 64 << 10;
@@ -43,6 +43,7 @@ pub struct Access {
 
 /// A running object service.
 pub struct Objects {
+    manager: ManagerRole,
     server: ServerRole,
     role: GatewayRole,
     gateway: Gateway,
@@ -58,6 +59,7 @@ impl Objects {
         stop_http(env, self.gateway).await;
         self.role.stop();
         self.server.stop().await;
+        self.manager.stop().await;
     }
 }
 
@@ -100,21 +102,25 @@ pub fn serve_http(
 pub async fn start(
     env: &Env,
     dir: &Path,
-    (server, config): (&config::ObjectServer, &config::Gateway),
+    (manager, server, config): &(config::ObjectManager, config::ObjectServer, config::Gateway),
 ) -> Result<Objects, Failure> {
     let keys = keys(config)?;
-    let server = object::start_server(env, server).await?;
-    while !server.owner().leads() {
+    let manager = object::start_manager(env, manager).await?;
+    let server = object::start_server(env, server, Some(manager.manager())).await?;
+    while !manager.manager().leads() {
         env.sleep(PAUSE).await;
     }
-    let role = object::start_gateway(env, config, Some(server.owner().clone())).await?;
+    let local =
+        Local { manager: Some(manager.manager().clone()), server: Some(server.server().clone()) };
+    let role = object::start_gateway(env, config, local).await?;
     let (service, cluster) = (role.service(), role.cluster());
     let endpoint = format!("http://{}", config.listen);
     let asked = (endpoint, config.region.clone());
     let (access, is_new) = administrator(env, dir, asked, (service, cluster, &keys)).await?;
     let gateway = serve_http(env, config, keys, role.service())?;
+    role.announce((&config.id, config.listen), gateway.connection_counter());
     gateway.set_ready(true);
-    Ok(Objects { server, role, gateway, access, is_new })
+    Ok(Objects { manager, server, role, gateway, access, is_new })
 }
 
 /// The administrator's access. It is written before the user is made: a start that was broken off

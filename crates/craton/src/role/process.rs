@@ -1,10 +1,12 @@
 //! `craton master`, `craton chunkserver`, `craton block-manager`, `craton block-server`,
-//! `craton frontend`, `craton object-server` and `craton gateway`: one role in a process.
+//! `craton frontend`, `craton object-manager`, `craton object-server` and `craton gateway`: one role in a
+//! process.
 
 use std::path::Path;
 use std::rc::Rc;
 
 use futures_util::future::{Either, LocalBoxFuture, select};
+use object_index::Local;
 use roles::{block, chunkserver, master, object};
 use runtime::{Class, Duration, Env, Handle};
 
@@ -29,6 +31,7 @@ pub fn run(role: RoleName, args: &RoleArgs) -> Done {
         RoleName::BlockManager => run_role(role, args, start_block_manager),
         RoleName::BlockServer => run_role(role, args, start_block_server),
         RoleName::Frontend => run_role(role, args, start_frontend),
+        RoleName::ObjectManager => run_role(role, args, start_object_manager),
         RoleName::ObjectServer => run_role(role, args, start_object_server),
         RoleName::Gateway => run_role(role, args, start_gateway),
     }
@@ -196,22 +199,31 @@ async fn start_frontend(site: &Site<'_, config::Frontend>) -> Result<Option<Serv
     Ok(Some(Serving::new(at, async move { role.stop() })))
 }
 
-async fn start_object_server(
-    site: &Site<'_, config::ObjectServer>,
+async fn start_object_manager(
+    site: &Site<'_, config::ObjectManager>,
 ) -> Result<Option<Serving>, Failure> {
-    let starting = object::start_server(site.env, site.config);
+    let starting = object::start_manager(site.env, site.config);
     let Some(role) = site.unless_asked(starting).await? else { return Ok(None) };
     let at = role.addr().to_string();
     Ok(Some(Serving::new(at, async move { role.stop().await })))
 }
 
-/// Between two questions of a gateway whether the objects have an owner.
+async fn start_object_server(
+    site: &Site<'_, config::ObjectServer>,
+) -> Result<Option<Serving>, Failure> {
+    let starting = object::start_server(site.env, site.config, None);
+    let Some(role) = site.unless_asked(starting).await? else { return Ok(None) };
+    let at = role.addr().to_string();
+    Ok(Some(Serving::new(at, async move { role.stop().await })))
+}
+
+/// Between two questions of a gateway whether there is an object manager.
 const READY_PAUSE: Duration = Duration::from_millis(100);
 
 async fn start_gateway(site: &Site<'_, config::Gateway>) -> Result<Option<Serving>, Failure> {
     let (env, config) = (site.env.clone(), site.config);
     let keys = keys(config)?;
-    let starting = object::start_gateway(&env, config, None);
+    let starting = object::start_gateway(&env, config, Local::default());
     let Some(role) = site.unless_asked(starting).await? else { return Ok(None) };
     let gateway = Rc::new(serve_http(&env, config, keys, role.service())?);
     let at = [Some(config.listen), config.shared].into_iter().flatten();
@@ -226,6 +238,7 @@ async fn start_gateway(site: &Site<'_, config::Gateway>) -> Result<Option<Servin
             gateway.set_ready(true);
         }
     });
+    role.announce((&config.id, config.listen), gateway.connection_counter());
     Ok(Some(Serving::new(at, async move {
         if let Ok(gateway) = Rc::try_unwrap(gateway) {
             stop_http(&env, gateway).await;

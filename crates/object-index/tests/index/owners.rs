@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use object_index::{Bugs, Planted, range_dir};
 use object_proto::limits::{INLINE_MAX, PIECE_BYTES, SMALL_MAX};
-use object_proto::{Conditions, ObjectFacts, ObjectKey, RangeId, Target, UserId};
+use object_proto::{Conditions, Error, ObjectFacts, ObjectKey, RangeId, Target, UserId};
 use object_testing::Fate;
 use object_testing::buckets::BucketLoad;
 use object_testing::load::{KEYS, Load, Plan};
@@ -314,7 +314,6 @@ fn planted_bugs_are_found() {
         Planted::ForgetReply,
         Planted::ForgetRefusal,
         Planted::LateFrame,
-        Planted::RelativeDeadline,
         Planted::EarlyRow,
         Planted::StaleOwner,
         Planted::CountOnly,
@@ -401,4 +400,66 @@ fn a_gateway_that_the_manager_does_not_hear_commits_nothing_that_was_swept() {
         assert!(known.contains(&(true, true)) && known.contains(&(false, false)), "{known:?}");
         assert!(outcomes(Bugs::of(bug)).any(|outcome| outcome == LOST), "{bug:?} is not found");
     }
+}
+
+/// A delete of an object that comes to the owner `late` seconds behind its beginning, in the second attempt. Returns
+/// whether the object is there when the outcome is decided, and two seconds later.
+fn late_delete(bugs: Bugs, late: u64) -> (bool, bool) {
+    let world = World::new(late, bugs);
+    world.clone().run(async move {
+        for unit in [Unit::Manager, Unit::Range(RangeId::new(1))] {
+            world.take_over_unit(unit).await.expect("no faults");
+        }
+        let (_, env) = world.host("gateway");
+        let (_, other) = world.host("another gateway");
+        let (service, other_service) = (world.service(&env), world.service(&other));
+        let deleting = {
+            let (world, env) = (world.clone(), env.clone());
+            async move {
+                let none = Conditions::default;
+                let bucket = bucket(&service, "abc").await.id;
+                let target = Target { bucket, key: ObjectKey::new("a").expect("a key") };
+                let upload = service.put(target.clone()).await.expect("no faults");
+                upload.commit(ObjectFacts::default(), none()).await.expect("no faults");
+                let begun = world.sim.elapsed();
+                world.network.set_fate(Fate { lose: 1, ..Fate::NONE });
+                let deleting = {
+                    let (service, target) = (service.clone(), target.clone());
+                    let delete = async move {
+                        service.delete(target, UserId::new("load"), Conditions::default()).await
+                    };
+                    env.spawn(Class::Foreground, "delete", delete)
+                };
+                world.sim.sleep(Duration::from_secs(2)).await;
+                world.network.set_fate(Fate::NONE);
+                let until = begun + Duration::from_secs(late);
+                world.network.hold_changes(&env, until - world.sim.elapsed());
+                let outcome = deleting.await.expect("no crash");
+                assert!(matches!(outcome, Ok(_) | Err(Error::Unknown { .. })), "{outcome:?}");
+                (target, until)
+            }
+        };
+        let (target, until) =
+            env.spawn(Class::Foreground, "delete", deleting).await.expect("no crash");
+        let looking = {
+            let world = world.clone();
+            async move {
+                let first = other_service.look(&target, None).await.is_ok();
+                let end = until.max(world.sim.elapsed()) + Duration::from_secs(2);
+                world.sim.sleep(end - world.sim.elapsed()).await;
+                (first, other_service.look(&target, None).await.is_ok())
+            }
+        };
+        other.spawn(Class::Foreground, "look", looking).await.expect("no crash")
+    })
+}
+
+#[test]
+fn a_change_is_made_within_its_time_or_never() {
+    let outcomes = |bugs| (6..13).map(move |late| late_delete(bugs, late));
+    let known: Vec<_> = outcomes(Bugs::default()).collect();
+    assert!(known.iter().all(|(first, later)| first == later), "{known:?}");
+    assert!(known.contains(&(false, false)) && known.contains(&(true, true)), "{known:?}");
+    let bug = Bugs::of(Planted::RelativeDeadline);
+    assert!(outcomes(bug).any(|(first, later)| first != later), "it is not found");
 }

@@ -3,12 +3,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use base::Fault;
-use futures_util::future::LocalBoxFuture;
+use futures_util::future::{LocalBoxFuture, join, join_all, select, select_all, try_join_all};
 use object_index::{
-    Bugs, Config, Files, Held, Lease, ManagerRule, Managers, Owners, RangeRule, Ranges, Room, Rule,
+    Bugs, Config, Files, Held, Lease, ManagerRule, Managers, Owners, RangeRule, Ranges, Room,
     Service, ServiceOptions, range_dir,
 };
 use object_proto::{
@@ -111,8 +111,18 @@ impl Ruled {
         match self {
             Ruled::All(rule) => rule.tend(interval).await,
             Ruled::Manager(rule) => rule.tend(interval).await,
-            Ruled::Range(rule) => {
-                futures_util::future::join(rule.collect(interval), rule.look_for_room()).await;
+            Ruled::Range(rule) => rule.collect(interval).await,
+        }
+    }
+
+    /// Looks whether a core that was full has room again.
+    async fn look_for_room(self, env: Env, room: Room) {
+        loop {
+            room.look_due(&env).await;
+            match &self {
+                Ruled::All(rule) => rule.all()[0].look_once().await,
+                Ruled::Range(rule) => rule.look_once().await,
+                Ruled::Manager(_) => {}
             }
         }
     }
@@ -135,7 +145,7 @@ impl Target for Host {
         }
     }
 
-    fn leads(&self) -> bool {
+    fn leads(&self, _: &Request) -> bool {
         self.lease.is_valid()
     }
 }
@@ -159,7 +169,7 @@ impl Ranges for Links {
         Box::pin(async move {
             match self.owners.call(Request::Range(range, request), LINK_ATTEMPT).await? {
                 Reply::Range(reply) => Ok(reply),
-                Reply::Catalog(_) => unreachable!("a range was asked"),
+                _ => unreachable!("a range was asked"),
             }
         })
     }
@@ -170,9 +180,103 @@ impl Managers for Links {
         Box::pin(async move {
             match self.owners.call(Request::Catalog(request), LINK_ATTEMPT).await? {
                 Reply::Catalog(reply) => Ok(reply),
-                Reply::Range(_) => unreachable!("the manager was asked"),
+                _ => unreachable!("the manager was asked"),
             }
         })
+    }
+}
+
+/// Catalog and ranges under one epoch, in one process.
+struct Rule {
+    manager: Rc<ManagerRule>,
+    ranges: Rc<Here>,
+}
+
+/// The ranges of this process, as its manager reaches them.
+struct Here {
+    epoch: u64,
+    ranges: RefCell<BTreeMap<RangeId, Rc<RangeRule>>>,
+}
+
+impl Ranges for Here {
+    fn epoch(&self, range: RangeId) -> Option<u64> {
+        self.ranges.borrow().contains_key(&range).then_some(self.epoch)
+    }
+
+    fn order(
+        &self,
+        range: RangeId,
+        request: RangeRequest,
+    ) -> LocalBoxFuture<'_, Result<RangeReply, Error>> {
+        let rule = self.ranges.borrow().get(&range).cloned();
+        Box::pin(async move { rule.ok_or(Error::Reroute)?.handle(request).await })
+    }
+}
+
+/// The manager of this process, as its ranges reach it.
+struct ManagerHere(Weak<ManagerRule>);
+
+impl Managers for ManagerHere {
+    fn ask(&self, request: CatalogRequest) -> LocalBoxFuture<'_, Result<CatalogReply, Error>> {
+        let rule = self.0.upgrade();
+        Box::pin(async move { rule.ok_or(Error::Reroute)?.handle(request).await })
+    }
+}
+
+impl Rule {
+    /// Opens catalog and ranges under an epoch that is above those of all owners before.
+    async fn open(
+        env: &Env,
+        files: &dyn Files,
+        config: &Config,
+        (lease, epoch): Held,
+        room: &Room,
+    ) -> Result<Rc<Rule>, Error> {
+        let (what, cache) = ((env, files, config), Cache::new(config.cache_bytes));
+        let ranges = Rc::new(Here { epoch, ranges: RefCell::default() });
+        let held = (lease.clone(), epoch);
+        let manager = ManagerRule::open(what, held, (&cache, room), ranges.clone()).await?;
+        let opening = manager.map().places().iter().map(async |place| {
+            let link = Rc::new(ManagerHere(Rc::downgrade(&manager)));
+            let held = (lease.clone(), epoch);
+            let rule = RangeRule::open(what, place.range, held, (&cache, room), link).await?;
+            Ok::<_, Error>((place.range, rule))
+        });
+        let opened = try_join_all(opening).await?;
+        ranges.ranges.replace(opened.into_iter().collect());
+        Ok(Rc::new(Rule { manager, ranges }))
+    }
+
+    fn all(&self) -> Vec<Rc<RangeRule>> {
+        self.ranges.ranges.borrow().values().cloned().collect()
+    }
+
+    /// Answers a request.
+    async fn handle(&self, request: Request) -> Result<Reply, Error> {
+        match request {
+            Request::Range(range, request) => {
+                let rule = self.ranges.ranges.borrow().get(&range).cloned();
+                let rule = rule.ok_or_else(|| Error::Invalid {
+                    message: format!("there is no range {range}"),
+                })?;
+                rule.handle(request).await.map(Reply::Range)
+            }
+            Request::Catalog(request) => self.manager.handle(request).await.map(Reply::Catalog),
+            Request::Server(_) => Err(Error::Reroute),
+        }
+    }
+
+    async fn tend(self: Rc<Self>, interval: Duration) {
+        let all = self.all();
+        let collecting = join_all(all.iter().map(|rule| rule.collect(interval)));
+        join(self.manager.tend(interval), collecting).await;
+    }
+
+    /// Ends when nothing is decided any more: another owner came, or an append has failed.
+    async fn ended(&self) {
+        let all = self.all();
+        let ranges = select_all(all.iter().map(|rule| Box::pin(rule.ended())));
+        select(ranges, Box::pin(self.manager.ended())).await;
     }
 }
 
@@ -271,6 +375,8 @@ impl World {
         let rule = env.spawn(Class::Foreground, "open", opening).await;
         let rule = rule.map_err(|_| Error::Reroute)?.inspect_err(|_| renewed.abort())?;
         env.spawn(Class::Background, "collect", rule.clone().tend(config.collect_interval));
+        let looking = rule.clone().look_for_room(env.clone(), self.room.clone());
+        env.spawn(Class::Background, "look for room", looking);
         let host = Rc::new(Host { id, unit, env, lease, rule });
         self.network.add(host.clone());
         self.owners.borrow_mut().push(host.clone());

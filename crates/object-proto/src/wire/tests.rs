@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::fs;
+use std::net::SocketAddr;
 use std::path::Path;
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::ids::{BucketId, CallId, DataId, RangeId, SessionId, Stamp, UserId};
+use crate::ids::{BucketId, CallId, DataId, ObjectServerId, RangeId, SessionId, Stamp, UserId};
 use crate::names::{BucketName, ObjectKey};
 use crate::object::{ChecksumKind, Etag, FileName, Metadata};
 use crate::parts::{PartMap, PartNumber, UploadId};
@@ -21,6 +22,63 @@ fn number(number: u64) -> PartNumber {
 
 fn target() -> Target {
     Target { bucket: BucketId::new(7), key: ObjectKey::new("a\0/ä").expect("a key") }
+}
+
+fn addr() -> SocketAddr {
+    "[2001:db8::1]:7601".parse().expect("an address")
+}
+
+fn peer() -> Peer {
+    Peer { role: PeerRole::Gateway, name: "gw1".into(), addr: addr(), connections: 300 }
+}
+
+fn beat() -> ServerBeat {
+    let range = RangeId::new(4);
+    ServerBeat {
+        server: ObjectServerId::new(300),
+        boot: 7,
+        seq: 1 << 33,
+        addr: addr(),
+        seen: Seen { term: 9, change: 10 },
+        leaving: true,
+        unserved: vec![Unserved { range, epoch: 5, cause: "no disk".into(), ended: true }],
+        loads: vec![RangeLoad { range, requests: 1000, bytes: 1 << 40 }],
+    }
+}
+
+fn grant() -> ServerGrant {
+    let changes = [Some((1 << 40, 700)), None];
+    let range = RangeId::new(u64::MAX);
+    ServerGrant {
+        known: true,
+        lease_ms: 600,
+        reset: true,
+        changes: changes.map(|epoch| RangeGrant { range, epoch }).to_vec(),
+        seen: Seen { term: 9, change: 10 },
+        more: true,
+    }
+}
+
+fn status() -> ServiceStatus {
+    let (range, server) = (RangeId::new(4), ObjectServerId::new(3));
+    ServiceStatus {
+        servers: vec![ServerStatus {
+            server,
+            name: "os1".into(),
+            addr: addr(),
+            state: PeerState::Unreached,
+            ranges: 4,
+            requests: 5,
+            bytes: 6,
+        }],
+        ranges: vec![RangeStatus {
+            range,
+            server: Some(server),
+            served: false,
+            cause: "it is being opened".into(),
+        }],
+        peers: vec![PeerStatus { peer: peer(), state: PeerState::Down, leads: false }],
+    }
 }
 
 fn configs() -> impl Iterator<Item = BucketConfig> {
@@ -227,9 +285,15 @@ fn requests() -> Vec<Request> {
             CatalogRequest::Map,
             CatalogRequest::Config(BucketId::new(1)),
             CatalogRequest::IsOpen(session),
+            CatalogRequest::Where,
+            CatalogRequest::Register { name: "os1".into(), addr: addr() },
+            CatalogRequest::ServerBeat(Box::new(beat())),
+            CatalogRequest::Here(peer()),
+            CatalogRequest::Status,
         ]
         .map(Request::Catalog),
     );
+    all.extend([ServerRequest::Ping, ServerRequest::BeatNow].map(Request::Server));
     all
 }
 
@@ -316,11 +380,19 @@ fn answers() -> Vec<Result<Reply, Error>> {
             CatalogReply::Key(Some(Box::new(access))),
             CatalogReply::Map(RangeMap::even(4)),
             CatalogReply::Open(true),
+            CatalogReply::Where(vec![
+                RangeAt { range: RangeId::new(1), addr: None },
+                RangeAt { range: RangeId::new(2), addr: Some(addr()) },
+            ]),
+            CatalogReply::Registered { server: ObjectServerId::new(3), boot: 1 << 40 },
+            CatalogReply::Grant(Box::new(grant())),
+            CatalogReply::Status(Box::new(status())),
         ]
         .into_iter()
         .chain(configs().map(CatalogReply::Config))
         .map(|reply| Ok(Reply::Catalog(reply))),
     );
+    all.push(Ok(Reply::Server));
     let cause = || "why".to_owned();
     all.extend(
         [
@@ -339,6 +411,7 @@ fn answers() -> Vec<Result<Reply, Error>> {
             Error::Unknown { cause: cause() },
             Error::Reroute,
             Error::SessionOver,
+            Error::Replaced,
             Error::Full,
             Error::Damaged { what: cause() },
             Error::Invalid { message: cause() },

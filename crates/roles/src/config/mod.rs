@@ -17,7 +17,7 @@ use wire::handshake::ClusterKey;
 pub use block::{BlockManager, BlockServer, Frontend, FrontendTls, fits_socket, group_id};
 pub use common::{Config, Process, cluster_id};
 pub use logging::Logging;
-pub use object::{Gateway, ObjectServer};
+pub use object::{Gateway, ObjectManager, ObjectServer};
 pub use types::{Chunkserver, Durability, Master, Peer, Store, mib};
 
 use crate::error::{Error, io};
@@ -80,6 +80,7 @@ pub fn fuzz_config(bytes: &[u8]) {
         parse::<Frontend>(&text).err(),
         parse::<Gateway>(&text).err(),
         parse::<ObjectServer>(&text).err(),
+        parse::<ObjectManager>(&text).err(),
     ];
     for error in errors {
         assert!(error.is_none_or(|error| !error.is_empty() && !error.contains('\n')));

@@ -10,7 +10,73 @@ use super::common::{Config, Process, absolute, check_name};
 use super::logging::Logging;
 use super::types::{check_memory, memory_default};
 
-/// An object server's file. Of all object servers the one that has the lock owns the objects.
+/// An object manager's file. Of all object managers the one that has the lock leads.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct ObjectManager {
+    /// Its ID.
+    pub id: String,
+    /// The cluster's identity; learned from the first peer when it is absent.
+    pub cluster: Option<String>,
+    /// Address where it listens and where gateways and object servers reach it.
+    pub listen: SocketAddr,
+    /// Masters to start from; the rest is learned from them.
+    pub masters: Vec<SocketAddr>,
+    /// File with the cluster's key; needed unless it listens on loopback.
+    pub key_file: Option<PathBuf>,
+    /// Copies of its table, 1 to 5.
+    #[serde(default = "copies_default")]
+    pub copies: u8,
+    /// Lease of the lock, ms, 300 to 60,000: when the leading manager dies, no other one leads for this
+    /// long.
+    #[serde(default = "ObjectManager::lock_default")]
+    pub lock_ms: u64,
+    /// MiB of buffers that the process may hold, 64 to 1,048,576.
+    #[serde(default = "memory_default")]
+    pub memory_mib: u64,
+    /// Its log.
+    #[serde(default)]
+    pub log: Logging,
+}
+
+impl ObjectManager {
+    fn lock_default() -> u64 {
+        object_index::limits::LOCK_TTL.as_millis() as u64
+    }
+}
+
+fn copies_default() -> u8 {
+    3
+}
+
+impl Config for ObjectManager {
+    fn process(&self) -> Process<'_> {
+        Process { id: &self.id, log: &self.log, memory_mib: self.memory_mib }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        check_name("id", &self.id)?;
+        check_peers(&self.masters, self.cluster.as_deref())?;
+        check_port(self.listen)?;
+        within("copies", self.copies.into(), (1, 5))?;
+        within("lock_ms", self.lock_ms, (300, 60_000))?;
+        check_memory(self.memory_mib)?;
+        self.log.check()
+    }
+
+    fn resolve(&mut self, dir: &Path) {
+        resolve(dir, [&mut self.key_file, &mut self.log.dir]);
+    }
+}
+
+fn check_port(listen: SocketAddr) -> Result<(), String> {
+    match listen.port() {
+        0 => Err("listen has port 0: gateways could not find it".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+/// An object server's file.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct ObjectServer {
@@ -27,26 +93,15 @@ pub struct ObjectServer {
     /// Copies of its tables, 1 to 5.
     #[serde(default = "copies_default")]
     pub copies: u8,
-    /// Lease of the lock, ms, 300 to 60,000: when the owner dies, no other one owns the objects for this
-    /// long.
-    #[serde(default = "ObjectServer::lock_default")]
-    pub lock_ms: u64,
+    /// Of no use any more: object managers have the lock. Accepted, so that a file of before is.
+    #[serde(default, skip_serializing)]
+    pub lock_ms: Option<u64>,
     /// MiB of buffers that the process may hold, 64 to 1,048,576.
     #[serde(default = "memory_default")]
     pub memory_mib: u64,
     /// Its log.
     #[serde(default)]
     pub log: Logging,
-}
-
-impl ObjectServer {
-    fn lock_default() -> u64 {
-        object_index::limits::LOCK_TTL.as_millis() as u64
-    }
-}
-
-fn copies_default() -> u8 {
-    3
 }
 
 impl Config for ObjectServer {
@@ -57,11 +112,8 @@ impl Config for ObjectServer {
     fn check(&self) -> Result<(), String> {
         check_name("id", &self.id)?;
         check_peers(&self.masters, self.cluster.as_deref())?;
-        if self.listen.port() == 0 {
-            return Err("listen has port 0: gateways could not find it".to_owned());
-        }
+        check_port(self.listen)?;
         within("copies", self.copies.into(), (1, 5))?;
-        within("lock_ms", self.lock_ms, (300, 60_000))?;
         check_memory(self.memory_mib)?;
         self.log.check()
     }

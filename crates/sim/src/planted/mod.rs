@@ -129,11 +129,15 @@ pub enum Planted {
     DrainedTooSoon,
     /// Chunkservers give copies next to nothing of their disks, and no least rate.
     NoFloor,
+    /// Object servers answer though the lease of a range's owner before may last.
+    RangeNoHold,
+    /// Object servers take their leases for four times as long as granted.
+    RangeLongLease,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 47] = [
+    pub const ALL: [Planted; 49] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -181,6 +185,8 @@ impl Planted {
         Planted::DrainDropsFirst,
         Planted::DrainedTooSoon,
         Planted::NoFloor,
+        Planted::RangeNoHold,
+        Planted::RangeLongLease,
     ];
 }
 
@@ -292,6 +298,19 @@ pub(crate) fn with<T>(
 /// The bug planted on this thread.
 pub(crate) fn planted() -> Option<Planted> {
     ACTIVE.with_borrow(|active| active.as_ref().map(|active| active.bug))
+}
+
+/// The bug of an object server, if that is where it is planted.
+pub(crate) fn object_bugs() -> object_index::Bugs {
+    match planted() {
+        Some(bug @ Planted::RangeNoHold) if acts(bug) => {
+            object_index::Bugs::of(object_index::Planted::NoHold)
+        }
+        Some(bug @ Planted::RangeLongLease) if acts(bug) => {
+            object_index::Bugs::of(object_index::Planted::LongLease)
+        }
+        _ => object_index::Bugs::default(),
+    }
 }
 
 /// Times of a master, which may have a bug.

@@ -1,5 +1,5 @@
-//! The object service on a cluster: owners as processes start them, gateways beside them, a network
-//! between that loses, delays and doubles, while all of them and the core's processes crash. Keys are
+//! The object service on a cluster: managers and object servers as processes start them, gateways beside them,
+//! a network between that loses, delays and doubles, while all of them and the core's processes crash. Keys are
 //! linearizable, each object has its bytes, and in the end the range's directory holds the files of
 //! objects and no others (`object-protocols.md` 14).
 
@@ -11,13 +11,16 @@ use std::time::Duration;
 use base::Fault;
 use client::Client;
 use futures_util::future::LocalBoxFuture;
-use object_index::{Config, Files, Owners, RemoteOwners, Service, ServiceOptions, range_dir};
+use object_index::limits::RANGES;
+use object_index::{
+    Config, Files, Local, ObjectServer, Owners, RemoteOwners, Service, ServiceOptions, range_dir,
+};
 use object_proto::limits::{INLINE_MAX, SMALL_MAX};
 use object_proto::{Bucket, BucketId, BucketName, Error, RangeId, Reply, Request, UserId};
 use object_testing::load::{KEYS, Load, Plan as Keys};
 use object_testing::versioned::VersionedLoad;
 use object_testing::{Fate, Network, Target};
-use roles::object::ServerRole;
+use roles::object::{ManagerRole, ServerRole};
 use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Class, Env, Rng};
 use table::{ClientStore, Store};
@@ -25,16 +28,21 @@ use table::{ClientStore, Store};
 use super::entry::{STORM, Scenario};
 use super::policy;
 use crate::cluster::{Cluster, Shape, parse};
-use crate::nemesis::{Faults, NONE, Nemesis};
-use crate::planted::files_of;
+use crate::nemesis::{Cut, Faults, NONE, Nemesis, Way, keep_cutting};
+use crate::planted::{files_of, object_bugs};
 use crate::tuning::Tuning;
 
-const OWNERS: usize = 2;
+const MANAGERS: usize = 2;
+const SERVERS: usize = 2;
+/// Processes of the service: managers, then servers.
+const PROCESSES: usize = MANAGERS + SERVERS;
 const GATEWAYS: usize = 2;
 const CLIENTS: usize = 2;
 const PORT: u16 = 7601;
-/// Operations to be answered in a run, at least.
-const DONE_MIN: u64 = 20;
+/// Between two looks at who believes to own a range.
+const LOOK: Duration = Duration::from_millis(5);
+/// Operations to be answered in a run, at least: an object server may be cut off for most of it.
+const DONE_MIN: u64 = 8;
 /// Behind the last request: sessions run out and are swept, and the trash is emptied.
 const SWEPT: Duration = Duration::from_secs(80);
 
@@ -47,7 +55,9 @@ pub(super) const OBJECTS: Scenario = Scenario {
         Box::pin(run(sim, plan))
     },
     marks: &[
+        "object: manager leads",
         "object: owner rules",
+        "object: waits for the lease before",
         "object: a request came again",
         "object: the trash is emptied",
         "object: a silent session is closed",
@@ -55,6 +65,12 @@ pub(super) const OBJECTS: Scenario = Scenario {
         "table: log kept for its data",
         "object: a log is counted",
         "object: a log is collected",
+        "objects: a manager crashes",
+        "objects: a manager stands still",
+        "cut: an object server from managers",
+        "cut: heartbeats of object servers are lost",
+        "cut: answers to object servers are lost",
+        "cut: a manager from object servers",
         "objects: an owner crashes",
         "objects: a gateway crashes",
         "objects: a gateway asks over the network",
@@ -202,33 +218,59 @@ impl Clients {
 struct World {
     cluster: Cluster,
     network: Network,
-    owners: Vec<HostId>,
+    processes: Vec<HostId>,
+    servers: RefCell<Vec<(Env, ObjectServer)>>,
     stop: Cell<bool>,
     violation: RefCell<Option<String>>,
 }
 
-/// A process that may own the objects.
-struct OwnerProcess {
+/// A process that may lead.
+struct Manager {
     env: Env,
-    role: ServerRole,
+    role: ManagerRole,
 }
 
-impl Target for OwnerProcess {
+impl Target for Manager {
     fn env(&self) -> Env {
         self.env.clone()
     }
 
     fn handle(&self, request: Request) -> LocalBoxFuture<'static, Result<Reply, Error>> {
-        let owner = self.role.owner().clone();
-        Box::pin(async move { owner.handle(request).await })
+        let local = Local { manager: Some(self.role.manager().clone()), server: None };
+        Box::pin(async move { local.handle(request).await })
     }
 
-    fn takes(&self, _: &Request) -> bool {
-        true
+    fn takes(&self, request: &Request) -> bool {
+        matches!(request, Request::Catalog(_))
     }
 
-    fn leads(&self) -> bool {
-        self.role.owner().leads()
+    fn leads(&self, _: &Request) -> bool {
+        self.role.manager().leads()
+    }
+}
+
+/// A process that may own ranges.
+struct Server {
+    env: Env,
+    role: ServerRole,
+}
+
+impl Target for Server {
+    fn env(&self) -> Env {
+        self.env.clone()
+    }
+
+    fn handle(&self, request: Request) -> LocalBoxFuture<'static, Result<Reply, Error>> {
+        let local = Local { manager: None, server: Some(self.role.server().clone()) };
+        Box::pin(async move { local.handle(request).await })
+    }
+
+    fn takes(&self, request: &Request) -> bool {
+        matches!(request, Request::Range(..))
+    }
+
+    fn leads(&self, request: &Request) -> bool {
+        matches!(request, Request::Range(range, _) if self.role.server().serves(*range))
     }
 }
 
@@ -260,6 +302,7 @@ fn tune(config: &mut Config) {
     config.upload_age = Duration::from_secs(20);
     config.upload_end_age = Duration::from_secs(10);
     config.collect_interval = Duration::from_secs(1);
+    config.bugs = object_bugs();
 }
 
 impl World {
@@ -271,24 +314,59 @@ impl World {
         self.sim().with_rng(|rng| rng.between(least, most))
     }
 
-    /// Starts an owner's process; nothing when it runs.
+    /// Starts a process; nothing when it runs.
     fn boot(self: &Rc<Self>, index: usize) {
-        let host = self.owners[index];
+        let host = self.processes[index];
         if self.sim().env(host).is_some() {
             return;
         }
         let (env, world) = (self.sim().boot(host), self.clone());
         env.clone().spawn(Class::Control, "boot", async move {
-            let masters = world.cluster.masters_text();
-            let text = world.cluster.config_text(&format!("os{}", index + 1), &masters)
-                + &format!("listen = '{}'\nlock_ms = 800\n", world.sim().addr(host, PORT));
-            let (config, seams) = (parse(&text), world.cluster.seams());
-            match roles::object::start_server_with(&env, &config, &seams, tune).await {
-                Ok(role) => world.network.add(Rc::new(OwnerProcess { env: env.clone(), role })),
+            let started = match index.checked_sub(MANAGERS) {
+                None => world.start_manager(&env, host, index).await,
+                Some(server) => world.start_server(&env, host, server).await,
+            };
+            match started {
+                Ok(target) => world.network.add(target),
                 Err(_) if env.is_closed() => {}
-                Err(error) => world.violated(format!("an owner did not start: {error}")),
+                Err(error) => world.violated(format!("process {index} did not start: {error}")),
             }
         });
+    }
+
+    fn config_text(&self, name: &str, host: HostId) -> String {
+        let masters = self.cluster.masters_text();
+        self.cluster.config_text(name, &masters)
+            + &format!("listen = '{}'\n", self.sim().addr(host, PORT))
+    }
+
+    async fn start_manager(
+        &self,
+        env: &Env,
+        host: HostId,
+        index: usize,
+    ) -> Result<Rc<dyn Target>, String> {
+        let text = self.config_text(&format!("om{}", index + 1), host) + "lock_ms = 800\n";
+        let seams = self.cluster.seams();
+        let role = roles::object::start_manager_with(env, &parse(&text), &seams, tune).await;
+        let role = role.map_err(|error| error.to_string())?;
+        Ok(Rc::new(Manager { env: env.clone(), role }))
+    }
+
+    async fn start_server(
+        &self,
+        env: &Env,
+        host: HostId,
+        index: usize,
+    ) -> Result<Rc<dyn Target>, String> {
+        let text = self.config_text(&format!("os{}", index + 1), host);
+        let seams = self.cluster.seams();
+        let role = roles::object::start_server_with(env, &parse(&text), None, &seams, tune).await;
+        let role = role.map_err(|error| error.to_string())?;
+        let servers = &mut *self.servers.borrow_mut();
+        servers.retain(|(env, _)| !env.is_closed());
+        servers.push((env.clone(), role.server().clone()));
+        Ok(Rc::new(Server { env: env.clone(), role }))
     }
 
     fn violated(&self, what: String) {
@@ -309,34 +387,72 @@ impl World {
         let owners: Rc<dyn Owners> = match self.draw(0, 2) {
             0 => {
                 self.sim().mark("objects: a gateway asks over the network");
-                RemoteOwners::new(client, None)
+                RemoteOwners::new(client)
             }
             _ => self.network.owners(env),
         };
         Service::new(env, owners, files, options)
     }
 
-    /// Owners crash, lose power or stand still, and come back.
+    /// Managers and servers crash, lose power or stand still, and come back.
     async fn shake(self: Rc<Self>) {
         while !self.is_over() {
             self.sim().sleep(Duration::from_millis(self.draw(500, 4000))).await;
-            let index = self.draw(0, OWNERS as u64 - 1) as usize;
-            let host = self.owners[index];
+            let index = self.draw(0, PROCESSES as u64 - 1) as usize;
+            let host = self.processes[index];
             if self.is_over() || self.sim().env(host).is_none() {
                 continue;
             }
             if self.draw(0, 3) == 0 {
-                self.sim().mark("objects: an owner stands still");
+                self.sim().mark(match index < MANAGERS {
+                    true => "objects: a manager stands still",
+                    false => "objects: an owner stands still",
+                });
                 self.sim().pause(host, Duration::from_millis(self.draw(300, 2500)));
                 continue;
             }
-            self.sim().mark("objects: an owner crashes");
+            self.sim().mark(match index < MANAGERS {
+                true => "objects: a manager crashes",
+                false => "objects: an owner crashes",
+            });
             let power = self.draw(0, 2) == 0;
             self.sim().crash(host, if power { CrashMode::Power } else { CrashMode::Process });
             self.sim().sleep(Duration::from_millis(self.draw(50, 1500))).await;
             self.boot(index);
         }
-        (0..OWNERS).for_each(|index| self.boot(index));
+        (0..PROCESSES).for_each(|index| self.boot(index));
+    }
+
+    /// Looks whether two servers believe at one time that they may answer for a range.
+    async fn judge(self: Rc<Self>) {
+        while !self.is_over() {
+            for range in (1..=RANGES).map(|id| RangeId::new(id.into())) {
+                let servers = self.servers.borrow();
+                let alive = servers.iter().filter(|(env, _)| !env.is_closed());
+                if alive.filter(|(_, server)| server.believes(range)).count() > 1 {
+                    self.violated(format!("two servers believe to own {range}"));
+                }
+            }
+            self.sim().sleep(LOOK).await;
+        }
+    }
+
+    /// A cut between an object server and managers, which gateways may reach both.
+    fn draw_cut(&self) -> Option<Cut> {
+        let (managers, servers) = self.processes.split_at(MANAGERS);
+        let server = [servers[self.draw(0, SERVERS as u64 - 1) as usize]];
+        let manager = [managers[self.draw(0, MANAGERS as u64 - 1) as usize]];
+        Some(match self.draw(0, 4) {
+            0 | 1 => Cut::new("cut: an object server from managers", Way::Both, &server, managers),
+            2 => Cut::new(
+                "cut: heartbeats of object servers are lost",
+                Way::There,
+                &server,
+                managers,
+            ),
+            3 => Cut::new("cut: answers to object servers are lost", Way::Back, &server, managers),
+            _ => Cut::new("cut: a manager from object servers", Way::Both, &manager, servers),
+        })
     }
 
     /// A gateway that dies now and then, with its clients.
@@ -444,22 +560,27 @@ async fn settle(world: &Rc<World>, load: &Clients) -> Result<(), String> {
 async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     let cluster = Cluster::start(&sim, Shape::default(), Tuning::default());
     cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
-    let owners: Vec<_> = (1..=OWNERS).map(|at| sim.add_host(&format!("gw{at}"))).collect();
-    owners.iter().for_each(|&host| cluster.add_client_host(host));
+    let processes: Vec<_> = (1..=PROCESSES).map(|at| sim.add_host(&format!("ob{at}"))).collect();
+    processes.iter().for_each(|&host| cluster.add_client_host(host));
     let world = Rc::new(World {
         cluster: cluster.clone(),
         network: Network::new(&sim),
-        owners,
+        processes,
+        servers: RefCell::default(),
         stop: Cell::new(false),
         violation: RefCell::default(),
     });
-    (0..OWNERS).for_each(|index| world.boot(index));
+    (0..PROCESSES).for_each(|index| world.boot(index));
     let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
     let bucket = world.bucket(&client).await?;
     let load = Clients::new(&sim, bucket, plan.kind);
     let nemesis = Nemesis::start(&cluster, plan.faults);
     world.network.set_fate(plan.fate);
     let shaking = sim.spawn("shake", world.clone().shake());
+    sim.spawn("judge", world.clone().judge());
+    let (cutting, drawing) = (world.clone(), world.clone());
+    let cutting = keep_cutting(sim.clone(), move || cutting.is_over(), move || drawing.draw_cut());
+    let cutting = sim.spawn("cuts", cutting);
     let gateways: Vec<_> =
         (0..GATEWAYS).map(|_| sim.spawn("gateway", world.clone().gateway(load.clone()))).collect();
     let end = sim.elapsed() + plan.load;
@@ -471,7 +592,10 @@ async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     world.stop.set(true);
     load.stop();
     let deadline = sim.elapsed() + Duration::from_secs(120);
-    while !shaking.is_finished() || gateways.iter().any(|gateway| !gateway.is_finished()) {
+    while !shaking.is_finished()
+        || !cutting.is_finished()
+        || gateways.iter().any(|gateway| !gateway.is_finished())
+    {
         if sim.elapsed() > deadline {
             return Err("a client does not end in two minutes without faults".to_owned());
         }

@@ -3,7 +3,7 @@
 use sim::{Planted, find, run_planted, run_seed};
 
 /// Each bug with scenarios and the seeds that find it first there, and what is said then.
-const FOUND: [(Planted, &str, u64, &str); 50] = [
+const FOUND: [(Planted, &str, u64, &str); 52] = [
     // Oracle: acknowledged bytes are there.
     (Planted::AckEarly, "append-blackout", 13, "were acknowledged"),
     (Planted::AckUnsent, "append-writers", 0, "were there before"),
@@ -75,6 +75,9 @@ const FOUND: [(Planted, &str, u64, &str); 50] = [
     (Planted::SilentWhenFull, "full", 0, "on a full cluster takes"),
     // Snapshots are consistent cuts over segments.
     (Planted::NoCutHold, "snapshots", 0, "no consistent cut"),
+    // One owner of a range answers at a time, of which the scenario looks at the leases.
+    (Planted::RangeNoHold, "objects", 0, "believe"),
+    (Planted::RangeLongLease, "objects", 0, "believe"),
     // Exclusion of attachments.
     (Planted::OldAttachment, "volumes", 0, "acts after"),
     (Planted::StandingCached, "volumes", 52, "acts after"),

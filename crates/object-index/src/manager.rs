@@ -1,0 +1,410 @@
+//! [`ObjectManager`]: a manager's process. It competes for a lock of the core; while it has it, it opens the
+//! catalog, answers for it, and says which server owns which range.
+//!
+//! The lock's token is the manager's term: the catalog's table, opened under it, shuts former managers out.
+//! The lock's lease allows to grant leases, and to answer from memory.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::SocketAddr;
+use std::rc::{Rc, Weak};
+
+use client::Client;
+use futures_util::future::{Either, LocalBoxFuture, select};
+use object_proto::{
+    CatalogReply, CatalogRequest, Error, ObjectServerId, Peer, PeerRole, RangeId, RangeReply,
+    RangeRequest, Reply, Request, ServerRequest,
+};
+use runtime::sync::Notify;
+use runtime::{Class, Duration, Env, Instant};
+use table::Cache;
+use tenancy::{Contest, Term};
+
+use crate::assign::Assignments;
+use crate::config::Config;
+use crate::decisions::Basis;
+use crate::ground::{Files, Lease, Ranges};
+use crate::limits::{
+    BEAT_ATTEMPT, HERE, IDLE_AFTER, IDLE_LONGER, LEAD_PAUSE, LINK_ATTEMPT, UNREACHED,
+};
+use crate::messages::{ask_peer, is_unheard};
+use crate::room::Room;
+use crate::rule::ManagerRule;
+use crate::server::ObjectServer;
+
+struct ManagerInner {
+    env: Env,
+    client: Client,
+    contest: Contest,
+    name: String,
+    addr: SocketAddr,
+    files: Rc<dyn Files>,
+    config: Config,
+    room: Room,
+    /// A server in this process, which needs no messages.
+    local: RefCell<Option<ObjectServer>>,
+    lead: RefCell<Option<Rc<Lead>>>,
+    /// When a request came last, signs of life apart.
+    asked: Cell<Instant>,
+    stopping: Cell<bool>,
+    stop: Notify,
+    stopped: Cell<bool>,
+}
+
+/// An object manager. Clones share it.
+#[derive(Clone)]
+pub struct ObjectManager(Rc<ManagerInner>);
+
+/// A manager's time as leader.
+struct Lead {
+    rule: Rc<ManagerRule>,
+    lease: Rc<dyn Lease>,
+    assignments: Rc<RefCell<Assignments>>,
+    /// The last batch of rows of servers and ranges.
+    stored: Cell<Basis>,
+    /// Servers that are being asked for a heartbeat.
+    notifying: RefCell<BTreeSet<SocketAddr>>,
+}
+
+/// Owners of ranges, as the catalog reaches them.
+struct Links {
+    /// It has the catalog, which has this.
+    manager: Weak<ManagerInner>,
+    assignments: OnceCell<Rc<RefCell<Assignments>>>,
+}
+
+impl Links {
+    fn owner(&self, range: RangeId) -> Option<(u64, SocketAddr)> {
+        self.assignments.get()?.borrow().owner(range)
+    }
+}
+
+impl Ranges for Links {
+    fn epoch(&self, range: RangeId) -> Option<u64> {
+        self.owner(range).map(|(epoch, _)| epoch)
+    }
+
+    fn order(
+        &self,
+        range: RangeId,
+        request: RangeRequest,
+    ) -> LocalBoxFuture<'_, Result<RangeReply, Error>> {
+        Box::pin(async move {
+            let (_, addr) = self.owner(range).ok_or(Error::Reroute)?;
+            let manager = ObjectManager(self.manager.upgrade().ok_or(Error::Reroute)?);
+            let (inner, local) = (&*manager.0, manager.local(addr));
+            let asked = async {
+                match local {
+                    Some(server) => server.handle(range, request).await.map(Reply::Range),
+                    None => {
+                        let request = Request::Range(range, request);
+                        ask_peer(&inner.client, addr, request, LINK_ATTEMPT).await
+                    }
+                }
+            };
+            match inner.env.timeout(LINK_ATTEMPT, asked).await {
+                Ok(Ok(Reply::Range(reply))) => Ok(reply),
+                Ok(Ok(_)) => Err(Error::Reroute),
+                Ok(Err(error)) => Err(error),
+                Err(_) => Err(Error::Unknown { cause: "its owner does not answer".to_owned() }),
+            }
+        })
+    }
+}
+
+impl ObjectManager {
+    /// Competes for the lock. Its address must be answered at with [`ObjectManager::handle`].
+    pub fn start(
+        client: &Client,
+        contest: Contest,
+        (name, addr): (&str, SocketAddr),
+        files: Rc<dyn Files>,
+        config: Config,
+    ) -> ObjectManager {
+        let env = client.env().clone();
+        let manager = ObjectManager(Rc::new(ManagerInner {
+            client: client.clone(),
+            contest,
+            name: name.to_owned(),
+            addr,
+            files,
+            config,
+            room: Room::default(),
+            local: RefCell::default(),
+            lead: RefCell::default(),
+            asked: Cell::new(env.now()),
+            stopping: Cell::new(false),
+            stop: Notify::new(),
+            stopped: Cell::new(false),
+            env: env.clone(),
+        }));
+        env.spawn(Class::Control, "object manager", manager.clone().compete());
+        env.spawn(Class::Control, "object manager: here", manager.clone().announce());
+        manager
+    }
+
+    /// A server is in the same process.
+    pub fn set_local(&self, server: &ObjectServer) {
+        self.0.local.replace(Some(server.clone()));
+    }
+
+    fn local(&self, addr: SocketAddr) -> Option<ObjectServer> {
+        self.0.local.borrow().clone().filter(|server| server.addr() == addr)
+    }
+
+    /// True while it leads.
+    pub fn leads(&self) -> bool {
+        self.0.lead.borrow().is_some()
+    }
+
+    /// Answers a request; one that does not lead says so.
+    pub async fn handle(&self, request: CatalogRequest) -> Result<CatalogReply, Error> {
+        let inner = &*self.0;
+        let is_sign = matches!(
+            request,
+            CatalogRequest::Beat(_) | CatalogRequest::ServerBeat(_) | CatalogRequest::Here(_)
+        );
+        if !is_sign {
+            inner.asked.set(inner.env.now());
+        }
+        let lead = inner.lead.borrow().clone().ok_or(Error::Reroute)?;
+        let now = inner.env.now();
+        let reply = match request {
+            CatalogRequest::Where => Ok(CatalogReply::Where(lead.assignments.borrow().places())),
+            CatalogRequest::Register { name, addr } => {
+                let registered = lead.assignments.borrow_mut().register(now, &name, addr);
+                registered.map(|(server, boot)| CatalogReply::Registered { server, boot })
+            }
+            CatalogRequest::ServerBeat(beat) => {
+                let leads = lead.lease.is_valid();
+                let grant = lead.assignments.borrow_mut().beat(now, *beat, leads);
+                grant.map(|grant| CatalogReply::Grant(Box::new(grant)))
+            }
+            CatalogRequest::Here(peer) => {
+                lead.assignments.borrow_mut().here(now, peer);
+                Ok(CatalogReply::Done)
+            }
+            CatalogRequest::Status => {
+                let status = lead.assignments.borrow_mut().status(now, inner.addr);
+                Ok(CatalogReply::Status(Box::new(status)))
+            }
+            request => return lead.rule.handle(request).await,
+        };
+        self.after(&lead);
+        lead.rule.settled(lead.stored.get()).await?;
+        reply
+    }
+
+    /// Gives the lock up, so that another leads at once, and ends.
+    pub async fn stop(&self) {
+        self.0.stopping.set(true);
+        self.0.stop.notify_waiters();
+        while !self.0.stopped.get() {
+            self.0.env.sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn pause(&self, pause: Duration) {
+        let stop = self.0.stop.notified();
+        if !self.0.stopping.get() {
+            let _ = self.0.env.timeout(pause, stop).await; // Either has happened.
+        }
+    }
+
+    /// Reports to the leader that this manager is there, also when it is the leader itself.
+    async fn announce(self) {
+        let (inner, mut pause) = (&*self.0, HERE.1);
+        while !inner.stopping.get() {
+            let (role, name, addr) = (PeerRole::Manager, inner.name.clone(), inner.addr);
+            let here = CatalogRequest::Here(Peer { role, name, addr, connections: 0 });
+            let heard = match inner.contest.leader() {
+                _ if self.leads() => self.handle(here).await.is_ok(),
+                Some(leader) if leader != addr => {
+                    let here = Request::Catalog(here);
+                    ask_peer(&inner.client, leader, here, LINK_ATTEMPT).await.is_ok()
+                }
+                _ => false,
+            };
+            if heard {
+                pause = HERE.0;
+            }
+            self.pause(inner.env.jitter(pause)).await;
+        }
+    }
+
+    async fn compete(self) {
+        let inner = &*self.0;
+        let mut pause = LEAD_PAUSE.0;
+        while !inner.stopping.get() {
+            if let Some(term) = inner.contest.acquire().await {
+                let term = Rc::new(term);
+                let ruled = self.rule(&term).await;
+                if let Some(lead) = inner.lead.take() {
+                    lead.rule.end("another manager leads now");
+                }
+                match ruled {
+                    Ok(()) => {
+                        tracing::info!(term = term.fencing(), "object manager leads no more");
+                        pause = LEAD_PAUSE.0;
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "object manager cannot lead yet");
+                        self.pause(inner.env.jitter(pause)).await;
+                        pause = (2 * pause).min(LEAD_PAUSE.1);
+                    }
+                }
+                inner.contest.release(&term).await;
+            }
+            self.pause(inner.env.jitter(LEAD_PAUSE.0)).await;
+        }
+        inner.stopped.set(true);
+    }
+
+    async fn open(&self, term: &Rc<Term>) -> Result<Rc<Lead>, Error> {
+        let inner = &*self.0;
+        let links =
+            Rc::new(Links { manager: Rc::downgrade(&self.0), assignments: OnceCell::new() });
+        let lease: Rc<dyn Lease> = term.clone();
+        let what = (&inner.env, &*inner.files, &inner.config);
+        let cache = Cache::new(inner.config.cache_bytes);
+        let held = (lease.clone(), term.fencing());
+        let rule = ManagerRule::open(what, held, (&cache, &inner.room), links.clone()).await?;
+        let record = rule.record().await?;
+        let assignments = Assignments::new(term.fencing(), record, inner.env.now());
+        let assignments = Rc::new(RefCell::new(assignments));
+        links.assignments.set(assignments.clone()).expect("it is set here only");
+        let (stored, notifying) = (Cell::default(), RefCell::default());
+        Ok(Rc::new(Lead { rule, lease, assignments, stored, notifying }))
+    }
+
+    /// Leads until the lock or the catalog is lost, or it is asked to stop.
+    async fn rule(&self, term: &Rc<Term>) -> Result<(), Error> {
+        let inner = &*self.0;
+        // It may take long: the lock is renewed beside it.
+        let mut opening = Box::pin(self.open(term));
+        let lead = loop {
+            match select(opening, Box::pin(self.pause(inner.contest.renewal_pause(1)))).await {
+                Either::Left((opened, _)) => break opened?,
+                Either::Right(((), goes_on)) => opening = goes_on,
+            }
+            if inner.stopping.get() || !inner.contest.renew(term, 1).await {
+                return Ok(());
+            }
+        };
+        tracing::info!(name = inner.name, term = term.fencing(), "object manager leads");
+        inner.env.mark("object: manager leads");
+        inner.lead.replace(Some(lead.clone()));
+        let (rule, interval) = (lead.rule.clone(), inner.config.collect_interval);
+        let tasks = [
+            inner.env.spawn(
+                Class::Control,
+                "object manager: tick",
+                self.clone().watch(lead.clone()),
+            ),
+            inner.env.spawn(
+                Class::Control,
+                "object manager: pings",
+                self.clone().ping(lead.clone()),
+            ),
+            inner.env.spawn(Class::Background, "object manager: tend", async move {
+                rule.tend(interval).await;
+            }),
+        ];
+        let mut longer = 1;
+        loop {
+            let pause = Box::pin(self.pause(inner.contest.renewal_pause(longer)));
+            let over = matches!(select(Box::pin(lead.rule.ended()), pause).await, Either::Left(_));
+            let is_idle = inner.env.now() - inner.asked.get() > IDLE_AFTER;
+            longer = if is_idle { IDLE_LONGER } else { 1 };
+            if over || inner.stopping.get() || !inner.contest.renew(term, longer).await {
+                break;
+            }
+        }
+        tasks.iter().for_each(runtime::JoinHandle::abort);
+        if inner.stopping.get() {
+            inner.lead.replace(None);
+            lead.rule.close().await;
+        }
+        Ok(())
+    }
+
+    /// Stores rows of servers and ranges, and notifies servers of news behind that.
+    fn after(&self, lead: &Rc<Lead>) {
+        let (rows, news) = {
+            let assignments = &mut *lead.assignments.borrow_mut();
+            (assignments.take_rows(), assignments.take_news())
+        };
+        if !rows.is_empty() {
+            match lead.rule.put_rows(&rows) {
+                Ok(basis) => lead.stored.set(basis),
+                // What it has in memory is not on record: it reads what is.
+                Err(error) => return lead.rule.end(&error.to_string()),
+            }
+        }
+        for addr in news {
+            if !lead.notifying.borrow_mut().insert(addr) {
+                continue;
+            }
+            let (manager, lead, stored) = (self.clone(), lead.clone(), lead.stored.get());
+            self.0.env.spawn(Class::Control, "object manager: news", async move {
+                if lead.rule.settled(stored).await.is_ok() {
+                    match manager.local(addr) {
+                        Some(server) => server.beat_now(),
+                        None => {
+                            let request = Request::Server(ServerRequest::BeatNow);
+                            // It sends a heartbeat soon in any case.
+                            let _ = ask_peer(&manager.0.client, addr, request, BEAT_ATTEMPT).await;
+                        }
+                    }
+                }
+                lead.notifying.borrow_mut().remove(&addr);
+            });
+        }
+    }
+
+    async fn watch(self, lead: Rc<Lead>) {
+        let env = &self.0.env;
+        loop {
+            let due = lead.assignments.borrow_mut().tick(env.now());
+            self.after(&lead);
+            env.sleep(due - env.now()).await;
+        }
+    }
+
+    /// Pings object servers: one that hears nothing is to serve nothing.
+    async fn ping(self, lead: Rc<Lead>) {
+        let env = &self.0.env;
+        loop {
+            let due = lead.assignments.borrow_mut().ping_round(env.now());
+            self.after(&lead);
+            for (server, addr) in due {
+                match self.local(addr) {
+                    Some(_) => lead.assignments.borrow_mut().answered(server, env.now()),
+                    None => {
+                        let (this, lead) = (self.clone(), lead.clone());
+                        env.spawn(Class::Control, "object manager: ping", async move {
+                            this.ping_once(&lead, (server, addr)).await;
+                        });
+                    }
+                }
+            }
+            let pause = lead.assignments.borrow().ping_pause();
+            env.sleep(pause).await;
+        }
+    }
+
+    async fn ping_once(&self, lead: &Lead, (server, addr): (ObjectServerId, SocketAddr)) {
+        let (sent, request) = (self.0.env.now(), Request::Server(ServerRequest::Ping));
+        let answer = ask_peer(&self.0.client, addr, request, UNREACHED).await;
+        if !is_unheard(&answer) {
+            lead.assignments.borrow_mut().answered(server, sent);
+        }
+    }
+}
+
+impl fmt::Debug for ObjectManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ObjectManager({}, leads: {})", self.0.name, self.leads())
+    }
+}
