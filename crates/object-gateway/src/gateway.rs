@@ -77,6 +77,20 @@ impl fmt::Display for GatewayError {
 
 impl std::error::Error for GatewayError {}
 
+/// Says for a gateway whether it can serve, from any thread.
+#[derive(Clone, Debug)]
+pub struct Ready {
+    ready: Arc<AtomicBool>,
+    stopped: watch::Receiver<bool>,
+}
+
+impl Ready {
+    /// What `/_craton/ready` says from now on. A gateway that is being stopped is not ready.
+    pub fn set(&self, ready: bool) {
+        self.ready.store(ready && !*self.stopped.borrow(), Ordering::Relaxed);
+    }
+}
+
 /// A gateway that serves. It stops when it is dropped, without a wait for its requests.
 #[derive(Debug)]
 pub struct Gateway {
@@ -153,6 +167,11 @@ impl Gateway {
         move || u32::try_from(most.saturating_sub(room.available_permits())).unwrap_or(u32::MAX)
     }
 
+    /// What `/_craton/ready` says, for another thread to change.
+    pub fn ready(&self) -> Ready {
+        Ready { ready: self.ready.clone(), stopped: self.stop.subscribe() }
+    }
+
     /// What `/_craton/ready` says; at first it is not ready.
     pub fn set_ready(&self, ready: bool) {
         self.ready.store(ready, Ordering::Relaxed);
@@ -161,8 +180,8 @@ impl Gateway {
     /// Accepts no more connections, ends idle ones, and lets requests come to their end in their
     /// time. Does not wait for it.
     pub fn begin_stop(&self) {
-        self.set_ready(false);
         self.stop.send_replace(true);
+        self.set_ready(false);
     }
 
     /// Stops, and waits until all requests ended or their time is over. Blocks the thread.

@@ -53,5 +53,5 @@ mod reply;
 
 pub use chunked::fuzz_chunked;
 pub use config::{GatewayConfig, Times};
-pub use gateway::{Gateway, GatewayError};
+pub use gateway::{Gateway, GatewayError, Ready};
 pub use keyfile::{Flaw, KeyFile, KeyFileError, UnwrapError, fuzz_key_file};

@@ -297,6 +297,11 @@ impl Assignments {
         self.fleet.ping_pause()
     }
 
+    /// True once after a server has got its first range: a round of pings is due now.
+    pub(crate) fn take_ping_soon(&mut self) -> bool {
+        self.fleet.take_ping_soon()
+    }
+
     /// A server has answered the ping that was sent at `sent`.
     pub(crate) fn answered(&mut self, server: ObjectServerId, sent: Instant) {
         self.fleet.answered(server, sent);

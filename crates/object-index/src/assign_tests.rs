@@ -115,6 +115,8 @@ fn servers_share_the_ranges() {
     world.pass(RENEW * 3, &mut [&mut one]);
     assert_eq!(one.owned.len(), RANGES as usize);
     assert!(one.owned.values().all(|(epoch, _)| *epoch == TERM), "above all tokens before");
+    // Until then it was pinged rarely: the next round must not be late.
+    assert!(world.assignments.take_ping_soon() && !world.assignments.take_ping_soon());
     let mut two = world.join("os2", 2);
     world.pass(BALANCE * 4, &mut [&mut one, &mut two]);
     assert_eq!((one.owned.len(), two.owned.len()), (2, 2));

@@ -197,16 +197,18 @@ impl Catalog {
     /// What a bucket is. One that is asked for was made: its ID is random.
     async fn config(&self, id: BucketId) -> Result<BucketConfig, Error> {
         let name = self.names.borrow().get(&id).cloned();
-        if let Some(name) = name
-            && let Some(row) = self.decisions.durable(&text_key(BUCKET, name.as_str())).await?
-        {
+        let Some(name) = name else {
+            return Ok(BucketConfig { changed: Stamp::default(), state: BucketState::Gone });
+        };
+        if let Some(row) = self.decisions.durable(&text_key(BUCKET, name.as_str())).await? {
             let row = BucketRow::decode(name.as_str(), &row);
             let row = row.ok_or_else(|| damaged("a bucket's row"))?;
             if row.bucket.id == id {
                 return Ok(row.config());
             }
         }
-        Ok(BucketConfig { changed: Stamp::default(), state: BucketState::Gone })
+        // An owner never asks again for a bucket that is gone.
+        Err(Error::Busy { cause: "the bucket is being made or removed".to_owned() })
     }
 
     async fn key(&self, id: &str) -> Result<Option<AccessKey>, Error> {
@@ -395,8 +397,9 @@ impl Catalog {
             batch.put(&reply, &row);
         })?;
         *self.owned.borrow_mut().entry(owner).or_default() += 1;
-        self.decisions.settled(basis).await?;
+        // Before it is durable: who is shown the row may have its owner ask for it at once.
         self.names.borrow_mut().insert(id, bucket.name.clone());
+        self.decisions.settled(basis).await?;
         drop(held);
         Ok(bucket)
     }

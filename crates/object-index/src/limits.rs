@@ -125,6 +125,8 @@ pub const STATUS_ATTEMPT: Duration = Duration::from_millis(500);
 pub const LOADS: Duration = Duration::from_secs(1);
 /// Between two reports of a manager or gateway that it is there, and until the first one has come through.
 pub const HERE: (Duration, Duration) = (Duration::from_secs(3), Duration::from_millis(300));
+/// A gateway that has reached a manager within this time says that it is ready: several takeovers.
+pub const READY_KEPT: Duration = Duration::from_secs(5);
 /// A peer that is silent for this long is shown as down: three reports.
 pub const PEER_DEAD: Duration = Duration::from_secs(10);
 /// A peer that is silent for this long is not shown any more.

@@ -65,6 +65,8 @@ struct Lead {
     stored: Cell<Basis>,
     /// Servers that are being asked for a heartbeat.
     notifying: RefCell<BTreeSet<SocketAddr>>,
+    /// A round of pings is due.
+    ping_soon: Notify,
 }
 
 /// Owners of ranges, as the catalog reaches them.
@@ -274,8 +276,8 @@ impl ObjectManager {
         let assignments = Assignments::new(term.fencing(), record, inner.env.now());
         let assignments = Rc::new(RefCell::new(assignments));
         links.assignments.set(assignments.clone()).expect("it is set here only");
-        let (stored, notifying) = (Cell::default(), RefCell::default());
-        Ok(Rc::new(Lead { rule, lease, assignments, stored, notifying }))
+        let (stored, notifying, ping_soon) = (Cell::default(), RefCell::default(), Notify::new());
+        Ok(Rc::new(Lead { rule, lease, assignments, stored, notifying, ping_soon }))
     }
 
     /// Leads until the lock or the catalog is lost, or it is asked to stop.
@@ -333,6 +335,9 @@ impl ObjectManager {
     fn after(&self, lead: &Rc<Lead>) {
         let (rows, news) = {
             let assignments = &mut *lead.assignments.borrow_mut();
+            if assignments.take_ping_soon() {
+                lead.ping_soon.notify_one();
+            }
             (assignments.take_rows(), assignments.take_news())
         };
         if !rows.is_empty() {
@@ -390,7 +395,7 @@ impl ObjectManager {
                 }
             }
             let pause = lead.assignments.borrow().ping_pause();
-            env.sleep(pause).await;
+            let _ = env.timeout(pause, lead.ping_soon.notified()).await; // Either has happened.
         }
     }
 

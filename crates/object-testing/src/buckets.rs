@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use object_index::Service;
 use object_proto::{
-    Bucket, BucketName, Conditions, Error, Etag, ObjectFacts, ObjectKey, Target, UserId,
+    Bucket, BucketId, BucketName, Conditions, Error, Etag, ObjectFacts, ObjectKey, Target, UserId,
 };
 use runtime::sim::Sim;
 use runtime::{Class, Duration, Rng};
@@ -74,8 +74,22 @@ impl BucketLoad {
         let number = self.0.clients.get();
         self.0.clients.set(number + 1);
         let name = BucketName::new(&format!("removed-{number}")).expect("a name");
+        // Something may be in the bucket from before.
+        let mut is_dirty = false;
         while !self.is_over() {
+            let early = {
+                let (env, service, name) = (service.env(), service.clone(), name.clone());
+                let early = async move { put_at_once(&service, name).await };
+                env.spawn(Class::Foreground, "put at once", early)
+            };
             let made = service.create_bucket(name.clone(), UserId::new("load")).await;
+            match early.await {
+                Ok(Early::Refused(bucket)) => {
+                    return self.violated(format!("{bucket} is there, and takes no put"));
+                }
+                Ok(Early::Nothing) => {}
+                Ok(Early::MayBeLeft) | Err(_) => is_dirty = true,
+            }
             let bucket = match made {
                 Ok(bucket) => bucket,
                 Err(Error::BucketExists { own: true }) => {
@@ -86,7 +100,7 @@ impl BucketLoad {
                 }
                 Err(_) => continue,
             };
-            self.round(&service, bucket, &mut rng).await;
+            is_dirty = self.round(&service, bucket, is_dirty, &mut rng).await;
         }
     }
 
@@ -94,8 +108,14 @@ impl BucketLoad {
         Duration::from_micros(rng.below(factor * self.0.pause.as_micros() as u64 + 1))
     }
 
-    /// A bucket is removed while something is put into it.
-    async fn round(&self, service: &Service, bucket: Bucket, rng: &mut Rng) {
+    /// A bucket is removed while something is put into it. Returns whether something may be in it then.
+    async fn round(
+        &self,
+        service: &Service,
+        bucket: Bucket,
+        is_dirty: bool,
+        rng: &mut Rng,
+    ) -> bool {
         let key = ObjectKey::new(format!("key {}", rng.below(3))).expect("a key");
         let target = Target { bucket: bucket.id, key };
         let pauses = [self.below(rng, 6), self.below(rng, 6), self.below(rng, 2)];
@@ -108,7 +128,7 @@ impl BucketLoad {
         };
         service.env().sleep(pauses[1]).await;
         let removed = service.remove_bucket(bucket.name.clone()).await;
-        let Ok(put_outcome) = putting.await else { return };
+        let Ok(put_outcome) = putting.await else { return true };
         self.0.done.set(self.0.done.get() + 2);
         let what = format!(
             "bucket {} of {}: removed {removed:?}, put {put_outcome:?}",
@@ -116,10 +136,12 @@ impl BucketLoad {
         );
         match (&removed, put_outcome) {
             (Ok(()), Outcome::Done) => {
-                return self.violated(format!("{what}: an object is lost"));
+                self.violated(format!("{what}: an object is lost"));
+                return true;
             }
-            (Err(Error::BucketNotEmpty), Outcome::Refused) => {
-                return self.violated(format!("{what}: nothing is in it"));
+            (Err(Error::BucketNotEmpty), Outcome::Refused) if !is_dirty => {
+                self.violated(format!("{what}: nothing is in it"));
+                return true;
             }
             (Err(Error::BucketNotEmpty), _) => self.0.sim.mark("object: a bucket was not empty"),
             _ => {}
@@ -128,29 +150,35 @@ impl BucketLoad {
         if removed.is_ok() {
             self.0.sim.mark("object: a bucket is removed");
             if put(service, target.clone()).await == Outcome::Done {
-                return self.violated(format!("{what}: then something was put"));
+                self.violated(format!("{what}: then something was put"));
+                return true;
             }
             if service.look(&target, None).await.is_ok() {
-                return self.violated(format!("{what}: the object is there"));
+                self.violated(format!("{what}: the object is there"));
+                return true;
             }
-            return;
+            return false;
         }
         let found = service.look(&target, None).await;
         // The bucket may be gone by a removal whose outcome is not known.
         let may_be_gone = matches!(removed, Err(Error::Unknown { .. }));
         match (put_outcome, found) {
             (Outcome::Done, Err(error @ (Error::NoSuchKey | Error::NoSuchBucket))) => {
-                return self.violated(format!("{what}: {error}"));
+                self.violated(format!("{what}: {error}"));
+                return true;
             }
-            (Outcome::Refused, Ok(_)) => {
-                return self.violated(format!("{what}: the object is there"));
+            (Outcome::Refused, Ok(_)) if !is_dirty => {
+                self.violated(format!("{what}: the object is there"));
+                return true;
             }
             (Outcome::Refused, Err(Error::NoSuchBucket)) if !may_be_gone => {
-                return self.violated(format!("{what}: the bucket is gone"));
+                self.violated(format!("{what}: the bucket is gone"));
+                return true;
             }
             _ => {}
         }
-        let _ = service.delete(target, UserId::new("load"), Conditions::default()).await;
+        let gone = service.delete(target, UserId::new("load"), Conditions::default()).await;
+        is_dirty || gone.is_err()
     }
 
     /// Without faults: the buckets of its clients can be removed, and are.
@@ -162,8 +190,9 @@ impl BucketLoad {
                 Err(Error::NoSuchBucket) => continue,
                 Err(error) => return Err(format!("bucket {name}: {error}")),
             };
-            for key in 0..3 {
-                let key = ObjectKey::new(format!("key {key}")).expect("a key");
+            let keys = (0..3).map(|key| format!("key {key}")).chain(["early".to_owned()]);
+            for key in keys {
+                let key = ObjectKey::new(key).expect("a key");
                 let target = Target { bucket: bucket.id, key };
                 let gone = service.delete(target, UserId::new("load"), Conditions::default()).await;
                 gone.map_err(|error| format!("an object of bucket {name}: {error}"))?;
@@ -175,23 +204,50 @@ impl BucketLoad {
     }
 }
 
+/// What became of a put into a bucket as soon as it was there.
+enum Early {
+    /// It was there and took none, though no client removes it at that time.
+    Refused(BucketId),
+    /// Nothing is left of it.
+    Nothing,
+    MayBeLeft,
+}
+
+/// Looks for a bucket that is being made, puts an object into it as soon as it is there, and removes that
+/// again.
+async fn put_at_once(service: &Service, name: BucketName) -> Early {
+    for _ in 0..200 {
+        let Ok(bucket) = service.bucket(name.clone()).await else {
+            service.env().sleep(Duration::from_micros(200)).await;
+            continue;
+        };
+        let target = Target { bucket: bucket.id, key: ObjectKey::new("early").expect("a key") };
+        match commit(service, target.clone()).await {
+            Err(Error::NoSuchBucket) => return Early::Refused(bucket.id),
+            Err(Error::Unknown { .. }) => return Early::MayBeLeft,
+            Ok(()) | Err(_) => {}
+        }
+        let gone = service.delete(target, UserId::new("load"), Conditions::default()).await;
+        return if gone.is_ok() { Early::Nothing } else { Early::MayBeLeft };
+    }
+    Early::Nothing
+}
+
 /// Puts a small object.
 async fn put(service: &Service, target: Target) -> Outcome {
-    let putting = async {
-        let mut upload = service.put(target).await?;
-        upload.write(b"something").await?;
-        let facts = ObjectFacts {
-            etag: Etag::new("1"),
-            owner: UserId::new("load"),
-            ..ObjectFacts::default()
-        };
-        upload.commit(facts, Conditions::default()).await
-    };
-    match putting.await {
-        Ok(_) => Outcome::Done,
+    match commit(service, target).await {
+        Ok(()) => Outcome::Done,
         Err(Error::Unknown { .. }) => Outcome::Unknown,
         Err(_) => Outcome::Refused,
     }
+}
+
+async fn commit(service: &Service, target: Target) -> Result<(), Error> {
+    let mut upload = service.put(target).await?;
+    upload.write(b"something").await?;
+    let owner = UserId::new("load");
+    let facts = ObjectFacts { etag: Etag::new("1"), owner, ..ObjectFacts::default() };
+    upload.commit(facts, Conditions::default()).await.map(drop)
 }
 
 impl fmt::Debug for BucketLoad {

@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use base::ClusterId;
 use client::Client;
+use object_index::limits::{HERE, READY_KEPT};
 use object_index::{
     ClientFiles, Files, Local, ObjectManager, ObjectPeer, ObjectServer, RemoteOwners, Service,
     ServiceOptions,
@@ -180,22 +181,27 @@ impl GatewayRole {
     }
 
     /// Reports to the object manager that this gateway serves at an address, with so many connections as
-    /// `connections` counts.
+    /// `connections` counts; says to `ready` whether it has reached one lately.
     pub fn announce(
         &self,
         (name, addr): (&str, SocketAddr),
         connections: impl Fn() -> u32 + 'static,
+        ready: impl Fn(bool) + 'static,
     ) {
         let (service, name) = (self.service.clone(), name.to_owned());
         let env = service.env().clone();
         env.clone().spawn(Class::Background, "gateway: here", async move {
-            let mut pause = object_index::limits::HERE.1;
+            let mut reached = None;
             loop {
                 let (name, connections) = (name.clone(), connections());
                 let peer = Peer { role: PeerRole::Gateway, name, addr, connections };
-                if service.announce(peer).await.is_ok() {
-                    pause = object_index::limits::HERE.0;
+                let answered = service.announce(peer).await.is_ok();
+                if answered {
+                    reached = Some(env.now());
                 }
+                // A manager that is replaced is no reason to take all gateways out.
+                ready(reached.is_some_and(|reached| env.now() - reached < READY_KEPT));
+                let pause = if answered { HERE.0 } else { HERE.1 };
                 env.sleep(env.jitter(pause)).await;
             }
         });

@@ -118,8 +118,9 @@ pub async fn start(
     let asked = (endpoint, config.region.clone());
     let (access, is_new) = administrator(env, dir, asked, (service, cluster, &keys)).await?;
     let gateway = serve_http(env, config, keys, role.service())?;
-    role.announce((&config.id, config.listen), gateway.connection_counter());
+    let (own, ready) = ((config.id.as_str(), config.listen), gateway.ready());
     gateway.set_ready(true);
+    role.announce(own, gateway.connection_counter(), move |is_ready| ready.set(is_ready));
     Ok(Objects { manager, server, role, gateway, access, is_new })
 }
 

@@ -3,12 +3,11 @@
 //! process.
 
 use std::path::Path;
-use std::rc::Rc;
 
 use futures_util::future::{Either, LocalBoxFuture, select};
 use object_index::Local;
 use roles::{block, chunkserver, master, object};
-use runtime::{Class, Duration, Env, Handle};
+use runtime::{Env, Handle};
 
 use super::objects::{keys, serve_http, stop_http};
 use super::signals::Stop;
@@ -217,32 +216,18 @@ async fn start_object_server(
     Ok(Some(Serving::new(at, async move { role.stop().await })))
 }
 
-/// Between two questions of a gateway whether there is an object manager.
-const READY_PAUSE: Duration = Duration::from_millis(100);
-
 async fn start_gateway(site: &Site<'_, config::Gateway>) -> Result<Option<Serving>, Failure> {
     let (env, config) = (site.env.clone(), site.config);
     let keys = keys(config)?;
     let starting = object::start_gateway(&env, config, Local::default());
     let Some(role) = site.unless_asked(starting).await? else { return Ok(None) };
-    let gateway = Rc::new(serve_http(&env, config, keys, role.service())?);
+    let gateway = serve_http(&env, config, keys, role.service())?;
     let at = [Some(config.listen), config.shared].into_iter().flatten();
     let at = at.map(|addr| format!("http://{addr}")).collect::<Vec<_>>().join(" and ");
-    let (asking, asked, waits) = (role.service().clone(), Rc::downgrade(&gateway), env.clone());
-    env.spawn(Class::Control, "gateway: ready", async move {
-        // Any answer will do: there is no access key of that name.
-        while asking.access_key("-").await.is_err() {
-            waits.sleep(READY_PAUSE).await;
-        }
-        if let Some(gateway) = asked.upgrade() {
-            gateway.set_ready(true);
-        }
-    });
-    role.announce((&config.id, config.listen), gateway.connection_counter());
+    let (own, ready) = ((config.id.as_str(), config.listen), gateway.ready());
+    role.announce(own, gateway.connection_counter(), move |is_ready| ready.set(is_ready));
     Ok(Some(Serving::new(at, async move {
-        if let Ok(gateway) = Rc::try_unwrap(gateway) {
-            stop_http(&env, gateway).await;
-        }
+        stop_http(&env, gateway).await;
         role.stop();
     })))
 }
