@@ -128,6 +128,34 @@ class Cluster(Processes):
         self.assertEqual("out", self.states()[name])
         self.craton("cluster", "restart", "--dir", self.dir, process["role"], name)
 
+    def ready(self):
+        codes = []
+        for endpoint in self.book()["endpoints"]["s3_gateways"]:
+            try:
+                with urllib.request.urlopen(f"{endpoint}/_craton/ready", timeout=10) as answer:
+                    codes.append(answer.status)
+            except urllib.error.HTTPError as error:
+                codes.append(error.code)
+        return set(codes)
+
+    def wait_ready(self, code):
+        deadline = time.monotonic() + 20
+        while self.ready() != {code}:
+            self.assertLess(time.monotonic(), deadline, f"it is {self.ready()}, not {code}")
+            time.sleep(0.2)
+
+    def test_without_a_manager_no_gateway_is_ready(self):
+        self.wait_ready(200)
+        managers = [one for one in self.book()["processes"] if one["role"] == "object-manager"]
+        for process in managers:
+            os.kill(process["pid"], signal.SIGKILL)
+        self.wait_ready(503)
+        self.assertEqual("down", self.status()["object_service"])
+        for process in managers:
+            self.craton("cluster", "restart", "--dir", self.dir, "object-manager", process["id"])
+        self.wait_ready(200)
+        self.client().create_bucket(Bucket="ready-again")
+
     def stop_for_a_while(self, name):
         process = next(one for one in self.book()["processes"] if one["id"] == name)
         os.kill(process["pid"], signal.SIGSTOP)
