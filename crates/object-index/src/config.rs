@@ -58,6 +58,8 @@ pub struct Config {
     pub collect_interval: Duration,
     /// Ranges of a new cluster.
     pub new_ranges: u32,
+    /// The only manager is in the same process: it gets heartbeats less often.
+    pub beside_manager: bool,
     /// For tests.
     pub bugs: Bugs,
 }
@@ -75,6 +77,7 @@ impl Default for Config {
             upload_end_age: UPLOAD_END_AGE,
             collect_interval: COLLECT_INTERVAL,
             new_ranges: RANGES,
+            beside_manager: false,
             bugs: Bugs::default(),
         }
     }

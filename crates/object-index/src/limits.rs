@@ -109,6 +109,10 @@ pub const LEASE: Duration = Duration::from_millis(600);
 pub const SERVER_DEAD: Duration = Duration::from_millis(450);
 /// A server that has answered no ping for this long is not reached, though its heartbeats come: three pings.
 pub const UNREACHED: Duration = Duration::from_millis(300);
+/// Between two rounds of pings while no server is in another process.
+pub const PING_LOCAL: Duration = Duration::from_secs(1);
+/// Factor of the time between heartbeats of a server beside its manager, which ends with it: half of a lease.
+pub const BEAT_LOCAL: u32 = 2;
 /// Between two clock checks of the manager, at least.
 pub const TICK: Duration = Duration::from_millis(50);
 /// Wait for the answer to one heartbeat: three fit into a lease.

@@ -26,7 +26,7 @@ use crate::config::Config;
 use crate::decisions::Basis;
 use crate::ground::{Files, Lease, Ranges};
 use crate::limits::{
-    BEAT_ATTEMPT, HERE, IDLE_AFTER, IDLE_LONGER, LEAD_PAUSE, LINK_ATTEMPT, UNREACHED,
+    BEAT_ATTEMPT, HERE, IDLE_AFTER, IDLE_LONGER, LEAD_PAUSE, LINK_ATTEMPT, PING_LOCAL, UNREACHED,
 };
 use crate::messages::{ask_peer, is_unheard};
 use crate::room::Room;
@@ -383,6 +383,7 @@ impl ObjectManager {
         loop {
             let due = lead.assignments.borrow_mut().ping_round(env.now());
             self.after(&lead);
+            let all_local = due.iter().all(|(_, addr)| self.local(*addr).is_some());
             for (server, addr) in due {
                 match self.local(addr) {
                     Some(_) => lead.assignments.borrow_mut().answered(server, env.now()),
@@ -394,7 +395,11 @@ impl ObjectManager {
                     }
                 }
             }
-            let pause = lead.assignments.borrow().ping_pause();
+            // One in this process hears as long as this manager runs.
+            let pause = match all_local {
+                true => PING_LOCAL,
+                false => lead.assignments.borrow().ping_pause(),
+            };
             let _ = env.timeout(pause, lead.ping_soon.notified()).await; // Either has happened.
         }
     }

@@ -28,7 +28,7 @@ use tenancy::limits::{IDLE, RENEW};
 use crate::config::Config;
 use crate::ground::{Files, Lease, Managers, Owners};
 use crate::limits::{
-    BEAT_ATTEMPT, BEAT_PAUSE, CLOSE_TIME, LEAD_PAUSE, LINK_ATTEMPT, LOADS, OPENING_WAIT,
+    BEAT_ATTEMPT, BEAT_LOCAL, BEAT_PAUSE, CLOSE_TIME, LEAD_PAUSE, LINK_ATTEMPT, LOADS, OPENING_WAIT,
 };
 use crate::planted::Planted;
 use crate::room::Room;
@@ -324,7 +324,12 @@ impl ObjectServer {
                 Err(_) => continue, // It was long enough.
             }
             let idle = self.0.places.borrow().is_empty();
-            let next = (sent + RENEW * if idle { IDLE } else { 1 }) - env.now();
+            let factor = match (idle, self.0.config.beside_manager) {
+                (true, _) => IDLE,
+                (false, true) => BEAT_LOCAL,
+                (false, false) => 1,
+            };
+            let next = (sent + RENEW * factor) - env.now();
             let _ = env.timeout(next, self.0.beat.notified()).await; // Either is a reason.
         }
     }

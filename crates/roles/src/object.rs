@@ -144,7 +144,8 @@ pub async fn start_server_with(
     let home = home("object-server", &config.id, of, &config.masters, seams);
     let endpoint = home.endpoint(env)?;
     let client = home.connect(env, &endpoint, client::Config::default()).await?;
-    let mut settings = object_index::Config::default();
+    let beside_manager = manager.is_some();
+    let mut settings = object_index::Config { beside_manager, ..object_index::Config::default() };
     tune(&mut settings);
     let policy = Policy::rep(config.copies);
     let files: Rc<dyn Files> = Rc::new(ClientFiles { client: client.clone(), policy });
