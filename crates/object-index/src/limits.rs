@@ -94,8 +94,8 @@ pub const COLLECT_ROWS: usize = 256;
 
 /// Lease of the manager's lock: a dead manager's successor waits as long.
 pub const LOCK_TTL: Duration = Duration::from_millis(800);
-/// A manager without requests for this long renews its lock for [`IDLE_LONGER`] times its lease: each
-/// renewal is a commit of the masters.
+/// A manager beside its server without requests for this long renews its lock for [`IDLE_LONGER`] times its
+/// lease: each renewal is a commit of the masters.
 pub const IDLE_AFTER: Duration = Duration::from_secs(3);
 /// See [`IDLE_AFTER`].
 pub const IDLE_LONGER: u32 = 5;

@@ -317,7 +317,9 @@ impl ObjectManager {
         loop {
             let pause = Box::pin(self.pause(inner.contest.renewal_pause(longer)));
             let over = matches!(select(Box::pin(lead.rule.ended()), pause).await, Either::Left(_));
-            let is_idle = inner.env.now() - inner.asked.get() > IDLE_AFTER;
+            // Where its servers are in other processes, so may another manager be that is to be quick.
+            let is_alone = inner.local.borrow().is_some();
+            let is_idle = is_alone && inner.env.now() - inner.asked.get() > IDLE_AFTER;
             longer = if is_idle { IDLE_LONGER } else { 1 };
             if over || inner.stopping.get() || !inner.contest.renew(term, longer).await {
                 break;

@@ -156,16 +156,12 @@ impl RemoteOwners {
             }
         };
         let env = self.env();
-        let local = self.local.borrow().clone();
-        if local.server.as_ref().is_some_and(|server| server.serves(range)) {
-            let answered = env.timeout(deadline - env.now(), local.handle(request)).await;
-            return answered.unwrap_or_else(|_| Err(unknown("the owner does not answer")));
-        }
         let known = self.ranges.borrow().get(&range).copied();
         let addr = match known {
             Some(addr) => addr,
             None => self.locate(range, deadline).await?,
         };
+        let local = self.local.borrow().clone();
         let here = local.server.as_ref().is_some_and(|server| server.addr() == addr);
         let answer = match here {
             true => {

@@ -131,7 +131,7 @@ impl fmt::Display for Error {
             Error::Unknown { cause } => {
                 write!(f, "{cause}; it may or may not have been done: look, or try again")
             }
-            Error::Reroute => f.write_str("another process serves the key now"),
+            Error::Reroute => f.write_str("the process that owns it now was not reached"),
             Error::Replaced => f.write_str("a later process is this object server"),
             Error::SessionOver => f.write_str("the gateway's session is over: it begins another"),
             Error::Full => f.write_str("the cluster is full: add a chunkserver or delete objects"),

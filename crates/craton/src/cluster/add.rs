@@ -48,8 +48,9 @@ pub async fn run(env: &Env, dir: &Path, role: RoleName, json: bool) -> Done {
             format_new_stores(env, &made.dir, &config.stores).await?;
             made
         }
-        RoleName::ObjectManager => plan::object_manager(env, &directory, &mut ports, &book, id)?,
-        RoleName::ObjectServer => plan::object_server(env, &directory, &mut ports, &book, id)?,
+        RoleName::ObjectManager | RoleName::ObjectServer => {
+            plan::object_role(env, &directory, &mut ports, &book, (role, id))?
+        }
         RoleName::Gateway => {
             let shared = plan::shared_of(&book)?;
             plan::gateway(env, &directory, &mut ports, &book, (id, None, shared))?

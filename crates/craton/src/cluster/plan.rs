@@ -188,13 +188,16 @@ pub fn make(
             book.processes.push(made);
         }
     }
-    for index in 1..=shape.object_managers {
-        let made = object_manager(env, directory, ports, &book, format!("om{index}"))?;
-        book.processes.push(made);
-    }
-    for index in 1..=shape.object_servers {
-        let made = object_server(env, directory, ports, &book, format!("os{index}"))?;
-        book.processes.push(made);
+    let counts = [
+        (RoleName::ObjectManager, "om", shape.object_managers),
+        (RoleName::ObjectServer, "os", shape.object_servers),
+    ];
+    for (role, prefix, count) in counts {
+        for index in 1..=count {
+            let id = format!("{prefix}{index}");
+            let made = object_role(env, directory, ports, &book, (role, id))?;
+            book.processes.push(made);
+        }
     }
     let shared = match shape.s3_listen.filter(|addr| addr.port() != 0) {
         None if shape.gateways > 0 => Some(ports.take_local(env)?),
@@ -307,43 +310,25 @@ fn read_text<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, Failure> {
     toml::from_str(text).map_err(|error| Failure::failed(error.to_string()))
 }
 
-/// Writes the files of an object manager.
-pub fn object_manager(
+/// Writes the files of an object manager or of an object server.
+pub fn object_role(
     env: &Env,
     directory: &Directory,
     ports: &mut Reserved,
     book: &ClusterFile,
-    id: String,
+    (role, id): (RoleName, String),
 ) -> Result<Process, Failure> {
     let addr = ports.take(env)?;
-    let made = process(RoleName::ObjectManager, id, addr, directory.path());
+    let made = process(role, id, addr, directory.path());
     let text = object_text(book, &made.id) + &format!("listen = \"{addr}\"\n");
-    let config = ObjectManager {
-        key_file: directory.key()?.map(|_| directory.key_path()),
-        log: logging(&made.dir),
-        ..read_text(&text)?
-    };
-    directory.write_config(&made.dir, RoleName::ObjectManager, &config)?;
-    Ok(made)
-}
-
-/// Writes the files of an object server.
-pub fn object_server(
-    env: &Env,
-    directory: &Directory,
-    ports: &mut Reserved,
-    book: &ClusterFile,
-    id: String,
-) -> Result<Process, Failure> {
-    let addr = ports.take(env)?;
-    let made = process(RoleName::ObjectServer, id, addr, directory.path());
-    let text = object_text(book, &made.id) + &format!("listen = \"{addr}\"\n");
-    let config = ObjectServer {
-        key_file: directory.key()?.map(|_| directory.key_path()),
-        log: logging(&made.dir),
-        ..read_text(&text)?
-    };
-    directory.write_config(&made.dir, RoleName::ObjectServer, &config)?;
+    let (key_file, log) = (directory.key()?.map(|_| directory.key_path()), logging(&made.dir));
+    if role == RoleName::ObjectManager {
+        let config = ObjectManager { key_file, log, ..read_text(&text)? };
+        directory.write_config(&made.dir, role, &config)?;
+    } else {
+        let config = ObjectServer { key_file, log, ..read_text(&text)? };
+        directory.write_config(&made.dir, role, &config)?;
+    }
     Ok(made)
 }
 
@@ -397,13 +382,11 @@ pub fn objects(
     listen: Option<SocketAddr>,
 ) -> Result<(), Failure> {
     let has = |book: &ClusterFile, role| book.processes.iter().any(|one| one.role == role);
-    if !has(book, RoleName::ObjectManager) {
-        let made = object_manager(env, directory, ports, book, "om1".to_owned())?;
-        book.processes.push(made);
-    }
-    if !has(book, RoleName::ObjectServer) {
-        let made = object_server(env, directory, ports, book, "os1".to_owned())?;
-        book.processes.push(made);
+    for (role, id) in [(RoleName::ObjectManager, "om1"), (RoleName::ObjectServer, "os1")] {
+        if !has(book, role) {
+            let made = object_role(env, directory, ports, book, (role, id.to_owned()))?;
+            book.processes.push(made);
+        }
     }
     if !has(book, RoleName::Gateway) {
         let made = gateway(env, directory, ports, book, ("gw1".to_owned(), listen, None))?;
