@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use http::header::HeaderValue;
-use object_proto::{AccessKey, Backend, Bucket, BucketName, User};
+use object_proto::{AccessKey, Backend, Bucket, BucketName, BucketView, User};
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::path::S3Path;
@@ -22,11 +22,11 @@ pub struct Caller(pub User);
 
 /// The bucket that a request concerns; an extension of requests.
 #[derive(Clone, Debug)]
-pub struct Place(pub Bucket);
+pub struct Place(pub Arc<BucketView>);
 
 /// An access key with its secret.
 struct Known {
-    key: AccessKey,
+    key: Arc<AccessKey>,
     secret: SecretKey,
 }
 
@@ -139,7 +139,7 @@ impl S3Access for Access {
             let name = BucketName::new(name).map_err(invalid)?;
             let bucket = self.backend.bucket(name).await.map_err(s3_error)?;
             let owner = cx.headers().get("x-amz-expected-bucket-owner");
-            check_bucket(&user, &bucket, owner)?;
+            check_bucket(&user, &bucket.bucket, owner)?;
             cx.extensions_mut().insert(Place(bucket));
         }
         cx.extensions_mut().insert(Caller(user));

@@ -87,7 +87,13 @@ pub fn s3_error(error: Error) -> S3Error {
             tracing::warn!(%what, "stored bytes are damaged: a request was refused");
             internal()
         }
-        Error::Invalid { .. } | Error::NameTaken => with(Code::InvalidArgument),
+        // The user was removed since it was asked for.
+        Error::NoSuchUser | Error::NoSuchAccessKey => {
+            S3Error::with_message(Code::AccessDenied, "Access Denied")
+        }
+        Error::Invalid { .. } | Error::NameTaken | Error::UserHasBuckets | Error::TooManyUsers => {
+            with(Code::InvalidArgument)
+        }
     }
 }
 
@@ -139,6 +145,10 @@ mod tests {
             (Error::TooManyBuckets, "TooManyBuckets", 400),
             (Error::Precondition, "PreconditionFailed", 412),
             (Error::NameTaken, "InvalidArgument", 400),
+            (Error::NoSuchUser, "AccessDenied", 403),
+            (Error::NoSuchAccessKey, "AccessDenied", 403),
+            (Error::UserHasBuckets, "InvalidArgument", 400),
+            (Error::TooManyUsers, "InvalidArgument", 400),
             (Error::Busy { cause: cause() }, "SlowDown", 503),
             (Error::Unknown { cause: cause() }, "ServiceUnavailable", 503),
             (Error::Reroute, "SlowDown", 503),

@@ -5,36 +5,36 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use object_proto::limits::BUCKETS_PER_USER_MAX;
+use object_proto::limits::{BUCKETS_PER_USER_MAX, SETTINGS_MAX};
 use object_proto::{
-    AccessKey, Bucket, BucketConfig, BucketId, BucketName, BucketState, CatalogReply,
-    CatalogRequest, Error, Identity, RangeId, RangeMap, RangePlace, RequestHead, SessionId, Stamp,
-    UserId, Versioning,
+    Bucket, BucketConfig, BucketId, BucketName, BucketSettings, BucketState, BucketView,
+    CatalogReply, CatalogRequest, Error, KeptName, RangeId, RangeMap, RangePlace, RequestHead,
+    SessionId, Setting, Stamp, UserId, Versioning,
 };
 use runtime::{Class, Env};
 
 use crate::decisions::{Decisions, damaged};
 use crate::ground::{Lease, Ranges};
 use crate::keys::{
-    ACCESS_KEY, BUCKET, RANGE, REPLY, SESSION, USER, number_key, read_number_key, read_text_key,
-    reply_key, text_key,
+    BUCKET, RANGE, REPLY, SESSION, USER, number_key, read_number_key, read_text_key, reply_key,
+    text_key,
 };
 use crate::limits::COLLECT_ROWS;
 use crate::once::{Came, Once};
 use crate::orders::Orders;
 use crate::planted::{Bugs, Planted};
-use crate::row::{
-    BucketRow, KeyRow, decode_session, decode_user, encode_session, encode_stamp, encode_user,
-};
+use crate::row::{BucketRow, decode_session, encode_session, encode_stamp};
 use crate::server_row::RangeRow;
 use crate::sessions::Sessions;
+use crate::watchers::Watchers;
 
 /// The catalog that this process owns.
 pub(crate) struct Catalog {
     env: Env,
-    decisions: Rc<Decisions>,
+    pub(crate) decisions: Rc<Decisions>,
     sessions: Sessions,
     orders: Orders,
+    pub(crate) watchers: Watchers,
     lease: Rc<dyn Lease>,
     epoch: u64,
     once: Once<CatalogReply>,
@@ -55,6 +55,16 @@ pub(crate) struct Ground {
     /// Ranges of a cluster whose catalog is empty.
     pub(crate) new_ranges: u32,
     pub(crate) bugs: Bugs,
+}
+
+fn check_settings(settings: &BucketSettings) -> Result<(), Error> {
+    match settings.encode().len() > SETTINGS_MAX {
+        true => {
+            let message = format!("a bucket's settings have {SETTINGS_MAX} bytes at most");
+            Err(Error::Invalid { message })
+        }
+        false => Ok(()),
+    }
 }
 
 async fn buckets_of(decisions: &Decisions) -> Result<Vec<BucketRow>, Error> {
@@ -116,6 +126,7 @@ impl Catalog {
             decisions,
             sessions: Sessions::of_manager(env, sessions, bugs),
             orders: Orders::new(env, map, ranges),
+            watchers: Watchers::new(env, epoch, bugs),
             lease,
             epoch,
             once: Once::default(),
@@ -145,7 +156,8 @@ impl Catalog {
             CatalogRequest::CreateBucket { head, .. }
             | CatalogRequest::RemoveBucket { head, .. }
             | CatalogRequest::SetVersioning { head, .. }
-            | CatalogRequest::CreateUser { head, .. } => {
+            | CatalogRequest::SetBucket { head, .. }
+            | CatalogRequest::ChangeUser { head, .. } => {
                 return self.change(head, request).await;
             }
             CatalogRequest::OpenSession => return self.open_session().await,
@@ -156,10 +168,22 @@ impl Catalog {
                 let sampled = self.sessions.sample(session, sent_us);
                 sampled.map(|()| CatalogReply::Route(self.epoch))
             }
-            CatalogRequest::Bucket(name) => self.bucket(&name).await.map(CatalogReply::Bucket),
+            CatalogRequest::Bucket(name) => {
+                let at = self.watchers.at();
+                let found = self.bucket(&name).await.map(Box::new);
+                found.map(|found| CatalogReply::Bucket { found, at })
+            }
             CatalogRequest::Buckets(of) => self.buckets(of).await.map(CatalogReply::Buckets),
             CatalogRequest::Key(id) => {
-                self.key(&id).await.map(|key| CatalogReply::Key(key.map(Box::new)))
+                let at = self.watchers.at();
+                let found = self.key(&id).await;
+                found.map(|found| CatalogReply::Key { found: found.map(Box::new), at })
+            }
+            CatalogRequest::Users => self.users().await,
+            CatalogRequest::User(name) => self.user_of_name(&name).await,
+            CatalogRequest::Keys(user) => self.keys_of(&user).await,
+            CatalogRequest::Watch { watcher, seen } => {
+                self.watchers.watch(watcher, seen).await.map(CatalogReply::Changes)
             }
             CatalogRequest::Where
             | CatalogRequest::Register { .. }
@@ -179,14 +203,20 @@ impl Catalog {
         reply
     }
 
-    fn check_lease(&self) -> Result<(), Error> {
+    pub(crate) fn check_lease(&self) -> Result<(), Error> {
         if self.lease.is_valid() { Ok(()) } else { Err(Error::Reroute) }
     }
 
-    async fn bucket(&self, name: &BucketName) -> Result<Bucket, Error> {
+    async fn bucket(&self, name: &BucketName) -> Result<BucketView, Error> {
         let row = self.decisions.durable(&text_key(BUCKET, name.as_str())).await?;
         let row = BucketRow::decode(name.as_str(), &row.ok_or(Error::NoSuchBucket)?);
-        Ok(row.ok_or_else(|| damaged("a bucket's row"))?.bucket)
+        let BucketRow { bucket, settings, .. } = row.ok_or_else(|| damaged("a bucket's row"))?;
+        Ok(BucketView { bucket, settings })
+    }
+
+    /// Buckets of a user, with those that are being made.
+    pub(crate) fn bucket_count(&self, owner: &UserId) -> usize {
+        self.owned.borrow().get(owner).copied().unwrap_or(0)
     }
 
     async fn buckets(&self, of: Option<UserId>) -> Result<Vec<Bucket>, Error> {
@@ -209,17 +239,6 @@ impl Catalog {
         }
         // An owner never asks again for a bucket that is gone.
         Err(Error::Busy { cause: "the bucket is being made or removed".to_owned() })
-    }
-
-    async fn key(&self, id: &str) -> Result<Option<AccessKey>, Error> {
-        let row = self.decisions.durable(&text_key(ACCESS_KEY, id)).await?;
-        let Some(row) = row else { return Ok(None) };
-        let row = KeyRow::decode(&row).ok_or_else(|| damaged("an access key's row"))?;
-        let user = self.decisions.durable(&text_key(USER, row.user.as_str())).await?;
-        let user = user.and_then(|user| decode_user(row.user.as_str(), &user));
-        let user = user.ok_or_else(|| damaged("the row of an access key's user"))?;
-        let KeyRow { wrapped_secret, enabled, .. } = row;
-        Ok(Some(AccessKey { id: id.to_owned(), user, wrapped_secret, enabled }))
     }
 
     async fn open_session(&self) -> Result<CatalogReply, Error> {
@@ -325,8 +344,9 @@ impl Catalog {
         request: CatalogRequest,
     ) -> Result<CatalogReply, Error> {
         match request {
-            CatalogRequest::CreateBucket { name, owner, .. } => {
-                self.create_bucket(head, name, owner).await.map(CatalogReply::Bucket)
+            CatalogRequest::CreateBucket { name, owner, settings, .. } => {
+                let made = self.create_bucket(head, (name, owner), *settings).await;
+                made.map(CatalogReply::Made)
             }
             CatalogRequest::RemoveBucket { name, .. } => {
                 self.remove_bucket(head, &name).await.map(|()| CatalogReply::Done)
@@ -335,15 +355,18 @@ impl Catalog {
                 let set = self.set_versioning(head, &name, versioning).await;
                 set.map(|()| CatalogReply::Done)
             }
-            CatalogRequest::CreateUser { identity, .. } => {
-                self.create_user(head, &identity).await.map(|()| CatalogReply::Done)
+            CatalogRequest::SetBucket { name, setting, .. } => {
+                self.set_bucket(head, &name, *setting).await.map(|()| CatalogReply::Done)
+            }
+            CatalogRequest::ChangeUser { change, .. } => {
+                self.change_user(head, &change).await.map(|()| CatalogReply::Done)
             }
             _ => unreachable!("it is no change"),
         }
     }
 
     /// An error unless a change that came just now may be submitted.
-    fn check_submit(&self, head: &RequestHead) -> Result<(), Error> {
+    pub(crate) fn check_submit(&self, head: &RequestHead) -> Result<(), Error> {
         match self.sessions.may_submit(head, self.env.now()) {
             true => Ok(()),
             false => Err(Error::Busy { cause: "the time of the request is over".to_owned() }),
@@ -353,9 +376,10 @@ impl Catalog {
     async fn create_bucket(
         &self,
         head: &RequestHead,
-        name: BucketName,
-        owner: UserId,
+        (name, owner): (BucketName, UserId),
+        settings: BucketSettings,
     ) -> Result<Bucket, Error> {
+        check_settings(&settings)?;
         let key = text_key(BUCKET, name.as_str());
         let made_by = (head.session, head.number);
         // The bucket that this request has made may be gone again.
@@ -365,6 +389,9 @@ impl Catalog {
             return Ok(row.ok_or_else(|| damaged("an answer"))?.bucket);
         }
         let held = self.decisions.lock(&key).await;
+        // Its owner may be being removed.
+        let held_user = self.decisions.lock(&text_key(USER, owner.as_str())).await;
+        let is_user = self.user(&owner).await?.is_some();
         let seen = self.decisions.read(&key).await?;
         let there = match &seen.value {
             Some(value) => {
@@ -373,15 +400,16 @@ impl Catalog {
             }
             None => None,
         };
-        let many = self.owned.borrow().get(&owner).copied().unwrap_or(0) >= BUCKETS_PER_USER_MAX;
-        if there.is_some() || many {
-            drop(held);
+        let many = self.bucket_count(&owner) >= BUCKETS_PER_USER_MAX;
+        if there.is_some() || many || !is_user {
+            drop((held, held_user));
             // The count has what is submitted of other names.
             self.decisions.settled_for_refusal(self.decisions.last()).await?;
             self.check_lease()?;
             return match there {
                 Some(row) if row.made_by == made_by => Ok(row.bucket),
                 Some(row) => Err(Error::BucketExists { own: row.bucket.owner == owner }),
+                None if !is_user => Err(Error::NoSuchUser),
                 None => Err(Error::TooManyBuckets),
             };
         }
@@ -391,17 +419,40 @@ impl Catalog {
         let mut bucket = Bucket { id, name, owner: owner.clone(), created_us: 0, versioning };
         let (_, basis) = self.decisions.submit(|batch, stamp| {
             bucket.created_us = stamp.get();
-            let row = BucketRow { bucket: bucket.clone(), made_by, changed: stamp, closing: false };
-            let row = row.encode();
-            batch.put(&key, &row);
-            batch.put(&reply, &row);
+            let (bucket, closing, default) = (bucket.clone(), false, BucketSettings::default());
+            let mut row = BucketRow { bucket, made_by, changed: stamp, closing, settings: default };
+            batch.put(&reply, &row.encode());
+            row.settings = settings;
+            batch.put(&key, &row.encode());
         })?;
         *self.owned.borrow_mut().entry(owner).or_default() += 1;
         // Before it is durable: who is shown the row may have its owner ask for it at once.
         self.names.borrow_mut().insert(id, bucket.name.clone());
         self.decisions.settled(basis).await?;
-        drop(held);
+        drop((held, held_user));
         Ok(bucket)
+    }
+
+    /// Behind the answer no gateway goes by the former setting.
+    async fn set_bucket(
+        &self,
+        head: &RequestHead,
+        name: &BucketName,
+        setting: Setting,
+    ) -> Result<(), Error> {
+        let reply = reply_key(head.session, head.number);
+        let held = self.decisions.lock(&text_key(BUCKET, name.as_str())).await;
+        if self.decisions.durable(&reply).await?.is_none() {
+            let mut row = self.held_bucket(name).await?;
+            row.settings.set(setting);
+            check_settings(&row.settings)?;
+            self.check_submit(head)?;
+            self.put_bucket(row, Some(&reply)).await?;
+            self.watchers.note([KeptName::Bucket(name.clone())]);
+        }
+        drop(held);
+        self.watchers.settled().await;
+        Ok(())
     }
 
     /// The row of a bucket whose name the caller holds.
@@ -429,7 +480,7 @@ impl Catalog {
         }
         let reply = reply_key(head.session, head.number);
         let key = text_key(BUCKET, name.as_str());
-        let _held = self.decisions.lock(&key).await;
+        let held = self.decisions.lock(&key).await;
         let answered = self.decisions.durable(&reply).await?.is_some();
         let mut row = match self.held_bucket(name).await {
             // Another request has removed it since.
@@ -444,6 +495,9 @@ impl Catalog {
         if !self.bugs.has(Planted::OldConfig) {
             self.orders.configure(row.bucket.id, row.config()).await?;
         }
+        self.watchers.note([KeptName::Bucket(name.clone())]);
+        drop(held);
+        self.watchers.settled().await;
         Ok(())
     }
 
@@ -475,8 +529,9 @@ impl Catalog {
     ) -> Result<(), Error> {
         let reply = reply_key(head.session, head.number);
         let key = text_key(BUCKET, name.as_str());
-        let _held = self.decisions.lock(&key).await;
+        let held = self.decisions.lock(&key).await;
         if self.decisions.durable(&reply).await?.is_some() {
+            self.watchers.settled().await;
             return Ok(());
         }
         let row = self.held_bucket(name).await?;
@@ -513,6 +568,9 @@ impl Catalog {
             // One that does not hear of it aborts the bucket's uploads when they are old.
             let _ = catalog.orders.configure(id, config).await;
         });
+        self.watchers.note([KeptName::Bucket(name.clone())]);
+        drop(held);
+        self.watchers.settled().await;
         Ok(())
     }
 
@@ -535,39 +593,5 @@ impl Catalog {
     async fn take_back(&self, row: BucketRow) -> Result<BucketRow, Error> {
         self.env.mark("object: a bucket stays");
         self.put_bucket(BucketRow { closing: false, ..row }, None).await
-    }
-
-    async fn create_user(&self, head: &RequestHead, identity: &Identity) -> Result<(), Error> {
-        let made_by = (head.session, head.number);
-        let user_key = text_key(USER, identity.user.id.as_str());
-        let access_key = text_key(ACCESS_KEY, &identity.access_key);
-        let held = self.decisions.lock(&access_key).await;
-        let held_user = self.decisions.lock(&user_key).await;
-        let seen = self.decisions.read(&access_key).await?;
-        let user = self.decisions.read(&user_key).await?;
-        if seen.value.is_some() {
-            drop((held, held_user));
-            self.decisions.settled_for_refusal(seen.basis).await?;
-            self.check_lease()?;
-            let row = seen.value.as_deref().and_then(KeyRow::decode);
-            return match row.is_some_and(|row| row.made_by == made_by) {
-                true => Ok(()),
-                false => Err(Error::NameTaken),
-            };
-        }
-        self.check_submit(head)?;
-        let row = KeyRow {
-            user: identity.user.id.clone(),
-            wrapped_secret: identity.wrapped_secret.clone(),
-            enabled: true,
-            made_by,
-        };
-        let (_, basis) = self.decisions.submit(|batch, _: Stamp| {
-            if user.value.is_none() {
-                batch.put(&user_key, &encode_user(&identity.user));
-            }
-            batch.put(&access_key, &row.encode());
-        })?;
-        self.decisions.settled(basis).await
     }
 }

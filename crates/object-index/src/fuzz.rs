@@ -235,12 +235,15 @@ pub(crate) fn corpus() -> Vec<Seed> {
         versioning: object_proto::Versioning::Suspended,
     };
     let changed = object_proto::Stamp::new(1 << 50);
-    let bucket_row = BucketRow { bucket, made_by, changed, closing: true };
+    let policy = Some("{}".to_owned());
+    let settings = object_proto::BucketSettings { policy, ..Default::default() };
+    let bucket_row = BucketRow { bucket, made_by, changed, closing: true, settings };
     let server = object_proto::ObjectServerId::new(3);
     let range_row = RangeRow { first: BucketId::new(1 << 62), epoch: 300, owner: Some(server) };
     let addr = "127.0.0.1:7601".parse().expect("an address");
     let server_row = ServerRow { name: "os1".to_owned(), addr, given: 4, heard: 3 };
-    let access = KeyRow { user: owner, wrapped_secret: vec![1, 2], enabled: true, made_by };
+    let (wrapped_secret, expires_us, policy) = (vec![1, 2], Some(9), Some("{}".to_owned()));
+    let access = KeyRow { user: owner, wrapped_secret, enabled: true, expires_us, policy };
     vec![
         ("key-object", fuzz_object_key, object_key(crate::keys::CURRENT, &target)),
         ("key-reply", fuzz_object_key, reply_key(SessionId::new(7), 9)),

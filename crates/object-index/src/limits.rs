@@ -1,6 +1,6 @@
 //! Bounds of the object index, with reason and arithmetic.
 
-use object_proto::limits::{KEY_MAX, PIECE_BYTES, SMALL_MAX};
+use object_proto::limits::{KEY_MAX, PIECE_BYTES, SETTINGS_MAX, SMALL_MAX};
 use runtime::Duration;
 
 /// Bytes of the key of an object's row at most: a section, a bucket's ID of 8 bytes, the object's key
@@ -39,6 +39,28 @@ pub const CHANGE_BUDGET: Duration = Duration::from_secs(10);
 pub const ORDER_TIME: Duration = Duration::from_secs(5);
 /// A bucket that is being removed is asked for again after this time: it may not have been empty.
 pub const CLOSING_ASKED: Duration = Duration::from_millis(100);
+/// What a gateway keeps of buckets, users and keys is good for so long from the sending of a question for
+/// changes: three questions.
+pub const KEPT_VALID: Duration = Duration::from_millis(600);
+/// The answer to such a question waits for a change for so long.
+pub const WATCH_HOLD: Duration = Duration::from_millis(200);
+/// Wait for the answer to such a question.
+pub const WATCH_ATTEMPT: Duration = Duration::from_millis(350);
+/// A gateway whose kept names were not used for so long asks for changes no more.
+pub const WATCH_IDLE: Duration = Duration::from_secs(5);
+/// Names of changes that a manager keeps: a gateway that has seen fewer asks for all again.
+pub const KEPT_CHANGES: usize = 1024;
+/// Gateways that keep names, for one manager, at most.
+pub const WATCHERS_MAX: usize = 1024;
+/// Bytes of what a gateway keeps at most; then it begins anew.
+pub const KEPT_BYTES: usize = 16 << 20;
+/// A gateway that knows a bucket or key waits for so long for a manager's answer before it goes by what it
+/// knows.
+pub const SILENT_AFTER: Duration = Duration::from_millis(300);
+/// Between two such waits, while managers are silent.
+pub const SILENT_PAUSE: Duration = Duration::from_secs(1);
+/// A gateway that no manager has answered for so long refuses all (`object-protocols.md` 11.3).
+pub const CUT_OFF: Duration = Duration::from_secs(600);
 /// Ranges of a new cluster: several servers work from the first buckets on.
 pub const RANGES: u32 = 4;
 /// One attempt of a request.
@@ -152,6 +174,9 @@ pub const BYTES_PER_REQUEST: u64 = 64 << 10;
 /// A server that ends closes its tables within this time: its successor's opening is quicker then.
 pub const CLOSE_TIME: Duration = Duration::from_secs(3);
 
+const _: () = assert!(WATCH_HOLD.as_millis() < WATCH_ATTEMPT.as_millis());
+const _: () = assert!(WATCH_ATTEMPT.as_millis() < KEPT_VALID.as_millis());
+const _: () = assert!(SETTINGS_MAX + 4096 <= table::limits::VALUE_MAX);
 const _: () = assert!(SERVER_DEAD.as_millis() < LEASE.as_millis());
 const _: () = assert!(OBJECT_ROW_KEY_MAX <= table::limits::KEY_MAX);
 

@@ -165,7 +165,10 @@ impl ObjectManager {
         let inner = &*self.0;
         let is_sign = matches!(
             request,
-            CatalogRequest::Beat(_) | CatalogRequest::ServerBeat(_) | CatalogRequest::Here(_)
+            CatalogRequest::Beat(_)
+                | CatalogRequest::ServerBeat(_)
+                | CatalogRequest::Here(_)
+                | CatalogRequest::Watch { .. }
         );
         if !is_sign {
             inner.asked.set(inner.env.now());

@@ -42,6 +42,14 @@ pub enum Planted {
     RetryLoses,
     /// Answers for a bucket's versioning before the range keeps it so.
     OldConfig,
+    /// Answers for a change before gateways have seen it.
+    KeyForever,
+    /// Goes by what a gateway keeps whatever managers say.
+    KeptForever,
+    /// A new manager answers for changes while gateways of the former one go by what they keep.
+    KeptOfFormer,
+    /// Keeps an answer that is older than changes that were seen.
+    KeptLate,
     /// Removes a bucket without a record that it is being removed.
     CloseUnrecorded,
     /// Leaves the current object where a delete marker hides it.

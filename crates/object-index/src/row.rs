@@ -1,12 +1,12 @@
 //! Values of a range's and the catalog's rows: a version, then fields in order (see
 //! `docs/formats/object.md`).
 
-use codec::cursor::{put_bytes, put_varint};
-use object_proto::limits::{INLINE_MAX, SMALL_MAX};
+use codec::cursor::{Cursor, put_bytes, put_varint};
+use object_proto::limits::{INLINE_MAX, POLICY_MAX, SETTINGS_MAX, SMALL_MAX};
 use object_proto::{
-    Bucket, BucketConfig, BucketId, BucketName, BucketState, CallId, Committed, DataId, Etag,
-    FileName, Metadata, NewObject, ObjectData, ObjectFacts, ObjectInfo, ObjectTags, PartMap,
-    PartNumber, SessionId, Stamp, Target, User, UserId, VersionId, Versioning,
+    AccessKey, Bucket, BucketConfig, BucketId, BucketName, BucketSettings, BucketState, CallId,
+    Committed, DataId, Etag, FileName, Metadata, NewObject, ObjectData, ObjectFacts, ObjectInfo,
+    ObjectTags, PartMap, PartNumber, SessionId, Stamp, Target, User, UserId, VersionId, Versioning,
 };
 use table::Place;
 
@@ -482,6 +482,8 @@ pub struct BucketRow {
     pub changed: Stamp,
     /// It is being removed, if it is empty.
     pub closing: bool,
+    /// Its settings.
+    pub settings: BucketSettings,
 }
 
 impl BucketRow {
@@ -510,6 +512,9 @@ impl BucketRow {
         });
         put_varint(&mut out, self.changed.get());
         out.push(u8::from(self.closing));
+        if self.settings != BucketSettings::default() {
+            put_bytes(&mut out, &self.settings.encode());
+        }
         out
     }
 
@@ -537,7 +542,11 @@ impl BucketRow {
         if !cursor.is_empty() {
             (changed, closing) = (Stamp::new(cursor.varint()?), flag(&mut cursor)?);
         }
-        whole(cursor, BucketRow { bucket, made_by, changed, closing })
+        let mut settings = BucketSettings::default();
+        if !cursor.is_empty() {
+            settings = BucketSettings::decode(cursor.bytes(SETTINGS_MAX)?)?;
+        }
+        whole(cursor, BucketRow { bucket, made_by, changed, closing, settings })
     }
 }
 
@@ -547,7 +556,23 @@ pub fn encode_user(user: &User) -> Vec<u8> {
     put_text(&mut out, &user.name);
     put_text(&mut out, &user.display_name);
     out.push(u8::from(user.admin));
+    put_text(&mut out, &user.email);
+    put_policy(&mut out, user.policy.as_ref());
     out
+}
+
+fn put_policy(out: &mut Vec<u8>, policy: Option<&String>) {
+    out.push(u8::from(policy.is_some()));
+    if let Some(policy) = policy {
+        put_text(out, policy);
+    }
+}
+
+fn policy(cursor: &mut Cursor<'_>) -> Option<Option<String>> {
+    match flag(cursor)? {
+        true => text(cursor, POLICY_MAX).map(Some),
+        false => Some(None),
+    }
 }
 
 /// Reads the value of the user `id`.
@@ -556,7 +581,13 @@ pub fn decode_user(id: &str, value: &[u8]) -> Option<User> {
     let name = text(&mut cursor, TEXT_MAX)?;
     let display_name = text(&mut cursor, TEXT_MAX)?;
     let admin = flag(&mut cursor)?;
-    whole(cursor, User { id: UserId::new(id), name, display_name, admin })
+    let mut user = User { id: UserId::new(id), name, display_name, admin, ..User::default() };
+    // The rows of the first users end here.
+    if !cursor.is_empty() {
+        user.email = text(&mut cursor, TEXT_MAX)?;
+        user.policy = policy(&mut cursor)?;
+    }
+    whole(cursor, user)
 }
 
 /// An access key's row; its public part is the key.
@@ -568,8 +599,10 @@ pub struct KeyRow {
     pub wrapped_secret: Vec<u8>,
     /// Requests that are signed with it are served.
     pub enabled: bool,
-    /// The request that made it.
-    pub made_by: (SessionId, u64),
+    /// They are served before this time, microseconds since 1970.
+    pub expires_us: Option<u64>,
+    /// Nothing but what this allows.
+    pub policy: Option<String>,
 }
 
 impl KeyRow {
@@ -579,8 +612,13 @@ impl KeyRow {
         put_text(&mut out, self.user.as_str());
         put_bytes(&mut out, &self.wrapped_secret);
         out.push(u8::from(self.enabled));
-        out.extend(self.made_by.0.get().to_le_bytes());
-        put_varint(&mut out, self.made_by.1);
+        // The request that made it, in the first rows.
+        out.extend([0; 9]);
+        out.push(u8::from(self.expires_us.is_some()));
+        if let Some(expires_us) = self.expires_us {
+            put_varint(&mut out, expires_us);
+        }
+        put_policy(&mut out, self.policy.as_ref());
         out
     }
 
@@ -590,8 +628,22 @@ impl KeyRow {
         let user = UserId::new(text(&mut cursor, TEXT_MAX)?);
         let wrapped_secret = cursor.bytes(TEXT_MAX)?.to_vec();
         let enabled = flag(&mut cursor)?;
-        let made_by = (SessionId::new(cursor.u64()?), cursor.varint()?);
-        whole(cursor, KeyRow { user, wrapped_secret, enabled, made_by })
+        let (_, _) = (cursor.u64()?, cursor.varint()?);
+        let mut row = KeyRow { user, wrapped_secret, enabled, expires_us: None, policy: None };
+        // The rows of the first keys end here.
+        if !cursor.is_empty() {
+            if flag(&mut cursor)? {
+                row.expires_us = Some(cursor.varint()?);
+            }
+            row.policy = policy(&mut cursor)?;
+        }
+        whole(cursor, row)
+    }
+
+    /// The key of that ID, of its user.
+    pub fn into_key(self, id: &str, user: User) -> AccessKey {
+        let KeyRow { wrapped_secret, enabled, expires_us, policy, .. } = self;
+        AccessKey { id: id.to_owned(), user, wrapped_secret, enabled, expires_us, policy }
     }
 }
 

@@ -6,10 +6,10 @@ use std::path::Path;
 
 use object_proto::limits::SMALL_MAX;
 use object_proto::{
-    BucketId, BucketName, CallId, Checksum, ChecksumKind, ChecksumPlan, Committed, DataId, Etag,
-    FileName, Metadata, NewObject, NewUpload, ObjectData, ObjectFacts, ObjectInfo, ObjectKey,
-    ObjectTags, PartMap, PartNumber, SessionId, Stamp, Target, UploadEnd, UploadId, User, UserId,
-    VersionId, Versioning,
+    BucketId, BucketName, BucketSettings, CallId, Checksum, ChecksumKind, ChecksumPlan, Committed,
+    DataId, Etag, FileName, Metadata, NewObject, NewUpload, ObjectData, ObjectFacts, ObjectInfo,
+    ObjectKey, ObjectTags, PartMap, PartNumber, SessionId, Stamp, Target, UploadEnd, UploadId,
+    User, UserId, VersionId, Versioning,
 };
 use proptest::prelude::*;
 use table::Place;
@@ -170,8 +170,13 @@ fn other_rows_read_back() {
     for versioning in [Versioning::Off, Versioning::Enabled, Versioning::Suspended] {
         let bucket = object_proto::Bucket { versioning, ..bucket.clone() };
         let made_by = (SessionId::new(6), 7);
-        let row = BucketRow { bucket, made_by, changed: Stamp::new(1 << 50), closing: true };
-        assert_eq!(BucketRow::decode("abc", &row.encode()), Some(row));
+        let policy = Some("{}".to_owned());
+        for settings in [BucketSettings::default(), BucketSettings { policy, ..Default::default() }]
+        {
+            let (bucket, changed) = (bucket.clone(), Stamp::new(1 << 50));
+            let row = BucketRow { bucket, made_by, changed, closing: true, settings };
+            assert_eq!(BucketRow::decode("abc", &row.encode()), Some(row));
+        }
     }
     // Rows of before versioning, and of before owners asked for buckets.
     for (old, versioning) in [(&[][..], Versioning::Off), (&[2][..], Versioning::Suspended)] {
@@ -191,16 +196,29 @@ fn other_rows_read_back() {
         id: UserId::new("id"),
         name: "admin".to_owned(),
         display_name: "The admin".to_owned(),
+        email: String::new(),
         admin: true,
+        policy: None,
     };
-    assert_eq!(decode_user("id", &encode_user(&user)), Some(user));
+    let old = [1, 5, 97, 100, 109, 105, 110, 9, 84, 104, 101, 32, 97, 100, 109, 105, 110, 1];
+    assert_eq!(decode_user("id", &old).as_ref(), Some(&user), "a row of before policies");
+    let other = User { email: "a@b".into(), policy: Some("{}".into()), ..user.clone() };
+    for user in [user, other] {
+        assert_eq!(decode_user("id", &encode_user(&user)), Some(user));
+    }
     let key = KeyRow {
         user: UserId::new("id"),
         wrapped_secret: vec![1, 2, 3],
         enabled: true,
-        made_by: (SessionId::new(1), 2),
+        expires_us: None,
+        policy: None,
     };
-    assert_eq!(KeyRow::decode(&key.encode()), Some(key));
+    let old = [1, 2, 105, 100, 3, 1, 2, 3, 1, 1, 0, 0, 0, 0, 0, 0, 0, 2];
+    assert_eq!(KeyRow::decode(&old).as_ref(), Some(&key), "a row of before policies");
+    let other = KeyRow { expires_us: Some(1 << 50), policy: Some("{}".into()), ..key.clone() };
+    for key in [key, other] {
+        assert_eq!(KeyRow::decode(&key.encode()), Some(key));
+    }
     for closed in [false, true] {
         assert_eq!(decode_session(&encode_session(closed)), Some(closed));
     }

@@ -5,23 +5,24 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use futures_util::future::LocalBoxFuture;
 use object_proto::limits::{INLINE_MAX, SMALL_MAX};
 use object_proto::{
-    AccessKey, Bucket, BucketId, BucketName, CatalogReply, CatalogRequest, Change, ChangeReply,
-    Committed, Completion, Conditions, DataId, Error, FileName, Identity, ListPage, ListRequest,
-    NewObject, NewUpload, ObjectData, ObjectFacts, ObjectInfo, ObjectTags, PartNumber, PartsPage,
-    PartsRequest, Peer, RangeId, RangeMap, RangeReply, RangeRequest, Reply, Request, RequestHead,
-    ServiceStatus, Target, UploadId, UploadInfo, UploadsPage, UploadsRequest, UserId, VersionId,
-    Versioning, VersionsPage, VersionsRequest,
+    BucketId, CatalogReply, CatalogRequest, Change, ChangeReply, Committed, Completion, Conditions,
+    DataId, Error, FileName, ListPage, ListRequest, NewObject, NewUpload, ObjectData, ObjectFacts,
+    ObjectInfo, ObjectTags, PartNumber, PartsPage, PartsRequest, Peer, RangeId, RangeMap,
+    RangeReply, RangeRequest, Reply, Request, RequestHead, ServiceStatus, Target, UploadId,
+    UploadInfo, UploadsPage, UploadsRequest, UserId, VersionId, VersionsPage, VersionsRequest,
 };
-use runtime::{Class, Env};
+use runtime::{Class, Env, Instant};
 use table::{Source, Store};
 
 use crate::bodies::{self, BodyReader, BodyWriter, Whole};
 use crate::content::{BodyContent, Bytes};
 use crate::ground::{Files, Owners};
+use crate::kept::Kept;
 use crate::keys::file_name;
 use crate::limits::{ATTEMPT, CHANGE_BUDGET, OPENED_LOGS_MAX, PAUSE, STATUS_ATTEMPT};
 use crate::parts::{Bodies, PartBodies, PartsReader};
@@ -35,9 +36,17 @@ type Stores = BTreeMap<RangeId, Rc<dyn Store>>;
 /// A log of a range, opened.
 type Opened = ((RangeId, FileName), Rc<dyn Source>);
 
-struct ServiceInner {
-    env: Env,
-    owners: Rc<dyn Owners>,
+pub(crate) struct ServiceInner {
+    pub(crate) env: Env,
+    pub(crate) owners: Rc<dyn Owners>,
+    /// Buckets and keys, for a service that keeps some.
+    pub(crate) kept: Option<Arc<Kept>>,
+    /// The task that asks for changes of them runs.
+    pub(crate) watching: Cell<bool>,
+    /// Managers are taken to be silent before this time.
+    pub(crate) silent_until: Cell<Instant>,
+    /// Requests that went by what was kept, as they were.
+    pub(crate) silent_uses: Cell<u64>,
     /// The ranges, once they were asked for.
     map: RefCell<Option<Rc<RangeMap>>>,
     stores: RefCell<Stores>,
@@ -58,19 +67,22 @@ pub struct ServiceOptions {
     /// Bodies of this many bytes at most go with the change into the owner's log;
     /// [`object_proto::limits::SMALL_MAX`] at most. Larger ones get files of their own.
     pub small_max: usize,
+    /// Buckets and access keys are kept, and the manager is asked for changes of them while they are used:
+    /// for a gateway.
+    pub keeps: bool,
     /// For tests.
     pub bugs: Bugs,
 }
 
 impl Default for ServiceOptions {
     fn default() -> ServiceOptions {
-        ServiceOptions { small_max: SMALL_MAX, bugs: Bugs::default() }
+        ServiceOptions { small_max: SMALL_MAX, keeps: false, bugs: Bugs::default() }
     }
 }
 
 /// The object service on the side of a gateway. Cheap to clone; stays on its thread.
 #[derive(Clone)]
-pub struct Service(Rc<ServiceInner>);
+pub struct Service(pub(crate) Rc<ServiceInner>);
 
 impl Service {
     /// A service that asks `owners` and writes bodies to `files`. Its session begins with the first
@@ -85,6 +97,10 @@ impl Service {
         Service(Rc::new(ServiceInner {
             env: env.clone(),
             owners,
+            kept: options.keeps.then(|| Arc::new(Kept::new(options.bugs))),
+            watching: Cell::default(),
+            silent_until: Cell::default(),
+            silent_uses: Cell::default(),
             map: RefCell::default(),
             stores: RefCell::default(),
             files,
@@ -99,6 +115,11 @@ impl Service {
     /// Its environment.
     pub fn env(&self) -> &Env {
         &self.0.env
+    }
+
+    /// What it keeps of the catalog.
+    pub(crate) fn kept(&self) -> Option<&Arc<Kept>> {
+        self.0.kept.as_ref()
     }
 
     /// The directory of a range.
@@ -217,14 +238,14 @@ impl Service {
         }
     }
 
-    async fn catalog(&self, request: CatalogRequest) -> Result<CatalogReply, Error> {
+    pub(crate) async fn catalog(&self, request: CatalogRequest) -> Result<CatalogReply, Error> {
         match self.ask(Request::Catalog(request)).await? {
             Reply::Catalog(reply) => Ok(reply),
             Reply::Range(..) | Reply::Server => Err(unexpected()),
         }
     }
 
-    async fn change_catalog(
+    pub(crate) async fn change_catalog(
         &self,
         build: impl Fn(RequestHead) -> CatalogRequest,
     ) -> Result<CatalogReply, Error> {
@@ -248,42 +269,6 @@ impl Service {
         }
     }
 
-    /// Makes a bucket.
-    pub async fn create_bucket(&self, name: BucketName, owner: UserId) -> Result<Bucket, Error> {
-        let build =
-            |head| CatalogRequest::CreateBucket { head, name: name.clone(), owner: owner.clone() };
-        match self.change_catalog(build).await? {
-            CatalogReply::Bucket(bucket) => Ok(bucket),
-            _ => Err(unexpected()),
-        }
-    }
-
-    /// Removes a bucket that is empty.
-    pub async fn remove_bucket(&self, name: BucketName) -> Result<(), Error> {
-        let build = |head| CatalogRequest::RemoveBucket { head, name: name.clone() };
-        self.change_catalog(build).await.map(drop)
-    }
-
-    /// Says what becomes of a bucket's objects that are replaced, from now on.
-    pub async fn set_versioning(
-        &self,
-        name: BucketName,
-        versioning: Versioning,
-    ) -> Result<(), Error> {
-        let build = |head| {
-            let name = name.clone();
-            CatalogRequest::SetVersioning { head, name, versioning }
-        };
-        self.change_catalog(build).await.map(drop)
-    }
-
-    /// Makes an access key, and its user if there is none of that ID.
-    pub async fn create_user(&self, identity: Identity) -> Result<(), Error> {
-        let build =
-            |head| CatalogRequest::CreateUser { head, identity: Box::new(identity.clone()) };
-        self.change_catalog(build).await.map(drop)
-    }
-
     /// Reports to the manager that a gateway is there.
     pub async fn announce(&self, peer: Peer) -> Result<(), Error> {
         let here = Request::Catalog(CatalogRequest::Here(peer));
@@ -303,30 +288,6 @@ impl Service {
             };
         }
         outcome
-    }
-
-    /// A bucket.
-    pub async fn bucket(&self, name: BucketName) -> Result<Bucket, Error> {
-        match self.catalog(CatalogRequest::Bucket(name)).await? {
-            CatalogReply::Bucket(bucket) => Ok(bucket),
-            _ => Err(unexpected()),
-        }
-    }
-
-    /// Buckets of a user, or of all, in order of names.
-    pub async fn buckets(&self, of: Option<UserId>) -> Result<Vec<Bucket>, Error> {
-        match self.catalog(CatalogRequest::Buckets(of)).await? {
-            CatalogReply::Buckets(buckets) => Ok(buckets),
-            _ => Err(unexpected()),
-        }
-    }
-
-    /// An access key; `None` when there is none of that name.
-    pub async fn access_key(&self, id: &str) -> Result<Option<AccessKey>, Error> {
-        match self.catalog(CatalogRequest::Key(id.to_owned())).await? {
-            CatalogReply::Key(key) => Ok(key.map(|key| *key)),
-            _ => Err(unexpected()),
-        }
     }
 
     /// An object, or a version of it. Its bytes are read with [`Service::content`].
@@ -661,7 +622,7 @@ impl fmt::Debug for Service {
     }
 }
 
-fn unexpected() -> Error {
+pub(crate) fn unexpected() -> Error {
     Error::Invalid { message: "the owner answered something else".to_owned() }
 }
 

@@ -4,19 +4,23 @@
 //! a queue.
 
 use std::fmt;
+use std::future::ready;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use futures_util::future::LocalBoxFuture;
 use object_proto::{
-    AccessKey, Answer, Backend, Bucket, BucketName, Committed, Completion, Conditions, Content,
-    Error, Found, ListPage, ListRequest, NewUpload, ObjectFacts, ObjectInfo, ObjectTags,
-    PartNumber, PartsPage, PartsRequest, Target, Upload, UploadId, UploadInfo, UploadsPage,
-    UploadsRequest, UserId, VersionId, Versioning, VersionsPage, VersionsRequest,
+    AccessKey, Answer, Backend, Bucket, BucketName, BucketSettings, BucketView, Committed,
+    Completion, Conditions, Content, Error, Found, ListPage, ListRequest, NewUpload, ObjectFacts,
+    ObjectInfo, ObjectTags, PartNumber, PartsPage, PartsRequest, Setting, Target, Upload, UploadId,
+    UploadInfo, UploadsPage, UploadsRequest, User, UserId, VersionId, Versioning, VersionsPage,
+    VersionsRequest,
 };
 use runtime::sync::{mpsc, oneshot};
-use runtime::{Class, Env};
+use runtime::{Class, Env, real_now};
 
 use crate::content::BodyContent;
+use crate::kept::Kept;
 use crate::service::{BodyUpload, Service};
 
 /// Requests that wait for the service's thread at most; more are refused by the gateway's bound on
@@ -33,6 +37,8 @@ type Work = Box<dyn FnOnce(Service) -> LocalBoxFuture<'static, ()> + Send>;
 #[derive(Clone)]
 pub struct ServiceHandle {
     work: mpsc::Sender<Work>,
+    /// What the service keeps: no need to ask its thread.
+    kept: Option<Arc<Kept>>,
 }
 
 /// The service's thread is gone.
@@ -44,13 +50,15 @@ impl ServiceHandle {
     /// A handle to a service, for other threads. The service lives while handles do.
     pub fn new(service: &Service) -> ServiceHandle {
         let (work, mut queue) = mpsc::channel::<Work>(QUEUE);
-        let (service, env) = (service.clone(), service.env().clone());
+        let (asked, env) = (service.clone(), service.env().clone());
         env.clone().spawn(Class::Foreground, "object: requests", async move {
             while let Some(work) = queue.recv().await {
-                env.spawn(Class::Foreground, "object: request", work(service.clone()));
+                env.spawn(Class::Foreground, "object: request", work(asked.clone()));
             }
         });
-        ServiceHandle { work }
+        // Only a real host's clock is every thread's.
+        let kept = service.kept().filter(|_| !service.env().is_simulated()).cloned();
+        ServiceHandle { work, kept }
     }
 
     /// Runs a change on the service's thread: once it is sent, only its answer says what came of it.
@@ -95,20 +103,41 @@ impl fmt::Debug for ServiceHandle {
 }
 
 impl Backend for ServiceHandle {
-    fn access_key<'a>(&'a self, id: &'a str) -> Answer<'a, Option<AccessKey>> {
+    fn access_key<'a>(&'a self, id: &'a str) -> Answer<'a, Option<Arc<AccessKey>>> {
+        let found = self.kept.as_ref().and_then(|kept| kept.key(id, real_now()));
+        if let Some(found) = found.filter(|found| found.is_good) {
+            return Box::pin(ready(Ok(Some(found.value))));
+        }
         let id = id.to_owned();
         self.run(|service| async move { service.access_key(&id).await })
     }
 
-    fn create_bucket(&self, name: BucketName, owner: UserId) -> Answer<'_, Bucket> {
-        self.change(|service| async move { service.create_bucket(name, owner).await })
+    fn users(&self) -> Answer<'_, Vec<User>> {
+        self.run(|service| async move { service.users().await })
+    }
+
+    fn create_bucket(
+        &self,
+        name: BucketName,
+        owner: UserId,
+        settings: BucketSettings,
+    ) -> Answer<'_, Bucket> {
+        self.change(|service| async move { service.create_bucket(name, owner, settings).await })
+    }
+
+    fn set_bucket(&self, name: BucketName, setting: Setting) -> Answer<'_, ()> {
+        self.change(|service| async move { service.set_bucket(name, setting).await })
     }
 
     fn remove_bucket(&self, name: BucketName) -> Answer<'_, ()> {
         self.change(|service| async move { service.remove_bucket(name).await })
     }
 
-    fn bucket(&self, name: BucketName) -> Answer<'_, Bucket> {
+    fn bucket(&self, name: BucketName) -> Answer<'_, Arc<BucketView>> {
+        let found = self.kept.as_ref().and_then(|kept| kept.bucket(&name, real_now()));
+        if let Some(found) = found.filter(|found| found.is_good) {
+            return Box::pin(ready(Ok(found.value)));
+        }
         self.run(|service| async move { service.bucket(name).await })
     }
 

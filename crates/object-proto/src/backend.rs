@@ -2,15 +2,18 @@
 //! stands on, and models of the service.
 
 use std::pin::Pin;
+use std::sync::Arc;
 
+use crate::access::{AccessKey, User};
 use crate::condition::Conditions;
 use crate::error::Error;
 use crate::ids::UserId;
 use crate::listed_versions::{VersionsPage, VersionsRequest};
 use crate::message::{ListPage, ListRequest};
 use crate::names::BucketName;
-use crate::object::{AccessKey, Bucket, ObjectFacts, ObjectInfo, Target};
+use crate::object::{Bucket, ObjectFacts, ObjectInfo, Target};
 use crate::parts::{PartNumber, UploadId};
+use crate::settings::{BucketSettings, BucketView, Setting};
 use crate::tags::ObjectTags;
 use crate::upload::{
     Completion, NewUpload, PartsPage, PartsRequest, UploadInfo, UploadsPage, UploadsRequest,
@@ -23,17 +26,29 @@ pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 
 /// Buckets and objects. Changes of one key are linearizable, and listings with them; an answer means
 /// that the change is durable.
 pub trait Backend: Send + Sync + 'static {
-    /// An access key; `None` when there is none of that name.
-    fn access_key<'a>(&'a self, id: &'a str) -> Answer<'a, Option<AccessKey>>;
+    /// An access key; `None` when there is none of that name. While it is the same, so is what is pointed
+    /// at.
+    fn access_key<'a>(&'a self, id: &'a str) -> Answer<'a, Option<Arc<AccessKey>>>;
+
+    /// All users, without their policies, in order of names.
+    fn users(&self) -> Answer<'_, Vec<User>>;
 
     /// Makes a bucket. [`Error::BucketExists`] says whose there is.
-    fn create_bucket(&self, name: BucketName, owner: UserId) -> Answer<'_, Bucket>;
+    fn create_bucket(
+        &self,
+        name: BucketName,
+        owner: UserId,
+        settings: BucketSettings,
+    ) -> Answer<'_, Bucket>;
+
+    /// Changes a setting of a bucket: no request that begins behind the answer goes by the former one.
+    fn set_bucket(&self, name: BucketName, setting: Setting) -> Answer<'_, ()>;
 
     /// Removes a bucket; [`Error::BucketNotEmpty`] while it holds objects.
     fn remove_bucket(&self, name: BucketName) -> Answer<'_, ()>;
 
-    /// A bucket.
-    fn bucket(&self, name: BucketName) -> Answer<'_, Bucket>;
+    /// A bucket. While it and its settings are the same, so is what is pointed at.
+    fn bucket(&self, name: BucketName) -> Answer<'_, Arc<BucketView>>;
 
     /// All buckets of a user, or of all, in order of names.
     fn buckets(&self, of: Option<UserId>) -> Answer<'_, Vec<Bucket>>;

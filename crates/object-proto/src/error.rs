@@ -5,6 +5,7 @@ use std::fmt;
 use base::Kind;
 
 use crate::ids::Stamp;
+use crate::limits::{KEYS_PER_USER_MAX, USERS_MAX};
 use crate::versions::VersionId;
 
 /// Failure of a request. The text has object, cause and remedy.
@@ -45,6 +46,14 @@ pub enum Error {
     Precondition,
     /// There is a user, or an access key, of that name.
     NameTaken,
+    /// There is no such user.
+    NoSuchUser,
+    /// The user has no such access key.
+    NoSuchAccessKey,
+    /// The user has buckets.
+    UserHasBuckets,
+    /// There are as many users as there may be, or the user has as many access keys.
+    TooManyUsers,
     /// Nothing was changed: ask again after a pause.
     Busy {
         /// Cause of the hold-up.
@@ -84,10 +93,14 @@ impl Error {
             | Error::NoSuchVersion
             | Error::Marker { .. }
             | Error::NoSuchUpload
-            | Error::NoSuchPart { .. } => Kind::NotFound,
+            | Error::NoSuchPart { .. }
+            | Error::NoSuchUser
+            | Error::NoSuchAccessKey => Kind::NotFound,
             Error::BucketExists { .. } | Error::NameTaken => Kind::Exists,
             Error::BucketNotEmpty
             | Error::TooManyBuckets
+            | Error::UserHasBuckets
+            | Error::TooManyUsers
             | Error::Precondition
             | Error::Invalid { .. } => Kind::Invalid,
             Error::Busy { .. } => Kind::Retry,
@@ -127,6 +140,16 @@ impl fmt::Display for Error {
             }
             Error::Precondition => f.write_str("a condition of the request does not hold"),
             Error::NameTaken => f.write_str("the name is taken"),
+            Error::NoSuchUser => f.write_str("there is no such user"),
+            Error::NoSuchAccessKey => f.write_str("the user has no such access key"),
+            Error::UserHasBuckets => {
+                f.write_str("the user has buckets: remove them first, or have them removed")
+            }
+            Error::TooManyUsers => write!(
+                f,
+                "there are {USERS_MAX} users, or {KEYS_PER_USER_MAX} access keys of the user, as many as \
+                 there may be: remove some"
+            ),
             Error::Busy { cause } => write!(f, "{cause}; nothing was changed: try again"),
             Error::Unknown { cause } => {
                 write!(f, "{cause}; it may or may not have been done: look, or try again")

@@ -7,6 +7,7 @@
 //!
 //! Invariant: keeps no state, does no I/O, knows no file of the core and no HTTP.
 
+mod access;
 mod backend;
 mod condition;
 mod error;
@@ -21,11 +22,13 @@ mod names;
 mod object;
 mod parts;
 mod ranges;
+mod settings;
 mod tags;
 mod upload;
 mod versions;
 pub mod wire;
 
+pub use access::{AccessKey, KeptChanges, KeptName, NewKey, SeenChanges, User, UserChange};
 pub use backend::{Answer, Backend, Content, Found, Upload};
 pub use condition::{Conditions, Tags};
 pub use error::Error;
@@ -36,16 +39,20 @@ pub use fleet::{
 pub use ids::{BucketId, CallId, DataId, ObjectServerId, RangeId, SessionId, Stamp, UserId};
 pub use listed_versions::{ListedVersion, VersionsPage, VersionsRequest};
 pub use message::{
-    CatalogReply, CatalogRequest, Change, ChangeReply, Identity, ListPage, ListRequest, Listed,
-    RangeReply, RangeRequest, Reply, Request, RequestHead,
+    CatalogReply, CatalogRequest, Change, ChangeReply, ListPage, ListRequest, Listed, RangeReply,
+    RangeRequest, Reply, Request, RequestHead,
 };
 pub use names::{BucketName, NameError, ObjectKey};
 pub use object::{
-    AccessKey, Bucket, Checksum, ChecksumKind, Etag, FileName, FlawedMetadata, Metadata, NewObject,
-    ObjectData, ObjectFacts, ObjectInfo, Target, User,
+    Bucket, Checksum, ChecksumKind, Etag, FileName, FlawedMetadata, Metadata, NewObject,
+    ObjectData, ObjectFacts, ObjectInfo, Target,
 };
 pub use parts::{PartMap, PartNumber, PartRun, UploadId};
 pub use ranges::{BucketConfig, BucketState, RangeMap, RangePlace};
+pub use settings::{
+    BucketSettings, BucketView, CorsRule, Grant, Grantee, Ownership, Permission, PublicAccess,
+    Setting,
+};
 pub use tags::{FlawedTags, ObjectTags, TAG_NAME_MAX, TAG_VALUE_MAX, TAGS_MAX};
 pub use upload::{
     ChecksumPlan, Completion, ListedUpload, NewUpload, Part, PartsPage, PartsRequest, UploadEnd,

@@ -12,6 +12,15 @@ pub const METADATA_MAX: usize = 8 << 10;
 pub const LIST_MAX: u32 = 1000;
 /// Buckets of a user at most: twice of S3's default, which tools expect to be listed in one page.
 pub const BUCKETS_PER_USER_MAX: usize = 1000;
+/// Users at most: all their rows are read in one go.
+pub const USERS_MAX: usize = 10_000;
+/// Access keys of a user at most.
+pub const KEYS_PER_USER_MAX: usize = 100;
+/// Bytes of a policy at most, as in S3.
+pub const POLICY_MAX: usize = 20 << 10;
+/// Bytes of a bucket's settings in its row at most: a policy, rules for scripts of other sites (64 KiB in S3),
+/// 50 tags and 100 grants fit.
+pub const SETTINGS_MAX: usize = 160 << 10;
 /// Bytes of a body that are in its row (`object-protocols.md` 2.4).
 pub const INLINE_MAX: usize = 512;
 /// Bytes of a body that go with the change to the owner, into its log (`object-protocols.md` 5.2).

@@ -2,14 +2,16 @@
 
 use std::net::SocketAddr;
 
+use crate::access::{AccessKey, KeptChanges, SeenChanges, User, UserChange};
 use crate::condition::Conditions;
 use crate::fleet::{Peer, RangeAt, ServerBeat, ServerGrant, ServerRequest, ServiceStatus};
 use crate::ids::{BucketId, ObjectServerId, RangeId, SessionId, UserId};
 use crate::listed_versions::{VersionsPage, VersionsRequest};
 use crate::names::{BucketName, ObjectKey};
-use crate::object::{AccessKey, Bucket, FileName, NewObject, ObjectInfo, Target, User};
+use crate::object::{Bucket, FileName, NewObject, ObjectInfo, Target};
 use crate::parts::{PartNumber, UploadId};
 use crate::ranges::{BucketConfig, RangeMap};
+use crate::settings::{BucketSettings, BucketView, Setting};
 use crate::tags::ObjectTags;
 use crate::upload::{
     Completion, NewUpload, PartsPage, PartsRequest, UploadInfo, UploadsPage, UploadsRequest,
@@ -320,17 +322,6 @@ pub enum RangeReply {
     },
 }
 
-/// A user and an access key that are to be there.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Identity {
-    /// The user.
-    pub user: User,
-    /// Its key: public part and wrapped secret part.
-    pub access_key: String,
-    /// See [`AccessKey::wrapped_secret`].
-    pub wrapped_secret: Vec<u8>,
-}
-
 /// Request to the object manager.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CatalogRequest {
@@ -354,6 +345,8 @@ pub enum CatalogRequest {
         name: BucketName,
         /// Whose it is.
         owner: UserId,
+        /// Its settings at first.
+        settings: Box<BucketSettings>,
     },
     /// Removes a bucket that is empty.
     RemoveBucket {
@@ -375,12 +368,36 @@ pub enum CatalogRequest {
     Bucket(BucketName),
     /// Asks for all buckets of a user, or for all.
     Buckets(Option<UserId>),
-    /// Makes an access key, and its user if there is none of that ID.
-    CreateUser {
+    /// Changes a setting of a bucket. Behind the answer no gateway goes by the former one, but one that
+    /// reaches no manager.
+    SetBucket {
         /// Identity and times.
         head: RequestHead,
-        /// User and key.
-        identity: Box<Identity>,
+        /// Name.
+        name: BucketName,
+        /// The setting.
+        setting: Box<Setting>,
+    },
+    /// Changes users and keys, likewise.
+    ChangeUser {
+        /// Identity and times.
+        head: RequestHead,
+        /// The change.
+        change: UserChange,
+    },
+    /// Asks for all users, without their policies.
+    Users,
+    /// Asks for a user, by its name.
+    User(String),
+    /// Asks for a user's access keys, without their secrets.
+    Keys(UserId),
+    /// A gateway's: asks for changes of what it keeps, and says which it has seen. If there are none, the
+    /// answer waits for one for a while.
+    Watch {
+        /// The gateway, random.
+        watcher: u64,
+        /// What it has seen.
+        seen: SeenChanges,
     },
     /// Asks for an access key.
     Key(String),
@@ -416,12 +433,32 @@ pub enum CatalogReply {
     Session(SessionId),
     /// The epoch of the manager that answers.
     Route(u64),
+    /// The bucket that was made.
+    Made(Bucket),
     /// The bucket.
-    Bucket(Bucket),
+    Bucket {
+        /// The bucket.
+        found: Box<BucketView>,
+        /// Changes before it was read.
+        at: SeenChanges,
+    },
     /// The buckets, in order of names.
     Buckets(Vec<Bucket>),
     /// The key; none of that name.
-    Key(Option<Box<AccessKey>>),
+    Key {
+        /// The key.
+        found: Option<Box<AccessKey>>,
+        /// Changes before it was read.
+        at: SeenChanges,
+    },
+    /// The users, in order of names.
+    Users(Vec<User>),
+    /// The user; none of that name.
+    User(Option<Box<User>>),
+    /// The keys, in order of IDs.
+    Keys(Vec<AccessKey>),
+    /// Changes of what gateways keep.
+    Changes(KeptChanges),
     /// The ranges.
     Map(RangeMap),
     /// What the bucket is.

@@ -1,4 +1,4 @@
-//! Buckets, users and objects, as processes know them.
+//! Buckets and objects, as processes know them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,32 +23,6 @@ pub struct Bucket {
     pub created_us: u64,
     /// What becomes of objects that are replaced.
     pub versioning: Versioning,
-}
-
-/// A user.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct User {
-    /// Canonical ID.
-    pub id: UserId,
-    /// Name, as operators use it.
-    pub name: String,
-    /// Name, as S3 shows it.
-    pub display_name: String,
-    /// May do all.
-    pub admin: bool,
-}
-
-/// An access key.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct AccessKey {
-    /// Its public part.
-    pub id: String,
-    /// Whose it is.
-    pub user: User,
-    /// Its secret part, wrapped by the gateways' key file.
-    pub wrapped_secret: Vec<u8>,
-    /// Requests that are signed with it are served.
-    pub enabled: bool,
 }
 
 /// An object's place.

@@ -1,25 +1,30 @@
 //! Messages as bytes: what the processes of the object service send each other
 //! (`docs/formats/object-messages.md`).
 
-use codec::cursor::Cursor;
+use std::collections::BTreeMap;
 
+use codec::cursor::{Cursor, put_varint};
+
+use crate::access::{AccessKey, KeptChanges, KeptName, NewKey, SeenChanges, User, UserChange};
 use crate::condition::{Conditions, Tags};
 use crate::error::Error;
-use crate::fields::{Field, choice, list, record};
+use crate::fields::{Field, choice, get_list, list, put_list, record};
 use crate::fleet::{
     Peer, PeerRole, PeerState, PeerStatus, RangeAt, RangeGrant, RangeLoad, RangeStatus, Seen,
     ServerBeat, ServerGrant, ServerRequest, ServerStatus, ServiceStatus, Unserved,
 };
 use crate::listed_versions::{ListedVersion, VersionsPage, VersionsRequest};
 use crate::message::{
-    CatalogReply, CatalogRequest, Change, ChangeReply, Identity, ListPage, ListRequest, Listed,
-    RangeReply, RangeRequest, Reply, Request, RequestHead,
+    CatalogReply, CatalogRequest, Change, ChangeReply, ListPage, ListRequest, Listed, RangeReply,
+    RangeRequest, Reply, Request, RequestHead,
 };
-use crate::object::{
-    AccessKey, Bucket, Checksum, NewObject, ObjectData, ObjectFacts, ObjectInfo, Target, User,
-};
+use crate::object::{Bucket, Checksum, NewObject, ObjectData, ObjectFacts, ObjectInfo, Target};
 use crate::parts::PartNumber;
 use crate::ranges::{BucketConfig, BucketState, RangePlace};
+use crate::settings::{
+    BucketSettings, BucketView, CorsRule, Grant, Grantee, Ownership, Permission, PublicAccess,
+    Setting,
+};
 use crate::upload::{
     ChecksumPlan, Completion, ListedUpload, NewUpload, Part, PartsPage, PartsRequest, UploadEnd,
     UploadInfo, UploadsPage, UploadsRequest,
@@ -47,9 +52,67 @@ record!(RangePlace { range, first });
 choice!(BucketState { 0 => Open(versioning), 1 => Closing(versioning), 2 => Gone });
 record!(BucketConfig { changed, state });
 record!(Bucket { id, name, owner, created_us, versioning });
-record!(User { id, name, display_name, admin });
-record!(AccessKey { id, user, wrapped_secret, enabled });
-record!(Identity { user, access_key, wrapped_secret });
+choice!(Permission { 0 => Full, 1 => Read, 2 => Write, 3 => ReadAcl, 4 => WriteAcl });
+choice!(Grantee { 0 => User(id), 1 => All, 2 => Authenticated, 3 => LogDelivery });
+record!(Grant { grantee, permission });
+record!(PublicAccess { block_acls, ignore_acls, block_policy, restrict });
+choice!(Ownership { 0 => Enforced, 1 => Preferred, 2 => Writer });
+record!(CorsRule { id, origins, methods, headers, expose, max_age });
+choice!(Setting {
+    0 => Policy(policy),
+    1 => PublicAccess(blocks),
+    2 => Ownership(ownership),
+    3 => Acl(grants),
+    4 => Cors(rules),
+    5 => Tags(tags),
+});
+record!(BucketView { bucket, settings });
+
+/// Those that are not as in a new bucket.
+impl Field for BucketSettings {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_list(out, &self.chosen());
+    }
+
+    fn get(input: &mut Cursor<'_>) -> Option<BucketSettings> {
+        let chosen: Vec<Setting> = get_list(input)?;
+        let mut settings = BucketSettings::default();
+        chosen.iter().for_each(|setting| settings.set(setting.clone()));
+        // One form: each once, in order, and none that a new bucket has.
+        (settings.chosen() == chosen).then_some(settings)
+    }
+}
+
+impl Field for BTreeMap<String, String> {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_varint(out, self.len() as u64);
+        for (name, value) in self {
+            name.put(out);
+            value.put(out);
+        }
+    }
+
+    fn get(input: &mut Cursor<'_>) -> Option<BTreeMap<String, String>> {
+        let pairs: Vec<(String, String)> = get_list(input)?;
+        let ascends = pairs.windows(2).all(|two| two[0].0 < two[1].0);
+        ascends.then(|| pairs.into_iter().collect())
+    }
+}
+
+record!(User { id, name, display_name, email, admin, policy });
+record!(AccessKey { id, user, wrapped_secret, enabled, expires_us, policy });
+record!(NewKey { id, wrapped_secret, expires_us, policy });
+choice!(UserChange {
+    0 => Create { user, key },
+    1 => Remove(user),
+    2 => SetPolicy { user, policy },
+    3 => AddKey { user, key },
+    4 => RemoveKey { user, key },
+    5 => EnableKey { user, key, enabled },
+});
+record!(SeenChanges { epoch, number });
+choice!(KeptName { 0 => Bucket(name), 1 => Key(id) });
+record!(KeptChanges { seen, names });
 
 record!(ChecksumPlan { kind, composite });
 record!(NewUpload { nonce, checksum, metadata, tags, owner });
@@ -134,11 +197,11 @@ choice!(CatalogRequest {
     0 => OpenSession,
     1 => Beat(session),
     2 => Route { session, sent_us },
-    3 => CreateBucket { head, name, owner },
+    3 => CreateBucket { head, name, owner, settings },
     4 => RemoveBucket { head, name },
     5 => Bucket(name),
     6 => Buckets(of),
-    7 => CreateUser { head, identity },
+    7 => ChangeUser { head, change },
     8 => Key(id),
     9 => SetVersioning { head, name, versioning },
     10 => Map,
@@ -149,14 +212,19 @@ choice!(CatalogRequest {
     15 => ServerBeat(beat),
     16 => Here(peer),
     17 => Status,
+    18 => SetBucket { head, name, setting },
+    19 => Users,
+    20 => User(name),
+    21 => Keys(user),
+    22 => Watch { watcher, seen },
 });
 choice!(CatalogReply {
     0 => Done,
     1 => Session(session),
     2 => Route(epoch),
-    3 => Bucket(bucket),
+    3 => Bucket { found, at },
     4 => Buckets(buckets),
-    5 => Key(key),
+    5 => Key { found, at },
     6 => Map(map),
     7 => Config(config),
     8 => Open(open),
@@ -164,6 +232,11 @@ choice!(CatalogReply {
     10 => Registered { server, boot },
     11 => Grant(grant),
     12 => Status(status),
+    13 => Made(bucket),
+    14 => Users(users),
+    15 => User(user),
+    16 => Keys(keys),
+    17 => Changes(changes),
 });
 choice!(Request { 0 => Range(range, request), 1 => Catalog(request), 2 => Server(request) });
 choice!(Reply { 0 => Range(reply), 1 => Catalog(reply), 2 => Server });
@@ -187,9 +260,21 @@ choice!(Error {
     16 => NoSuchVersion,
     17 => Marker { version, stamp, asked },
     18 => Replaced,
+    19 => NoSuchUser,
+    20 => NoSuchAccessKey,
+    21 => UserHasBuckets,
+    22 => TooManyUsers,
 });
 
 list!(
+    String,
+    Setting,
+    Grant,
+    CorsRule,
+    User,
+    AccessKey,
+    KeptName,
+    (String, String),
     Checksum,
     Bucket,
     Listed,
@@ -225,6 +310,18 @@ impl Request {
 
     /// From bytes; `None` when they are no request of this version.
     pub fn decode(bytes: &[u8]) -> Option<Request> {
+        decode(bytes)
+    }
+}
+
+impl BucketSettings {
+    /// As bytes, for a row.
+    pub fn encode(&self) -> Vec<u8> {
+        encode(self)
+    }
+
+    /// From bytes; `None` when they are no settings of this version.
+    pub fn decode(bytes: &[u8]) -> Option<BucketSettings> {
         decode(bytes)
     }
 }

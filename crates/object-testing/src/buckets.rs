@@ -7,7 +7,8 @@ use std::rc::Rc;
 
 use object_index::Service;
 use object_proto::{
-    Bucket, BucketId, BucketName, Conditions, Error, Etag, ObjectFacts, ObjectKey, Target, UserId,
+    Bucket, BucketId, BucketName, BucketSettings, Conditions, Error, Etag, ObjectFacts, ObjectKey,
+    Target, UserId,
 };
 use runtime::sim::Sim;
 use runtime::{Class, Duration, Rng};
@@ -82,7 +83,8 @@ impl BucketLoad {
                 let early = async move { put_at_once(&service, name).await };
                 env.spawn(Class::Foreground, "put at once", early)
             };
-            let made = service.create_bucket(name.clone(), UserId::new("load")).await;
+            let settings = BucketSettings::default();
+            let made = service.create_bucket(name.clone(), UserId::new("load"), settings).await;
             match early.await {
                 Ok(Early::Refused(bucket)) => {
                     return self.violated(format!("{bucket} is there, and takes no put"));
@@ -94,7 +96,7 @@ impl BucketLoad {
                 Ok(bucket) => bucket,
                 Err(Error::BucketExists { own: true }) => {
                     match service.bucket(name.clone()).await {
-                        Ok(bucket) => bucket,
+                        Ok(view) => view.bucket.clone(),
                         Err(_) => continue,
                     }
                 }
@@ -186,7 +188,7 @@ impl BucketLoad {
         for number in 0..self.0.clients.get() {
             let name = BucketName::new(&format!("removed-{number}")).expect("a name");
             let bucket = match service.bucket(name.clone()).await {
-                Ok(bucket) => bucket,
+                Ok(view) => view.bucket.clone(),
                 Err(Error::NoSuchBucket) => continue,
                 Err(error) => return Err(format!("bucket {name}: {error}")),
             };
@@ -217,10 +219,11 @@ enum Early {
 /// again.
 async fn put_at_once(service: &Service, name: BucketName) -> Early {
     for _ in 0..200 {
-        let Ok(bucket) = service.bucket(name.clone()).await else {
+        let Ok(view) = service.bucket(name.clone()).await else {
             service.env().sleep(Duration::from_micros(200)).await;
             continue;
         };
+        let bucket = &view.bucket;
         let target = Target { bucket: bucket.id, key: ObjectKey::new("early").expect("a key") };
         match commit(service, target.clone()).await {
             Err(Error::NoSuchBucket) => return Early::Refused(bucket.id),

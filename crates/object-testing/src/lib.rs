@@ -8,7 +8,10 @@ pub mod history;
 pub mod load;
 mod network;
 mod parts;
+pub mod settings;
+mod users;
 pub mod versioned;
 pub mod versions;
 
 pub use network::{Fate, Network, Target};
+pub use users::add_user;

@@ -216,10 +216,14 @@ impl GatewayRole {
 
 /// Buckets and objects, for a client of the cluster; bodies have so many copies.
 pub fn service(client: &Client, copies: u8, local: Local) -> Service {
+    service_with(client, copies, local, ServiceOptions::default())
+}
+
+fn service_with(client: &Client, copies: u8, local: Local, options: ServiceOptions) -> Service {
     let owners = RemoteOwners::new(client);
     owners.set_local(local);
     let files = Rc::new(ClientFiles { client: client.clone(), policy: Policy::rep(copies) });
-    Service::new(client.env(), owners, files, ServiceOptions::default())
+    Service::new(client.env(), owners, files, options)
 }
 
 /// Starts a gateway's service. `local` are a manager and a server in the same process, which need no
@@ -234,6 +238,8 @@ pub async fn start_gateway(
     let home = home("gateway", &config.id, of, &config.masters, &seams);
     let endpoint = home.endpoint(env)?;
     let client = home.connect(env, &endpoint, client::Config::default()).await?;
-    let (service, cluster) = (service(&client, config.copies, local), client.cluster());
+    let options = ServiceOptions { keeps: true, ..ServiceOptions::default() };
+    let service = service_with(&client, config.copies, local, options);
+    let cluster = client.cluster();
     Ok(GatewayRole { service, endpoint, cluster })
 }

@@ -32,6 +32,7 @@ pub use task::{Aborted, JoinHandle};
 pub use time::{Instant, UnixTime};
 pub use uring::{
     Cores, Handle, Overrun, PollPolicy, Refused, RemoteTask, Runtime, RuntimeConfig, Stats,
+    real_now,
 };
 
 pub use std::time::Duration;

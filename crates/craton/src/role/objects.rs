@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base::ClusterId;
 use object_gateway::{Gateway, GatewayConfig, KeyFile};
 use object_index::{Local, Service, ServiceHandle};
-use object_proto::{Error, Identity, User, UserId};
+use object_proto::{Error, NewKey, User, UserChange, UserId};
 use roles::config;
 use roles::object::{self, GatewayRole, ManagerRole, ServerRole};
 use runtime::{Duration, Env};
@@ -165,10 +165,20 @@ pub async fn administrator(
         name: ADMIN.to_owned(),
         display_name: ADMIN.to_owned(),
         admin: true,
+        ..User::default()
     };
-    let wrapped_secret = keys.wrap(&access.access_key, &access.secret_key, nonce);
-    let access_key = access.access_key.clone();
-    service.create_user(Identity { user, access_key, wrapped_secret }).await.map_err(refused)?;
+    let key = Box::new(NewKey {
+        id: access.access_key.clone(),
+        wrapped_secret: keys.wrap(&access.access_key, &access.secret_key, nonce),
+        expires_us: None,
+        policy: None,
+    });
+    let change = match service.user(ADMIN).await {
+        Ok(known) => UserChange::AddKey { user: known.id, key },
+        Err(Error::NoSuchUser) => UserChange::Create { user: Box::new(user), key },
+        Err(error) => return Err(refused(error)),
+    };
+    service.change_user(change).await.map_err(refused)?;
     Ok((access, true))
 }
 

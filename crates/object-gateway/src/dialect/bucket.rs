@@ -1,6 +1,6 @@
 //! Buckets: making, finding, removing, listing.
 
-use object_proto::BucketName;
+use object_proto::{BucketName, BucketSettings};
 use s3s::dto::{
     Bucket, BucketLocationConstraint, CreateBucketInput, CreateBucketOutput, DeleteBucketInput,
     DeleteBucketOutput, GetBucketLocationInput, GetBucketLocationOutput, HeadBucketInput,
@@ -28,7 +28,7 @@ pub async fn create_bucket(
     let name = BucketName::new(&input.bucket).map_err(invalid)?;
     let location = format!("/{name}");
     let owner = caller_of(&request)?.id.clone();
-    match state.backend.create_bucket(name, owner).await {
+    match state.backend.create_bucket(name, owner, BucketSettings::default()).await {
         Ok(_) => {}
         Err(object_proto::Error::BucketExists { own: true }) if state.region == FIRST_REGION => {}
         Err(error) => return Err(s3_error(error)),

@@ -209,8 +209,9 @@ async fn place_of(
     })?;
     let invalid = |_| S3Error::new(S3ErrorCode::InvalidBucketName);
     let name = BucketName::new(bucket).map_err(invalid)?;
-    let bucket = state.backend.bucket(name).await.map_err(s3_error)?;
-    check_bucket(caller, &bucket, headers.get("x-amz-source-expected-bucket-owner"))?;
+    let view = state.backend.bucket(name).await.map_err(s3_error)?;
+    let bucket = &view.bucket;
+    check_bucket(caller, bucket, headers.get("x-amz-source-expected-bucket-owner"))?;
     Ok((Target { bucket: bucket.id, key }, version))
 }
 

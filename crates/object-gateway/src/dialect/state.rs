@@ -31,7 +31,7 @@ pub struct State {
 
 /// The bucket that access was checked for.
 pub fn bucket_of<T>(request: &S3Request<T>) -> S3Result<&Bucket> {
-    request.extensions.get::<Place>().map(|place| &place.0).ok_or_else(internal)
+    request.extensions.get::<Place>().map(|place| &place.0.bucket).ok_or_else(internal)
 }
 
 /// The user that access was checked for.

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use object_gateway::KeyFile;
 use object_proto::{
-    AccessKey, Answer, Backend, Bucket, BucketId, BucketName, Committed, Completion, Conditions,
-    Content, DataId, Error, Found, ListPage, ListRequest, Listed, ListedUpload, ListedVersion,
-    NewObject, NewUpload, ObjectData, ObjectFacts, ObjectInfo, ObjectKey, ObjectTags, Part,
-    PartMap, PartNumber, PartsPage, PartsRequest, Stamp, Target, Upload, UploadEnd, UploadId,
-    UploadInfo, UploadsPage, UploadsRequest, User, UserId, VersionId, Versioning, VersionsPage,
-    VersionsRequest,
+    AccessKey, Answer, Backend, Bucket, BucketId, BucketName, BucketSettings, BucketView,
+    Committed, Completion, Conditions, Content, DataId, Error, Found, ListPage, ListRequest,
+    Listed, ListedUpload, ListedVersion, NewObject, NewUpload, ObjectData, ObjectFacts, ObjectInfo,
+    ObjectKey, ObjectTags, Part, PartMap, PartNumber, PartsPage, PartsRequest, Setting, Stamp,
+    Target, Upload, UploadEnd, UploadId, UploadInfo, UploadsPage, UploadsRequest, User, UserId,
+    VersionId, Versioning, VersionsPage, VersionsRequest,
 };
 
 /// Time of the first commit, seconds since 1970.
@@ -43,6 +43,7 @@ struct Uploading {
 struct Data {
     keys: BTreeMap<String, AccessKey>,
     buckets: BTreeMap<BucketName, Bucket>,
+    settings: BTreeMap<BucketId, BucketSettings>,
     objects: BTreeMap<BucketId, Objects>,
     uploads: BTreeMap<(Target, UploadId), Uploading>,
     commits: u64,
@@ -80,9 +81,12 @@ impl Model {
             name: name.to_owned(),
             display_name: name.to_owned(),
             admin,
+            ..User::default()
         };
         let wrapped_secret = file.wrap(id, secret, [9; 12]);
-        let key = AccessKey { id: id.to_owned(), user, wrapped_secret, enabled: true };
+        let (id_text, enabled) = (id.to_owned(), true);
+        let (expires_us, policy) = (None, None);
+        let key = AccessKey { id: id_text, user, wrapped_secret, enabled, expires_us, policy };
         self.data().keys.insert(id.to_owned(), key);
     }
 
@@ -290,12 +294,25 @@ fn answer<'a, T: Send + 'a>(result: Result<T, Error>) -> Answer<'a, T> {
 }
 
 impl Backend for Model {
-    fn access_key<'a>(&'a self, id: &'a str) -> Answer<'a, Option<AccessKey>> {
+    fn access_key<'a>(&'a self, id: &'a str) -> Answer<'a, Option<Arc<AccessKey>>> {
         self.key_questions.fetch_add(1, Ordering::Relaxed);
-        answer(Ok(self.data().keys.get(id).cloned()))
+        answer(Ok(self.data().keys.get(id).cloned().map(Arc::new)))
     }
 
-    fn create_bucket(&self, name: BucketName, owner: UserId) -> Answer<'_, Bucket> {
+    fn users(&self) -> Answer<'_, Vec<User>> {
+        let users: BTreeMap<String, User> = {
+            let keys = &self.data().keys;
+            keys.values().map(|key| (key.user.name.clone(), key.user.clone())).collect()
+        };
+        answer(Ok(users.into_values().collect()))
+    }
+
+    fn create_bucket(
+        &self,
+        name: BucketName,
+        owner: UserId,
+        settings: BucketSettings,
+    ) -> Answer<'_, Bucket> {
         answer(self.ask(|data| {
             if let Some(bucket) = data.buckets.get(&name) {
                 return Err(Error::BucketExists { own: bucket.owner == owner });
@@ -304,6 +321,7 @@ impl Backend for Model {
             let created_us = FIRST_COMMIT_S * 1_000_000;
             let versioning = Versioning::Off;
             let bucket = Bucket { id, name: name.clone(), owner, created_us, versioning };
+            data.settings.insert(id, settings);
             data.buckets.insert(name, bucket.clone());
             data.objects.insert(id, Objects::new());
             Ok(bucket)
@@ -321,8 +339,20 @@ impl Backend for Model {
         }))
     }
 
-    fn bucket(&self, name: BucketName) -> Answer<'_, Bucket> {
-        answer(self.ask(|data| data.buckets.get(&name).cloned().ok_or(Error::NoSuchBucket)))
+    fn bucket(&self, name: BucketName) -> Answer<'_, Arc<BucketView>> {
+        answer(self.ask(|data| {
+            let bucket = data.buckets.get(&name).cloned().ok_or(Error::NoSuchBucket)?;
+            let settings = data.settings.get(&bucket.id).cloned().unwrap_or_default();
+            Ok(Arc::new(BucketView { bucket, settings }))
+        }))
+    }
+
+    fn set_bucket(&self, name: BucketName, setting: Setting) -> Answer<'_, ()> {
+        answer(self.ask(|data| {
+            let id = data.buckets.get(&name).ok_or(Error::NoSuchBucket)?.id;
+            data.settings.entry(id).or_default().set(setting);
+            Ok(())
+        }))
     }
 
     fn buckets(&self, of: Option<UserId>) -> Answer<'_, Vec<Bucket>> {

@@ -6,9 +6,10 @@ use std::rc::Rc;
 use object_index::{Bugs, Planted, Service};
 use object_proto::limits::{KEY_MAX, SMALL_MAX};
 use object_proto::{
-    BucketId, Conditions, Error, Etag, Identity, ListRequest, Metadata, ObjectData, ObjectFacts,
-    ObjectKey, Tags, Target, User, UserId,
+    BucketId, BucketSettings, Conditions, Error, Etag, ListRequest, Metadata, ObjectData,
+    ObjectFacts, ObjectKey, Tags, Target, UserId,
 };
+use object_testing::add_user;
 use runtime::{Class, Duration, Env};
 use table::Purpose;
 use testing::tables::Medium;
@@ -541,14 +542,18 @@ fn what_a_gateway_left_goes_when_its_session_is_over() {
 #[test]
 fn buckets_are_unique_listed_and_removed_when_empty() {
     run(|world, service, _| async move {
-        let me = UserId::new("me");
-        let made = service.create_bucket(name("bbb"), me.clone()).await.unwrap();
-        service.create_bucket(name("aaa"), UserId::new("you")).await.unwrap();
-        let again = service.create_bucket(name("bbb"), me.clone()).await;
+        let (me, you, settings) = (UserId::new("me"), UserId::new("you"), BucketSettings::default);
+        let early = service.create_bucket(name("bbb"), me.clone(), settings()).await;
+        assert_eq!(early, Err(Error::NoSuchUser));
+        add_user(&service, &me).await;
+        add_user(&service, &you).await;
+        let made = service.create_bucket(name("bbb"), me.clone(), settings()).await.unwrap();
+        service.create_bucket(name("aaa"), you, settings()).await.unwrap();
+        let again = service.create_bucket(name("bbb"), me.clone(), settings()).await;
         assert_eq!(again, Err(Error::BucketExists { own: true }));
-        let other = service.create_bucket(name("aaa"), me.clone()).await;
+        let other = service.create_bucket(name("aaa"), me.clone(), settings()).await;
         assert_eq!(other, Err(Error::BucketExists { own: false }));
-        assert_eq!(service.bucket(name("bbb")).await, Ok(made.clone()));
+        assert_eq!(service.bucket(name("bbb")).await.unwrap().bucket, made);
         assert_eq!(service.buckets(Some(me.clone())).await, Ok(vec![made.clone()]));
         assert_eq!(service.buckets(None).await.unwrap().len(), 2);
         let target = Target { bucket: made.id, key: ObjectKey::new("k").unwrap() };
@@ -562,34 +567,12 @@ fn buckets_are_unique_listed_and_removed_when_empty() {
         let late = late.commit(facts("2"), Conditions::default()).await;
         assert_eq!(late, Err(Error::NoSuchBucket));
         // A bucket of the same name is another one.
-        let new = service.create_bucket(name("bbb"), me.clone()).await.unwrap();
+        let new = service.create_bucket(name("bbb"), me.clone(), settings()).await.unwrap();
         assert_ne!(new.id, made.id);
         let old = world.owners.borrow()[0].clone();
         world.crash(&old);
         world.take_over().await.expect("it opens");
         assert_eq!(service.buckets(Some(me)).await, Ok(vec![new]));
-    });
-}
-
-#[test]
-fn keys_of_users_are_found() {
-    run(|_, service, _| async move {
-        let user = User {
-            id: UserId::new("id"),
-            name: "admin".to_owned(),
-            display_name: "Admin".to_owned(),
-            admin: true,
-        };
-        let identity = Identity {
-            user: user.clone(),
-            access_key: "AK".to_owned(),
-            wrapped_secret: vec![1, 2],
-        };
-        assert_eq!(service.access_key("AK").await, Ok(None));
-        service.create_user(identity.clone()).await.unwrap();
-        let key = service.access_key("AK").await.unwrap().expect("it is there");
-        assert_eq!((key.user, key.wrapped_secret, key.enabled), (user, vec![1, 2], true));
-        assert_eq!(service.create_user(identity).await, Err(Error::NameTaken));
     });
 }
 

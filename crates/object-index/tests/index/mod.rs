@@ -1,4 +1,5 @@
 mod basics;
+mod kept;
 mod owners;
 mod support;
 mod uploads;

@@ -12,8 +12,8 @@ use object_index::{
     Service, ServiceOptions, range_dir,
 };
 use object_proto::{
-    Bucket, BucketName, CatalogReply, CatalogRequest, Error, RangeId, RangeReply, RangeRequest,
-    Reply, Request, UserId,
+    Bucket, BucketName, BucketSettings, CatalogReply, CatalogRequest, Error, RangeId, RangeReply,
+    RangeRequest, Reply, Request, UserId,
 };
 use object_testing::{Network, Target};
 use runtime::sim::{CrashMode, HostId, Sim};
@@ -34,6 +34,8 @@ pub struct World {
     pub network: Network,
     pub bugs: Bugs,
     pub room: Room,
+    /// Of the next service ([`ServiceOptions::keeps`]).
+    pub keeps: Cell<bool>,
     /// Of the next service ([`ServiceOptions::small_max`]).
     pub small_max: Cell<usize>,
     /// Of the next owner ([`Config::trash_age`]).
@@ -324,6 +326,7 @@ impl World {
             network,
             bugs,
             room: Room::default(),
+            keeps: Cell::new(false),
             small_max: Cell::new(600),
             trash_age: Cell::new(Duration::from_secs(2)),
             log_bytes: Cell::new((LOG_BYTES, LOG_BYTES)),
@@ -349,7 +352,11 @@ impl World {
     }
 
     pub fn service(&self, env: &Env) -> Service {
-        let options = ServiceOptions { small_max: self.small_max.get(), bugs: self.bugs };
+        let options = ServiceOptions {
+            small_max: self.small_max.get(),
+            keeps: self.keeps.get(),
+            bugs: self.bugs,
+        };
         Service::new(env, self.network.owners(env), self.files(env), options)
     }
 
@@ -487,11 +494,13 @@ pub fn name(text: &str) -> BucketName {
 
 /// Makes a bucket, whatever it takes.
 pub async fn bucket(service: &Service, text: &str) -> Bucket {
+    let owner = UserId::new("load");
+    object_testing::add_user(service, &owner).await;
     loop {
-        match service.create_bucket(name(text), UserId::new("load")).await {
+        match service.create_bucket(name(text), owner.clone(), BucketSettings::default()).await {
             Ok(bucket) => return bucket,
             Err(Error::BucketExists { own: true }) => {
-                return service.bucket(name(text)).await.expect("it is there");
+                return service.bucket(name(text)).await.expect("it is there").bucket.clone();
             }
             Err(error) => {
                 assert!(matches!(error, Error::Busy { .. } | Error::Unknown { .. }), "{error}");

@@ -170,7 +170,14 @@ fn versions() -> [VersionId; 2] {
 }
 
 fn user() -> User {
-    User { id: UserId::new("id"), name: "n".into(), display_name: "d".into(), admin: true }
+    User {
+        id: UserId::new("id"),
+        name: "n".into(),
+        display_name: "d".into(),
+        email: "e".into(),
+        admin: true,
+        policy: Some("{}".into()),
+    }
 }
 
 fn changes() -> Vec<Change> {
@@ -232,8 +239,22 @@ fn requests() -> Vec<Request> {
     };
     let (session, head) = (SessionId::new(4), head());
     let name = BucketName::new("abc").expect("a name");
-    let identity =
-        Box::new(Identity { user: user(), access_key: "K".into(), wrapped_secret: vec![1] });
+    let new_key = Box::new(NewKey {
+        id: "K".into(),
+        wrapped_secret: vec![1],
+        expires_us: Some(2),
+        policy: None,
+    });
+    let (id, key) = (UserId::new("id"), "K".to_owned());
+    let user_changes = [
+        UserChange::Create { user: Box::new(user()), key: new_key.clone() },
+        UserChange::Remove(id.clone()),
+        UserChange::SetPolicy { user: id.clone(), policy: None },
+        UserChange::AddKey { user: id.clone(), key: new_key },
+        UserChange::RemoveKey { user: id.clone(), key: key.clone() },
+        UserChange::EnableKey { user: id, key, enabled: true },
+    ];
+    let set_name = name.clone();
     let mut all: Vec<_> = changes()
         .into_iter()
         .map(|change| RangeRequest::Change { head, change })
@@ -270,7 +291,12 @@ fn requests() -> Vec<Request> {
             CatalogRequest::OpenSession,
             CatalogRequest::Beat(session),
             CatalogRequest::Route { session, sent_us: 9 },
-            CatalogRequest::CreateBucket { head, name: name.clone(), owner: UserId::new("me") },
+            CatalogRequest::CreateBucket {
+                head,
+                name: name.clone(),
+                owner: UserId::new("me"),
+                settings: Box::new(all_settings()),
+            },
             CatalogRequest::RemoveBucket { head, name: name.clone() },
             CatalogRequest::SetVersioning {
                 head,
@@ -280,7 +306,10 @@ fn requests() -> Vec<Request> {
             CatalogRequest::Bucket(name),
             CatalogRequest::Buckets(None),
             CatalogRequest::Buckets(Some(UserId::new("me"))),
-            CatalogRequest::CreateUser { head, identity },
+            CatalogRequest::Users,
+            CatalogRequest::User("n".into()),
+            CatalogRequest::Keys(UserId::new("id")),
+            CatalogRequest::Watch { watcher: 1 << 60, seen: SeenChanges { epoch: 3, number: 9 } },
             CatalogRequest::Key("K".into()),
             CatalogRequest::Map,
             CatalogRequest::Config(BucketId::new(1)),
@@ -291,10 +320,76 @@ fn requests() -> Vec<Request> {
             CatalogRequest::Here(peer()),
             CatalogRequest::Status,
         ]
+        .into_iter()
+        .chain(user_changes.map(|change| CatalogRequest::ChangeUser { head, change }))
+        .chain(settings().into_iter().map(Box::new).map(|setting| CatalogRequest::SetBucket {
+            head,
+            name: set_name.clone(),
+            setting,
+        }))
         .map(Request::Catalog),
     );
     all.extend([ServerRequest::Ping, ServerRequest::BeatNow].map(Request::Server));
     all
+}
+
+fn settings() -> Vec<Setting> {
+    let grantees = [
+        Grantee::User(UserId::new("id")),
+        Grantee::All,
+        Grantee::Authenticated,
+        Grantee::LogDelivery,
+    ];
+    let permissions = [
+        Permission::Full,
+        Permission::Read,
+        Permission::Write,
+        Permission::ReadAcl,
+        Permission::WriteAcl,
+    ];
+    let grants = grantees.iter().flat_map(|grantee| {
+        permissions.map(|permission| Grant { grantee: grantee.clone(), permission })
+    });
+    let texts = |text: &str| vec![text.to_owned(), "*".to_owned()];
+    let rule = CorsRule {
+        id: "r".into(),
+        origins: texts("http://a"),
+        methods: texts("GET"),
+        headers: texts("x-a"),
+        expose: texts("etag"),
+        max_age: Some(5),
+    };
+    vec![
+        Setting::Policy(Some("{}".into())),
+        Setting::PublicAccess(PublicAccess { block_acls: false, ..PublicAccess::default() }),
+        Setting::Ownership(Ownership::Writer),
+        Setting::Acl(grants.collect()),
+        Setting::Cors(vec![rule, CorsRule::default()]),
+        Setting::Tags([("a".to_owned(), "1".to_owned()), ("b".to_owned(), String::new())].into()),
+    ]
+}
+
+fn all_settings() -> BucketSettings {
+    let mut all = BucketSettings::default();
+    settings().into_iter().for_each(|setting| all.set(setting));
+    all
+}
+
+#[test]
+fn settings_have_one_form() {
+    assert_eq!(BucketSettings::default().encode(), [0]);
+    assert_eq!(all_settings().chosen(), settings());
+    let policy = Setting::Policy(Some("p".into()));
+    let tags = Setting::Tags([("a".to_owned(), "1".to_owned())].into());
+    let list = |list: &[Setting]| {
+        let mut out = Vec::new();
+        put_list(&mut out, list);
+        BucketSettings::decode(&out)
+    };
+    assert!(list(&[policy.clone(), tags.clone()]).is_some());
+    assert_eq!(list(&[tags, policy.clone()]), None, "another order");
+    assert_eq!(list(&[policy.clone(), policy]), None, "twice");
+    assert_eq!(list(&[Setting::Policy(None)]), None, "as in a new bucket");
 }
 
 fn answers() -> Vec<Result<Reply, Error>> {
@@ -343,7 +438,20 @@ fn answers() -> Vec<Result<Reply, Error>> {
         created_us: 1,
         versioning: Versioning::Enabled,
     };
-    let access = AccessKey { id: "K".into(), user: user(), wrapped_secret: vec![], enabled: false };
+    let access = AccessKey {
+        id: "K".into(),
+        user: user(),
+        wrapped_secret: vec![],
+        enabled: false,
+        expires_us: Some(1),
+        policy: Some("{}".into()),
+    };
+    let at = SeenChanges { epoch: 2, number: 1 };
+    let kept = [KeptName::Bucket(bucket.name.clone()), KeptName::Key("K".into())];
+    let views = [BucketSettings::default(), all_settings()].map(|settings| CatalogReply::Bucket {
+        found: Box::new(BucketView { bucket: bucket.clone(), settings }),
+        at,
+    });
     let bodies = infos.iter().map(|info| (number(7), info.clone())).collect();
     let mut all: Vec<_> =
         infos.iter().map(|info| RangeReply::Object(Box::new(info.clone()))).collect();
@@ -374,10 +482,16 @@ fn answers() -> Vec<Result<Reply, Error>> {
             CatalogReply::Done,
             CatalogReply::Session(SessionId::new(1)),
             CatalogReply::Route(u64::MAX),
-            CatalogReply::Bucket(bucket.clone()),
+            CatalogReply::Made(bucket.clone()),
             CatalogReply::Buckets(vec![bucket.clone(), bucket]),
-            CatalogReply::Key(None),
-            CatalogReply::Key(Some(Box::new(access))),
+            CatalogReply::Key { found: None, at },
+            CatalogReply::Key { found: Some(Box::new(access.clone())), at },
+            CatalogReply::Users(vec![user()]),
+            CatalogReply::User(None),
+            CatalogReply::User(Some(Box::new(user()))),
+            CatalogReply::Keys(vec![access]),
+            CatalogReply::Changes(KeptChanges { seen: at, names: None }),
+            CatalogReply::Changes(KeptChanges { seen: at, names: Some(kept.to_vec()) }),
             CatalogReply::Map(RangeMap::even(4)),
             CatalogReply::Open(true),
             CatalogReply::Where(vec![
@@ -390,6 +504,7 @@ fn answers() -> Vec<Result<Reply, Error>> {
         ]
         .into_iter()
         .chain(configs().map(CatalogReply::Config))
+        .chain(views)
         .map(|reply| Ok(Reply::Catalog(reply))),
     );
     all.push(Ok(Reply::Server));
@@ -407,6 +522,10 @@ fn answers() -> Vec<Result<Reply, Error>> {
             Error::NoSuchPart { number: u16::MAX },
             Error::Precondition,
             Error::NameTaken,
+            Error::NoSuchUser,
+            Error::NoSuchAccessKey,
+            Error::UserHasBuckets,
+            Error::TooManyUsers,
             Error::Busy { cause: cause() },
             Error::Unknown { cause: cause() },
             Error::Reroute,

@@ -21,6 +21,7 @@ use super::stats::Counters;
 use crate::executor::Driver;
 use crate::remote::Remote;
 use crate::task::TaskRef;
+use crate::time::Instant;
 
 /// Wakes an executor that sleeps. Writing costs a system call, so it is done only then.
 pub(crate) struct Signal {
@@ -56,6 +57,11 @@ impl Signal {
 /// Timers that were due during that time are late, as after a pause of the process.
 pub(crate) fn now_nanos() -> u64 {
     clock_nanos(libc::CLOCK_BOOTTIME)
+}
+
+/// The time of [`crate::Env::now`] on a real host, for threads that have no environment.
+pub fn real_now() -> Instant {
+    Instant::from_nanos(now_nanos())
 }
 
 pub(crate) fn clock_nanos(clock: libc::clockid_t) -> u64 {

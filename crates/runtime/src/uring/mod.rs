@@ -14,6 +14,7 @@ mod runtime;
 mod slice;
 mod stats;
 
+pub use driver::real_now;
 pub use file::RealFile;
 pub(crate) use host::RealNode;
 pub use net::{RealListener, RealReadHalf, RealWriteHalf};

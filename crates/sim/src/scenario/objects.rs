@@ -16,7 +16,9 @@ use object_index::{
     Config, Files, Local, ObjectServer, Owners, RemoteOwners, Service, ServiceOptions, range_dir,
 };
 use object_proto::limits::{INLINE_MAX, SMALL_MAX};
-use object_proto::{Bucket, BucketId, BucketName, Error, RangeId, Reply, Request, UserId};
+use object_proto::{
+    Bucket, BucketId, BucketName, BucketSettings, Error, RangeId, Reply, Request, UserId,
+};
 use object_testing::load::{KEYS, Load, Plan as Keys};
 use object_testing::versioned::VersionedLoad;
 use object_testing::{Fate, Network, Target};
@@ -499,12 +501,18 @@ impl World {
         let sim = self.sim().clone();
         let making = async move {
             let name = BucketName::new("objects").expect("a name");
+            let owner = UserId::new("load");
+            object_testing::add_user(&service, &owner).await;
             loop {
-                let made = service.create_bucket(name.clone(), UserId::new("load")).await;
+                let settings = BucketSettings::default();
+                let made = service.create_bucket(name.clone(), owner.clone(), settings).await;
                 let error = match made {
                     Ok(bucket) => return Ok(bucket),
                     Err(Error::BucketExists { own: true }) => {
-                        return service.bucket(name).await.map_err(|error| error.to_string());
+                        let found = service.bucket(name).await;
+                        return found
+                            .map(|view| view.bucket.clone())
+                            .map_err(|error| error.to_string());
                     }
                     Err(error) => error,
                 };

@@ -1,0 +1,178 @@
+//! [`BucketSettings`]: what a bucket's owner sets, for gateways to go by.
+
+use std::collections::BTreeMap;
+
+use crate::ids::UserId;
+use crate::object::Bucket;
+
+/// A bucket with its settings.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BucketView {
+    /// The bucket.
+    pub bucket: Bucket,
+    /// Its settings.
+    pub settings: BucketSettings,
+}
+
+/// Settings of a bucket. [`BucketSettings::default`] is what S3 gives a new one: ACLs are off, nothing is
+/// public.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct BucketSettings {
+    /// Who may what, in S3's JSON.
+    pub policy: Option<String>,
+    /// What of it and of ACLs counts for nothing since it is public.
+    pub public_access: PublicAccess,
+    /// Whose objects are.
+    pub ownership: Ownership,
+    /// Permissions, besides the owner's.
+    pub acl: Vec<Grant>,
+    /// What scripts of other sites may ask.
+    pub cors: Vec<CorsRule>,
+    /// Names and values.
+    pub tags: BTreeMap<String, String>,
+}
+
+/// Blocks of what is public.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PublicAccess {
+    /// An ACL that allows all is refused.
+    pub block_acls: bool,
+    /// What an ACL allows all is not granted.
+    pub ignore_acls: bool,
+    /// A policy that allows all is refused.
+    pub block_policy: bool,
+    /// Under such a policy, only the owner's requests are served.
+    pub restrict: bool,
+}
+
+impl PublicAccess {
+    /// All of them, or none.
+    pub const fn all(blocked: bool) -> PublicAccess {
+        PublicAccess {
+            block_acls: blocked,
+            ignore_acls: blocked,
+            block_policy: blocked,
+            restrict: blocked,
+        }
+    }
+}
+
+impl Default for PublicAccess {
+    fn default() -> PublicAccess {
+        PublicAccess::all(true)
+    }
+}
+
+/// Whose objects are, and whether ACLs count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Ownership {
+    /// The bucket's owner's; ACLs are off.
+    #[default]
+    Enforced,
+    /// The bucket's owner's, if the writer grants it full control; else the writer's.
+    Preferred,
+    /// The writer's.
+    Writer,
+}
+
+/// A permission that an ACL grants.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Grant {
+    /// To whom.
+    pub grantee: Grantee,
+    /// What.
+    pub permission: Permission,
+}
+
+/// Whom an ACL grants something.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Grantee {
+    /// A user.
+    User(UserId),
+    /// Everybody, without a signature too.
+    All,
+    /// Users.
+    Authenticated,
+    /// The service that writes logs of requests, which there is not.
+    LogDelivery,
+}
+
+/// What an ACL grants.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Permission {
+    /// All.
+    Full,
+    /// To read an object, or to list a bucket.
+    Read,
+    /// To put and delete objects of a bucket.
+    Write,
+    /// To read the ACL.
+    ReadAcl,
+    /// To change the ACL.
+    WriteAcl,
+}
+
+/// What scripts of some sites may ask of a bucket.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct CorsRule {
+    /// Its name; empty for none.
+    pub id: String,
+    /// Sites, with a `*` each at most.
+    pub origins: Vec<String>,
+    /// Methods.
+    pub methods: Vec<String>,
+    /// Headers of requests, with a `*` each at most.
+    pub headers: Vec<String>,
+    /// Headers of answers that scripts may read.
+    pub expose: Vec<String>,
+    /// Seconds that a browser keeps this.
+    pub max_age: Option<u32>,
+}
+
+/// A setting of a bucket, as it is from now on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Setting {
+    /// See [`BucketSettings::policy`].
+    Policy(Option<String>),
+    /// See [`BucketSettings::public_access`].
+    PublicAccess(PublicAccess),
+    /// See [`BucketSettings::ownership`].
+    Ownership(Ownership),
+    /// See [`BucketSettings::acl`].
+    Acl(Vec<Grant>),
+    /// See [`BucketSettings::cors`].
+    Cors(Vec<CorsRule>),
+    /// See [`BucketSettings::tags`].
+    Tags(BTreeMap<String, String>),
+}
+
+impl BucketSettings {
+    /// Changes a setting.
+    pub fn set(&mut self, setting: Setting) {
+        match setting {
+            Setting::Policy(policy) => self.policy = policy,
+            Setting::PublicAccess(blocks) => self.public_access = blocks,
+            Setting::Ownership(ownership) => self.ownership = ownership,
+            Setting::Acl(grants) => self.acl = grants,
+            Setting::Cors(rules) => self.cors = rules,
+            Setting::Tags(tags) => self.tags = tags,
+        }
+    }
+
+    /// Settings that are not as in a new bucket, in a fixed order.
+    pub fn chosen(&self) -> Vec<Setting> {
+        let BucketSettings { policy, public_access, ownership, acl, cors, tags } = self.clone();
+        let new = BucketSettings::default();
+        [
+            (policy != new.policy).then_some(Setting::Policy(policy)),
+            (public_access != new.public_access).then_some(Setting::PublicAccess(public_access)),
+            (ownership != new.ownership).then_some(Setting::Ownership(ownership)),
+            (acl != new.acl).then_some(Setting::Acl(acl)),
+            (cors != new.cors).then_some(Setting::Cors(cors)),
+            (tags != new.tags).then_some(Setting::Tags(tags)),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+}
