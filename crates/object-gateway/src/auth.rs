@@ -1,98 +1,79 @@
-//! Who asks, and who may (object protocols, 11.2): access keys with their secrets, and access to
-//! buckets. Everything that is not allowed is denied.
+//! Who asks (object protocols, 11.2): access keys with their secrets; and which rights each operation needs.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use http::header::HeaderValue;
-use object_proto::{AccessKey, Backend, Bucket, BucketName, BucketView, User};
+use object_proto::{AccessKey, Backend, ObjectKey, Target};
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::path::S3Path;
 use s3s::{S3Error, S3ErrorCode, S3Result};
-use tokio::time::Instant;
 
+use crate::actions::{Action, actions_of};
+use crate::clock;
 use crate::errors::{internal, s3_error};
+use crate::facts::{Client, Facts};
 use crate::keyfile::KeyFile;
-use crate::limits::{KEY_AGE, KEY_ID_MAX, KEYS_MAX};
+use crate::limits::{KEY_ID_MAX, KEYS_MAX};
+use crate::rights::{Place, Places, Rights, Rule, denied};
 
-/// The user that a request is signed by; an extension of requests.
-#[derive(Clone, Debug)]
-pub struct Caller(pub User);
-
-/// The bucket that a request concerns; an extension of requests.
-#[derive(Clone, Debug)]
-pub struct Place(pub Arc<BucketView>);
-
-/// An access key with its secret.
-struct Known {
-    key: Arc<AccessKey>,
+/// An access key with its secret and its policies.
+pub struct Known {
+    /// The key.
+    pub key: Arc<AccessKey>,
+    /// Its user's policy.
+    pub user_rule: Rule,
+    /// Its own policy.
+    pub key_rule: Rule,
     secret: SecretKey,
 }
 
-struct Entry {
-    asked: Instant,
-    known: Option<Arc<Known>>,
-}
-
-/// Access keys, asked of the backend and kept for a moment.
+/// Access keys of the backend, with secrets that were unwrapped and policies that were read once.
 pub struct Keys {
     backend: Arc<dyn Backend>,
     secrets: Arc<KeyFile>,
-    cache: Mutex<BTreeMap<String, Entry>>,
+    known: Mutex<BTreeMap<String, Arc<Known>>>,
 }
 
 impl Keys {
     /// Keys of this backend, whose secrets the key file unwraps.
     pub fn new(backend: Arc<dyn Backend>, secrets: Arc<KeyFile>) -> Keys {
-        Keys { backend, secrets, cache: Mutex::default() }
+        Keys { backend, secrets, known: Mutex::default() }
     }
 
     async fn find(&self, id: &str) -> S3Result<Arc<Known>> {
         if id.len() > KEY_ID_MAX {
             return Err(no_such_key());
         }
-        let asked = Instant::now();
-        let known = match self.cached(id, asked) {
-            Some(known) => known,
-            None => {
-                let known = self.ask(id).await?;
-                self.keep(id, Entry { asked, known: known.clone() });
-                known
-            }
-        };
+        let key = self.backend.access_key(id).await.map_err(s3_error)?;
         // S3 answers the same for a key that is switched off.
-        known.filter(|known| known.key.enabled).ok_or_else(no_such_key)
-    }
-
-    fn cached(&self, id: &str, now: Instant) -> Option<Option<Arc<Known>>> {
-        let cache = self.cache.lock().expect("no panic while it is held");
-        let entry = cache.get(id).filter(|entry| now - entry.asked < KEY_AGE)?;
-        Some(entry.known.clone())
-    }
-
-    fn keep(&self, id: &str, entry: Entry) {
-        let mut cache = self.cache.lock().expect("no panic while it is held");
-        if cache.len() >= KEYS_MAX && !cache.contains_key(id) {
-            cache.retain(|_, other| entry.asked - other.asked < KEY_AGE);
-            if cache.len() >= KEYS_MAX {
-                cache.clear(); // So many keys in a second are mostly made-up ones.
-            }
-        }
-        cache.insert(id.to_owned(), entry);
-    }
-
-    async fn ask(&self, id: &str) -> S3Result<Option<Arc<Known>>> {
-        let Some(key) = self.backend.access_key(id).await.map_err(s3_error)? else {
-            return Ok(None);
+        let is_good = |key: &Arc<AccessKey>| {
+            let now_us = clock::unix_seconds() * 1_000_000;
+            key.enabled && key.expires_us.is_none_or(|end| now_us < end)
         };
-        match self.secrets.unwrap(id, &key.wrapped_secret) {
-            Ok(secret) => Ok(Some(Arc::new(Known { key, secret: SecretKey::from(secret) }))),
-            Err(cause) => {
-                tracing::warn!(access_key = %id, %cause, "an access key cannot be used");
-                Err(internal())
-            }
+        let key = key.filter(is_good).ok_or_else(no_such_key)?;
+        let known = self.known.lock().expect("no panic while it is held").get(id).cloned();
+        match known.filter(|known| Arc::ptr_eq(&known.key, &key)) {
+            Some(known) => Ok(known),
+            None => self.learn(key),
         }
+    }
+
+    fn learn(&self, key: Arc<AccessKey>) -> S3Result<Arc<Known>> {
+        let secret = self.secrets.unwrap(&key.id, &key.wrapped_secret).map_err(|cause| {
+            tracing::warn!(access_key = %key.id, %cause, "an access key cannot be used");
+            internal()
+        })?;
+        let user_rule = Rule::of_identity(key.user.policy.as_ref());
+        let key_rule = Rule::of_identity(key.policy.as_ref());
+        let id = key.id.clone();
+        let known = Arc::new(Known { key, user_rule, key_rule, secret: SecretKey::from(secret) });
+        let mut all = self.known.lock().expect("no panic while it is held");
+        if all.len() >= KEYS_MAX {
+            all.clear();
+        }
+        all.insert(id, known.clone());
+        Ok(known)
     }
 }
 
@@ -117,45 +98,60 @@ impl S3Auth for Secrets {
 pub struct Access {
     /// Access keys.
     pub keys: Arc<Keys>,
-    /// Buckets and their owners.
+    /// Buckets and their policies.
+    pub places: Arc<Places>,
+    /// Objects, whose tags policies may ask for.
     pub backend: Arc<dyn Backend>,
 }
 
 #[async_trait::async_trait]
 impl S3Access for Access {
     async fn check(&self, cx: &mut S3AccessContext<'_>) -> S3Result<()> {
-        let Some(credentials) = cx.credentials() else { return Err(denied()) };
-        let known = self.keys.find(&credentials.access_key).await?;
-        let user = known.key.user.clone();
-        let is_creation = cx.s3_op().name() == "CreateBucket";
-        let name = match cx.s3_path() {
-            S3Path::Root if cx.s3_op().name() == "ListBuckets" => None,
-            S3Path::Root => return Err(denied()),
-            S3Path::Bucket { .. } if is_creation => None,
-            S3Path::Bucket { bucket } | S3Path::Object { bucket, .. } => Some(bucket),
+        let client = cx.extensions_mut().get::<Client>().copied();
+        let who = match cx.credentials() {
+            Some(credentials) => Some(self.keys.find(&credentials.access_key).await?),
+            None => None,
         };
-        if let Some(name) = name {
-            let invalid = |_| S3Error::new(S3ErrorCode::InvalidBucketName);
-            let name = BucketName::new(name).map_err(invalid)?;
-            let bucket = self.backend.bucket(name).await.map_err(s3_error)?;
-            let owner = cx.headers().get("x-amz-expected-bucket-owner");
-            check_bucket(&user, &bucket.bucket, owner)?;
-            cx.extensions_mut().insert(Place(bucket));
+        let (rights, operation) = (Rights::new(who), cx.s3_op().name());
+        let (bucket, key) = match cx.s3_path() {
+            S3Path::Root => (None, None),
+            S3Path::Bucket { bucket } => (Some(bucket.to_string()), None),
+            S3Path::Object { bucket, key } => (Some(bucket.to_string()), Some(key.to_string())),
+        };
+        let mut facts = Facts::new(cx.headers(), cx.uri(), client);
+        let place = match (&bucket, operation) {
+            (None, "ListBuckets") => {
+                rights.check_service(Action::LIST_ALL, "", &facts)?;
+                None
+            }
+            (None, _) => return Err(denied()),
+            (Some(bucket), "CreateBucket") => {
+                rights.check_service(Action::CREATE, bucket, &facts)?;
+                None
+            }
+            (Some(bucket), _) => {
+                let expected = cx.headers().get("x-amz-expected-bucket-owner");
+                let place = self.places.find(bucket, expected).await?;
+                if let Some(key) = key.as_deref().filter(|_| rights.asks_tags(&place))
+                    && let Ok(key) = ObjectKey::new(key)
+                {
+                    let target = Target { bucket: place.view.bucket.id, key };
+                    let version =
+                        facts.parameter("versionId").and_then(object_proto::VersionId::parse);
+                    // Of what is not there no condition on tags holds.
+                    let found = self.backend.head(target, version).await.ok();
+                    facts.tags = found.map(|found| found.object.facts.tags);
+                }
+                for action in actions_of(operation, facts.has_version(), cx.headers()) {
+                    rights.check(action, (&place, key.as_deref()), &facts)?;
+                }
+                Some(place)
+            }
+        };
+        if let Some(place) = place {
+            cx.extensions_mut().insert(Place(place));
         }
-        cx.extensions_mut().insert(Caller(user));
+        cx.extensions_mut().insert(rights);
         Ok(())
     }
-}
-
-/// The user may use the bucket, and it is of the owner that the request expects.
-pub fn check_bucket(user: &User, bucket: &Bucket, expected: Option<&HeaderValue>) -> S3Result<()> {
-    let is_other = expected.is_some_and(|owner| owner != bucket.owner.as_str());
-    match !is_other && (user.admin || user.id == bucket.owner) {
-        true => Ok(()),
-        false => Err(denied()),
-    }
-}
-
-fn denied() -> S3Error {
-    S3Error::with_message(S3ErrorCode::AccessDenied, "Access Denied")
 }

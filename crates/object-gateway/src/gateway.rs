@@ -12,6 +12,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use futures_util::future::{self, Either};
+use http::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -30,10 +32,12 @@ use crate::clock;
 use crate::config::{GatewayConfig, Times};
 use crate::conn::{TimeUp, Watch, WatchedStream};
 use crate::dialect::{Dialect, State};
+use crate::facts::Client;
 use crate::front::Front;
 use crate::hosts::Domains;
 use crate::keyfile::KeyFile;
 use crate::limits::{CLOCK_SKEW_SECONDS, HEAD_READ_MAX, HEADERS_MAX, XML_MAX};
+use crate::rights::Places;
 
 /// Connections that wait in the kernel.
 const BACKLOG: u32 = 1024;
@@ -217,8 +221,10 @@ fn front(
     let budget = Budget::new(config.memory_bytes);
     let domains = Domains::new(&config.domains);
     let keys = Arc::new(Keys::new(backend.clone(), secrets));
+    let places = Arc::new(Places::new(backend.clone()));
     let state = State {
         backend: backend.clone(),
+        places: places.clone(),
         budget: budget.clone(),
         claim_time: config.times.claim,
         region: config.region.clone(),
@@ -230,7 +236,7 @@ fn front(
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(settings))));
     builder.set_host(domains.clone());
     builder.set_auth(Secrets(keys.clone()));
-    builder.set_access(Access { keys, backend });
+    builder.set_access(Access { keys, places, backend });
     builder.set_validation(Names);
     Front {
         service: builder.build(),
@@ -282,10 +288,10 @@ impl Server {
             let mut stopped = self.stopped.clone();
             let stop = stopped.wait_for(|stopped| *stopped);
             match future::select(pin!(accepted), pin!(stop)).await {
-                Either::Left((Some((stream, permit)), _)) => {
+                Either::Left((Some((stream, client, permit)), _)) => {
                     let (server, alive) = (self.clone(), alive.clone());
                     tokio::spawn(async move {
-                        server.serve_connection(stream).await;
+                        server.serve_connection(stream, client).await;
                         drop((permit, alive));
                     });
                 }
@@ -296,18 +302,22 @@ impl Server {
         }
     }
 
-    async fn accept(&self, listener: &TcpListener) -> Option<(TcpStream, OwnedSemaphorePermit)> {
+    async fn accept(
+        &self,
+        listener: &TcpListener,
+    ) -> Option<(TcpStream, Client, OwnedSemaphorePermit)> {
         let permit = self.connections.clone().acquire_owned().await.ok()?;
-        let (stream, _) = listener.accept().await.ok()?;
+        let (stream, addr) = listener.accept().await.ok()?;
         stream.set_nodelay(true).ok()?;
-        Some((stream, permit))
+        Some((stream, Client(addr.ip().to_canonical()), permit))
     }
 
     /// Serves a connection until it ends, uses up its time, or the gateway stops.
-    async fn serve_connection(&self, stream: TcpStream) {
+    async fn serve_connection(&self, stream: TcpStream, client: Client) {
         let watch = Arc::new(Watch::new(self.times));
         let io = TokioIo::new(WatchedStream::new(stream, watch.clone()));
-        let service = service_fn(|request| {
+        let service = service_fn(|mut request: Request<Incoming>| {
+            request.extensions_mut().insert(client);
             let (front, watch) = (self.front.clone(), watch.clone());
             async move { Ok::<_, std::convert::Infallible>(front.serve(request, watch).await) }
         });

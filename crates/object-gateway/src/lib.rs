@@ -27,6 +27,7 @@
 //!
 //! Invariant: holds no storage logic; knows no range, piece, file of the core or manager.
 
+mod actions;
 mod auth;
 mod base64;
 mod body;
@@ -40,6 +41,7 @@ mod crc;
 mod dialect;
 mod digest;
 mod errors;
+mod facts;
 mod front;
 mod gateway;
 mod head;
@@ -50,6 +52,7 @@ pub mod limits;
 mod parts;
 mod query;
 mod reply;
+mod rights;
 
 pub use chunked::fuzz_chunked;
 pub use config::{GatewayConfig, Times};

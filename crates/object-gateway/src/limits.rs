@@ -50,11 +50,10 @@ pub const DELETES_INFLIGHT: usize = 16;
 pub const SIGNED_CHUNK_MAX: usize = 8 << 20;
 /// Bytes of a chunk's first line at most: 16 digits and a signature of 64 are below 128.
 pub const CHUNK_LINE_MAX: usize = 256;
-/// Time that an access key is used without asking for it again: a revoked key works no longer than
-/// this on top of the backend's own delay.
-pub const KEY_AGE: Duration = Duration::from_secs(1);
-/// Access keys in the cache: 1,024 x about 512 bytes = 512 KiB.
+/// Access keys with unwrapped secrets: 1,024 x about 512 bytes = 512 KiB, and their policies.
 pub const KEYS_MAX: usize = 1_024;
+/// Buckets with policies that were read: 1,024 x 20 KiB at most.
+pub const RULES_MAX: usize = 1_024;
 /// Bytes of an access key's ID at most; AWS's have 20, others' up to 128.
 pub const KEY_ID_MAX: usize = 128;
 /// Seconds that a presigned URL may be valid, as in S3: 7 days.

@@ -3,11 +3,10 @@
 use std::ops::Range;
 
 use futures_util::future;
-use http::header::HeaderMap;
 use object_proto::limits::PUT_MAX;
 use object_proto::{
-    BucketName, ChecksumKind, Conditions, Content, Metadata, ObjectFacts, ObjectInfo, ObjectKey,
-    Target, Upload, User, VersionId,
+    ChecksumKind, Conditions, Content, Metadata, ObjectFacts, ObjectInfo, ObjectKey, Target,
+    Upload, VersionId,
 };
 use s3s::dto::{
     CopyObjectInput, CopyObjectOutput, CopyObjectResult, CopyPartResult, CopySource, ETag,
@@ -18,14 +17,15 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 use super::conditions::{ReadConditions, Verdict, precondition_failed};
 use super::put::{check_wishes, conditions_of_headers, metadata_of, of_call};
 use super::state::{
-    State, caller_of, checksum_type, made_version, modified, not_implemented, part_number_of,
-    slow_down, target_of, version_id_of,
+    State, checksum_type, made_version, modified, not_implemented, owner_of, part_number_of,
+    rights_of, slow_down, target_of, version_id_of,
 };
 use super::tags::tags_of;
 use super::upload::{kind_of_part, part_facts, under_way, upload_id_of};
-use crate::auth::check_bucket;
+use crate::actions::Action;
 use crate::digest::{Digest, Found, kind_of_name};
 use crate::errors::{internal, refused, s3_error};
+use crate::facts::Facts;
 use crate::limits::{COPY_BUFFERS, GET_PIECE};
 
 /// The conditions on a source: s3s has a type of input for each operation, with the same fields.
@@ -66,8 +66,7 @@ pub async fn copy_object(
     };
     let tags = tags_of(&request.headers)?;
     let conditions = conditions_of_headers(&request.headers)?;
-    let caller = caller_of(&request)?;
-    let (place, version) = place_of(state, caller, &input.copy_source, &request.headers).await?;
+    let (place, version) = place_of(state, &request, &input.copy_source).await?;
     // An older version may be copied over the current one: so it comes back.
     if place == target && version.is_none() && keeps_metadata && asked.is_none() {
         return Err(S3Error::with_message(
@@ -91,7 +90,7 @@ pub async fn copy_object(
         checksums: vec![found.checksum.clone()],
         metadata: if keeps_metadata { source.info.object.facts.metadata } else { metadata },
         tags: if keeps_tags { source.info.object.facts.tags } else { tags },
-        owner: caller.id.clone(),
+        owner: owner_of(&request)?,
     };
     let conditions = of_call(conditions, &request.headers, &facts);
     let committed = upload.commit(facts, conditions).await.map_err(s3_error)?;
@@ -121,8 +120,7 @@ pub async fn copy_part(
     let number = part_number_of(input.part_number)?;
     let id = upload_id_of(&input.upload_id)?;
     let range = input.copy_source_range.as_deref().map(range_of).transpose()?;
-    let caller = caller_of(&request)?;
-    let place = place_of(state, caller, &input.copy_source, &request.headers).await?;
+    let place = place_of(state, &request, &input.copy_source).await?;
     let kind = kind_of_part(&under_way(state, &target, id).await?, None)?;
     let source = Source::open(state, place, &source_conditions!(input)).await?;
     // What has a name of its own is named.
@@ -192,12 +190,11 @@ fn invalid_argument(message: &'static str) -> S3Error {
     S3Error::with_message(S3ErrorCode::InvalidArgument, message)
 }
 
-/// The place of a source, in a bucket that the caller may use.
-async fn place_of(
+/// The place of a source that the caller may read.
+async fn place_of<T>(
     state: &State,
-    caller: &User,
+    request: &S3Request<T>,
     source: &CopySource,
-    headers: &HeaderMap,
 ) -> S3Result<(Target, Option<VersionId>)> {
     let CopySource::Bucket { bucket, key, version_id } = source else {
         return Err(not_implemented("An access point as a source"));
@@ -207,12 +204,17 @@ async fn place_of(
         0 => invalid_argument("The source has no key"),
         _ => S3Error::with_message(S3ErrorCode::KeyTooLongError, error.0),
     })?;
-    let invalid = |_| S3Error::new(S3ErrorCode::InvalidBucketName);
-    let name = BucketName::new(bucket).map_err(invalid)?;
-    let view = state.backend.bucket(name).await.map_err(s3_error)?;
-    let bucket = &view.bucket;
-    check_bucket(caller, bucket, headers.get("x-amz-source-expected-bucket-owner"))?;
-    Ok((Target { bucket: bucket.id, key }, version))
+    let expected = request.headers.get("x-amz-source-expected-bucket-owner");
+    let place = state.places.find(bucket, expected).await?;
+    let target = Target { bucket: place.view.bucket.id, key };
+    let (rights, mut facts) = (rights_of(request)?, Facts::of(request));
+    if rights.asks_tags(&place) {
+        let found = state.backend.head(target.clone(), version).await.ok();
+        facts.tags = found.map(|found| found.object.facts.tags);
+    }
+    let action = if version.is_some() { Action::GET_VERSION } else { Action::GET };
+    rights.check(action, (&place, Some(target.key.as_str())), &facts)?;
+    Ok((target, version))
 }
 
 /// An object that is copied.

@@ -1,9 +1,7 @@
 //! DeleteObject and DeleteObjects.
 
 use futures_util::{StreamExt, stream};
-use object_proto::{
-    Bucket, Committed, Conditions, Etag, ObjectKey, Tags, Target, UserId, VersionId,
-};
+use object_proto::{Committed, Conditions, Etag, ObjectKey, Tags, Target, UserId, VersionId};
 use s3s::dto::{
     DeleteObjectInput, DeleteObjectOutput, DeleteObjectsInput, DeleteObjectsOutput, DeletedObject,
     Error, ObjectIdentifier,
@@ -12,11 +10,14 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::put::{check_wishes, conditions_of};
 use super::state::{
-    State, bucket_of, caller_of, made_version, not_implemented, target_of, version_id_of,
+    State, made_version, not_implemented, place_of, rights_of, target_of, version_id_of,
 };
+use crate::actions::Action;
 use crate::digest::Expected;
 use crate::errors::{refused, s3_error};
+use crate::facts::Facts;
 use crate::limits::{DELETE_MAX, DELETES_INFLIGHT};
+use crate::rights::{Rights, Ruled};
 
 /// Deletes an object.
 pub async fn delete_object(
@@ -27,7 +28,7 @@ pub async fn delete_object(
     let version = version_id_of(request.input.version_id.as_deref())?;
     let target = target_of(&request, &request.input.key)?;
     let conditions = conditions_of(request.input.if_match.as_ref(), None);
-    let caller = caller_of(&request)?.id.clone();
+    let caller = rights_of(&request)?.id();
     let committed = delete(state, (target, version), caller, conditions).await?;
     // Of a version that was named, that name.
     let version_id = request.input.version_id.or_else(|| made_version(&committed));
@@ -62,8 +63,8 @@ pub async fn delete_objects(
             "Missing required header for this request: Content-MD5 OR x-amz-checksum-*",
         ));
     }
-    let (bucket, caller) = (bucket_of(&request)?.clone(), caller_of(&request)?.id.clone());
-    let delete = request.input.delete;
+    let (facts, delete) = (Facts::of(&request), &request.input.delete);
+    let bulk = Bulk { state, rights: rights_of(&request)?, place: place_of(&request)?, facts };
     if delete.objects.is_empty() || delete.objects.len() > DELETE_MAX {
         return Err(S3Error::with_message(
             S3ErrorCode::MalformedXML,
@@ -72,14 +73,11 @@ pub async fn delete_objects(
         ));
     }
     let is_quiet = delete.quiet == Some(true);
-    let outcomes = stream::iter(delete.objects).map(|object| async {
-        let outcome = delete_one(state, &bucket, caller.clone(), &object).await;
-        (object, outcome)
-    });
+    let outcomes = stream::iter(0..delete.objects.len()).map(|at| bulk.delete(&delete.objects[at]));
     let outcomes: Vec<_> = outcomes.buffered(DELETES_INFLIGHT).collect().await;
     let (mut deleted, mut errors) = (Vec::new(), Vec::new());
-    for (object, outcome) in outcomes {
-        let (key, version_id) = (Some(object.key), object.version_id);
+    for (object, outcome) in delete.objects.iter().zip(outcomes) {
+        let (key, version_id) = (Some(object.key.clone()), object.version_id.clone());
         match outcome {
             Ok(_) if is_quiet => {}
             Ok(committed) => {
@@ -106,25 +104,32 @@ pub async fn delete_objects(
     }))
 }
 
-async fn delete_one(
-    state: &State,
-    bucket: &Bucket,
-    caller: UserId,
-    object: &ObjectIdentifier,
-) -> S3Result<Committed> {
-    let version = version_id_of(object.version_id.as_deref())?;
-    if object.last_modified_time.is_some() || object.size.is_some() {
-        return Err(not_implemented("A condition on time or size"));
+/// A bulk delete: each key is allowed by itself.
+struct Bulk<'a> {
+    state: &'a State,
+    rights: &'a Rights,
+    place: &'a Ruled,
+    facts: Facts<'a>,
+}
+
+impl Bulk<'_> {
+    async fn delete(&self, object: &ObjectIdentifier) -> S3Result<Committed> {
+        let version = version_id_of(object.version_id.as_deref())?;
+        if object.last_modified_time.is_some() || object.size.is_some() {
+            return Err(not_implemented("A condition on time or size"));
+        }
+        let key = ObjectKey::new(object.key.as_str()).map_err(|error| match object.key.len() {
+            0 => S3Error::with_message(S3ErrorCode::UserKeyMustBeSpecified, error.0),
+            _ => S3Error::with_message(S3ErrorCode::KeyTooLongError, "Your key is too long"),
+        })?;
+        let action = if version.is_some() { Action::DELETE_VERSION } else { Action::DELETE };
+        self.rights.check(action, (self.place, Some(key.as_str())), &self.facts)?;
+        let if_match = object.e_tag.as_ref().map(|tag| match tag.value() {
+            "*" => Tags::Any,
+            value => Tags::Of(vec![Etag::new(value)]),
+        });
+        let conditions = Conditions { if_match, ..Conditions::default() };
+        let target = Target { bucket: self.place.view.bucket.id, key };
+        delete(self.state, (target, version), self.rights.id(), conditions).await
     }
-    let key = ObjectKey::new(object.key.as_str()).map_err(|error| match object.key.len() {
-        0 => S3Error::with_message(S3ErrorCode::UserKeyMustBeSpecified, error.0),
-        _ => S3Error::with_message(S3ErrorCode::KeyTooLongError, "Your key is too long"),
-    })?;
-    let if_match = object.e_tag.as_ref().map(|tag| match tag.value() {
-        "*" => Tags::Any,
-        value => Tags::Of(vec![Etag::new(value)]),
-    });
-    let conditions = Conditions { if_match, ..Conditions::default() };
-    let target = Target { bucket: bucket.id, key };
-    delete(state, (target, version), caller, conditions).await
 }

@@ -20,12 +20,12 @@ use super::conditions::{ReadConditions, Verdict, precondition_failed};
 use super::download::Download;
 use super::put::SYSTEM_HEADERS;
 use super::state::{
-    State, bucket_of, modified, not_implemented, part_number_of, shown_version, target_of,
-    version_id_of,
+    State, bucket_of, modified, not_implemented, part_number_of, read_error, shown_version,
+    target_of, version_id_of,
 };
 use crate::context::PartOnly;
 use crate::digest::text_of;
-use crate::errors::{VERSION_ID, coded, s3_error};
+use crate::errors::{VERSION_ID, coded};
 
 /// Type of content that none was given for, as in S3.
 const DEFAULT_TYPE: &str = "binary/octet-stream";
@@ -83,7 +83,8 @@ pub async fn get_object(
     check_ask(&ask, &request.headers)?;
     let target = target_of(&request, &input.key)?;
     let version = version_id_of(ask.version_id)?;
-    let found = state.backend.get(target, version).await.map_err(s3_error)?;
+    let found = state.backend.get(target, version).await;
+    let found = found.map_err(|error| read_error(&request, error))?;
     let mut answer = Answer::decide(&ask, &found.info)?;
     answer.name_version(shown_version(bucket_of(&request)?, &found.info))?;
     overrides.apply(&mut answer.headers)?;
@@ -108,7 +109,8 @@ pub async fn head_object(
     check_ask(&ask, &request.headers)?;
     let target = target_of(&request, &input.key)?;
     let version = version_id_of(ask.version_id)?;
-    let info = state.backend.head(target, version).await.map_err(s3_error)?;
+    let info = state.backend.head(target, version).await;
+    let info = info.map_err(|error| read_error(&request, error))?;
     let mut answer = Answer::decide(&ask, &info)?;
     answer.name_version(shown_version(bucket_of(&request)?, &info))?;
     overrides.apply(&mut answer.headers)?;

@@ -9,7 +9,7 @@ use s3s::dto::{ChecksumType, ETag, ETagCondition, PutObjectInput, PutObjectOutpu
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::receive::Sent;
-use super::state::{State, caller_of, made_version, not_implemented, target_of};
+use super::state::{State, made_version, not_implemented, owner_of, target_of};
 use super::tags::tags_of;
 use crate::errors::s3_error;
 
@@ -46,7 +46,7 @@ pub async fn put_object(
     let tags = tags_of(&request.headers)?;
     let conditions =
         conditions_of(request.input.if_match.as_ref(), request.input.if_none_match.as_ref());
-    let owner = caller_of(&request)?.id.clone();
+    let owner = owner_of(&request)?;
 
     let mut upload = state.backend.put(target, Some(sent.len)).await.map_err(s3_error)?;
     let kind = sent.kind().unwrap_or(ChecksumKind::Crc64Nvme);

@@ -5,22 +5,26 @@ use std::time::Duration;
 
 use object_proto::limits::LIST_MAX;
 use object_proto::{
-    Backend, Bucket, ChecksumPlan, Committed, ObjectInfo, ObjectKey, PartNumber, Stamp, Target,
-    User, VersionId, Versioning,
+    Backend, Bucket, ChecksumPlan, Committed, ObjectInfo, ObjectKey, Ownership, PartNumber, Stamp,
+    Target, User, UserId, VersionId, Versioning,
 };
 use s3s::dto::{ChecksumAlgorithm, ChecksumType, Timestamp};
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Result};
 
-use crate::auth::{Caller, Place};
+use crate::actions::Action;
 use crate::budget::Budget;
 use crate::context::RequestContext;
 use crate::digest::name_of;
-use crate::errors::internal;
+use crate::errors::{internal, s3_error};
+use crate::facts::Facts;
+use crate::rights::{Place, Places, Rights, Ruled, denied};
 
 /// What operations stand on.
 pub struct State {
     /// Buckets and objects.
     pub backend: Arc<dyn Backend>,
+    /// Buckets with their policies.
+    pub places: Arc<Places>,
     /// Memory for bodies.
     pub budget: Budget,
     /// Time that a download waits for its share of memory.
@@ -29,14 +33,58 @@ pub struct State {
     pub region: String,
 }
 
+/// The bucket that access was checked for, with its settings.
+pub fn place_of<T>(request: &S3Request<T>) -> S3Result<&Arc<Ruled>> {
+    request.extensions.get::<Place>().map(|place| &place.0).ok_or_else(internal)
+}
+
 /// The bucket that access was checked for.
 pub fn bucket_of<T>(request: &S3Request<T>) -> S3Result<&Bucket> {
-    request.extensions.get::<Place>().map(|place| &place.0.bucket).ok_or_else(internal)
+    place_of(request).map(|place| &place.view.bucket)
+}
+
+/// What the caller may.
+pub fn rights_of<T>(request: &S3Request<T>) -> S3Result<&Rights> {
+    request.extensions.get::<Rights>().ok_or_else(internal)
 }
 
 /// The user that access was checked for.
 pub fn caller_of<T>(request: &S3Request<T>) -> S3Result<&User> {
-    request.extensions.get::<Caller>().map(|caller| &caller.0).ok_or_else(internal)
+    rights_of(request)?.user().ok_or_else(denied)
+}
+
+/// Whose an object will be that the request makes.
+pub fn owner_of<T>(request: &S3Request<T>) -> S3Result<UserId> {
+    let view = &place_of(request)?.view;
+    let acl = request.headers.get("x-amz-acl");
+    let is_owners = match view.settings.ownership {
+        Ownership::Enforced => true,
+        Ownership::Preferred => acl.is_some_and(|acl| acl == "bucket-owner-full-control"),
+        Ownership::Writer => false,
+    };
+    match is_owners {
+        true => Ok(view.bucket.owner.clone()),
+        false => rights_of(request).map(Rights::id),
+    }
+}
+
+/// S3's error for a read: who may not list the bucket does not learn which keys there are.
+pub fn read_error<T>(request: &S3Request<T>, error: object_proto::Error) -> S3Error {
+    let hides = matches!(
+        error,
+        object_proto::Error::NoSuchKey
+            | object_proto::Error::NoSuchVersion
+            | object_proto::Error::Marker { .. }
+    );
+    if hides {
+        let (Ok(rights), Ok(place)) = (rights_of(request), place_of(request)) else {
+            return internal();
+        };
+        if !rights.may(Action::LIST, (place, None), &Facts::of(request)) {
+            return denied();
+        }
+    }
+    s3_error(error)
 }
 
 /// The request's context.

@@ -13,7 +13,7 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::put::{check_wishes, metadata_of};
 use super::receive::Sent;
-use super::state::{State, bucket_of, caller_of, part_number_of, shown_plan, target_of};
+use super::state::{State, bucket_of, owner_of, part_number_of, shown_plan, target_of};
 use super::tags::tags_of;
 use crate::clock;
 use crate::digest::{Found, kind_mismatch, kind_of_name, name_of};
@@ -32,7 +32,7 @@ pub async fn create_upload(
         checksum,
         metadata: metadata_of(&request.headers, request.input.metadata.as_ref())?,
         tags: tags_of(&request.headers)?,
-        owner: caller_of(&request)?.id.clone(),
+        owner: owner_of(&request)?,
     };
     let id = state.backend.begin_upload(target, upload).await.map_err(s3_error)?;
     let (checksum_algorithm, checksum_type) = shown_plan(checksum);

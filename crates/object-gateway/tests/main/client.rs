@@ -29,9 +29,18 @@ impl Bed {
         Bed::with(GatewayConfig::default())
     }
 
-    pub fn with(config: GatewayConfig) -> Bed {
+    fn key_file() -> KeyFile {
         let text = format!("1 k1 {}\n", "0a".repeat(32));
-        let file = KeyFile::parse(&text).expect("a key file");
+        KeyFile::parse(&text).expect("a key file")
+    }
+
+    /// Adds a user with a key.
+    pub fn add_user(&self, name: &str, (id, secret): (&str, &str)) {
+        self.model.add_user(name, false, id, secret, &Bed::key_file());
+    }
+
+    pub fn with(config: GatewayConfig) -> Bed {
+        let file = Bed::key_file();
         let model = Model::default();
         model.add_user("admin", true, ADMIN.0, ADMIN.1, &file);
         model.add_user("other", false, OTHER.0, OTHER.1, &file);

@@ -9,6 +9,7 @@ mod listing;
 mod model;
 mod multipart;
 mod objects;
+mod rights;
 mod signatures;
 mod signer;
 mod tags;

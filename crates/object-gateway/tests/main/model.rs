@@ -61,8 +61,6 @@ struct Data {
 #[derive(Clone, Default)]
 pub struct Model {
     data: Arc<Mutex<Data>>,
-    /// Questions for access keys.
-    pub key_questions: Arc<AtomicUsize>,
     /// Uploads that were begun.
     pub uploads_begun: Arc<AtomicUsize>,
     /// Contents that are being read.
@@ -88,6 +86,19 @@ impl Model {
         let (expires_us, policy) = (None, None);
         let key = AccessKey { id: id_text, user, wrapped_secret, enabled, expires_us, policy };
         self.data().keys.insert(id.to_owned(), key);
+    }
+
+    /// Changes a key and its user.
+    pub fn change_key(&self, id: &str, change: impl FnOnce(&mut AccessKey)) {
+        change(self.data().keys.get_mut(id).expect("a key"));
+    }
+
+    /// Changes a setting of a bucket.
+    pub fn set(&self, bucket: &str, setting: Setting) {
+        let data = &mut *self.data();
+        let name = BucketName::new(bucket).expect("a name");
+        let id = data.buckets[&name].id;
+        data.settings.entry(id).or_default().set(setting);
     }
 
     /// Switches a key on or off.
@@ -295,7 +306,6 @@ fn answer<'a, T: Send + 'a>(result: Result<T, Error>) -> Answer<'a, T> {
 
 impl Backend for Model {
     fn access_key<'a>(&'a self, id: &'a str) -> Answer<'a, Option<Arc<AccessKey>>> {
-        self.key_questions.fetch_add(1, Ordering::Relaxed);
         answer(Ok(self.data().keys.get(id).cloned().map(Arc::new)))
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::client::{BUCKET, Bed, OTHER, Reply};
+use crate::client::{ADMIN, BUCKET, Bed, OTHER, Reply};
 use crate::signer::hex;
 use object_proto::Error;
 use proptest::prelude::*;
@@ -394,8 +394,13 @@ fn a_path_that_is_no_text_is_refused() {
 }
 
 pub fn delete_many(bed: &Bed, xml: &str) -> Reply {
+    delete_many_by(bed, ADMIN, xml)
+}
+
+pub fn delete_many_by(bed: &Bed, key: (&str, &str), xml: &str) -> Reply {
     let md5 = s3s_md5(xml.as_bytes());
     bed.ask("POST", "/bucket")
+        .by(key)
         .query("delete", "")
         .header("content-md5", &md5)
         .body(xml.as_bytes())

@@ -1,7 +1,6 @@
 //! Who asks: signatures that are right, and all that are not.
 
 use std::io::Write;
-use std::sync::atomic::Ordering;
 
 use object_gateway::GatewayConfig;
 use proptest::prelude::*;
@@ -153,18 +152,12 @@ fn headers_in_a_presigned_url_count_as_headers() {
 }
 
 #[test]
-fn a_key_is_asked_for_once_a_moment_and_stops_when_it_is_switched_off() {
+fn a_key_stops_when_it_is_switched_off() {
     let bed = Bed::with_bucket();
     for _ in 0..5 {
         assert_eq!(bed.ask("GET", "/").send().status, 200);
     }
-    let questions = bed.model.key_questions.load(Ordering::Relaxed);
-    assert!(questions <= 3, "{questions} questions");
     bed.model.enable(ADMIN.0, false);
-    let deadline = now() + 10;
-    while bed.ask("GET", "/").send().status == 200 {
-        assert!(now() < deadline, "the key is still good");
-    }
     assert_eq!(refused(&bed.ask("GET", "/").send()), (403, "InvalidAccessKeyId".into()));
 }
 

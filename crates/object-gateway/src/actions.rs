@@ -1,0 +1,175 @@
+//! [`Action`]: what a request asks for, as policies name it.
+
+use http::header::HeaderMap;
+use object_proto::Permission;
+
+/// An action of S3's policies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Action(&'static str);
+
+impl Action {
+    /// To list a bucket's keys.
+    pub const LIST: Action = Action("s3:ListBucket");
+    /// To read an object.
+    pub const GET: Action = Action("s3:GetObject");
+    /// To read a version of an object.
+    pub const GET_VERSION: Action = Action("s3:GetObjectVersion");
+    /// To delete an object.
+    pub const DELETE: Action = Action("s3:DeleteObject");
+    /// To delete a version of an object.
+    pub const DELETE_VERSION: Action = Action("s3:DeleteObjectVersion");
+    /// To list one's buckets.
+    pub const LIST_ALL: Action = Action("s3:ListAllMyBuckets");
+    /// To make a bucket.
+    pub const CREATE: Action = Action("s3:CreateBucket");
+    /// What is not implemented: nobody but administrators and owners finds out.
+    const UNKNOWN: Action = Action("s3:");
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        self.0
+    }
+
+    /// It reads or changes a bucket's policy.
+    pub fn concerns_policy(self) -> bool {
+        matches!(self.0, "s3:GetBucketPolicy" | "s3:PutBucketPolicy" | "s3:DeleteBucketPolicy")
+    }
+}
+
+/// The permission of a bucket's ACL that allows an action.
+pub fn bucket_permission(action: Action) -> Option<Permission> {
+    match action.0 {
+        "s3:ListBucket" | "s3:ListBucketVersions" | "s3:ListBucketMultipartUploads" => {
+            Some(Permission::Read)
+        }
+        "s3:PutObject"
+        | "s3:DeleteObject"
+        | "s3:AbortMultipartUpload"
+        | "s3:ListMultipartUploadParts" => Some(Permission::Write),
+        "s3:GetBucketAcl" => Some(Permission::ReadAcl),
+        "s3:PutBucketAcl" => Some(Permission::WriteAcl),
+        _ => None,
+    }
+}
+
+/// What an operation of s3s asks for, all of which must be allowed; of one on many keys each of them is
+/// checked by itself.
+pub fn actions_of(operation: &str, has_version: bool, headers: &HeaderMap) -> Vec<Action> {
+    let of = |plain: &'static str, of_version: &'static str| {
+        vec![Action(if has_version { of_version } else { plain })]
+    };
+    let one = |name: &'static str| vec![Action(name)];
+    match operation {
+        "PutObject" | "CreateMultipartUpload" | "CopyObject" | "PostObject" => {
+            let mut actions = one("s3:PutObject");
+            if has_acl(headers) {
+                actions.push(Action("s3:PutObjectAcl"));
+            }
+            if headers.contains_key("x-amz-tagging") {
+                actions.push(Action("s3:PutObjectTagging"));
+            }
+            actions
+        }
+        "UploadPart" | "UploadPartCopy" | "CompleteMultipartUpload" => one("s3:PutObject"),
+        "AbortMultipartUpload" => one("s3:AbortMultipartUpload"),
+        "ListParts" => one("s3:ListMultipartUploadParts"),
+        "GetObject" | "HeadObject" => of("s3:GetObject", "s3:GetObjectVersion"),
+        "GetObjectAttributes" => {
+            let mut actions = of("s3:GetObject", "s3:GetObjectVersion");
+            actions.extend(of("s3:GetObjectAttributes", "s3:GetObjectVersionAttributes"));
+            actions
+        }
+        "DeleteObject" => of("s3:DeleteObject", "s3:DeleteObjectVersion"),
+        "DeleteObjects" => Vec::new(),
+        "GetObjectTagging" => of("s3:GetObjectTagging", "s3:GetObjectVersionTagging"),
+        "PutObjectTagging" => of("s3:PutObjectTagging", "s3:PutObjectVersionTagging"),
+        "DeleteObjectTagging" => of("s3:DeleteObjectTagging", "s3:DeleteObjectVersionTagging"),
+        "GetObjectAcl" => of("s3:GetObjectAcl", "s3:GetObjectVersionAcl"),
+        "PutObjectAcl" => of("s3:PutObjectAcl", "s3:PutObjectVersionAcl"),
+        "GetObjectRetention" => one("s3:GetObjectRetention"),
+        "PutObjectRetention" => one("s3:PutObjectRetention"),
+        "GetObjectLegalHold" => one("s3:GetObjectLegalHold"),
+        "PutObjectLegalHold" => one("s3:PutObjectLegalHold"),
+        "HeadBucket" | "ListObjects" | "ListObjectsV2" => one("s3:ListBucket"),
+        "ListObjectVersions" => one("s3:ListBucketVersions"),
+        "ListMultipartUploads" => one("s3:ListBucketMultipartUploads"),
+        "DeleteBucket" => one("s3:DeleteBucket"),
+        "GetBucketLocation" => one("s3:GetBucketLocation"),
+        "GetBucketPolicy" => one("s3:GetBucketPolicy"),
+        "PutBucketPolicy" => one("s3:PutBucketPolicy"),
+        "DeleteBucketPolicy" => one("s3:DeleteBucketPolicy"),
+        "GetBucketPolicyStatus" => one("s3:GetBucketPolicyStatus"),
+        "GetBucketAcl" => one("s3:GetBucketAcl"),
+        "PutBucketAcl" => one("s3:PutBucketAcl"),
+        "GetPublicAccessBlock" => one("s3:GetBucketPublicAccessBlock"),
+        "PutPublicAccessBlock" | "DeletePublicAccessBlock" => one("s3:PutBucketPublicAccessBlock"),
+        "GetBucketOwnershipControls" => one("s3:GetBucketOwnershipControls"),
+        "PutBucketOwnershipControls" | "DeleteBucketOwnershipControls" => {
+            one("s3:PutBucketOwnershipControls")
+        }
+        "GetBucketCors" => one("s3:GetBucketCORS"),
+        "PutBucketCors" | "DeleteBucketCors" => one("s3:PutBucketCORS"),
+        "GetBucketTagging" => one("s3:GetBucketTagging"),
+        "PutBucketTagging" | "DeleteBucketTagging" => one("s3:PutBucketTagging"),
+        "GetBucketVersioning" => one("s3:GetBucketVersioning"),
+        "PutBucketVersioning" => one("s3:PutBucketVersioning"),
+        "GetBucketLifecycleConfiguration" => one("s3:GetLifecycleConfiguration"),
+        "PutBucketLifecycleConfiguration" | "DeleteBucketLifecycle" => {
+            one("s3:PutLifecycleConfiguration")
+        }
+        "GetBucketEncryption" => one("s3:GetEncryptionConfiguration"),
+        "PutBucketEncryption" | "DeleteBucketEncryption" => one("s3:PutEncryptionConfiguration"),
+        "GetBucketLogging" => one("s3:GetBucketLogging"),
+        "GetBucketNotificationConfiguration" => one("s3:GetBucketNotification"),
+        "GetBucketAccelerateConfiguration" => one("s3:GetAccelerateConfiguration"),
+        "GetBucketRequestPayment" => one("s3:GetBucketRequestPayment"),
+        "GetBucketReplication" => one("s3:GetReplicationConfiguration"),
+        "GetBucketWebsite" => one("s3:GetBucketWebsite"),
+        "GetObjectLockConfiguration" => one("s3:GetBucketObjectLockConfiguration"),
+        "PutObjectLockConfiguration" => one("s3:PutBucketObjectLockConfiguration"),
+        _ => vec![Action::UNKNOWN],
+    }
+}
+
+/// A request names grants of what it makes.
+fn has_acl(headers: &HeaderMap) -> bool {
+    let is_grant = |name: &str| name == "x-amz-acl" || name.starts_with("x-amz-grant-");
+    headers.keys().any(|name| is_grant(name.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A misspelt action could be allowed by no policy.
+    #[test]
+    fn all_actions_are_known_to_policies() {
+        let source = include_str!("actions.rs");
+        let names = source.split('"').filter(|part| part.starts_with("s3:") && part.len() > 3);
+        let mut count = 0;
+        for name in names {
+            let known = object_policy::ACTIONS.iter().any(|known| known.name == name);
+            assert!(known, "{name}");
+            count += 1;
+        }
+        assert!(count > 60, "{count}");
+    }
+
+    #[test]
+    fn versions_and_headers_are_other_actions() {
+        let none = HeaderMap::new();
+        let names = |operation, has_version, headers: &HeaderMap| {
+            let actions = actions_of(operation, has_version, headers);
+            actions.iter().map(|action| action.name()).collect::<Vec<_>>()
+        };
+        assert_eq!(names("GetObject", false, &none), ["s3:GetObject"]);
+        assert_eq!(names("HeadObject", true, &none), ["s3:GetObjectVersion"]);
+        assert_eq!(names("DeleteObject", true, &none), ["s3:DeleteObjectVersion"]);
+        assert_eq!(names("RestoreObject", false, &none), ["s3:"]);
+        let mut headers = HeaderMap::new();
+        headers.insert("x-amz-tagging", "a=b".parse().unwrap());
+        headers.insert("x-amz-grant-read", "id=x".parse().unwrap());
+        let all = ["s3:PutObject", "s3:PutObjectAcl", "s3:PutObjectTagging"];
+        assert_eq!(names("PutObject", false, &headers), all);
+    }
+}

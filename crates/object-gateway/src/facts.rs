@@ -1,0 +1,225 @@
+//! [`Facts`]: what a request says of itself, for conditions of policies.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use http::Uri;
+use http::header::HeaderMap;
+use object_policy::{Context, Values};
+use object_proto::ObjectTags;
+use s3s::S3Request;
+
+use crate::clock;
+use crate::query::Query;
+
+/// Address of a client; an extension of requests.
+#[derive(Clone, Copy, Debug)]
+pub struct Client(pub IpAddr);
+
+/// A request's own words.
+pub struct Facts<'a> {
+    headers: &'a HeaderMap,
+    query: Query,
+    client: Option<IpAddr>,
+    /// Tags of the object that is there, if a policy asks for them.
+    pub tags: Option<ObjectTags>,
+}
+
+impl<'a> Facts<'a> {
+    /// Of a request.
+    pub fn new(headers: &'a HeaderMap, uri: &Uri, client: Option<Client>) -> Facts<'a> {
+        let query = Query::parse(uri.query().unwrap_or_default());
+        Facts { headers, query, client: client.map(|client| client.0), tags: None }
+    }
+
+    /// Of a request that s3s has read.
+    pub fn of<T>(request: &'a S3Request<T>) -> Facts<'a> {
+        let client = request.extensions.get::<Client>().copied();
+        Facts::new(&request.headers, &request.uri, client)
+    }
+
+    /// The request names a version.
+    pub fn has_version(&self) -> bool {
+        self.query.has("versionId")
+    }
+
+    /// The value of a parameter that is there once.
+    pub fn parameter(&self, name: &str) -> Option<&str> {
+        self.query.unique(name)
+    }
+
+    fn header(&self, name: &str) -> Values<'_> {
+        let value = self.headers.get(name).and_then(|value| value.to_str().ok());
+        value.map_or(Values::Missing, Values::one)
+    }
+
+    fn in_query(&self, name: &str) -> Values<'_> {
+        self.query.unique(name).map_or(Values::Missing, Values::one)
+    }
+
+    /// Names and values of the tags that the request gives.
+    fn new_tags(&self) -> Query {
+        let tags = self.headers.get("x-amz-tagging").and_then(|value| value.to_str().ok());
+        Query::parse(tags.unwrap_or_default())
+    }
+
+    fn signature(&self, in_header: &'static str, in_query: &'static str) -> Values<'_> {
+        if self.query.has("X-Amz-Signature") || self.query.has("Signature") {
+            Values::one(in_query)
+        } else if self.headers.contains_key("authorization") {
+            Values::one(in_header)
+        } else {
+            Values::Missing
+        }
+    }
+
+    /// Milliseconds since the signing of a presigned URL.
+    fn signature_age(&self) -> Values<'_> {
+        let signed = self.query.unique("X-Amz-Date").and_then(seconds_of);
+        let age = signed.map(|signed| clock::unix_seconds().saturating_sub(signed) * 1000);
+        age.map_or(Values::Missing, |age| Values::One(Cow::Owned(age.to_string())))
+    }
+
+    fn owned(text: impl ToString) -> Values<'static> {
+        Values::One(Cow::Owned(text.to_string()))
+    }
+}
+
+impl Context for Facts<'_> {
+    fn values(&self, key: &str) -> Values<'_> {
+        if let Some(name) = key.strip_prefix("s3:existingobjecttag/") {
+            let tags = self.tags.as_ref();
+            let value = tags.and_then(|tags| tags.iter().find(|(tag, _)| *tag == name));
+            return value.map_or(Values::Missing, |(_, value)| Values::one(value));
+        }
+        if let Some(name) = key.strip_prefix("s3:requestobjecttag/") {
+            return self.new_tags().unique(name).map_or(Values::Missing, Self::owned);
+        }
+        match key {
+            "aws:sourceip" => self.client.map_or(Values::Missing, Self::owned),
+            // The gateway has no TLS of its own.
+            "aws:securetransport" => Values::one("false"),
+            "aws:useragent" => self.header("user-agent"),
+            "aws:referer" => self.header("referer"),
+            "aws:epochtime" => Self::owned(clock::unix_seconds()),
+            "aws:currenttime" => Self::owned(text_of(clock::unix_seconds())),
+            "s3:prefix" => self.in_query("prefix"),
+            "s3:delimiter" => self.in_query("delimiter"),
+            "s3:max-keys" => self.in_query("max-keys"),
+            "s3:versionid" => self.in_query("versionId"),
+            "s3:authtype" => self.signature("REST-HEADER", "REST-QUERY-STRING"),
+            "s3:signatureversion" => self.signature("AWS4-HMAC-SHA256", "AWS4-HMAC-SHA256"),
+            "s3:signatureage" => self.signature_age(),
+            "s3:if-match" => self.header("if-match"),
+            "s3:if-none-match" => self.header("if-none-match"),
+            "s3:requestobjecttagkeys" => {
+                let tags = self.new_tags();
+                Values::Several(tags.iter().map(|(name, _)| Cow::Owned(name.to_owned())).collect())
+            }
+            _ => match key.strip_prefix("s3:") {
+                Some(name) if name.starts_with("x-amz-") => self.header(name),
+                Some(name) if name.starts_with("object-lock-") => {
+                    self.header(&format!("x-amz-{name}"))
+                }
+                _ => Values::Missing,
+            },
+        }
+    }
+}
+
+/// Days from 1970 to the first of a month; years begin in March here, so that a leap day is their last.
+fn days_to(year: u64, month: u64) -> u64 {
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5;
+    days - DAYS_TO_1970
+}
+
+/// The same for 1970-01-01 from the beginning of the calendar.
+const DAYS_TO_1970: u64 = 719_468;
+
+/// Seconds since 1970 of a time as signatures have it (`20261128T063557Z`).
+fn seconds_of(text: &str) -> Option<u64> {
+    let bytes = text.as_bytes();
+    let shape = bytes.len() == 16 && bytes[8] == b'T' && bytes[15] == b'Z';
+    let number = |from: usize, to: usize| text.get(from..to)?.parse::<u64>().ok();
+    let (year, month, day) = (number(0, 4)?, number(4, 6)?, number(6, 8)?);
+    let (hour, minute, second) = (number(9, 11)?, number(11, 13)?, number(13, 15)?);
+    let is_date = shape && year >= 1970 && (1..=12).contains(&month) && (1..=31).contains(&day);
+    is_date.then(|| {
+        let days = days_to(year, month) + day - 1;
+        ((days * 24 + hour) * 60 + minute) * 60 + second
+    })
+}
+
+/// The time as policies write it.
+fn text_of(seconds: u64) -> String {
+    let (days, time) = (seconds / 86_400, seconds % 86_400);
+    let mut year = 1970 + days / 366;
+    while days_to(year + 1, 1) <= days {
+        year += 1;
+    }
+    let month = (1..=12).rev().find(|&month| days_to(year, month) <= days).unwrap_or(1);
+    let day = days - days_to(year, month) + 1;
+    let (hour, minute, second) = (time / 3600, time / 60 % 60, time % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(headers: &[(&'static str, &str)], uri: &str, key: &str) -> Vec<String> {
+        let headers: HeaderMap = headers
+            .iter()
+            .map(|(name, value)| {
+                (http::HeaderName::from_static(name), value.parse().expect("a value"))
+            })
+            .collect();
+        let client = Some(Client(IpAddr::from([127, 0, 0, 1])));
+        let facts = Facts::new(&headers, &uri.parse().expect("a URI"), client);
+        facts.values(key).as_slice().iter().map(|value| value.to_string()).collect()
+    }
+
+    #[test]
+    fn conditions_find_what_a_request_says() {
+        let tags = ("x-amz-tagging", "a=1&b=%20");
+        let cases: [(&[(&str, &str)], &str, &str, &[&str]); 16] = [
+            (&[], "/b", "aws:sourceip", &["127.0.0.1"]),
+            (&[], "/b", "aws:securetransport", &["false"]),
+            (&[("user-agent", "x")], "/b", "aws:useragent", &["x"]),
+            (&[("referer", "http://a/")], "/b", "aws:referer", &["http://a/"]),
+            (&[], "/b", "aws:referer", &[]),
+            (&[], "/b?prefix=a%2F&delimiter=/", "s3:prefix", &["a/"]),
+            (&[], "/b?prefix=a&prefix=b", "s3:prefix", &[]),
+            (&[], "/b?max-keys=3", "s3:max-keys", &["3"]),
+            (&[("x-amz-acl", "private")], "/b/k", "s3:x-amz-acl", &["private"]),
+            (&[("x-amz-object-lock-mode", "G")], "/b/k", "s3:object-lock-mode", &["G"]),
+            (&[("authorization", "AWS4")], "/b", "s3:authtype", &["REST-HEADER"]),
+            (&[], "/b?X-Amz-Signature=0", "s3:authtype", &["REST-QUERY-STRING"]),
+            (&[tags], "/b/k", "s3:requestobjecttag/b", &[" "]),
+            (&[tags], "/b/k", "s3:requestobjecttag/c", &[]),
+            (&[tags], "/b/k", "s3:requestobjecttagkeys", &["a", "b"]),
+            (&[], "/b/k", "s3:existingobjecttag/a", &[]),
+        ];
+        for (headers, uri, key, wanted) in cases {
+            assert_eq!(values(headers, uri, key), wanted, "{uri} {key}");
+        }
+    }
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        for (seconds, compact, text) in [
+            (0, "19700101T000000Z", "1970-01-01T00:00:00Z"),
+            (951_782_399, "20000228T235959Z", "2000-02-28T23:59:59Z"),
+            (951_782_400, "20000229T000000Z", "2000-02-29T00:00:00Z"),
+            (1_796_083_199, "20261130T235959Z", "2026-11-30T23:59:59Z"),
+            (4_107_542_400, "21000301T000000Z", "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(seconds_of(compact), Some(seconds), "{compact}");
+            assert_eq!(text_of(seconds), text);
+        }
+        for text in ["", "20261128", "20261328T000000Z", "2026ä128T0000Z", "20261128 000000Z"] {
+            assert_eq!(seconds_of(text), None, "{text}");
+        }
+    }
+}
