@@ -183,7 +183,8 @@ mod tests {
     #[test]
     fn conditions_find_what_a_request_says() {
         let tags = ("x-amz-tagging", "a=1&b=%20");
-        let cases: [(&[(&str, &str)], &str, &str, &[&str]); 16] = [
+        type Case<'a> = (&'a [(&'static str, &'a str)], &'a str, &'a str, &'a [&'a str]);
+        let cases: [Case<'_>; 16] = [
             (&[], "/b", "aws:sourceip", &["127.0.0.1"]),
             (&[], "/b", "aws:securetransport", &["false"]),
             (&[("user-agent", "x")], "/b", "aws:useragent", &["x"]),
