@@ -24,7 +24,7 @@ pub struct BucketSettings {
     pub public_access: PublicAccess,
     /// Whose objects are.
     pub ownership: Ownership,
-    /// Permissions, besides the owner's.
+    /// Permissions, all of them; none for the owner's full control alone.
     pub acl: Vec<Grant>,
     /// What scripts of other sites may ask.
     pub cors: Vec<CorsRule>,

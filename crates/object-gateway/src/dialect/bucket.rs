@@ -1,14 +1,15 @@
 //! Buckets: making, finding, removing, listing.
 
-use object_proto::{BucketName, BucketSettings};
+use object_proto::BucketName;
 use s3s::dto::{
     Bucket, BucketLocationConstraint, CreateBucketInput, CreateBucketOutput, DeleteBucketInput,
     DeleteBucketOutput, GetBucketLocationInput, GetBucketLocationOutput, HeadBucketInput,
-    HeadBucketOutput, ListBucketsInput, ListBucketsOutput, ObjectOwnership, Owner,
+    HeadBucketOutput, ListBucketsInput, ListBucketsOutput, Owner,
 };
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
-use super::put::check_wishes;
+use super::bucket_acl::settings_of_new;
+use super::put::check_features;
 use super::state::{State, bucket_of, caller_of, not_implemented, timestamp};
 use crate::base64;
 use crate::errors::s3_error;
@@ -28,7 +29,9 @@ pub async fn create_bucket(
     let name = BucketName::new(&input.bucket).map_err(invalid)?;
     let location = format!("/{name}");
     let owner = caller_of(&request)?.id.clone();
-    match state.backend.create_bucket(name, owner, BucketSettings::default()).await {
+    let ownership = input.object_ownership.as_ref();
+    let settings = settings_of_new(state, &request.headers, ownership, &owner).await?;
+    match state.backend.create_bucket(name, owner, settings).await {
         Ok(_) => {}
         Err(object_proto::Error::BucketExists { own: true }) if state.region == FIRST_REGION => {}
         Err(error) => return Err(s3_error(error)),
@@ -38,7 +41,7 @@ pub async fn create_bucket(
 
 fn check_wishes_of_bucket(request: &S3Request<CreateBucketInput>) -> S3Result<()> {
     let input = &request.input;
-    check_wishes(&request.headers)?;
+    check_features(&request.headers)?;
     if input.object_lock_enabled_for_bucket == Some(true) {
         return Err(not_implemented("Object lock"));
     }
@@ -47,10 +50,7 @@ fn check_wishes_of_bucket(request: &S3Request<CreateBucketInput>) -> S3Result<()
     if configuration.is_some_and(|given| given.bucket.is_some() || given.location.is_some()) {
         return Err(not_implemented("A directory bucket"));
     }
-    match input.object_ownership.as_ref().map(ObjectOwnership::as_str) {
-        None | Some(ObjectOwnership::BUCKET_OWNER_ENFORCED) => Ok(()),
-        Some(_) => Err(not_implemented("An ownership that allows ACLs")),
-    }
+    Ok(())
 }
 
 /// Finds a bucket.

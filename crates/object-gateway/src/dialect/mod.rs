@@ -16,8 +16,10 @@ macro_rules! show_checksums {
     };
 }
 
+mod acl;
 mod attributes;
 mod bucket;
+mod bucket_acl;
 mod complete;
 mod conditions;
 mod copy;
@@ -27,6 +29,7 @@ mod get;
 mod list;
 mod put;
 mod receive;
+mod settings;
 mod state;
 mod tags;
 mod unset;
@@ -38,7 +41,7 @@ use s3s::dto::*;
 use s3s::{S3, S3Request, S3Response, S3Result};
 
 pub use state::State;
-use unset::Setting;
+use unset::Missing;
 
 /// S3's operations on a backend.
 pub struct Dialect(pub State);
@@ -196,7 +199,14 @@ impl S3 for Dialect {
         &self,
         request: S3Request<GetBucketAclInput>,
     ) -> S3Result<S3Response<GetBucketAclOutput>> {
-        unset::bucket_acl(&request).map(S3Response::new)
+        bucket_acl::get_acl(&self.0, request).await
+    }
+
+    async fn put_bucket_acl(
+        &self,
+        request: S3Request<PutBucketAclInput>,
+    ) -> S3Result<S3Response<PutBucketAclOutput>> {
+        bucket_acl::put_acl(&self.0, request).await
     }
 
     async fn get_object_acl(
@@ -210,16 +220,44 @@ impl S3 for Dialect {
 
     async fn get_bucket_ownership_controls(
         &self,
-        _: S3Request<GetBucketOwnershipControlsInput>,
+        request: S3Request<GetBucketOwnershipControlsInput>,
     ) -> S3Result<S3Response<GetBucketOwnershipControlsOutput>> {
-        Ok(S3Response::new(unset::ownership_controls()))
+        settings::get_ownership(&request)
+    }
+
+    async fn put_bucket_ownership_controls(
+        &self,
+        request: S3Request<PutBucketOwnershipControlsInput>,
+    ) -> S3Result<S3Response<PutBucketOwnershipControlsOutput>> {
+        settings::put_ownership(&self.0, request).await
+    }
+
+    async fn delete_bucket_ownership_controls(
+        &self,
+        request: S3Request<DeleteBucketOwnershipControlsInput>,
+    ) -> S3Result<S3Response<DeleteBucketOwnershipControlsOutput>> {
+        settings::delete_ownership(&self.0, request).await
     }
 
     async fn get_public_access_block(
         &self,
-        _: S3Request<GetPublicAccessBlockInput>,
+        request: S3Request<GetPublicAccessBlockInput>,
     ) -> S3Result<S3Response<GetPublicAccessBlockOutput>> {
-        Ok(S3Response::new(unset::public_access_block()))
+        settings::get_public_access(&request)
+    }
+
+    async fn put_public_access_block(
+        &self,
+        request: S3Request<PutPublicAccessBlockInput>,
+    ) -> S3Result<S3Response<PutPublicAccessBlockOutput>> {
+        settings::put_public_access(&self.0, request).await
+    }
+
+    async fn delete_public_access_block(
+        &self,
+        request: S3Request<DeletePublicAccessBlockInput>,
+    ) -> S3Result<S3Response<DeletePublicAccessBlockOutput>> {
+        settings::delete_public_access(&self.0, request).await
     }
 
     async fn get_bucket_versioning(
@@ -274,65 +312,79 @@ impl S3 for Dialect {
 
     async fn get_bucket_policy(
         &self,
-        _: S3Request<GetBucketPolicyInput>,
+        request: S3Request<GetBucketPolicyInput>,
     ) -> S3Result<S3Response<GetBucketPolicyOutput>> {
-        Err(Setting::Policy.missing())
+        settings::get_policy(&request)
     }
 
     async fn get_bucket_policy_status(
         &self,
-        _: S3Request<GetBucketPolicyStatusInput>,
+        request: S3Request<GetBucketPolicyStatusInput>,
     ) -> S3Result<S3Response<GetBucketPolicyStatusOutput>> {
-        Err(Setting::Policy.missing())
+        settings::get_policy_status(&request)
+    }
+
+    async fn put_bucket_policy(
+        &self,
+        request: S3Request<PutBucketPolicyInput>,
+    ) -> S3Result<S3Response<PutBucketPolicyOutput>> {
+        settings::put_policy(&self.0, request).await
     }
 
     async fn get_bucket_cors(
         &self,
         _: S3Request<GetBucketCorsInput>,
     ) -> S3Result<S3Response<GetBucketCorsOutput>> {
-        Err(Setting::Cors.missing())
+        Err(Missing::Cors.error())
     }
 
     async fn get_bucket_lifecycle_configuration(
         &self,
         _: S3Request<GetBucketLifecycleConfigurationInput>,
     ) -> S3Result<S3Response<GetBucketLifecycleConfigurationOutput>> {
-        Err(Setting::Lifecycle.missing())
+        Err(Missing::Lifecycle.error())
     }
 
     async fn get_bucket_tagging(
         &self,
-        _: S3Request<GetBucketTaggingInput>,
+        request: S3Request<GetBucketTaggingInput>,
     ) -> S3Result<S3Response<GetBucketTaggingOutput>> {
-        Err(Setting::Tagging.missing())
+        settings::get_tags(&request)
+    }
+
+    async fn put_bucket_tagging(
+        &self,
+        request: S3Request<PutBucketTaggingInput>,
+    ) -> S3Result<S3Response<PutBucketTaggingOutput>> {
+        settings::put_tags(&self.0, request).await
     }
 
     async fn get_bucket_encryption(
         &self,
         _: S3Request<GetBucketEncryptionInput>,
     ) -> S3Result<S3Response<GetBucketEncryptionOutput>> {
-        Err(Setting::Encryption.missing())
+        Err(Missing::Encryption.error())
     }
 
     async fn get_bucket_replication(
         &self,
         _: S3Request<GetBucketReplicationInput>,
     ) -> S3Result<S3Response<GetBucketReplicationOutput>> {
-        Err(Setting::Replication.missing())
+        Err(Missing::Replication.error())
     }
 
     async fn get_bucket_website(
         &self,
         _: S3Request<GetBucketWebsiteInput>,
     ) -> S3Result<S3Response<GetBucketWebsiteOutput>> {
-        Err(Setting::Website.missing())
+        Err(Missing::Website.error())
     }
 
     async fn get_object_lock_configuration(
         &self,
         _: S3Request<GetObjectLockConfigurationInput>,
     ) -> S3Result<S3Response<GetObjectLockConfigurationOutput>> {
-        Err(Setting::ObjectLock.missing())
+        Err(Missing::ObjectLock.error())
     }
 
     async fn get_object_retention(
@@ -365,9 +417,9 @@ impl S3 for Dialect {
 
     async fn delete_bucket_policy(
         &self,
-        _: S3Request<DeleteBucketPolicyInput>,
+        request: S3Request<DeleteBucketPolicyInput>,
     ) -> S3Result<S3Response<DeleteBucketPolicyOutput>> {
-        Ok(S3Response::new(DeleteBucketPolicyOutput {}))
+        settings::delete_policy(&self.0, request).await
     }
 
     async fn delete_bucket_cors(
@@ -386,9 +438,9 @@ impl S3 for Dialect {
 
     async fn delete_bucket_tagging(
         &self,
-        _: S3Request<DeleteBucketTaggingInput>,
+        request: S3Request<DeleteBucketTaggingInput>,
     ) -> S3Result<S3Response<DeleteBucketTaggingOutput>> {
-        Ok(S3Response::new(DeleteBucketTaggingOutput {}))
+        settings::delete_tags(&self.0, request).await
     }
 
     async fn delete_object_tagging(

@@ -105,18 +105,27 @@ pub fn of_call(conditions: Conditions, headers: &HeaderMap, facts: &ObjectFacts)
 /// Refuses headers that ask for what is not there: to pass over them would store an object that is
 /// not what its user takes it for.
 pub fn check_wishes(headers: &HeaderMap) -> S3Result<()> {
+    check_features(headers)?;
     for (name, value) in headers {
         let name = name.as_str();
-        let missing = NOT_IMPLEMENTED.iter().find(|(start, _)| name.starts_with(start));
-        if let Some((_, what)) = missing {
-            return Err(not_implemented(what));
-        }
         let is_owners = value == "private" || value == "bucket-owner-full-control";
         if name.starts_with("x-amz-grant-") || (name == "x-amz-acl" && !is_owners) {
             return Err(S3Error::with_message(
                 S3ErrorCode::AccessControlListNotSupported,
                 "The bucket does not allow ACLs",
             ));
+        }
+    }
+    Ok(())
+}
+
+/// The same, but for ACLs.
+pub fn check_features(headers: &HeaderMap) -> S3Result<()> {
+    for (name, value) in headers {
+        let name = name.as_str();
+        let missing = NOT_IMPLEMENTED.iter().find(|(start, _)| name.starts_with(start));
+        if let Some((_, what)) = missing {
+            return Err(not_implemented(what));
         }
         if name == "x-amz-storage-class" && value != "STANDARD" {
             return Err(S3Error::with_message(

@@ -1,27 +1,26 @@
-//! What no bucket has settings of yet: it answers as S3 does on a new bucket.
+//! What a bucket has no setting of, or no bucket yet: it answers as S3 does on a new bucket.
 
 use http::StatusCode;
-use s3s::dto::{
-    GetBucketAclOutput, GetBucketOwnershipControlsOutput, GetObjectAclOutput,
-    GetPublicAccessBlockOutput, Grant, Grantee, ObjectOwnership, Owner, OwnershipControls,
-    OwnershipControlsRule, Permission, PublicAccessBlockConfiguration, Type,
-};
+use s3s::dto::GetObjectAclOutput;
 use s3s::{S3Error, S3Request, S3Result};
 
+use super::acl::{shown, shown_owner};
 use super::state::{State, bucket_of, target_of, version_id_of};
 use crate::errors::{coded, s3_error};
 
 /// Settings that a bucket may be without.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Setting {
+pub enum Missing {
     /// Policy.
     Policy,
+    /// Blocks of what is public.
+    PublicAccess,
     /// CORS.
     Cors,
     /// Lifecycle.
     Lifecycle,
     /// Tags.
-    Tagging,
+    Tags,
     /// Encryption by default.
     Encryption,
     /// Object lock.
@@ -32,29 +31,33 @@ pub enum Setting {
     Website,
 }
 
-impl Setting {
+impl Missing {
     /// S3's error for a bucket without.
-    pub fn missing(self) -> S3Error {
+    pub fn error(self) -> S3Error {
         let (code, message) = match self {
-            Setting::Policy => ("NoSuchBucketPolicy", "The bucket policy does not exist"),
-            Setting::Cors => ("NoSuchCORSConfiguration", "The CORS configuration does not exist"),
-            Setting::Lifecycle => {
+            Missing::Policy => ("NoSuchBucketPolicy", "The bucket policy does not exist"),
+            Missing::PublicAccess => (
+                "NoSuchPublicAccessBlockConfiguration",
+                "The public access block configuration was not found",
+            ),
+            Missing::Cors => ("NoSuchCORSConfiguration", "The CORS configuration does not exist"),
+            Missing::Lifecycle => {
                 ("NoSuchLifecycleConfiguration", "The lifecycle configuration does not exist")
             }
-            Setting::Tagging => ("NoSuchTagSet", "The TagSet does not exist"),
-            Setting::Encryption => (
+            Missing::Tags => ("NoSuchTagSet", "The TagSet does not exist"),
+            Missing::Encryption => (
                 "ServerSideEncryptionConfigurationNotFoundError",
                 "The server side encryption configuration was not found",
             ),
-            Setting::ObjectLock => (
+            Missing::ObjectLock => (
                 "ObjectLockConfigurationNotFoundError",
                 "Object Lock configuration does not exist for this bucket",
             ),
-            Setting::Replication => (
+            Missing::Replication => (
                 "ReplicationConfigurationNotFoundError",
                 "The replication configuration was not found",
             ),
-            Setting::Website => (
+            Missing::Website => (
                 "NoSuchWebsiteConfiguration",
                 "The specified bucket does not have a website configuration",
             ),
@@ -79,54 +82,12 @@ pub async fn check_object<T>(
     state.backend.head(target, version).await.map(drop).map_err(s3_error)
 }
 
-/// ACL of a bucket, whose owner has all.
-pub fn bucket_acl<T>(request: &S3Request<T>) -> S3Result<GetBucketAclOutput> {
-    let owner = bucket_of(request)?.owner.as_str();
-    Ok(GetBucketAclOutput { grants: Some(vec![grant(owner)]), owner: Some(named(owner)) })
-}
-
 /// ACL of an object, whose bucket's owner has all.
 pub fn object_acl<T>(request: &S3Request<T>) -> S3Result<GetObjectAclOutput> {
-    let owner = bucket_of(request)?.owner.as_str();
+    let owner = &bucket_of(request)?.owner;
     Ok(GetObjectAclOutput {
-        grants: Some(vec![grant(owner)]),
-        owner: Some(named(owner)),
+        grants: Some(shown(&[], owner, &[])),
+        owner: Some(shown_owner(owner, &[])),
         ..GetObjectAclOutput::default()
     })
-}
-
-/// ACLs are off.
-pub fn ownership_controls() -> GetBucketOwnershipControlsOutput {
-    let object_ownership = ObjectOwnership::from_static(ObjectOwnership::BUCKET_OWNER_ENFORCED);
-    let rules = vec![OwnershipControlsRule { object_ownership }];
-    GetBucketOwnershipControlsOutput { ownership_controls: Some(OwnershipControls { rules }) }
-}
-
-/// Nothing can be public.
-pub fn public_access_block() -> GetPublicAccessBlockOutput {
-    GetPublicAccessBlockOutput {
-        public_access_block_configuration: Some(PublicAccessBlockConfiguration {
-            block_public_acls: Some(true),
-            block_public_policy: Some(true),
-            ignore_public_acls: Some(true),
-            restrict_public_buckets: Some(true),
-        }),
-    }
-}
-
-fn named(owner: &str) -> Owner {
-    Owner { id: Some(owner.to_owned()), display_name: None }
-}
-
-fn grant(owner: &str) -> Grant {
-    Grant {
-        grantee: Some(Grantee {
-            id: Some(owner.to_owned()),
-            type_: Type::from_static(Type::CANONICAL_USER),
-            display_name: None,
-            email_address: None,
-            uri: None,
-        }),
-        permission: Some(Permission::from_static(Permission::FULL_CONTROL)),
-    }
 }

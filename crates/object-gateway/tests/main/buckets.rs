@@ -50,10 +50,6 @@ fn any_location_is_taken_and_other_wishes_are_not() {
     assert_eq!(make(directory).send().error(), (501, "NotImplemented".into()));
     let lock = make("").header("x-amz-bucket-object-lock-enabled", "true").send();
     assert_eq!(lock.error(), (501, "NotImplemented".into()));
-    let acl = make("").header("x-amz-acl", "public-read").send();
-    assert_eq!(acl.error(), (400, "AccessControlListNotSupported".into()));
-    let writer = make("").header("x-amz-object-ownership", "ObjectWriter").send();
-    assert_eq!(writer.error(), (501, "NotImplemented".into()));
     assert_eq!(bed.ask("HEAD", "/bucket").send().status, 404);
     assert_eq!(make(location).send().status, 200);
 }
@@ -121,7 +117,8 @@ fn what_is_not_set_answers_as_on_a_new_bucket() {
         assert_eq!(reply.status, 200, "{name}");
         assert!(reply.text().contains(text), "{name}: {}", reply.text());
     }
-    for name in ["policy", "cors", "lifecycle", "tagging"] {
+    for name in ["policy", "cors", "lifecycle", "tagging", "ownershipControls", "publicAccessBlock"]
+    {
         assert_eq!(bed.ask("DELETE", "/bucket").query(name, "").send().status, 204, "{name}");
     }
     for name in ["retention", "legal-hold"] {

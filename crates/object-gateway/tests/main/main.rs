@@ -1,5 +1,6 @@
 //! The gateway over HTTP, with a backend in memory behind it.
 
+mod acls;
 mod bodies;
 mod buckets;
 mod client;
@@ -10,6 +11,7 @@ mod model;
 mod multipart;
 mod objects;
 mod rights;
+mod settings;
 mod signatures;
 mod signer;
 mod tags;

@@ -78,6 +78,7 @@ impl Model {
             id: UserId::new(format!("id-{name}")),
             name: name.to_owned(),
             display_name: name.to_owned(),
+            email: format!("{name}@example.com"),
             admin,
             ..User::default()
         };
