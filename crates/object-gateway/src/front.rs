@@ -4,9 +4,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use futures_util::future::join;
 use http::header::{CONNECTION, EXPECT, HOST, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
+use object_proto::Backend;
 use s3s::Body;
 use s3s::service::S3Service;
 
@@ -15,6 +17,7 @@ use crate::budget::Budget;
 use crate::clock;
 use crate::conn::{Watch, WatchedBody};
 use crate::context::{PartOnly, RequestContext};
+use crate::cors::{self, Asked};
 use crate::head;
 use crate::hosts::Domains;
 use crate::reply::{Refusal, Target, complete, page};
@@ -28,6 +31,8 @@ const READY: &str = "/_craton/ready";
 pub struct Front {
     /// S3's dialect.
     pub service: S3Service,
+    /// Rules of buckets for scripts of other sites.
+    pub backend: Arc<dyn Backend>,
     /// Hosts that name a bucket.
     pub domains: Domains,
     /// Memory for bodies.
@@ -53,14 +58,26 @@ impl Front {
         let id = format!("{:016X}", self.next_id.fetch_add(1, Ordering::Relaxed));
         let (uri, host) = (request.uri().clone(), request.headers().get(HOST).cloned());
         let has_source = request.headers().contains_key("x-amz-copy-source");
-        let response = match self.page(&request) {
-            Some(page) => page,
-            None => self.serve_s3(request, &id).await,
-        };
         let target = || {
             let host = host.as_ref().and_then(|host| host.to_str().ok());
             let host_bucket = host.and_then(|host| self.domains.bucket_of(host));
             Target { path: uri.path(), host_bucket, has_source }
+        };
+        let response = match self.page(&request) {
+            Some(page) => page,
+            None if *request.method() == Method::OPTIONS => {
+                self.preflight(request, &target().bucket()).await
+            }
+            None => match Asked::of(request.method(), request.headers()) {
+                None => self.serve_s3(request, &id).await,
+                Some(asked) => {
+                    let bucket = target().bucket();
+                    let added = cors::added(&*self.backend, &bucket, &asked);
+                    let (added, mut response) = join(added, self.serve_s3(request, &id)).await;
+                    response.headers_mut().extend(added);
+                    response
+                }
+            },
         };
         complete(response, &id, target).map(|body| WatchedBody::new(body, watch))
     }
@@ -83,6 +100,17 @@ impl Front {
             Method::GET | Method::HEAD => page(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
             _ => page(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are answered\n"),
         })
+    }
+
+    /// Answers a browser that asks before a script's request. Nothing of it is signed.
+    async fn preflight(&self, request: Request<Incoming>, bucket: &str) -> Response<Body> {
+        let (head, incoming) = request.into_parts();
+        let waits = head.headers.contains_key(EXPECT);
+        if !waits {
+            drain(incoming);
+        }
+        let answer = cors::preflight(&*self.backend, bucket, &head.method, &head.headers).await;
+        ends_if(waits, answer)
     }
 
     async fn serve_s3(&self, request: Request<Incoming>, id: &str) -> Response<Body> {

@@ -236,10 +236,11 @@ fn front(
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(settings))));
     builder.set_host(domains.clone());
     builder.set_auth(Secrets(keys.clone()));
-    builder.set_access(Access { keys, places, backend });
+    builder.set_access(Access { keys, places, backend: backend.clone() });
     builder.set_validation(Names);
     Front {
         service: builder.build(),
+        backend,
         domains,
         budget,
         times: BodyTimes { stall: config.times.stall, claim: config.times.claim },

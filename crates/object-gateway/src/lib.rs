@@ -37,6 +37,7 @@ mod clock;
 mod config;
 mod conn;
 mod context;
+mod cors;
 mod crc;
 mod dialect;
 mod digest;

@@ -32,6 +32,13 @@ pub const GET_PIECE: usize = object_proto::limits::PIECE_BYTES;
 /// Bytes of an XML document at most: S3 allows 1,000 keys in a bulk delete, each 1 KiB and up to 3
 /// KiB when it is escaped; and 10,000 parts in an upload's completion, each about 200 bytes.
 pub const XML_MAX: usize = 4 << 20;
+/// Bytes of a document with rules for scripts of other sites at most, as in S3.
+pub const CORS_MAX: u64 = 64 << 10;
+/// Such rules of a bucket at most, as in S3.
+pub const CORS_RULES_MAX: usize = 100;
+/// Headers that a browser may ask for at once: each is held against all patterns of a bucket, which
+/// are about 2,000 in the largest document.
+pub const CORS_HEADERS_MAX: usize = 100;
 /// Bytes of a body that are read and thrown away after its request was refused, so that the client
 /// gets to read why. Clients with larger bodies ask first (`Expect: 100-continue`).
 pub const DRAIN_MAX: usize = 8 << 20;

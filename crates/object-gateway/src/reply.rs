@@ -25,6 +25,11 @@ pub struct Target<'a> {
 }
 
 impl Target<'_> {
+    /// The bucket's name; empty for none.
+    pub fn bucket(self) -> String {
+        self.names().0
+    }
+
     /// The bucket, and the key behind it; empty where there is none.
     fn names(self) -> (String, String) {
         let path = self.path.strip_prefix('/').unwrap_or(self.path);
@@ -53,9 +58,10 @@ impl Refusal {
     /// With the status that goes with the code in S3.
     pub fn new(code: &'static str, message: impl Into<Cow<'static, str>>) -> Refusal {
         let status = match code {
-            "AccessDenied" | "SignatureDoesNotMatch" | "RequestTimeTooSkewed" => {
-                StatusCode::FORBIDDEN
-            }
+            "AccessDenied"
+            | "AccessForbidden"
+            | "SignatureDoesNotMatch"
+            | "RequestTimeTooSkewed" => StatusCode::FORBIDDEN,
             "MethodNotAllowed" => StatusCode::METHOD_NOT_ALLOWED,
             "MissingContentLength" => StatusCode::LENGTH_REQUIRED,
             "InternalError" => StatusCode::INTERNAL_SERVER_ERROR,

@@ -23,6 +23,7 @@ mod bucket_acl;
 mod complete;
 mod conditions;
 mod copy;
+mod cors;
 mod delete;
 mod download;
 mod get;
@@ -333,9 +334,16 @@ impl S3 for Dialect {
 
     async fn get_bucket_cors(
         &self,
-        _: S3Request<GetBucketCorsInput>,
+        request: S3Request<GetBucketCorsInput>,
     ) -> S3Result<S3Response<GetBucketCorsOutput>> {
-        Err(Missing::Cors.error())
+        cors::get_cors(&request)
+    }
+
+    async fn put_bucket_cors(
+        &self,
+        request: S3Request<PutBucketCorsInput>,
+    ) -> S3Result<S3Response<PutBucketCorsOutput>> {
+        cors::put_cors(&self.0, request).await
     }
 
     async fn get_bucket_lifecycle_configuration(
@@ -424,9 +432,9 @@ impl S3 for Dialect {
 
     async fn delete_bucket_cors(
         &self,
-        _: S3Request<DeleteBucketCorsInput>,
+        request: S3Request<DeleteBucketCorsInput>,
     ) -> S3Result<S3Response<DeleteBucketCorsOutput>> {
-        Ok(S3Response::new(DeleteBucketCorsOutput {}))
+        cors::delete_cors(&self.0, request).await
     }
 
     async fn delete_bucket_lifecycle(

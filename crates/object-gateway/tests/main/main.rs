@@ -5,6 +5,7 @@ mod bodies;
 mod buckets;
 mod client;
 mod copies;
+mod cors;
 mod heads;
 mod listing;
 mod model;
