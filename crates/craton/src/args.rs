@@ -12,6 +12,8 @@ use crate::exit::{EXIT_CODES, Failure};
 use crate::fs::convert::ConvertArgs;
 use crate::fs::policy::PolicyCommand;
 use crate::masters::args::MastersCommand;
+use crate::s3::bucket::BucketCommand;
+use crate::s3::user::UserCommand;
 use crate::upkeep::args::{
     DecommissionArgs, DiskCommand, DrainArgs, MaintenanceArgs, RebalanceArgs, ScrubCommand,
 };
@@ -85,6 +87,24 @@ pub enum Command {
         /// What to do.
         #[command(subcommand)]
         command: FsCommand,
+    },
+    /// Work with users of S3 and their access keys
+    User {
+        /// Which cluster.
+        #[command(flatten)]
+        connection: Connection,
+        /// What to do.
+        #[command(subcommand)]
+        command: UserCommand,
+    },
+    /// Work with buckets of S3
+    Bucket {
+        /// Which cluster.
+        #[command(flatten)]
+        connection: Connection,
+        /// What to do.
+        #[command(subcommand)]
+        command: BucketCommand,
     },
     /// Show masters, chunkservers, disks, chunks and repair
     Status(StatusArgs),

@@ -18,6 +18,7 @@ mod log;
 mod masters;
 mod output;
 mod role;
+mod s3;
 mod sizes;
 mod status;
 mod store;
@@ -78,6 +79,8 @@ fn run(command: Command) -> Done {
         Command::Volume { connection, command } => volume::run(&connection, command),
         Command::Masters { connection, command } => masters::run(&connection, command),
         Command::Fs { connection, services, command } => fs::run(&connection, services, command),
+        Command::User { connection, command } => s3::user::run(&connection, command),
+        Command::Bucket { connection, command } => s3::bucket::run(&connection, command),
         Command::Status(args) => status::run(&args),
         Command::Health(args) => health::run(&args),
         Command::Drain { connection, args } => upkeep::drain(&connection, &args),

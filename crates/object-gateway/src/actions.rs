@@ -22,7 +22,7 @@ impl Action {
     pub const LIST_ALL: Action = Action("s3:ListAllMyBuckets");
     /// To make a bucket.
     pub const CREATE: Action = Action("s3:CreateBucket");
-    /// What is not implemented: nobody but administrators and owners finds out.
+    /// What is not implemented: only administrators and owners find out.
     const UNKNOWN: Action = Action("s3:");
 
     /// Its name.

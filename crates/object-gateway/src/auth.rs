@@ -15,18 +15,7 @@ use crate::errors::{internal, s3_error};
 use crate::facts::{Client, Facts};
 use crate::keyfile::KeyFile;
 use crate::limits::{KEY_ID_MAX, KEYS_MAX};
-use crate::rights::{Place, Places, Rights, Rule, denied};
-
-/// An access key with its secret and its policies.
-pub struct Known {
-    /// The key.
-    pub key: Arc<AccessKey>,
-    /// Its user's policy.
-    pub user_rule: Rule,
-    /// Its own policy.
-    pub key_rule: Rule,
-    secret: SecretKey,
-}
+use crate::rights::{Known, Place, Places, Rights, Rule, denied};
 
 /// Access keys of the backend, with secrets that were unwrapped and policies that were read once.
 pub struct Keys {

@@ -10,12 +10,13 @@ use std::sync::{Arc, Mutex};
 use http::header::HeaderValue;
 use object_policy::{Policy, PolicyKind, Principal, Verdict};
 use object_proto::{
-    Backend, BucketId, BucketName, BucketView, Grant, Grantee, Ownership, Permission, User, UserId,
+    AccessKey, Backend, BucketId, BucketName, BucketView, Grant, Grantee, Ownership, Permission,
+    User, UserId,
 };
+use s3s::auth::SecretKey;
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
 use crate::actions::{Action, bucket_permission};
-use crate::auth::Known;
 use crate::errors::s3_error;
 use crate::facts::Facts;
 use crate::limits::RULES_MAX;
@@ -68,6 +69,18 @@ impl Rule {
         let asks = |text: &str| text.to_ascii_lowercase().contains("s3:existingobjecttag/");
         matches!(self, Rule::Policy(policy) if asks(policy.text()))
     }
+}
+
+/// An access key with its secret and its policies.
+pub struct Known {
+    /// The key.
+    pub key: Arc<AccessKey>,
+    /// Its user's policy.
+    pub user_rule: Rule,
+    /// Its own policy.
+    pub key_rule: Rule,
+    /// Its secret.
+    pub secret: SecretKey,
 }
 
 /// A bucket with its policy; an extension of requests: the one that a request concerns.

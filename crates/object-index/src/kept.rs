@@ -126,7 +126,7 @@ impl Kept {
     fn keep(&self, name: KeptName, entry: Entry, (at, sent): (SeenChanges, Instant)) {
         let inner = &mut *self.inner();
         match inner.seen {
-            // A change that was seen meanwhile may concern it.
+            // A change that was seen since may concern it.
             Some(seen) if at < seen && !self.bugs.has(Planted::KeptLate) => return,
             Some(seen) if at.epoch <= seen.epoch => {}
             _ => {
@@ -155,7 +155,7 @@ impl Kept {
     /// Takes the answer to a question for changes behind `asked`, which was sent at `sent`.
     pub(crate) fn take(&self, (asked, sent): (SeenChanges, Instant), changes: KeptChanges) {
         let inner = &mut *self.inner();
-        // Another manager was heard meanwhile.
+        // Another manager was heard since.
         if inner.seen.unwrap_or_default() != asked || changes.seen < asked {
             return;
         }

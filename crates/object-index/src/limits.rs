@@ -52,7 +52,7 @@ pub const WATCH_IDLE: Duration = Duration::from_secs(5);
 pub const KEPT_CHANGES: usize = 1024;
 /// Gateways that keep names, for one manager, at most.
 pub const WATCHERS_MAX: usize = 1024;
-/// Bytes of what a gateway keeps at most; then it begins anew.
+/// Bytes of what a gateway keeps at most: with more it forgets all.
 pub const KEPT_BYTES: usize = 16 << 20;
 /// A gateway that knows a bucket or key waits for so long for a manager's answer before it goes by what it
 /// knows.

@@ -19,6 +19,8 @@ use roles::config::{self, Config};
 
 const BOOK: &str = "cluster.json";
 const KEY: &str = "cluster.key";
+/// Name of the file with the keys that wrap secrets of S3.
+const S3_KEYS: &str = "s3-keys";
 const SOCKETS: &str = "nbd";
 const LOCK: &str = ".craton.lock";
 /// Marks a cluster that is being made: files beside it are its own.
@@ -111,6 +113,11 @@ impl Directory {
     pub fn key(&self) -> Result<Option<ClusterKey>, Failure> {
         let path = self.path.join(KEY);
         Ok(path.exists().then(|| config::read_key(&path)).transpose()?)
+    }
+
+    /// Path of the file with the keys that wrap secrets of S3.
+    pub fn s3_keys(&self) -> PathBuf {
+        self.path.join(S3_KEYS)
     }
 
     /// Path of the key.

@@ -19,9 +19,6 @@ use roles::config::{
     ObjectManager, ObjectServer, Peer, Store,
 };
 
-/// Name of the file with the keys that wrap secrets of S3.
-const S3_KEYS: &str = "s3-keys";
-
 /// Shape of a new cluster.
 #[derive(Clone, Debug)]
 pub struct Shape {
@@ -356,7 +353,7 @@ pub fn gateway(
     let text = object_text(book, &made.id) + &format!("listen = \"{addr}\"\ns3_keys = \"\"\n");
     let config = Gateway {
         key_file: directory.key()?.map(|_| directory.key_path()),
-        s3_keys: directory.path().join(S3_KEYS),
+        s3_keys: directory.s3_keys(),
         shared,
         log: logging(&made.dir),
         ..read_text(&text)?

@@ -16,7 +16,7 @@ use crate::cluster::replace_file;
 use crate::exit::{Failure, io};
 
 /// Name of the file with the administrator's access key, in the cluster's directory.
-const ACCESS: &str = "s3.json";
+pub const ACCESS: &str = "s3.json";
 /// Name of the administrator.
 const ADMIN: &str = "admin";
 /// Characters of access keys and of their secrets, as S3's have.
@@ -137,15 +137,8 @@ pub async fn administrator(
     let mut access = known.unwrap_or_else(|| Access {
         endpoint: endpoint.clone(),
         region: region.clone(),
-        access_key: format!(
-            "CR{}",
-            random_text(env, b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", KEY_CHARS - 2)
-        ),
-        secret_key: random_text(
-            env,
-            b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/",
-            SECRET_CHARS,
-        ),
+        access_key: random_key(env),
+        secret_key: random_secret(env),
     });
     access.endpoint = endpoint;
     access.region = region;
@@ -213,6 +206,18 @@ pub fn read(path: &Path) -> Result<Option<Access>, Failure> {
     }
     let text = std::fs::read_to_string(path).map_err(|error| io("read", path, &error))?;
     serde_json::from_str(&text).map(Some).map_err(|error| damaged(&error.to_string()))
+}
+
+/// The public part of a new access key.
+pub fn random_key(env: &Env) -> String {
+    let text = random_text(env, b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", KEY_CHARS - 2);
+    format!("CR{text}")
+}
+
+/// The secret of a new access key.
+pub fn random_secret(env: &Env) -> String {
+    let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    random_text(env, alphabet, SECRET_CHARS)
 }
 
 /// Random characters of an alphabet whose length is a power of two.

@@ -1,0 +1,313 @@
+//! `craton bucket`: what an operator does with buckets of any user.
+
+use std::path::{Path, PathBuf};
+
+use clap::Subcommand;
+use object_index::Service;
+use object_proto::{
+    BucketName, BucketSettings, BucketView, Conditions, Error, ListedVersion, Ownership,
+    PublicAccess, Setting, Target, UserId, VersionId, Versioning, VersionsRequest,
+};
+use serde::Serialize;
+
+use super::{bucket_name, failed, json_time, policy, with_service};
+use crate::connection::Connection;
+use crate::exit::{Done, Failure};
+use crate::output::{print_json, print_line, print_table, table};
+
+/// The user that buckets are made for by default.
+const ADMIN: &str = "admin";
+/// Versions that are listed at once.
+const PAGE: u32 = 1000;
+
+/// `craton bucket`.
+#[derive(Subcommand, Debug)]
+pub enum BucketCommand {
+    /// Make a bucket
+    Create {
+        /// Its name
+        #[arg(value_parser = bucket_name)]
+        name: BucketName,
+        /// Whose it is
+        #[arg(long, value_name = "USER", default_value = ADMIN)]
+        owner: String,
+    },
+    /// List buckets
+    Ls {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show a bucket and its settings
+    Info {
+        /// The bucket
+        #[arg(value_parser = bucket_name)]
+        name: BucketName,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove an empty bucket
+    Rm {
+        /// The bucket
+        #[arg(value_parser = bucket_name)]
+        name: BucketName,
+        /// Delete all its objects, versions and delete markers first
+        #[arg(long)]
+        force: bool,
+    },
+    /// Show, set or clear a bucket's policy
+    Policy {
+        /// The bucket
+        #[arg(value_parser = bucket_name)]
+        name: BucketName,
+        /// A file with the policy in S3's JSON, 'private' for none, or 'public-read': all may read
+        /// its objects, for which its block of what is public is lifted
+        #[arg(long, value_name = "FILE|private|public-read", conflicts_with = "clear")]
+        set: Option<PathBuf>,
+        /// Remove it
+        #[arg(long)]
+        clear: bool,
+    },
+}
+
+/// A bucket, as JSON.
+#[derive(Serialize)]
+struct Shown {
+    bucket: String,
+    owner: String,
+    owner_id: String,
+    created: String,
+    versioning: &'static str,
+}
+
+/// A bucket with its settings, as JSON.
+#[derive(Serialize)]
+struct ShownView {
+    #[serde(flatten)]
+    bucket: Shown,
+    public_access_blocked: bool,
+    ownership: &'static str,
+    grants: usize,
+    policy: bool,
+    cors_rules: usize,
+    tags: std::collections::BTreeMap<String, String>,
+}
+
+/// Runs `craton bucket`.
+pub fn run(connection: &Connection, command: BucketCommand) -> Done {
+    with_service(connection, async |service| match command {
+        BucketCommand::Create { name, owner } => create(service, name, &owner).await,
+        BucketCommand::Ls { json } => list(service, json).await,
+        BucketCommand::Info { name, json } => info(service, name, json).await,
+        BucketCommand::Rm { name, force } => remove(service, name, force).await,
+        BucketCommand::Policy { name, set, clear } => {
+            set_policy(service, name, set.as_deref(), clear).await
+        }
+    })
+}
+
+fn about(name: &BucketName) -> String {
+    format!("bucket {name}")
+}
+
+async fn create(service: &Service, name: BucketName, owner: &str) -> Done {
+    let user = service.user(owner).await;
+    let user = user.map_err(|error| failed(&format!("user {owner}"), error))?;
+    let made = service.create_bucket(name.clone(), user.id, BucketSettings::default()).await;
+    made.map_err(|error| match error {
+        Error::BucketExists { .. } => {
+            Failure::failed(format!("{}: there is a bucket of that name", about(&name)))
+        }
+        error => failed(&about(&name), error),
+    })?;
+    print_line(&format!("{name} is made; it belongs to {owner}"))
+}
+
+fn versioning(versioning: Versioning) -> &'static str {
+    match versioning {
+        Versioning::Off => "off",
+        Versioning::Enabled => "enabled",
+        Versioning::Suspended => "suspended",
+    }
+}
+
+/// Names of users by their IDs.
+async fn names(service: &Service) -> Result<impl Fn(&UserId) -> String, Failure> {
+    let users = service.users().await.map_err(|error| failed("users", error))?;
+    Ok(move |id: &UserId| {
+        let user = users.iter().find(|user| user.id == *id);
+        user.map_or_else(|| id.as_str().to_owned(), |user| user.name.clone())
+    })
+}
+
+fn shown(bucket: &object_proto::Bucket, name_of: impl Fn(&UserId) -> String) -> Shown {
+    Shown {
+        bucket: bucket.name.as_str().to_owned(),
+        owner: name_of(&bucket.owner),
+        owner_id: bucket.owner.as_str().to_owned(),
+        created: json_time(bucket.created_us),
+        versioning: versioning(bucket.versioning),
+    }
+}
+
+async fn list(service: &Service, json: bool) -> Done {
+    let buckets = service.buckets(None).await.map_err(|error| failed("buckets", error))?;
+    let name_of = names(service).await?;
+    let all: Vec<Shown> = buckets.iter().map(|bucket| shown(bucket, &name_of)).collect();
+    if json {
+        return print_json(&all);
+    }
+    let mut out = table(&["bucket", "owner", "created", "versioning"]);
+    for Shown { bucket, owner, created, versioning, .. } in all {
+        out.add_row([bucket, owner, created, versioning.to_owned()]);
+    }
+    print_table(out, &[])
+}
+
+async fn find(service: &Service, name: &BucketName) -> Result<BucketView, Failure> {
+    let view = service.bucket(name.clone()).await;
+    view.map(|view| (*view).clone()).map_err(|error| failed(&about(name), error))
+}
+
+async fn info(service: &Service, name: BucketName, json: bool) -> Done {
+    let BucketView { bucket, settings } = find(service, &name).await?;
+    let view = ShownView {
+        bucket: shown(&bucket, names(service).await?),
+        public_access_blocked: settings.public_access == PublicAccess::all(true),
+        ownership: match settings.ownership {
+            Ownership::Enforced => "BucketOwnerEnforced",
+            Ownership::Preferred => "BucketOwnerPreferred",
+            Ownership::Writer => "ObjectWriter",
+        },
+        grants: settings.acl.len(),
+        policy: settings.policy.is_some(),
+        cors_rules: settings.cors.len(),
+        tags: settings.tags,
+    };
+    if json {
+        return print_json(&view);
+    }
+    let blocked = match settings.public_access {
+        blocks if blocks == PublicAccess::all(true) => "blocked",
+        blocks if blocks == PublicAccess::all(false) => "not blocked",
+        _ => "blocked in part",
+    };
+    let policy = if view.policy { "'craton bucket policy' shows it" } else { "none" };
+    for (what, value) in [
+        ("bucket", view.bucket.bucket),
+        ("owner", view.bucket.owner),
+        ("created", view.bucket.created),
+        ("versioning", view.bucket.versioning.to_owned()),
+        ("public access", blocked.to_owned()),
+        ("object ownership", view.ownership.to_owned()),
+        ("grants of its ACL", view.grants.to_string()),
+        ("policy", policy.to_owned()),
+        ("CORS rules", view.cors_rules.to_string()),
+    ] {
+        print_line(&format!("{what}: {value}"))?;
+    }
+    view.tags.iter().try_for_each(|(name, value)| print_line(&format!("tag: {name}={value}")))
+}
+
+async fn remove(service: &Service, name: BucketName, force: bool) -> Done {
+    let view = find(service, &name).await?;
+    let refused = |error| failed(&about(&name), error);
+    let mut removed = 0_u64;
+    while force {
+        let ask = VersionsRequest {
+            bucket: view.bucket.id,
+            prefix: String::new(),
+            delimiter: String::new(),
+            after: String::new(),
+            after_version: None,
+            limit: PAGE,
+        };
+        let page = service.versions(ask).await.map_err(refused)?;
+        if page.entries.is_empty() {
+            break;
+        }
+        for entry in page.entries {
+            let (key, version) = match entry {
+                ListedVersion::Version { key, info, .. } => (key, info.version()),
+                ListedVersion::Marker { key, version, .. } => (key, version),
+                ListedVersion::Prefix(_) => continue,
+            };
+            let target = Target { bucket: view.bucket.id, key };
+            delete(service, target, version).await.map_err(refused)?;
+            removed += 1;
+        }
+    }
+    service.remove_bucket(name.clone()).await.map_err(|error| match error {
+        Error::BucketNotEmpty => Failure::failed(format!(
+            "{}: it holds objects: 'craton bucket rm {name} --force' deletes them all",
+            about(&name)
+        )),
+        error => failed(&about(&name), error),
+    })?;
+    match removed {
+        0 => print_line(&format!("{name} is removed")),
+        removed => print_line(&format!("{name} is removed, with {removed} objects and versions")),
+    }
+}
+
+async fn delete(service: &Service, target: Target, version: VersionId) -> Result<(), Error> {
+    service.delete_version(target, version, Conditions::default()).await.map(drop)
+}
+
+async fn set_policy(service: &Service, name: BucketName, set: Option<&Path>, clear: bool) -> Done {
+    let view = find(service, &name).await?;
+    let change = async |setting| {
+        service
+            .set_bucket(name.clone(), setting)
+            .await
+            .map_err(|error| failed(&about(&name), error))
+    };
+    match set.map(|path| (path.to_str(), path)) {
+        None if !clear => {
+            let text = view.settings.policy;
+            let text = text.ok_or_else(|| Failure::failed(format!("{name} has no policy")))?;
+            print_line(text.trim_end())
+        }
+        None | Some((Some("private"), _)) => {
+            change(Setting::Policy(None)).await?;
+            print_line(&format!("{name} has no policy any more"))
+        }
+        Some((Some("public-read"), _)) => {
+            let blocks =
+                PublicAccess { block_acls: true, ignore_acls: true, ..PublicAccess::all(false) };
+            change(Setting::PublicAccess(blocks)).await?;
+            change(Setting::Policy(Some(public_read(&name)))).await?;
+            print_line(&format!(
+                "all may read the objects of {name}, without a signature too; its block of public \
+                 policies is lifted"
+            ))
+        }
+        Some((_, path)) => {
+            let text = policy::read_bucket(path, name.as_str())?;
+            change(Setting::Policy(Some(text))).await?;
+            print_line(&format!("{name} goes by its policy now"))
+        }
+    }
+}
+
+/// All may read objects.
+fn public_read(name: &BucketName) -> String {
+    format!(
+        r#"{{"Version":"2012-10-17","Statement":[{{"Sid":"PublicRead","Effect":"Allow","Principal":"*","Action":"s3:GetObject","Resource":"arn:aws:s3:::{name}/*"}}]}}"#
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use object_policy::{Policy, PolicyKind};
+
+    use super::*;
+
+    #[test]
+    fn a_bucket_that_all_may_read_has_a_policy_of_s3() {
+        let name = bucket_name("abc").expect("a name");
+        let policy = Policy::parse(&public_read(&name), PolicyKind::Bucket { name: "abc" });
+        assert!(policy.expect("it is one").is_public());
+    }
+}

@@ -1,0 +1,81 @@
+//! `craton user` and `craton bucket`: who may use S3, and what an operator does with buckets.
+
+mod access_key;
+pub mod bucket;
+mod policy;
+pub mod user;
+
+use std::path::PathBuf;
+
+use object_gateway::KeyFile;
+use object_index::{Local, Service};
+use object_proto::{BucketName, Error};
+
+use crate::cluster::Directory;
+use crate::connect::{self, with_client};
+use crate::connection::Connection;
+use crate::exit::{Code, Failure};
+use crate::role::objects::{self, Access};
+
+/// Copies of what a command writes: it writes no body.
+const COPIES: u8 = 1;
+
+/// Runs `work` with the object service of a cluster.
+fn with_service<T>(
+    connection: &Connection,
+    work: impl AsyncFnOnce(&Service) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    with_client(connection, async |client| {
+        let service = roles::object::service(&client, COPIES, Local::default());
+        work(&service).await
+    })
+}
+
+/// A failure of a request about `what`.
+fn failed(what: &str, error: Error) -> Failure {
+    match error {
+        Error::Busy { .. } | Error::Reroute => Failure::new(
+            Code::Unavailable,
+            format!("{what}: {error}; 'craton status' shows whether an object manager leads"),
+        ),
+        error => Failure::failed(format!("{what}: {error}")),
+    }
+}
+
+/// The keys that wrap secrets: of the file that is named, or of the cluster's directory.
+fn wrapping_keys(connection: &Connection, file: Option<&PathBuf>) -> Result<KeyFile, Failure> {
+    let path = match (file, connect::target(connection)?.dir) {
+        (Some(path), _) => path.clone(),
+        (None, Some(dir)) => Directory::existing(&dir)?.s3_keys(),
+        (None, None) => {
+            return Err(Failure::usage(
+                "which file has the keys that wrap secrets? --s3-keys names it: 's3-keys' in the \
+                 directory of a cluster, 's3_keys' in a gateway's configuration",
+            ));
+        }
+    };
+    KeyFile::load(&path).map_err(|error| Failure::setup(error.to_string()))
+}
+
+/// How S3 is reached: the file of the cluster's directory.
+fn reached(connection: &Connection) -> Result<Access, Failure> {
+    let Some(dir) = connect::target(connection)?.dir else {
+        return Err(Failure::usage(
+            "addresses of masters do not say where gateways are: give --cluster with the directory \
+             of a cluster",
+        ));
+    };
+    let access = objects::read(&dir.join(objects::ACCESS))?;
+    access.ok_or_else(|| {
+        Failure::failed(format!("{} has no object service yet: 'craton up'", dir.display()))
+    })
+}
+
+fn bucket_name(text: &str) -> Result<BucketName, String> {
+    BucketName::new(text).map_err(|error| error.to_string())
+}
+
+/// A time as JSON has it, of microseconds since 1970.
+fn json_time(us: u64) -> String {
+    crate::output::time(us.saturating_mul(1000)).replace(' ', "T") + "Z"
+}
