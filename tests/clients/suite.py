@@ -20,6 +20,7 @@ MODULES = [
     "test_versions",
     "test_multipart",
     "test_awscli",
+    "test_users",
     "test_cluster",
     "test_restart",
 ]

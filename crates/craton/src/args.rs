@@ -12,8 +12,7 @@ use crate::exit::{EXIT_CODES, Failure};
 use crate::fs::convert::ConvertArgs;
 use crate::fs::policy::PolicyCommand;
 use crate::masters::args::MastersCommand;
-use crate::s3::bucket::BucketCommand;
-use crate::s3::user::UserCommand;
+use crate::s3::args::{BucketCommand, UserCommand};
 use crate::upkeep::args::{
     DecommissionArgs, DiskCommand, DrainArgs, MaintenanceArgs, RebalanceArgs, ScrubCommand,
 };

@@ -1,8 +1,7 @@
 //! `craton bucket`: what an operator does with buckets of any user.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use clap::Subcommand;
 use object_index::Service;
 use object_proto::{
     BucketName, BucketSettings, BucketView, Conditions, Error, ListedVersion, Ownership,
@@ -10,66 +9,14 @@ use object_proto::{
 };
 use serde::Serialize;
 
-use super::{bucket_name, failed, json_time, policy, with_service};
+use super::args::BucketCommand;
+use super::{failed, json_time, policy, with_service};
 use crate::connection::Connection;
 use crate::exit::{Done, Failure};
 use crate::output::{print_json, print_line, print_table, table};
 
-/// The user that buckets are made for by default.
-const ADMIN: &str = "admin";
 /// Versions that are listed at once.
 const PAGE: u32 = 1000;
-
-/// `craton bucket`.
-#[derive(Subcommand, Debug)]
-pub enum BucketCommand {
-    /// Make a bucket
-    Create {
-        /// Its name
-        #[arg(value_parser = bucket_name)]
-        name: BucketName,
-        /// Whose it is
-        #[arg(long, value_name = "USER", default_value = ADMIN)]
-        owner: String,
-    },
-    /// List buckets
-    Ls {
-        /// As JSON
-        #[arg(long)]
-        json: bool,
-    },
-    /// Show a bucket and its settings
-    Info {
-        /// The bucket
-        #[arg(value_parser = bucket_name)]
-        name: BucketName,
-        /// As JSON
-        #[arg(long)]
-        json: bool,
-    },
-    /// Remove an empty bucket
-    Rm {
-        /// The bucket
-        #[arg(value_parser = bucket_name)]
-        name: BucketName,
-        /// Delete all its objects, versions and delete markers first
-        #[arg(long)]
-        force: bool,
-    },
-    /// Show, set or clear a bucket's policy
-    Policy {
-        /// The bucket
-        #[arg(value_parser = bucket_name)]
-        name: BucketName,
-        /// A file with the policy in S3's JSON, 'private' for none, or 'public-read': all may read
-        /// its objects, for which its block of what is public is lifted
-        #[arg(long, value_name = "FILE|private|public-read", conflicts_with = "clear")]
-        set: Option<PathBuf>,
-        /// Remove it
-        #[arg(long)]
-        clear: bool,
-    },
-}
 
 /// A bucket, as JSON.
 #[derive(Serialize)]
@@ -306,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_bucket_that_all_may_read_has_a_policy_of_s3() {
-        let name = bucket_name("abc").expect("a name");
+        let name = BucketName::new("abc").expect("a name");
         let policy = Policy::parse(&public_read(&name), PolicyKind::Bucket { name: "abc" });
         assert!(policy.expect("it is one").is_public());
     }

@@ -1,6 +1,7 @@
 //! `craton user` and `craton bucket`: who may use S3, and what an operator does with buckets.
 
 mod access_key;
+pub mod args;
 pub mod bucket;
 mod policy;
 pub mod user;
@@ -9,7 +10,7 @@ use std::path::PathBuf;
 
 use object_gateway::KeyFile;
 use object_index::{Local, Service};
-use object_proto::{BucketName, Error};
+use object_proto::Error;
 
 use crate::cluster::Directory;
 use crate::connect::{self, with_client};
@@ -69,10 +70,6 @@ fn reached(connection: &Connection) -> Result<Access, Failure> {
     access.ok_or_else(|| {
         Failure::failed(format!("{} has no object service yet: 'craton up'", dir.display()))
     })
-}
-
-fn bucket_name(text: &str) -> Result<BucketName, String> {
-    BucketName::new(text).map_err(|error| error.to_string())
 }
 
 /// A time as JSON has it, of microseconds since 1970.

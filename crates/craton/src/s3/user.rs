@@ -2,145 +2,15 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
 use object_index::Service;
 use object_proto::{AccessKey, User, UserChange, UserId};
 use serde::Serialize;
 
-use super::access_key::{KeyArgs, parse_end};
+use super::args::{CreateArgs, KeyCommand, UserCommand};
 use super::{failed, json_time, policy, reached, with_service, wrapping_keys};
 use crate::connection::Connection;
 use crate::exit::{Done, Failure};
 use crate::output::{print_json, print_line, print_table, table};
-
-/// `craton user`.
-#[derive(Subcommand, Debug)]
-pub enum UserCommand {
-    /// Make a user with an access key, whose secret is shown this once
-    Create(CreateArgs),
-    /// List users
-    Ls {
-        /// As JSON
-        #[arg(long)]
-        json: bool,
-    },
-    /// Show a user with its access keys
-    Info {
-        /// The user.
-        name: String,
-        /// As JSON
-        #[arg(long)]
-        json: bool,
-    },
-    /// Remove a user that owns no buckets, and its access keys
-    Rm {
-        /// The user.
-        name: String,
-    },
-    /// Work with a user's access keys
-    Key {
-        /// What to do.
-        #[command(subcommand)]
-        command: KeyCommand,
-    },
-    /// Show, set or clear a user's policy
-    Policy {
-        /// The user.
-        name: String,
-        /// A file with the policy, in S3's JSON
-        #[arg(long, value_name = "FILE", conflicts_with = "clear")]
-        set: Option<PathBuf>,
-        /// Without a policy it may use its own buckets, and what their owners allow
-        #[arg(long)]
-        clear: bool,
-    },
-    /// Print what a shell needs to use S3 as a user: eval "$(craton user env NAME)"
-    Env {
-        /// The user.
-        name: String,
-        /// File with the keys that wrap secrets, when no directory is given
-        #[arg(long, value_name = "FILE")]
-        s3_keys: Option<PathBuf>,
-    },
-}
-
-/// `craton user create`.
-#[derive(Args, Debug)]
-pub struct CreateArgs {
-    /// Its name
-    #[arg(value_parser = parse_name)]
-    pub name: String,
-    /// Its canonical ID [default: random]
-    #[arg(long, value_parser = parse_id)]
-    pub id: Option<String>,
-    /// Its name as S3 shows it [default: its name]
-    #[arg(long, value_name = "TEXT", value_parser = parse_text)]
-    pub display_name: Option<String>,
-    /// Its mail address, by which ACLs may name it
-    #[arg(long, value_name = "ADDRESS", value_parser = parse_text)]
-    pub email: Option<String>,
-    /// Its first access key.
-    #[command(flatten)]
-    pub key: KeyArgs,
-    /// It may do all
-    #[arg(long)]
-    pub admin: bool,
-    /// A file with its policy, in S3's JSON
-    #[arg(long, value_name = "FILE")]
-    pub policy: Option<PathBuf>,
-    /// File with the keys that wrap secrets, when no directory is given
-    #[arg(long, value_name = "FILE")]
-    pub s3_keys: Option<PathBuf>,
-    /// As JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `craton user key`.
-#[derive(Subcommand, Debug)]
-pub enum KeyCommand {
-    /// Make another access key, whose secret is shown this once
-    Add {
-        /// The user.
-        name: String,
-        /// The key.
-        #[command(flatten)]
-        key: KeyArgs,
-        /// A file with a policy: nothing but what it allows
-        #[arg(long, value_name = "FILE")]
-        policy: Option<PathBuf>,
-        /// It ends after this time, such as 30d, 12h or 90m [default: never]
-        #[arg(long, value_name = "TIME", value_parser = parse_end)]
-        expires: Option<u64>,
-        /// File with the keys that wrap secrets, when no directory is given
-        #[arg(long, value_name = "FILE")]
-        s3_keys: Option<PathBuf>,
-        /// As JSON
-        #[arg(long)]
-        json: bool,
-    },
-    /// Remove an access key
-    Rm {
-        /// The user.
-        name: String,
-        /// The key.
-        key: String,
-    },
-    /// Serve requests that are signed with an access key again
-    Enable {
-        /// The user.
-        name: String,
-        /// The key.
-        key: String,
-    },
-    /// Serve no requests that are signed with an access key
-    Disable {
-        /// The user.
-        name: String,
-        /// The key.
-        key: String,
-    },
-}
 
 /// A user, as JSON.
 #[derive(Serialize)]
@@ -401,26 +271,4 @@ fn print_env(connection: &Connection, name: &str, s3_keys: Option<&PathBuf>) -> 
     print_line(&format!("export AWS_DEFAULT_REGION='{}'", access.region))?;
     print_line(&format!("export AWS_ACCESS_KEY_ID='{}'", key.id))?;
     print_line(&format!("export AWS_SECRET_ACCESS_KEY='{}'", secret.replace('\'', r"'\''")))
-}
-
-fn parse_name(text: &str) -> Result<String, String> {
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"_.@-".contains(&byte);
-    match (1..=64).contains(&text.len()) && text.bytes().all(fits) {
-        true => Ok(text.to_owned()),
-        false => Err("a user's name has 1 to 64 letters, digits, '_', '.', '@' and '-'".to_owned()),
-    }
-}
-
-fn parse_id(text: &str) -> Result<String, String> {
-    match (1..=128).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        true => Ok(text.to_owned()),
-        false => Err("an ID has 1 to 128 characters of ASCII, without spaces".to_owned()),
-    }
-}
-
-fn parse_text(text: &str) -> Result<String, String> {
-    match (1..=256).contains(&text.len()) && !text.chars().any(char::is_control) {
-        true => Ok(text.to_owned()),
-        false => Err("1 to 256 bytes, without control characters".to_owned()),
-    }
 }
