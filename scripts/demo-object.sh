@@ -58,10 +58,8 @@ say "Starting 3 masters, 4 chunkservers, 2 object managers, 2 object servers and
 "$craton" cluster up --dir "$cluster" --masters 3 --chunkservers 4 --block-servers 0 \
     --block-managers 0 --frontends 0 --object-managers 2 --object-servers 2 --gateways 2
 export CRATON_CLUSTER=$cluster
-s3() { sed -n "s/.*\"$1\": \"\(.*\)\".*/\1/p" "$cluster/s3.json"; }
-endpoint=$(s3 endpoint) region=$(s3 region) key=$(s3 access_key) secret=$(s3 secret_key)
-export AWS_ENDPOINT_URL=$endpoint AWS_DEFAULT_REGION=$region
-export AWS_ACCESS_KEY_ID=$key AWS_SECRET_ACCESS_KEY=$secret
+access=$("$craton" user env admin)
+eval "$access"
 # No settings of this machine's user but the version of signatures, which older clients presign with
 # otherwise; and all that SDKs do by themselves when a call is cut off.
 printf '[default]\ns3 =\n    signature_version = s3v4\n' >"$work/aws.conf"
