@@ -135,6 +135,7 @@ impl Watchers {
                 }
             }
             let Some(until) = until else { return };
+            self.env.mark("object: a change waits for gateways");
             let _ = self.env.timeout(until - now, asked).await; // Either has happened.
         }
     }

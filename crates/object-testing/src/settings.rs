@@ -122,6 +122,21 @@ impl SettingsLoad {
         }
     }
 
+    /// Without faults: what is on record are the last changes, or some that may have been made.
+    pub async fn settle(&self, service: &Service) -> Result<(), String> {
+        let before = self.0.reads.get();
+        for at in 0..THINGS.len() {
+            self.read(service, at).await;
+        }
+        match self.violation() {
+            Some(violation) => Err(violation),
+            None if self.0.reads.get() - before < THINGS.len() as u64 => {
+                Err("settings are not read though there are no faults".to_owned())
+            }
+            None => Ok(()),
+        }
+    }
+
     async fn change(&self, service: &Service, at: usize) {
         let number = {
             let numbers = &mut self.0.numbers.borrow_mut()[at];

@@ -133,6 +133,8 @@ pub enum Planted {
     RangeNoHold,
     /// Object servers take their leases for four times as long as granted.
     RangeLongLease,
+    /// An object manager answers for a change of a key before gateways have seen it.
+    KeyForever,
 }
 
 impl Planted {
@@ -187,6 +189,7 @@ impl Planted {
         Planted::NoFloor,
         Planted::RangeNoHold,
         Planted::RangeLongLease,
+        Planted::KeyForever,
     ];
 }
 
@@ -300,7 +303,7 @@ pub(crate) fn planted() -> Option<Planted> {
     ACTIVE.with_borrow(|active| active.as_ref().map(|active| active.bug))
 }
 
-/// The bug of an object server, if that is where it is planted.
+/// The bug of an object server or manager, if that is where it is planted.
 pub(crate) fn object_bugs() -> object_index::Bugs {
     match planted() {
         Some(bug @ Planted::RangeNoHold) if acts(bug) => {
@@ -308,6 +311,9 @@ pub(crate) fn object_bugs() -> object_index::Bugs {
         }
         Some(bug @ Planted::RangeLongLease) if acts(bug) => {
             object_index::Bugs::of(object_index::Planted::LongLease)
+        }
+        Some(bug @ Planted::KeyForever) if acts(bug) => {
+            object_index::Bugs::of(object_index::Planted::KeyForever)
         }
         _ => object_index::Bugs::default(),
     }

@@ -716,6 +716,7 @@ pub const SCENARIOS: &[Scenario] = &[
     objects::OBJECTS,
     objects::RACES,
     objects::VERSIONS,
+    objects::KEYS_AND_SETTINGS,
     bad_client::SCENARIO,
     many_bad::SCENARIO,
     Scenario {

@@ -20,6 +20,7 @@ use object_proto::{
     Bucket, BucketId, BucketName, BucketSettings, Error, RangeId, Reply, Request, UserId,
 };
 use object_testing::load::{KEYS, Load, Plan as Keys};
+use object_testing::settings::SettingsLoad;
 use object_testing::versioned::VersionedLoad;
 use object_testing::{Fate, Network, Target};
 use roles::object::{ManagerRole, ServerRole};
@@ -119,6 +120,27 @@ pub(super) const VERSIONS: Scenario = Scenario {
     ],
 };
 
+pub(super) const KEYS_AND_SETTINGS: Scenario = Scenario {
+    name: "object-keys",
+    about: "access keys and settings of buckets are changed, while managers change and gateways are cut off",
+    run: |sim| {
+        let faults = Faults { server_crashes: true, master_crashes: true, ..NONE };
+        let (kind, load) = (Kind::Keys, Duration::from_secs(14));
+        let plan = Plan { faults, fate: LOSSY, kind, load };
+        Box::pin(run(sim, plan))
+    },
+    marks: &[
+        "object: manager leads",
+        "object: what is kept is used, as managers are silent",
+        "object: a change waits for gateways",
+        "objects: a manager crashes",
+        "objects: a manager stands still",
+        "objects: a gateway crashes",
+        "objects: a gateway is cut off from managers",
+        "objects: a gateway asks over the network",
+    ],
+};
+
 /// Between gateways and owners.
 const LOSSY: Fate =
     Fate { lose: 60, late_one_in: 40, late: Duration::from_secs(3), double: 30, stray: 30 };
@@ -139,6 +161,7 @@ enum Kind {
     All,
     Races,
     Versions,
+    Keys,
 }
 
 /// The clients of a run.
@@ -146,6 +169,7 @@ enum Kind {
 enum Clients {
     Plain(Load),
     Versioned(VersionedLoad),
+    Settings(SettingsLoad),
 }
 
 impl Clients {
@@ -155,6 +179,7 @@ impl Clients {
             Kind::All => (KEYS.len(), false),
             Kind::Races => (2, true),
             Kind::Versions => return Clients::Versioned(VersionedLoad::new(sim, bucket, 4, pause)),
+            Kind::Keys => return Clients::Settings(SettingsLoad::new(sim, pause / 4)),
         };
         Clients::Plain(Load::new(sim, bucket.id, Keys { keys, pause, races }))
     }
@@ -163,6 +188,7 @@ impl Clients {
         match self {
             Clients::Plain(load) => load.client(service, rng).await,
             Clients::Versioned(load) => load.client(service, rng).await,
+            Clients::Settings(load) => load.client(service, rng).await,
         }
     }
 
@@ -170,6 +196,7 @@ impl Clients {
         match self {
             Clients::Plain(load) => load.violation(),
             Clients::Versioned(load) => load.violation(),
+            Clients::Settings(load) => load.violation(),
         }
     }
 
@@ -177,6 +204,7 @@ impl Clients {
         match self {
             Clients::Plain(load) => load.stop(),
             Clients::Versioned(load) => load.stop(),
+            Clients::Settings(load) => load.stop(),
         }
     }
 
@@ -184,6 +212,8 @@ impl Clients {
         match self {
             Clients::Plain(load) => load.bucket(),
             Clients::Versioned(load) => load.bucket(),
+            // No object is put.
+            Clients::Settings(_) => BucketId::new(0),
         }
     }
 
@@ -191,6 +221,7 @@ impl Clients {
         match self {
             Clients::Plain(load) => load.done(),
             Clients::Versioned(load) => load.done(),
+            Clients::Settings(load) => load.done().0,
         }
     }
 
@@ -198,6 +229,7 @@ impl Clients {
         match self {
             Clients::Plain(load) => load.check(),
             Clients::Versioned(load) => load.check(),
+            Clients::Settings(load) => load.violation().map_or(Ok(()), Err),
         }
     }
 
@@ -205,6 +237,14 @@ impl Clients {
         match self {
             Clients::Plain(load) => load.settle(service).await.map(drop),
             Clients::Versioned(load) => load.settle(service).await,
+            Clients::Settings(load) => load.settle(service).await,
+        }
+    }
+
+    /// Makes what the clients need besides the bucket.
+    async fn prepare(&self, service: &Service) {
+        if let Clients::Settings(load) = self {
+            load.prepare(service).await;
         }
     }
 
@@ -212,6 +252,7 @@ impl Clients {
         match self {
             Clients::Plain(load) => load.files(service).await,
             Clients::Versioned(load) => load.files(service).await,
+            Clients::Settings(_) => Ok((Vec::new(), Vec::new())),
         }
     }
 }
@@ -380,11 +421,12 @@ impl World {
     }
 
     /// A service on a host of a gateway's.
-    fn service(&self, client: &Client) -> Service {
+    fn service(&self, client: &Client, kind: Kind) -> Service {
         let env = client.env();
         let files = Rc::new(SeamedFiles(client.clone()));
         let small_max = self.sim().with_rng(|rng| *rng.pick(&[INLINE_MAX, 10_000, SMALL_MAX]));
-        let options = ServiceOptions { small_max, ..ServiceOptions::default() };
+        let keeps = kind == Kind::Keys;
+        let options = ServiceOptions { small_max, keeps, ..ServiceOptions::default() };
         // Some ask as real gateways do, over the cluster's network and its faults.
         let owners: Rc<dyn Owners> = match self.draw(0, 2) {
             0 => {
@@ -458,7 +500,7 @@ impl World {
     }
 
     /// A gateway that dies now and then, with its clients.
-    async fn gateway(self: Rc<Self>, load: Clients) {
+    async fn gateway(self: Rc<Self>, load: Clients, kind: Kind) {
         let mut host = None;
         while !self.is_over() && load.violation().is_none() {
             let Ok((at, client)) = self.cluster.client(host).await else {
@@ -466,7 +508,7 @@ impl World {
                 continue;
             };
             host = Some(at);
-            let (service, env) = (self.service(&client), client.env().clone());
+            let (service, env) = (self.service(&client, kind), client.env().clone());
             let clients: Vec<_> = (0..CLIENTS)
                 .map(|_| {
                     let rng = self.sim().with_rng(Rng::fork);
@@ -475,7 +517,12 @@ impl World {
                 })
                 .collect();
             let end = self.sim().elapsed() + Duration::from_millis(self.draw(3000, 16_000));
-            if self.draw(0, 3) == 0 {
+            if kind == Kind::Keys {
+                self.sim().sleep(Duration::from_millis(self.draw(200, 2000))).await;
+                self.sim().mark("objects: a gateway is cut off from managers");
+                let time = Duration::from_millis(self.draw(500, 4000));
+                self.network.cut_from_manager(&env, time);
+            } else if self.draw(0, 3) == 0 {
                 self.sim().sleep(Duration::from_millis(500)).await;
                 self.sim().mark("objects: a gateway is held up");
                 self.network.hold(&env, Duration::from_millis(self.draw(2000, 12_000)));
@@ -496,7 +543,7 @@ impl World {
 
     /// Makes the bucket of the load.
     async fn bucket(&self, client: &Client) -> Result<Bucket, String> {
-        let service = self.service(client);
+        let service = self.service(client, Kind::All);
         let (env, end) = (client.env().clone(), self.sim().elapsed() + Duration::from_secs(60));
         let sim = self.sim().clone();
         let making = async move {
@@ -539,7 +586,8 @@ const LOGS_EMPTY_MAX: usize = 3;
 /// Without faults: all is answered for, and nothing is left behind.
 async fn settle(world: &Rc<World>, load: &Clients) -> Result<(), String> {
     let (_, client) = world.cluster.client(None).await.map_err(|error| error.to_string())?;
-    let (service, load, env) = (world.service(&client), load.clone(), client.env().clone());
+    let (service, load, env) =
+        (world.service(&client, Kind::All), load.clone(), client.env().clone());
     let settling = async move {
         load.settle(&service).await?;
         service.env().sleep(SWEPT).await;
@@ -582,6 +630,14 @@ async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
     let bucket = world.bucket(&client).await?;
     let load = Clients::new(&sim, bucket, plan.kind);
+    let preparing = {
+        let (load, service) = (load.clone(), world.service(&client, Kind::All));
+        async move { load.prepare(&service).await }
+    };
+    if plan.kind == Kind::Keys {
+        let prepared = client.env().spawn(Class::Foreground, "prepare", preparing).await;
+        prepared.map_err(|_| "the host went down".to_owned())?;
+    }
     let nemesis = Nemesis::start(&cluster, plan.faults);
     world.network.set_fate(plan.fate);
     let shaking = sim.spawn("shake", world.clone().shake());
@@ -589,8 +645,9 @@ async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     let (cutting, drawing) = (world.clone(), world.clone());
     let cutting = keep_cutting(sim.clone(), move || cutting.is_over(), move || drawing.draw_cut());
     let cutting = sim.spawn("cuts", cutting);
-    let gateways: Vec<_> =
-        (0..GATEWAYS).map(|_| sim.spawn("gateway", world.clone().gateway(load.clone()))).collect();
+    let gateways: Vec<_> = (0..GATEWAYS)
+        .map(|_| sim.spawn("gateway", world.clone().gateway(load.clone(), plan.kind)))
+        .collect();
     let end = sim.elapsed() + plan.load;
     while sim.elapsed() < end && !world.is_over() && load.violation().is_none() {
         sim.sleep(Duration::from_millis(100)).await;

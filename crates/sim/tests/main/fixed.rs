@@ -7,7 +7,7 @@ use sim::{SCENARIOS, find, run_seeds};
 use super::check;
 
 /// Fixed seeds of each scenario.
-const SEEDS: u64 = 3;
+const SEEDS: u64 = 2;
 /// Seeds in which a scenario must reach its marks: a change of the code shifts what a seed draws, and
 /// further ones are run until all are reached.
 const SEEDS_MOST: u64 = 48;
@@ -101,6 +101,7 @@ scenarios! {
     names "names",
     object_races "object-races",
     object_versions "object-versions",
+    object_keys "object-keys",
     objects "objects",
     policies "policies",
     repair_latent "repair-latent",

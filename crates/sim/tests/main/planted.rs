@@ -78,6 +78,8 @@ const FOUND: [(Planted, &str, u64, &str); 52] = [
     // One owner of a range answers at a time, of which the scenario looks at the leases.
     (Planted::RangeNoHold, "objects", 0, "believe"),
     (Planted::RangeLongLease, "objects", 0, "believe"),
+    // No gateway goes by what was before a change that was answered.
+    (Planted::KeyForever, "object-keys", 0, "as of change"),
     // Exclusion of attachments.
     (Planted::OldAttachment, "volumes", 0, "acts after"),
     (Planted::StandingCached, "volumes", 52, "acts after"),
