@@ -1,8 +1,10 @@
-//! Fields that values of rows share: texts, metadata, checksums.
+//! Fields that values of rows share: texts, metadata, tags, permissions, checksums.
 
 use codec::cursor::{Cursor, put_bytes, put_varint};
-use object_proto::limits::METADATA_MAX;
-use object_proto::{Checksum, ChecksumKind, Metadata, ObjectTags, TAGS_MAX};
+use object_proto::limits::{GRANTS_MAX, METADATA_MAX};
+use object_proto::{
+    Checksum, ChecksumKind, Grant, Grantee, Metadata, ObjectTags, Permission, TAGS_MAX, UserId,
+};
 
 /// Version of all rows.
 pub const VERSION: u8 = 1;
@@ -61,7 +63,7 @@ pub(crate) fn metadata(cursor: &mut Cursor<'_>) -> Option<Metadata> {
     Metadata::new(headers).ok()
 }
 
-/// Tags behind the metadata, where there are some.
+/// Tags behind the metadata.
 pub fn put_tags(out: &mut Vec<u8>, tags: &ObjectTags) {
     put_varint(out, tags.iter().len() as u64);
     for (name, value) in tags.iter() {
@@ -71,13 +73,72 @@ pub fn put_tags(out: &mut Vec<u8>, tags: &ObjectTags) {
 }
 
 pub(crate) fn tags(cursor: &mut Cursor<'_>) -> Option<ObjectTags> {
-    let count = cursor.varint().filter(|&count| (1..=TAGS_MAX as u64).contains(&count))?;
+    let count = cursor.varint().filter(|&count| count <= TAGS_MAX as u64)?;
     let mut tags = std::collections::BTreeMap::new();
     for _ in 0..count {
         let name = text(cursor, TEXT_MAX)?;
         tags.insert(name, text(cursor, TEXT_MAX)?);
     }
     ObjectTags::new(tags).ok().filter(|tags| tags.iter().len() as u64 == count)
+}
+
+/// What a permission is in its byte, below the kind of its grantee.
+const PERMISSIONS: [Permission; 5] = [
+    Permission::Full,
+    Permission::Read,
+    Permission::Write,
+    Permission::ReadAcl,
+    Permission::WriteAcl,
+];
+
+/// Kinds of grantees in a permission's byte; the name of a user follows it.
+const TO_USER: u8 = 0;
+const TO_ALL: u8 = 1;
+const TO_AUTHENTICATED: u8 = 2;
+const TO_LOG_DELIVERY: u8 = 3;
+
+/// True when [`acl`] takes it, or it is empty.
+pub(crate) fn is_acl(acl: &[Grant]) -> bool {
+    let fits = |grant: &Grant| match &grant.grantee {
+        Grantee::User(user) => user.as_str().len() <= TEXT_MAX,
+        Grantee::All | Grantee::Authenticated | Grantee::LogDelivery => true,
+    };
+    acl.len() <= GRANTS_MAX && acl.iter().all(fits)
+}
+
+/// Permissions behind the tags, where there are some.
+pub(crate) fn put_acl(out: &mut Vec<u8>, acl: &[Grant]) {
+    put_varint(out, acl.len() as u64);
+    for Grant { grantee, permission } in acl {
+        let kind = match grantee {
+            Grantee::User(_) => TO_USER,
+            Grantee::All => TO_ALL,
+            Grantee::Authenticated => TO_AUTHENTICATED,
+            Grantee::LogDelivery => TO_LOG_DELIVERY,
+        };
+        let at = PERMISSIONS.iter().position(|other| other == permission);
+        out.push(kind << 4 | at.expect("it is one of all") as u8);
+        if let Grantee::User(user) = grantee {
+            put_text(out, user.as_str());
+        }
+    }
+}
+
+pub(crate) fn acl(cursor: &mut Cursor<'_>) -> Option<Vec<Grant>> {
+    let count = cursor.varint().filter(|&count| (1..=GRANTS_MAX as u64).contains(&count))?;
+    let grant = |_| {
+        let code = cursor.u8()?;
+        let permission = *PERMISSIONS.get(usize::from(code & 0xf))?;
+        let grantee = match code >> 4 {
+            TO_USER => Grantee::User(UserId::new(text(cursor, TEXT_MAX)?)),
+            TO_ALL => Grantee::All,
+            TO_AUTHENTICATED => Grantee::Authenticated,
+            TO_LOG_DELIVERY => Grantee::LogDelivery,
+            _ => return None,
+        };
+        Some(Grant { grantee, permission })
+    };
+    (0..count).map(grant).collect()
 }
 
 /// True when [`checksums`] takes them.

@@ -3,8 +3,9 @@
 //!
 //! Beside "no panic", each checks that what is accepted is written back as it was read.
 
-use object_proto::{BucketId, DataId, ObjectInfo, ObjectKey, Target, UploadId};
+use object_proto::{BucketId, DataId, ObjectFacts, ObjectInfo, ObjectKey, Target, UploadId};
 
+use crate::headers::{Headers, encode_headers};
 use crate::keys::{
     due_key, object_key, part_key, read_due_key, read_number_key, read_object_key, read_part_key,
     read_reply_key, read_text_key, read_trash_key, read_upload_key, read_version_key, reply_key,
@@ -13,9 +14,8 @@ use crate::keys::{
 use crate::map::{decode_map, map_apart};
 use crate::piece::Body;
 use crate::row::{
-    BucketRow, FileRow, InLog, KeyRow, LogRow, ObjectRow, Usage, decode_committed, decode_metadata,
-    decode_session, decode_stamp, decode_user, encode_committed, encode_metadata, encode_session,
-    encode_stamp,
+    BucketRow, FileRow, InLog, KeyRow, LogRow, ObjectRow, Usage, decode_committed, decode_session,
+    decode_stamp, decode_user, encode_committed, encode_session, encode_stamp,
 };
 use crate::server_row::{RangeRow, ServerRow};
 use crate::upload_row::{Due, UploadRow};
@@ -81,9 +81,11 @@ pub fn fuzz_object_row(bytes: &[u8]) {
             }
         }
         1 => {
-            if let Some((stamp, metadata, tags)) = decode_metadata(value) {
-                let again = encode_metadata(stamp, &metadata, &tags);
-                assert_eq!(decode_metadata(&again), Some((stamp, metadata, tags)));
+            if let Some((stamp, headers)) = Headers::decode(value) {
+                let mut facts = ObjectFacts::default();
+                headers.clone().give(&mut facts);
+                let again = encode_headers(stamp, &facts);
+                assert_eq!(Headers::decode(&again), Some((stamp, headers)));
             }
         }
         2 => {
@@ -187,6 +189,12 @@ pub(crate) fn corpus() -> Vec<Seed> {
         let (row, apart) = ObjectRow::encode(info.stamp, &info.object, None, false);
         (row, apart.unwrap_or_default())
     };
+    let granted = |headers| {
+        let mut info = crate::row_tests::info(9, headers, true);
+        info.object.facts.acl = crate::row_tests::acl();
+        let (row, apart) = ObjectRow::encode(info.stamp, &info.object, None, false);
+        apart.unwrap_or(row)
+    };
     let file = FileRow {
         data_id: DataId::new(1),
         size: 5,
@@ -254,6 +262,8 @@ pub(crate) fn corpus() -> Vec<Seed> {
         ("row-file", fuzz_object_row, row(0, object(10, false).0)),
         ("row-apart", fuzz_object_row, row(0, object(2000, false).0)),
         ("row-metadata", fuzz_object_row, row(1, object(2000, false).1)),
+        ("row-acl", fuzz_object_row, row(0, granted(10))),
+        ("row-metadata-acl", fuzz_object_row, row(1, granted(300))),
         ("row-body", fuzz_object_row, row(2, file.encode())),
         ("row-part", fuzz_object_row, row(2, part.encode())),
         ("row-parts", fuzz_object_row, row(0, in_parts(&few))),

@@ -15,7 +15,9 @@ use table::{Batch, Place, Purpose, Snapshot};
 
 use crate::buckets::Buckets;
 use crate::decisions::{Basis, Decisions, damaged, of_table};
+use crate::facts::NewFact;
 use crate::ground::{Lease, Managers};
+use crate::headers::Headers;
 use crate::keys::{
     CURRENT, FILE, LOG, MAP, METADATA, REPLY, USAGE, number_key, object_key, read_number_key,
     read_reply_key, reply_key, text_key,
@@ -26,9 +28,7 @@ use crate::map::decode_map;
 use crate::once::{Came, Once};
 use crate::piece::Body;
 use crate::planted::{Bugs, Planted};
-use crate::row::{
-    FileRow, InLog, LogRow, ObjectRow, Usage, decode_committed, decode_metadata, encode_committed,
-};
+use crate::row::{FileRow, InLog, LogRow, ObjectRow, Usage, decode_committed, encode_committed};
 use crate::sessions::Sessions;
 use crate::versions::{Decided, Marker, Replaced, beside, fill};
 
@@ -305,12 +305,11 @@ impl Range {
         let mut row = self.row_of(&rows, target, version).await?;
         if row.metadata_apart {
             let apart = rows.get(&beside(METADATA, target, &row)).await.map_err(of_table)?;
-            let apart = apart.and_then(|value| decode_metadata(&value));
-            let apart = apart.filter(|(stamp, ..)| *stamp == row.info.stamp);
-            let (_, metadata, tags) =
+            let apart = apart.and_then(|value| Headers::decode(&value));
+            let apart = apart.filter(|(stamp, _)| *stamp == row.info.stamp);
+            let (_, headers) =
                 apart.ok_or_else(|| damaged(&format!("the metadata of {target}")))?;
-            let facts = &mut row.info.object.facts;
-            (facts.metadata, facts.tags) = (metadata, tags);
+            headers.give(&mut row.info.object.facts);
         }
         self.whole_map(&rows, target, &mut row).await?;
         Ok(row.info)
@@ -408,7 +407,10 @@ impl Range {
                 self.decide_object((head, came), target, wish, &conditions).await
             }
             Change::SetTags { target, version, tags } => {
-                self.set_tags((head, came), &target, version, tags).await
+                self.set_fact((head, came), &target, version, NewFact::Tags(tags)).await
+            }
+            Change::SetAcl { target, version, acl } => {
+                self.set_fact((head, came), &target, version, NewFact::Acl(acl)).await
             }
             upload => self.decide_upload(head, upload, came).await,
         }

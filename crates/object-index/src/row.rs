@@ -5,19 +5,20 @@ use codec::cursor::{Cursor, put_bytes, put_varint};
 use object_proto::limits::{INLINE_MAX, POLICY_MAX, SETTINGS_MAX, SMALL_MAX};
 use object_proto::{
     AccessKey, Bucket, BucketConfig, BucketId, BucketName, BucketSettings, BucketState, CallId,
-    Committed, DataId, Etag, FileName, Metadata, NewObject, ObjectData, ObjectFacts, ObjectInfo,
-    ObjectTags, PartMap, PartNumber, SessionId, Stamp, Target, User, UserId, VersionId, Versioning,
+    Committed, DataId, Etag, FileName, NewObject, ObjectData, ObjectFacts, ObjectInfo, PartMap,
+    PartNumber, SessionId, Stamp, Target, User, UserId, VersionId, Versioning,
 };
 use table::Place;
 
 use crate::fields::{
-    TEXT_MAX, VERSION, are_checksums, begin, checksums, flag, metadata, put_checksums,
-    put_metadata, put_tags, put_text, tags, text, whole,
+    TEXT_MAX, VERSION, are_checksums, begin, checksums, flag, is_acl, put_checksums, put_text,
+    text, whole,
 };
+use crate::headers::{Headers, encode_headers, put_headers};
 use crate::map::{map_apart, put_runs, put_upload_id, runs, upload_id};
 
-/// Metadata up to this many bytes is in an object's row.
-pub const METADATA_IN_ROW: usize = 256;
+/// Metadata, tags and permissions up to this many bytes are in an object's row.
+pub const HEADERS_IN_ROW: usize = 256;
 
 /// Bits of the byte that says what follows: the row of the metadata is apart, there is a call; the
 /// version has an ID; it is a delete marker.
@@ -25,8 +26,9 @@ const APART: u8 = 1;
 const CALL: u8 = 2;
 const HAS_ID: u8 = 4;
 const MARKER: u8 = 8;
-/// Tags follow the metadata, here or apart.
+/// Tags follow the metadata, here or apart; permissions follow those.
 const TAGS: u8 = 16;
+const ACL: u8 = 32;
 
 const INLINE: u8 = 0;
 const FILE: u8 = 1;
@@ -35,38 +37,10 @@ const LOGGED: u8 = 2;
 /// In parts: the upload, then the parts unless these have a row of their own.
 const PARTS: u8 = 3;
 
-/// The value of a row of metadata and tags.
-pub fn encode_metadata(stamp: Stamp, metadata: &Metadata, tags: &ObjectTags) -> Vec<u8> {
-    let mut out = vec![VERSION];
-    out.extend(stamp.get().to_le_bytes());
-    put_headers(&mut out, metadata, tags);
-    out
-}
-
-/// Metadata, and tags where there are some.
-fn put_headers(out: &mut Vec<u8>, metadata: &Metadata, tags: &ObjectTags) {
-    put_metadata(out, metadata);
-    if !tags.is_empty() {
-        put_tags(out, tags);
-    }
-}
-
-/// Reads such a value: the commit that it belongs to, metadata and tags.
-pub fn decode_metadata(value: &[u8]) -> Option<(Stamp, Metadata, ObjectTags)> {
-    let mut cursor = begin(value)?;
-    let stamp = Stamp::new(cursor.u64()?);
-    let metadata = metadata(&mut cursor)?;
-    let tags = match cursor.is_empty() {
-        true => ObjectTags::default(),
-        false => tags(&mut cursor)?,
-    };
-    whole(cursor, (stamp, metadata, tags))
-}
-
 /// The row of a current object, of an older version, or of a delete marker.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ObjectRow {
-    /// The object. Its metadata and tags are empty when these have a row of their own.
+    /// The object. Its metadata, tags and permissions are empty when these have a row of their own.
     pub info: ObjectInfo,
     /// Its metadata has a row of its own.
     pub metadata_apart: bool,
@@ -93,7 +67,7 @@ impl ObjectRow {
     /// True when the row of an object can be read back: no part of it is longer than
     /// [`ObjectRow::decode`] takes.
     pub fn holds(object: &NewObject) -> bool {
-        let ObjectFacts { etag, checksums, metadata: _, tags: _, owner } = &object.facts;
+        let ObjectFacts { etag, checksums, metadata: _, tags: _, owner, acl } = &object.facts;
         let data = match &object.data {
             ObjectData::Inline(bytes) => {
                 bytes.len() <= INLINE_MAX && bytes.len() as u64 == object.size
@@ -110,6 +84,7 @@ impl ObjectRow {
         data && etag.as_str().len() <= TEXT_MAX
             && owner.as_str().len() <= TEXT_MAX
             && are_checksums(checksums)
+            && is_acl(acl)
     }
 
     /// The value of a delete marker that a user makes at `stamp`.
@@ -136,18 +111,19 @@ impl ObjectRow {
         call: Option<CallId>,
         bits: u8,
     ) -> (Vec<u8>, Option<Vec<u8>>) {
-        let ObjectFacts { metadata, tags, .. } = &object.facts;
+        let facts = &object.facts;
         let mut headers = Vec::new();
-        put_headers(&mut headers, metadata, tags);
-        let bits = bits | if tags.is_empty() { 0 } else { TAGS };
-        let apart = headers.len() > METADATA_IN_ROW;
+        put_headers(&mut headers, facts);
+        let bits = bits | if facts.tags.is_empty() { 0 } else { TAGS };
+        let bits = bits | if facts.acl.is_empty() { 0 } else { ACL };
+        let apart = headers.len() > HEADERS_IN_ROW;
         let mut out = vec![VERSION];
         out.extend(stamp.get().to_le_bytes());
         out.extend(object.data_id.get().to_le_bytes());
         put_varint(&mut out, object.size);
-        put_text(&mut out, object.facts.etag.as_str());
-        put_text(&mut out, object.facts.owner.as_str());
-        put_checksums(&mut out, &object.facts.checksums);
+        put_text(&mut out, facts.etag.as_str());
+        put_text(&mut out, facts.owner.as_str());
+        put_checksums(&mut out, &facts.checksums);
         out.push(bits | if apart { APART } else { 0 } | if call.is_some() { CALL } else { 0 });
         if let Some(call) = call {
             out.extend(call.get().to_le_bytes());
@@ -183,7 +159,7 @@ impl ObjectRow {
                 }
             }
         }
-        (out, apart.then(|| encode_metadata(stamp, metadata, tags)))
+        (out, apart.then(|| encode_headers(stamp, facts)))
     }
 
     /// Reads a value.
@@ -196,7 +172,7 @@ impl ObjectRow {
         let owner = UserId::new(text(&mut cursor, TEXT_MAX)?);
         let checksums = checksums(&mut cursor)?;
         let bits = cursor.u8()?;
-        if bits > (APART | CALL | HAS_ID | MARKER | TAGS) {
+        if bits > (APART | CALL | HAS_ID | MARKER | TAGS | ACL) {
             return None;
         }
         let call = match bits & CALL {
@@ -204,13 +180,9 @@ impl ObjectRow {
             _ => Some(CallId::new(cursor.u128()?)),
         };
         let metadata_apart = bits & APART != 0;
-        let metadata = match metadata_apart {
-            true => Metadata::default(),
-            false => metadata(&mut cursor)?,
-        };
-        let tags = match bits & TAGS != 0 && !metadata_apart {
-            true => tags(&mut cursor)?,
-            false => ObjectTags::default(),
+        let headers = match metadata_apart {
+            true => Headers::default(),
+            false => Headers::read(&mut cursor, (bits & TAGS != 0, bits & ACL != 0))?,
         };
         let (mut log, mut map_apart) = (None, false);
         let data = match cursor.u8()? {
@@ -246,11 +218,12 @@ impl ObjectRow {
         if !is_whole {
             return None;
         }
-        let facts = ObjectFacts { etag, checksums, metadata, tags, owner };
+        let mut facts = ObjectFacts { etag, checksums, owner, ..ObjectFacts::default() };
+        headers.give(&mut facts);
         let object = NewObject { data_id, size, facts, data };
         let (has_id, marker) = (bits & HAS_ID != 0, bits & MARKER != 0);
         let is_bare = || object == marker_of(data_id.get() as u64, &object.facts.owner);
-        if marker && (call.is_some() || metadata_apart || bits & TAGS != 0 || !is_bare()) {
+        if marker && (call.is_some() || metadata_apart || bits & (TAGS | ACL) != 0 || !is_bare()) {
             return None;
         }
         let info = ObjectInfo { stamp, has_id, object };

@@ -7,18 +7,19 @@ use std::path::Path;
 use object_proto::limits::SMALL_MAX;
 use object_proto::{
     BucketId, BucketName, BucketSettings, CallId, Checksum, ChecksumKind, ChecksumPlan, Committed,
-    DataId, Etag, FileName, Metadata, NewObject, NewUpload, ObjectData, ObjectFacts, ObjectInfo,
-    ObjectKey, ObjectTags, PartMap, PartNumber, SessionId, Stamp, Target, UploadEnd, UploadId,
-    User, UserId, VersionId, Versioning,
+    DataId, Etag, FileName, Grant, Grantee, Metadata, NewObject, NewUpload, ObjectData,
+    ObjectFacts, ObjectInfo, ObjectKey, ObjectTags, PartMap, PartNumber, Permission, SessionId,
+    Stamp, Target, UploadEnd, UploadId, User, UserId, VersionId, Versioning,
 };
 use proptest::prelude::*;
 use table::Place;
 
+use crate::headers::Headers;
 use crate::map::{decode_map, map_apart};
 use crate::row::{
     BucketRow, FileOf, FileRow, InLog, KeyRow, LogRow, ObjectRow, Usage, decode_committed,
-    decode_metadata, decode_session, decode_stamp, decode_user, encode_committed, encode_session,
-    encode_stamp, encode_user,
+    decode_session, decode_stamp, decode_user, encode_committed, encode_session, encode_stamp,
+    encode_user,
 };
 use crate::server_row::{RangeRow, ServerRow};
 
@@ -32,8 +33,8 @@ pub(crate) fn info(size: usize, value: usize, inline: bool) -> ObjectInfo {
         etag: Etag::new("0123"),
         checksums: checksums.to_vec(),
         metadata: Metadata::new(headers).unwrap(),
-        tags: ObjectTags::default(),
         owner: UserId::new("me"),
+        ..ObjectFacts::default()
     };
     let data = match inline {
         true => ObjectData::Inline(vec![9; size]),
@@ -41,6 +42,18 @@ pub(crate) fn info(size: usize, value: usize, inline: bool) -> ObjectInfo {
     };
     let object = NewObject { data_id: DataId::new(5), size: size as u64, facts, data };
     ObjectInfo { stamp: Stamp::new(77), has_id: false, object }
+}
+
+/// Permissions of all kinds.
+pub(crate) fn acl() -> Vec<Grant> {
+    let to = |grantee, permission| Grant { grantee, permission };
+    vec![
+        to(Grantee::User(UserId::new("me")), Permission::Full),
+        to(Grantee::User(UserId::new("you")), Permission::Read),
+        to(Grantee::All, Permission::ReadAcl),
+        to(Grantee::Authenticated, Permission::WriteAcl),
+        to(Grantee::LogDelivery, Permission::Write),
+    ]
 }
 
 /// The corpus of the fuzz targets: the tests write nothing; `OBJECT_WRITE_CORPUS=1` writes it again.
@@ -69,14 +82,21 @@ fn objects_read_back_with_metadata_in_their_row_or_apart() {
             let tags = [("a", "b"), ("ä", "")].map(|(a, b)| (a.to_owned(), b.to_owned()));
             info.object.facts.tags = ObjectTags::new(tags.into()).unwrap();
         }
+        if inline {
+            info.object.facts.acl = acl();
+        }
         let (row, apart) = ObjectRow::encode(info.stamp, &info.object, call, info.has_id);
         let mut read = ObjectRow::decode(&row).expect("it reads back");
         assert_eq!((read.metadata_apart, read.call), (apart.is_some(), call));
         assert_eq!(apart.is_some(), value > 240);
         if let Some(apart) = apart {
-            let (stamp, metadata, tags) = decode_metadata(&apart).expect("it reads back");
+            let (stamp, headers) = Headers::decode(&apart).expect("it reads back");
             assert_eq!(stamp, info.stamp);
-            (read.info.object.facts.metadata, read.info.object.facts.tags) = (metadata, tags);
+            headers.give(&mut read.info.object.facts);
+            // A shorter value is what one without permissions, or tags, has.
+            for end in 0..9 {
+                assert_eq!(Headers::decode(&apart[..end]), None);
+            }
         }
         assert_eq!(read.info, info);
         for end in 0..row.len() {
@@ -233,6 +253,7 @@ pub(crate) fn upload() -> NewUpload {
         metadata: info.object.facts.metadata,
         tags: ObjectTags::new([("a".to_owned(), "b".to_owned())].into()).unwrap(),
         owner: info.object.facts.owner,
+        acl: acl(),
     }
 }
 
@@ -303,7 +324,7 @@ proptest! {
         ObjectRow::decode(&value);
         FileRow::decode(&value);
         Usage::decode(&value);
-        decode_metadata(&value);
+        Headers::decode(&value);
         decode_stamp(&value);
         LogRow::decode(&value);
         BucketRow::decode("abc", &value);

@@ -11,10 +11,11 @@ use futures_util::future::LocalBoxFuture;
 use object_proto::limits::{INLINE_MAX, SMALL_MAX};
 use object_proto::{
     BucketId, CatalogReply, CatalogRequest, Change, ChangeReply, Committed, Completion, Conditions,
-    DataId, Error, FileName, ListPage, ListRequest, NewObject, NewUpload, ObjectData, ObjectFacts,
-    ObjectInfo, ObjectTags, PartNumber, PartsPage, PartsRequest, Peer, RangeId, RangeMap,
-    RangeReply, RangeRequest, Reply, Request, RequestHead, ServiceStatus, Target, UploadId,
-    UploadInfo, UploadsPage, UploadsRequest, UserId, VersionId, VersionsPage, VersionsRequest,
+    DataId, Error, FileName, Grant, ListPage, ListRequest, NewObject, NewUpload, ObjectData,
+    ObjectFacts, ObjectInfo, ObjectTags, PartNumber, PartsPage, PartsRequest, Peer, RangeId,
+    RangeMap, RangeReply, RangeRequest, Reply, Request, RequestHead, ServiceStatus, Target,
+    UploadId, UploadInfo, UploadsPage, UploadsRequest, UserId, VersionId, VersionsPage,
+    VersionsRequest,
 };
 use runtime::{Class, Env, Instant};
 use table::{Source, Store};
@@ -365,6 +366,18 @@ impl Service {
     ) -> Result<Committed, Error> {
         let number = self.0.session.number().await?;
         let change = Change::SetTags { target, version, tags };
+        Ok(self.change_object(&number, &change).await?.committed)
+    }
+
+    /// Gives an object, or a version of it, other permissions; which version it is.
+    pub async fn set_acl(
+        &self,
+        target: Target,
+        version: Option<VersionId>,
+        acl: Vec<Grant>,
+    ) -> Result<Committed, Error> {
+        let number = self.0.session.number().await?;
+        let change = Change::SetAcl { target, version, acl };
         Ok(self.change_object(&number, &change).await?.committed)
     }
 

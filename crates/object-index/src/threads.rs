@@ -11,10 +11,10 @@ use std::sync::Arc;
 use futures_util::future::LocalBoxFuture;
 use object_proto::{
     AccessKey, Answer, Backend, Bucket, BucketName, BucketSettings, BucketView, Committed,
-    Completion, Conditions, Content, Error, Found, ListPage, ListRequest, NewUpload, ObjectFacts,
-    ObjectInfo, ObjectTags, PartNumber, PartsPage, PartsRequest, Setting, Target, Upload, UploadId,
-    UploadInfo, UploadsPage, UploadsRequest, User, UserId, VersionId, Versioning, VersionsPage,
-    VersionsRequest,
+    Completion, Conditions, Content, Error, Found, Grant, ListPage, ListRequest, NewUpload,
+    ObjectFacts, ObjectInfo, ObjectTags, PartNumber, PartsPage, PartsRequest, Setting, Target,
+    Upload, UploadId, UploadInfo, UploadsPage, UploadsRequest, User, UserId, VersionId, Versioning,
+    VersionsPage, VersionsRequest,
 };
 use runtime::sync::{mpsc, oneshot};
 use runtime::{Class, Env, real_now};
@@ -232,6 +232,15 @@ impl Backend for ServiceHandle {
         tags: ObjectTags,
     ) -> Answer<'_, Committed> {
         self.change(move |service| async move { service.set_tags(target, version, tags).await })
+    }
+
+    fn set_acl(
+        &self,
+        target: Target,
+        version: Option<VersionId>,
+        acl: Vec<Grant>,
+    ) -> Answer<'_, Committed> {
+        self.change(move |service| async move { service.set_acl(target, version, acl).await })
     }
 
     fn versions(&self, ask: VersionsRequest) -> Answer<'_, VersionsPage> {

@@ -8,14 +8,15 @@ use object_proto::{
 };
 
 use crate::fields::{
-    TEXT_MAX, VERSION, are_checksums, begin, checksums, flag, kind_code, kind_of, metadata,
-    put_checksums, put_metadata, put_tags, put_text, tags, text, whole,
+    TEXT_MAX, VERSION, acl, are_checksums, begin, checksums, flag, is_acl, kind_code, kind_of,
+    metadata, put_acl, put_checksums, put_metadata, put_tags, put_text, tags, text, whole,
 };
 use crate::map::{put_runs, put_upload_id, runs, upload_id};
 
-/// Bits of the byte that says what follows: the end, tags.
+/// Bits of the byte that says what follows: the end, tags, permissions.
 const ENDED: u8 = 1;
 const TAGGED: u8 = 2;
+const GRANTED: u8 = 4;
 
 /// An upload's row; the commit that began it is in the key.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -31,7 +32,7 @@ pub struct UploadRow {
 impl UploadRow {
     /// True when a row can be read back.
     pub fn holds(upload: &NewUpload) -> bool {
-        upload.owner.as_str().len() <= TEXT_MAX
+        upload.owner.as_str().len() <= TEXT_MAX && is_acl(&upload.acl)
     }
 
     /// True when the row of an end can be read back.
@@ -50,15 +51,23 @@ impl UploadRow {
         }
         put_metadata(&mut out, &self.upload.metadata);
         put_varint(&mut out, self.abort_us);
-        let has_tags = !self.upload.tags.is_empty();
-        out.push(if self.end.is_some() { ENDED } else { 0 } | if has_tags { TAGGED } else { 0 });
+        let bits = [
+            (ENDED, self.end.is_some()),
+            (TAGGED, !self.upload.tags.is_empty()),
+            (GRANTED, !self.upload.acl.is_empty()),
+        ];
+        let bits = bits.iter().filter(|(_, is_set)| *is_set).fold(0, |all, (bit, _)| all | bit);
+        out.push(bits);
         if let Some(end) = &self.end {
             out.extend(end.stamp.get().to_le_bytes());
             put_text(&mut out, end.etag.as_str());
             put_checksums(&mut out, &end.checksums);
         }
-        if has_tags {
+        if bits & TAGGED != 0 {
             put_tags(&mut out, &self.upload.tags);
+        }
+        if bits & GRANTED != 0 {
+            put_acl(&mut out, &self.upload.acl);
         }
         out
     }
@@ -76,7 +85,7 @@ impl UploadRow {
         };
         let metadata = metadata(&mut cursor)?;
         let abort_us = cursor.varint()?;
-        let bits = cursor.u8().filter(|bits| *bits <= ENDED | TAGGED)?;
+        let bits = cursor.u8().filter(|bits| *bits <= ENDED | TAGGED | GRANTED)?;
         let end = match bits & ENDED {
             0 => None,
             _ => Some(UploadEnd {
@@ -87,9 +96,13 @@ impl UploadRow {
         };
         let tags = match bits & TAGGED {
             0 => ObjectTags::default(),
-            _ => tags(&mut cursor)?,
+            _ => tags(&mut cursor).filter(|tags| !tags.is_empty())?,
         };
-        let upload = NewUpload { nonce, checksum, metadata, tags, owner };
+        let acl = match bits & GRANTED {
+            0 => Vec::new(),
+            _ => acl(&mut cursor)?,
+        };
+        let upload = NewUpload { nonce, checksum, metadata, tags, owner, acl };
         whole(cursor, UploadRow { upload, abort_us, end })
     }
 

@@ -59,7 +59,8 @@ impl Range {
             Change::Put { .. }
             | Change::Delete { .. }
             | Change::DeleteVersion { .. }
-            | Change::SetTags { .. } => {
+            | Change::SetTags { .. }
+            | Change::SetAcl { .. } => {
                 unreachable!("it concerns no upload")
             }
         };
@@ -179,8 +180,8 @@ impl Range {
         let there = current.as_ref().map(|there| &there.row.info.object.facts.etag);
         conditions.check(there).map_err(refused)?;
         let map = map.map_err(refused)?;
-        let NewUpload { metadata, tags, owner, .. } = row.upload.clone();
-        let facts = ObjectFacts { etag, checksums, metadata, tags, owner };
+        let NewUpload { metadata, tags, owner, acl, .. } = row.upload.clone();
+        let facts = ObjectFacts { etag, checksums, metadata, tags, owner, acl };
         let object = Box::new(NewObject {
             data_id: DataId::new(u128::from(id.nonce) << 64 | u128::from(id.stamp.get())),
             size: map.size(),

@@ -13,7 +13,7 @@ use crate::message::{ListPage, ListRequest};
 use crate::names::BucketName;
 use crate::object::{Bucket, ObjectFacts, ObjectInfo, Target};
 use crate::parts::{PartNumber, UploadId};
-use crate::settings::{BucketSettings, BucketView, Setting};
+use crate::settings::{BucketSettings, BucketView, Grant, Setting};
 use crate::tags::ObjectTags;
 use crate::upload::{
     Completion, NewUpload, PartsPage, PartsRequest, UploadInfo, UploadsPage, UploadsRequest,
@@ -81,6 +81,14 @@ pub trait Backend: Send + Sync + 'static {
         target: Target,
         version: Option<VersionId>,
         tags: ObjectTags,
+    ) -> Answer<'_, Committed>;
+
+    /// Gives an object, or a version of it, other permissions; which version it is.
+    fn set_acl(
+        &self,
+        target: Target,
+        version: Option<VersionId>,
+        acl: Vec<Grant>,
     ) -> Answer<'_, Committed>;
 
     /// A page of a bucket's versions.

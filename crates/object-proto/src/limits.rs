@@ -21,6 +21,8 @@ pub const POLICY_MAX: usize = 20 << 10;
 /// Bytes of a bucket's settings in its row at most: a policy, rules for scripts of other sites (64 KiB in S3),
 /// 50 tags and 100 grants fit.
 pub const SETTINGS_MAX: usize = 160 << 10;
+/// Permissions of an ACL at most, as in S3.
+pub const GRANTS_MAX: usize = 100;
 /// Bytes of a body that are in its row (`object-protocols.md` 2.4).
 pub const INLINE_MAX: usize = 512;
 /// Bytes of a body that go with the change to the owner, into its log (`object-protocols.md` 5.2).

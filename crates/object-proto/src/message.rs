@@ -11,7 +11,7 @@ use crate::names::{BucketName, ObjectKey};
 use crate::object::{Bucket, FileName, NewObject, ObjectInfo, Target};
 use crate::parts::{PartNumber, UploadId};
 use crate::ranges::{BucketConfig, RangeMap};
-use crate::settings::{BucketSettings, BucketView, Setting};
+use crate::settings::{BucketSettings, BucketView, Grant, Setting};
 use crate::tags::ObjectTags;
 use crate::upload::{
     Completion, NewUpload, PartsPage, PartsRequest, UploadInfo, UploadsPage, UploadsRequest,
@@ -83,6 +83,15 @@ pub enum Change {
         /// All its tags from then on.
         tags: ObjectTags,
     },
+    /// Gives it other permissions, likewise.
+    SetAcl {
+        /// The key.
+        target: Target,
+        /// The version; the newest for none.
+        version: Option<VersionId>,
+        /// All its permissions from then on.
+        acl: Vec<Grant>,
+    },
     /// Begins a multipart upload: its ID has the time of this commit.
     BeginUpload {
         /// The key.
@@ -127,6 +136,7 @@ impl Change {
             | Change::Delete { target, .. }
             | Change::DeleteVersion { target, .. }
             | Change::SetTags { target, .. }
+            | Change::SetAcl { target, .. }
             | Change::BeginUpload { target, .. }
             | Change::PutPart { target, .. }
             | Change::CompleteUpload { target, .. }

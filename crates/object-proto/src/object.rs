@@ -7,6 +7,7 @@ use crate::ids::{BucketId, DataId, Stamp, UserId};
 use crate::limits::{METADATA_MAX, USER_METADATA_MAX};
 use crate::names::{BucketName, ObjectKey};
 use crate::parts::PartMap;
+use crate::settings::Grant;
 use crate::tags::ObjectTags;
 use crate::versions::{VersionId, Versioning};
 
@@ -218,6 +219,8 @@ pub struct ObjectFacts {
     pub tags: ObjectTags,
     /// The user that it belongs to.
     pub owner: UserId,
+    /// Permissions: [`crate::limits::GRANTS_MAX`] at most. None is full control for the owner alone.
+    pub acl: Vec<Grant>,
 }
 
 /// An object that is to be there.

@@ -5,6 +5,7 @@ use crate::ids::{BucketId, DataId, Stamp, UserId};
 use crate::names::ObjectKey;
 use crate::object::{Checksum, ChecksumKind, Etag, Metadata, Target};
 use crate::parts::{PartNumber, UploadId};
+use crate::settings::Grant;
 use crate::tags::ObjectTags;
 
 /// Checksums that an upload's parts and object have.
@@ -29,6 +30,8 @@ pub struct NewUpload {
     pub tags: ObjectTags,
     /// The user that the object will belong to.
     pub owner: UserId,
+    /// Permissions of the object.
+    pub acl: Vec<Grant>,
 }
 
 /// How an upload ended.

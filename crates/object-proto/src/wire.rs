@@ -35,7 +35,7 @@ choice!(Tags { 0 => Any, 1 => Of(tags) });
 record!(Conditions { if_match, if_none_match, call });
 record!(Target { bucket, key });
 record!(Checksum { kind, value, parts });
-record!(ObjectFacts { etag, checksums, metadata, tags, owner });
+record!(ObjectFacts { etag, checksums, metadata, tags, owner, acl });
 choice!(ObjectData {
     0 => Inline(bytes),
     1 => Piece(bytes),
@@ -115,7 +115,7 @@ choice!(KeptName { 0 => Bucket(name), 1 => Key(id) });
 record!(KeptChanges { seen, names });
 
 record!(ChecksumPlan { kind, composite });
-record!(NewUpload { nonce, checksum, metadata, tags, owner });
+record!(NewUpload { nonce, checksum, metadata, tags, owner, acl });
 record!(UploadEnd { stamp, etag, checksums });
 record!(UploadInfo { id, upload, end });
 record!(Part { number, stamp, data_id, size, etag, checksums });
@@ -136,6 +136,7 @@ choice!(Change {
     5 => AbortUpload { target, upload },
     6 => DeleteVersion { target, version, conditions },
     7 => SetTags { target, version, tags },
+    8 => SetAcl { target, version, acl },
 });
 record!(ChangeReply { committed, by_earlier });
 record!(ListRequest { bucket, prefix, delimiter, after, limit });

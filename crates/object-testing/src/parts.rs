@@ -55,6 +55,7 @@ impl InParts<'_> {
             metadata: Metadata::default(),
             tags: ObjectTags::default(),
             owner: UserId::new("load"),
+            acl: Vec::new(),
         };
         let upload = self.service.begin_upload(self.target.clone(), upload).await?;
         let cuts = self.cuts(body, &mut rng);

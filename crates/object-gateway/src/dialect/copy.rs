@@ -91,6 +91,7 @@ pub async fn copy_object(
         metadata: if keeps_metadata { source.info.object.facts.metadata } else { metadata },
         tags: if keeps_tags { source.info.object.facts.tags } else { tags },
         owner: owner_of(&request)?,
+        ..ObjectFacts::default()
     };
     let conditions = of_call(conditions, &request.headers, &facts);
     let committed = upload.commit(facts, conditions).await.map_err(s3_error)?;

@@ -58,6 +58,7 @@ pub async fn put_object(
         metadata,
         tags,
         owner,
+        ..ObjectFacts::default()
     };
     let conditions = of_call(conditions, &request.headers, &facts);
     let committed = upload.commit(facts, conditions).await.map_err(s3_error)?;

@@ -33,6 +33,7 @@ pub async fn create_upload(
         metadata: metadata_of(&request.headers, request.input.metadata.as_ref())?,
         tags: tags_of(&request.headers)?,
         owner: owner_of(&request)?,
+        acl: Vec::new(),
     };
     let id = state.backend.begin_upload(target, upload).await.map_err(s3_error)?;
     let (checksum_algorithm, checksum_type) = shown_plan(checksum);

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use object_gateway::KeyFile;
 use object_proto::{
     AccessKey, Answer, Backend, Bucket, BucketId, BucketName, BucketSettings, BucketView,
-    Committed, Completion, Conditions, Content, DataId, Error, Found, ListPage, ListRequest,
+    Committed, Completion, Conditions, Content, DataId, Error, Found, Grant, ListPage, ListRequest,
     Listed, ListedUpload, ListedVersion, NewObject, NewUpload, ObjectData, ObjectFacts, ObjectInfo,
     ObjectKey, ObjectTags, Part, PartMap, PartNumber, PartsPage, PartsRequest, Setting, Stamp,
     Target, Upload, UploadEnd, UploadId, UploadInfo, UploadsPage, UploadsRequest, User, UserId,
@@ -289,6 +289,7 @@ impl Data {
             metadata: upload.info.upload.metadata.clone(),
             tags: upload.info.upload.tags.clone(),
             owner: upload.info.upload.owner.clone(),
+            acl: upload.info.upload.acl.clone(),
         };
         let place = ObjectData::Parts(PartMap::of(id, sizes));
         let committed = self.put(target.clone(), content, facts, place, conditions)?;
@@ -303,6 +304,33 @@ impl Data {
 
 fn answer<'a, T: Send + 'a>(result: Result<T, Error>) -> Answer<'a, T> {
     Box::pin(std::future::ready(result))
+}
+
+impl Model {
+    /// Gives an object, or a version of it, other facts.
+    fn set_fact(
+        &self,
+        target: Target,
+        version: Option<VersionId>,
+        give: impl Fn(&mut ObjectFacts),
+    ) -> Answer<'_, Committed> {
+        answer(self.ask(|data| {
+            let (stamp, versioning) = (data.next_stamp(), data.versioning(target.bucket));
+            let found = match data.find(&target, version) {
+                Ok(found) => found.info.version(),
+                // Without a version there is no marker to tag.
+                Err(Error::Marker { asked: false, .. }) => return Err(Error::NoSuchKey),
+                Err(error) => return Err(error),
+            };
+            let objects = data.objects.get_mut(&target.bucket).ok_or(Error::NoSuchBucket)?;
+            let versions = objects.get_mut(&target.key).into_iter().flatten();
+            for it in versions.filter(|it| it.info.version() == found) {
+                give(&mut it.info.object.facts);
+            }
+            let version = (versioning != Versioning::Off).then_some(found);
+            Ok(Committed { stamp, version, marker: false })
+        }))
+    }
 }
 
 impl Backend for Model {
@@ -433,22 +461,16 @@ impl Backend for Model {
         version: Option<VersionId>,
         tags: ObjectTags,
     ) -> Answer<'_, Committed> {
-        answer(self.ask(|data| {
-            let (stamp, versioning) = (data.next_stamp(), data.versioning(target.bucket));
-            let found = match data.find(&target, version) {
-                Ok(found) => found.info.version(),
-                // Without a version there is no marker to tag.
-                Err(Error::Marker { asked: false, .. }) => return Err(Error::NoSuchKey),
-                Err(error) => return Err(error),
-            };
-            let objects = data.objects.get_mut(&target.bucket).ok_or(Error::NoSuchBucket)?;
-            let versions = objects.get_mut(&target.key).into_iter().flatten();
-            for it in versions.filter(|it| it.info.version() == found) {
-                it.info.object.facts.tags = tags.clone();
-            }
-            let version = (versioning != Versioning::Off).then_some(found);
-            Ok(Committed { stamp, version, marker: false })
-        }))
+        self.set_fact(target, version, |facts| facts.tags = tags.clone())
+    }
+
+    fn set_acl(
+        &self,
+        target: Target,
+        version: Option<VersionId>,
+        acl: Vec<Grant>,
+    ) -> Answer<'_, Committed> {
+        self.set_fact(target, version, |facts| facts.acl = acl.clone())
     }
 
     fn versions(&self, ask: VersionsRequest) -> Answer<'_, VersionsPage> {

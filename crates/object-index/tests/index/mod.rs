@@ -1,4 +1,5 @@
 mod basics;
+mod facts;
 mod kept;
 mod owners;
 mod support;

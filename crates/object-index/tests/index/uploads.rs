@@ -29,6 +29,7 @@ fn new_upload(nonce: u64) -> NewUpload {
         metadata: Metadata::new(headers).unwrap(),
         tags: ObjectTags::default(),
         owner: UserId::new("me"),
+        acl: Vec::new(),
     }
 }
 

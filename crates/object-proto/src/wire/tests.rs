@@ -107,12 +107,21 @@ fn facts() -> ObjectFacts {
         metadata: Metadata::new(headers).expect("metadata"),
         tags: tags(),
         owner: UserId::new("me"),
+        acl: acl(),
     }
 }
 
 fn tags() -> ObjectTags {
     let tags = [("a", "b"), ("ä", "")].map(|(name, value)| (name.to_owned(), value.to_owned()));
     ObjectTags::new(tags.into()).expect("tags")
+}
+
+fn acl() -> Vec<Grant> {
+    let of = |grantee, permission| Grant { grantee, permission };
+    vec![
+        of(Grantee::User(UserId::new("me")), Permission::Full),
+        of(Grantee::All, Permission::ReadAcl),
+    ]
 }
 
 fn objects() -> Vec<NewObject> {
@@ -161,8 +170,8 @@ fn conditions() -> [Conditions; 3] {
 }
 
 fn new_upload(checksum: Option<ChecksumPlan>) -> NewUpload {
-    let ObjectFacts { metadata, tags, owner, .. } = facts();
-    NewUpload { nonce: 5, checksum, metadata, tags, owner }
+    let ObjectFacts { metadata, tags, owner, acl, .. } = facts();
+    NewUpload { nonce: 5, checksum, metadata, tags, owner, acl }
 }
 
 fn versions() -> [VersionId; 2] {
@@ -202,6 +211,9 @@ fn changes() -> Vec<Change> {
     }
     for (version, tags) in [(None, ObjectTags::default()), (Some(VersionId::Null), tags())] {
         all.push(Change::SetTags { target: target(), version, tags });
+    }
+    for (version, acl) in [(None, Vec::new()), (Some(versions()[1]), acl())] {
+        all.push(Change::SetAcl { target: target(), version, acl });
     }
     for checksum in [None, plan] {
         let upload = Box::new(new_upload(checksum));

@@ -1,33 +1,62 @@
-//! Other tags for an object that is there. All else of it stays; its row is written again, at the same key.
+//! Other facts for an object that is there, without another content: tags, permissions. All else of it
+//! stays; its row is written again, at the same key.
 
 use std::rc::Rc;
 
 use object_proto::{
-    ChangeReply, Committed, Error, ObjectData, ObjectTags, RequestHead, Stamp, Target, VersionId,
-    Versioning,
+    ChangeReply, Committed, Error, Grant, ObjectData, ObjectFacts, ObjectTags, RequestHead, Stamp,
+    Target, VersionId, Versioning,
 };
 use runtime::Instant;
 use table::Purpose;
 
 use crate::decisions::damaged;
+use crate::fields::is_acl;
+use crate::headers::Headers;
 use crate::keys::{CURRENT, MAP, METADATA, object_key};
 use crate::map::decode_map;
-use crate::range::Range;
-use crate::row::{InLog, ObjectRow, decode_metadata};
+use crate::range::{Range, too_long};
+use crate::row::{InLog, ObjectRow};
 use crate::versions::{Version, beside};
 
+/// What an object gets.
+pub(crate) enum NewFact {
+    Tags(ObjectTags),
+    Acl(Vec<Grant>),
+}
+
+impl NewFact {
+    /// True when a row can be read back that has it.
+    fn fits(&self) -> bool {
+        match self {
+            NewFact::Tags(_) => true,
+            NewFact::Acl(acl) => is_acl(acl),
+        }
+    }
+
+    fn give(self, facts: &mut ObjectFacts) {
+        match self {
+            NewFact::Tags(tags) => facts.tags = tags,
+            NewFact::Acl(acl) => facts.acl = acl,
+        }
+    }
+}
+
 impl Range {
-    /// Gives an object, or a version of it, other tags.
-    pub(crate) async fn set_tags(
+    /// Gives an object, or a version of it, another fact.
+    pub(crate) async fn set_fact(
         self: &Rc<Self>,
         (head, came): (&RequestHead, Instant),
         target: &Target,
         version: Option<VersionId>,
-        tags: ObjectTags,
+        fact: NewFact,
     ) -> Result<ChangeReply, Error> {
+        if !fact.fits() {
+            return Err(too_long());
+        }
         let held = self.decisions.lock(&object_key(CURRENT, target)).await;
         let found = loop {
-            let found = self.tagged(target, version).await?;
+            let found = self.meant(target, version).await?;
             match &found {
                 // A row without a place is not written again: its place would be lost.
                 Ok(found) if found.row.log == Some(InLog::Unplaced) => {
@@ -48,7 +77,7 @@ impl Range {
         };
         let row = self.whole_row(target, &found).await?;
         let mut object = row.info.object.clone();
-        object.facts.tags = tags;
+        fact.give(&mut object.facts);
         let ObjectRow { call, info, .. } = &row;
         let (value, metadata) = ObjectRow::encode(info.stamp, &object, *call, info.has_id);
         let apart = beside(METADATA, target, &row);
@@ -75,7 +104,7 @@ impl Range {
     }
 
     /// The version that is meant, of a key that the caller holds; why there is none.
-    async fn tagged(
+    async fn meant(
         &self,
         target: &Target,
         version: Option<VersionId>,
@@ -102,11 +131,10 @@ impl Range {
         let mut row = found.row.clone();
         if row.metadata_apart {
             let apart = self.decisions.read(&beside(METADATA, target, &row)).await?.value;
-            let apart = apart.and_then(|value| decode_metadata(&value));
-            let (_, metadata, tags) =
+            let apart = apart.and_then(|value| Headers::decode(&value));
+            let (_, headers) =
                 apart.ok_or_else(|| damaged(&format!("the metadata of {target}")))?;
-            let facts = &mut row.info.object.facts;
-            (facts.metadata, facts.tags) = (metadata, tags);
+            headers.give(&mut row.info.object.facts);
         }
         if row.map_apart
             && let ObjectData::Parts(map) = &mut row.info.object.data
