@@ -52,6 +52,16 @@ pub fn bucket_permission(action: Action) -> Option<Permission> {
     }
 }
 
+/// The permission of an object's ACL that allows an action.
+pub fn object_permission(action: Action) -> Option<Permission> {
+    match action.0 {
+        "s3:GetObject" | "s3:GetObjectVersion" => Some(Permission::Read),
+        "s3:GetObjectAcl" | "s3:GetObjectVersionAcl" => Some(Permission::ReadAcl),
+        "s3:PutObjectAcl" | "s3:PutObjectVersionAcl" => Some(Permission::WriteAcl),
+        _ => None,
+    }
+}
+
 /// What an operation of s3s asks for, all of which must be allowed; of one on many keys each of them is
 /// checked by itself.
 pub fn actions_of(operation: &str, has_version: bool, headers: &HeaderMap) -> Vec<Action> {

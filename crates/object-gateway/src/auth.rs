@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use object_proto::{AccessKey, Backend, ObjectKey, Target};
+use object_proto::{AccessKey, Backend, ObjectKey, Target, VersionId};
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::path::S3Path;
@@ -15,7 +15,7 @@ use crate::errors::{internal, s3_error};
 use crate::facts::{Client, Facts};
 use crate::keyfile::KeyFile;
 use crate::limits::{KEY_ID_MAX, KEYS_MAX};
-use crate::rights::{Known, Place, Places, Rights, Rule, denied};
+use crate::rights::{AskedObject, Known, Place, Places, Rights, Rule, denied};
 
 /// Access keys of the backend, with secrets that were unwrapped and policies that were read once.
 pub struct Keys {
@@ -107,7 +107,7 @@ impl S3Access for Access {
             S3Path::Bucket { bucket } => (Some(bucket.to_string()), None),
             S3Path::Object { bucket, key } => (Some(bucket.to_string()), Some(key.to_string())),
         };
-        let mut facts = Facts::new(cx.headers(), cx.uri(), client);
+        let facts = Facts::new(cx.headers(), cx.uri(), client);
         let place = match (&bucket, operation) {
             (None, "ListBuckets") => {
                 rights.check_service(Action::LIST_ALL, "", &facts)?;
@@ -121,18 +121,21 @@ impl S3Access for Access {
             (Some(bucket), _) => {
                 let expected = cx.headers().get("x-amz-expected-bucket-owner");
                 let place = self.places.find(bucket, expected).await?;
-                if let Some(key) = key.as_deref().filter(|_| rights.asks_tags(&place))
-                    && let Ok(key) = ObjectKey::new(key)
-                {
-                    let target = Target { bucket: place.view.bucket.id, key };
-                    let version =
-                        facts.parameter("versionId").and_then(object_proto::VersionId::parse);
-                    // Of what is not there no condition on tags holds.
-                    let found = self.backend.head(target, version).await.ok();
-                    facts.tags = found.map(|found| found.object.facts.tags);
-                }
-                for action in actions_of(operation, facts.has_version(), cx.headers()) {
-                    rights.check(action, (&place, key.as_deref()), &facts)?;
+                let actions = actions_of(operation, facts.has_version(), cx.headers());
+                match key.as_deref().map(ObjectKey::new) {
+                    Some(Ok(key)) => {
+                        let target = Target { bucket: place.view.bucket.id, key };
+                        let version = facts.parameter("versionId").and_then(VersionId::parse);
+                        let backend = &*self.backend;
+                        let object = AskedObject { backend, target: &target, version };
+                        rights.check_object(&actions, &place, object, facts).await?;
+                    }
+                    // A key that is too long is refused by the operation, with its own error.
+                    Some(Err(_)) | None => {
+                        for action in actions {
+                            rights.check(action, (&place, key.as_deref()), &facts)?;
+                        }
+                    }
                 }
                 Some(place)
             }

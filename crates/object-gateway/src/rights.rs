@@ -2,7 +2,7 @@
 //!
 //! In this order: a Deny of any policy; what a key's own policy does not allow; then one of these is enough:
 //! an administrator, the user's policy, the bucket's owner that has no policy of its own, the bucket's policy,
-//! its ACL while that counts. Blocks of what is public take away what the last two allow all.
+//! its ACL or the object's while they count. Blocks of what is public take away what the last two allow all.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex};
 use http::header::HeaderValue;
 use object_policy::{Policy, PolicyKind, Principal, Verdict};
 use object_proto::{
-    AccessKey, Backend, BucketId, BucketName, BucketView, Grant, Grantee, Ownership, Permission,
-    User, UserId,
+    AccessKey, Backend, BucketId, BucketName, BucketView, Grant, Grantee, ObjectFacts, Ownership,
+    Permission, Target, User, UserId, VersionId,
 };
 use s3s::auth::SecretKey;
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
-use crate::actions::{Action, bucket_permission};
+use crate::actions::{Action, bucket_permission, object_permission};
 use crate::errors::s3_error;
 use crate::facts::Facts;
 use crate::limits::RULES_MAX;
@@ -138,6 +138,23 @@ impl Places {
     }
 }
 
+/// An object that a request asks for.
+#[derive(Clone, Copy)]
+pub struct AskedObject<'a> {
+    /// Where it is.
+    pub backend: &'a dyn Backend,
+    /// Its key.
+    pub target: &'a Target,
+    /// The version; the newest for none.
+    pub version: Option<VersionId>,
+}
+
+/// Errors that say that a key is not there.
+pub fn hides_keys(error: &object_proto::Error) -> bool {
+    use object_proto::Error;
+    matches!(error, Error::NoSuchKey | Error::NoSuchVersion | Error::Marker { .. })
+}
+
 /// What a caller may; an extension of requests.
 #[derive(Clone)]
 pub struct Rights {
@@ -168,7 +185,7 @@ impl Rights {
     }
 
     /// A policy that concerns the caller in this bucket asks for tags of objects.
-    pub fn asks_tags(&self, place: &Ruled) -> bool {
+    fn asks_tags(&self, place: &Ruled) -> bool {
         let own = self.who.as_ref();
         place.rule.asks_tags()
             || own.is_some_and(|own| own.user_rule.asks_tags() || own.key_rule.asks_tags())
@@ -204,12 +221,67 @@ impl Rights {
     }
 
     /// See [`Rights::check`].
-    pub fn may(
+    pub fn may(&self, action: Action, at: (&Ruled, Option<&str>), facts: &Facts<'_>) -> bool {
+        self.decide(action, at, facts) == Verdict::Allow
+    }
+
+    /// Allows a request that concerns an object, whose ACL may allow it too.
+    pub async fn check_object(
+        &self,
+        actions: &[Action],
+        place: &Ruled,
+        object: AskedObject<'_>,
+        mut facts: Facts<'_>,
+    ) -> S3Result<()> {
+        let AskedObject { backend, target, version } = object;
+        let mut found = None;
+        if self.asks_tags(place) {
+            let is = backend.head(target.clone(), version).await;
+            // Of what is not there no condition on tags holds.
+            facts.tags = is.as_ref().ok().map(|is| is.object.facts.tags.clone());
+            found = Some(is);
+        }
+        for &action in actions {
+            match self.decide(action, (place, Some(target.key.as_str())), &facts) {
+                Verdict::Allow => continue,
+                Verdict::Deny => return Err(denied()),
+                Verdict::Silent => {}
+            }
+            let counts = place.view.settings.ownership != Ownership::Enforced;
+            let wanted = object_permission(action).filter(|_| counts).ok_or_else(denied)?;
+            if found.is_none() {
+                found = Some(backend.head(target.clone(), version).await);
+            }
+            match found.as_ref().expect("it was asked for") {
+                Ok(is) if self.is_granted_object(&place.view, &is.object.facts, wanted) => {}
+                // That it is not there is for those who may list.
+                Err(error)
+                    if hides_keys(error) && self.may(Action::LIST, (place, None), &facts) => {}
+                Err(error) if !hides_keys(error) => return Err(s3_error(error.clone())),
+                Ok(_) | Err(_) => return Err(denied()),
+            }
+        }
+        Ok(())
+    }
+
+    /// An object's ACL grants the caller a permission. Its owner may read and change the ACL in any case.
+    fn is_granted_object(
+        &self,
+        view: &BucketView,
+        facts: &ObjectFacts,
+        wanted: Permission,
+    ) -> bool {
+        let is_owner = self.user().is_some_and(|user| user.id == facts.owner);
+        let is_acl = matches!(wanted, Permission::ReadAcl | Permission::WriteAcl);
+        (is_owner && (is_acl || facts.acl.is_empty())) || self.is_granted(view, &facts.acl, wanted)
+    }
+
+    fn decide(
         &self,
         action: Action,
         (place, key): (&Ruled, Option<&str>),
         facts: &Facts<'_>,
-    ) -> bool {
+    ) -> Verdict {
         let Ruled { view, rule, is_public } = place;
         let (bucket, settings) = (&view.bucket, &view.settings);
         let (name, principal, context) = (bucket.name.as_str(), self.principal(), facts);
@@ -226,20 +298,21 @@ impl Rights {
         let is_way_out = action.concerns_policy() && (is_owner || is_admin);
         let denies = of_bucket == Verdict::Deny && !is_way_out;
         if denies || of_user == Verdict::Deny || of_key == Verdict::Deny {
-            return false;
+            return Verdict::Deny;
         }
         if own.is_some_and(|own| !own.key_rule.is_none()) && of_key != Verdict::Allow {
-            return false;
+            return Verdict::Deny;
         }
         let is_free_owner = is_owner && own.is_some_and(|own| own.user_rule.is_none());
         let is_restricted = settings.public_access.restrict && *is_public && !is_owner;
-        is_admin
+        let is_allowed = is_admin
             || of_user == Verdict::Allow
             || is_free_owner
             || (of_bucket == Verdict::Allow && !is_restricted)
             || (settings.ownership != Ownership::Enforced
                 && bucket_permission(action)
-                    .is_some_and(|wanted| self.is_granted(view, &settings.acl, wanted)))
+                    .is_some_and(|wanted| self.is_granted(view, &settings.acl, wanted)));
+        if is_allowed { Verdict::Allow } else { Verdict::Silent }
     }
 
     /// An ACL of the bucket, or of an object of it, grants the caller a permission.

@@ -14,7 +14,7 @@ use super::state::{State, bucket_of};
 use crate::errors::{coded, s3_error};
 
 /// Refuses an ACL that is public where such ones are blocked.
-fn check_public(acl: &[Grant], blocks: PublicAccess) -> S3Result<()> {
+pub fn check_public(acl: &[Grant], blocks: PublicAccess) -> S3Result<()> {
     match blocks.block_acls && is_public(acl) {
         false => Ok(()),
         true => Err(S3Error::with_message(
@@ -26,7 +26,7 @@ fn check_public(acl: &[Grant], blocks: PublicAccess) -> S3Result<()> {
 }
 
 /// The ACL that a request gives in one of three ways.
-fn asked_acl(
+pub fn asked_acl(
     headers: &HeaderMap,
     document: Option<s3s::dto::AccessControlPolicy>,
     owner: &UserId,

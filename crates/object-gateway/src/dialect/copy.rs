@@ -15,7 +15,8 @@ use s3s::dto::{
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::conditions::{ReadConditions, Verdict, precondition_failed};
-use super::put::{check_wishes, conditions_of_headers, metadata_of, of_call};
+use super::object_acl::acl_of_new;
+use super::put::{check_features, check_wishes, conditions_of_headers, metadata_of, of_call};
 use super::state::{
     State, checksum_type, made_version, modified, not_implemented, owner_of, part_number_of,
     rights_of, slow_down, target_of, version_id_of,
@@ -27,6 +28,7 @@ use crate::digest::{Digest, Found, kind_of_name};
 use crate::errors::{internal, refused, s3_error};
 use crate::facts::Facts;
 use crate::limits::{COPY_BUFFERS, GET_PIECE};
+use crate::rights::AskedObject;
 
 /// The conditions on a source: s3s has a type of input for each operation, with the same fields.
 macro_rules! source_conditions {
@@ -45,7 +47,7 @@ pub async fn copy_object(
     state: &State,
     request: S3Request<CopyObjectInput>,
 ) -> S3Result<S3Response<CopyObjectOutput>> {
-    check_wishes(&request.headers)?;
+    check_features(&request.headers)?;
     let input = &request.input;
     let target = target_of(&request, &input.key)?;
     let keeps_metadata = match input.metadata_directive.as_ref().map(MetadataDirective::as_str) {
@@ -76,6 +78,8 @@ pub async fn copy_object(
              encryption attributes.",
         ));
     }
+    let owner = owner_of(&request)?;
+    let acl = acl_of_new(state, &request, &owner).await?;
     let source = Source::open(state, (place, version), &source_conditions!(input)).await?;
     // What has a name of its own is named.
     let source_version = source.info.has_id.then(|| source.info.version().to_string());
@@ -90,8 +94,8 @@ pub async fn copy_object(
         checksums: vec![found.checksum.clone()],
         metadata: if keeps_metadata { source.info.object.facts.metadata } else { metadata },
         tags: if keeps_tags { source.info.object.facts.tags } else { tags },
-        owner: owner_of(&request)?,
-        ..ObjectFacts::default()
+        owner,
+        acl,
     };
     let conditions = of_call(conditions, &request.headers, &facts);
     let committed = upload.commit(facts, conditions).await.map_err(s3_error)?;
@@ -208,13 +212,9 @@ async fn place_of<T>(
     let expected = request.headers.get("x-amz-source-expected-bucket-owner");
     let place = state.places.find(bucket, expected).await?;
     let target = Target { bucket: place.view.bucket.id, key };
-    let (rights, mut facts) = (rights_of(request)?, Facts::of(request));
-    if rights.asks_tags(&place) {
-        let found = state.backend.head(target.clone(), version).await.ok();
-        facts.tags = found.map(|found| found.object.facts.tags);
-    }
     let action = if version.is_some() { Action::GET_VERSION } else { Action::GET };
-    rights.check(action, (&place, Some(target.key.as_str())), &facts)?;
+    let object = AskedObject { backend: &*state.backend, target: &target, version };
+    rights_of(request)?.check_object(&[action], &place, object, Facts::of(request)).await?;
     Ok((target, version))
 }
 

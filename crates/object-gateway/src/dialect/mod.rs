@@ -28,6 +28,7 @@ mod delete;
 mod download;
 mod get;
 mod list;
+mod object_acl;
 mod put;
 mod receive;
 mod settings;
@@ -214,9 +215,14 @@ impl S3 for Dialect {
         &self,
         request: S3Request<GetObjectAclInput>,
     ) -> S3Result<S3Response<GetObjectAclOutput>> {
-        let id = request.input.version_id.as_deref();
-        unset::check_object(&self.0, &request, &request.input.key, id).await?;
-        unset::object_acl(&request).map(S3Response::new)
+        object_acl::get_acl(&self.0, request).await
+    }
+
+    async fn put_object_acl(
+        &self,
+        request: S3Request<PutObjectAclInput>,
+    ) -> S3Result<S3Response<PutObjectAclOutput>> {
+        object_acl::put_acl(&self.0, request).await
     }
 
     async fn get_bucket_ownership_controls(

@@ -8,6 +8,7 @@ use s3s::crypto::{Checksum as _, Sha256};
 use s3s::dto::{ChecksumType, ETag, ETagCondition, PutObjectInput, PutObjectOutput};
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
+use super::object_acl::acl_of_new;
 use super::receive::Sent;
 use super::state::{State, made_version, not_implemented, owner_of, target_of};
 use super::tags::tags_of;
@@ -38,7 +39,7 @@ pub async fn put_object(
     state: &State,
     mut request: S3Request<PutObjectInput>,
 ) -> S3Result<S3Response<PutObjectOutput>> {
-    check_wishes(&request.headers)?;
+    check_features(&request.headers)?;
     let target = target_of(&request, &request.input.key)?;
     let body = request.input.body.take();
     let sent = Sent::of(&request, body)?;
@@ -47,6 +48,7 @@ pub async fn put_object(
     let conditions =
         conditions_of(request.input.if_match.as_ref(), request.input.if_none_match.as_ref());
     let owner = owner_of(&request)?;
+    let acl = acl_of_new(state, &request, &owner).await?;
 
     let mut upload = state.backend.put(target, Some(sent.len)).await.map_err(s3_error)?;
     let kind = sent.kind().unwrap_or(ChecksumKind::Crc64Nvme);
@@ -58,7 +60,7 @@ pub async fn put_object(
         metadata,
         tags,
         owner,
-        ..ObjectFacts::default()
+        acl,
     };
     let conditions = of_call(conditions, &request.headers, &facts);
     let committed = upload.commit(facts, conditions).await.map_err(s3_error)?;

@@ -17,7 +17,7 @@ use crate::context::RequestContext;
 use crate::digest::name_of;
 use crate::errors::{internal, s3_error};
 use crate::facts::Facts;
-use crate::rights::{Place, Places, Rights, Ruled, denied};
+use crate::rights::{Place, Places, Rights, Ruled, denied, hides_keys};
 
 /// What operations stand on.
 pub struct State {
@@ -70,13 +70,7 @@ pub fn owner_of<T>(request: &S3Request<T>) -> S3Result<UserId> {
 
 /// S3's error for a read: who may not list the bucket does not learn which keys there are.
 pub fn read_error<T>(request: &S3Request<T>, error: object_proto::Error) -> S3Error {
-    let hides = matches!(
-        error,
-        object_proto::Error::NoSuchKey
-            | object_proto::Error::NoSuchVersion
-            | object_proto::Error::Marker { .. }
-    );
-    if hides {
+    if hides_keys(&error) {
         let (Ok(rights), Ok(place)) = (rights_of(request), place_of(request)) else {
             return internal();
         };

@@ -1,12 +1,9 @@
 //! What a bucket has no setting of, or no bucket yet: it answers as S3 does on a new bucket.
 
 use http::StatusCode;
-use s3s::dto::GetObjectAclOutput;
-use s3s::{S3Error, S3Request, S3Result};
+use s3s::S3Error;
 
-use super::acl::{shown, shown_owner};
-use super::state::{State, bucket_of, target_of, version_id_of};
-use crate::errors::{coded, s3_error};
+use crate::errors::coded;
 
 /// Settings that a bucket may be without.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,25 +66,4 @@ impl Missing {
 /// An object's retention or legal hold, in a bucket without object lock.
 pub fn no_lock() -> S3Error {
     coded("InvalidRequest", StatusCode::BAD_REQUEST, "Bucket is missing Object Lock Configuration")
-}
-
-/// The object, or its version, is there.
-pub async fn check_object<T>(
-    state: &State,
-    request: &S3Request<T>,
-    key: &str,
-    version_id: Option<&str>,
-) -> S3Result<()> {
-    let (target, version) = (target_of(request, key)?, version_id_of(version_id)?);
-    state.backend.head(target, version).await.map(drop).map_err(s3_error)
-}
-
-/// ACL of an object, whose bucket's owner has all.
-pub fn object_acl<T>(request: &S3Request<T>) -> S3Result<GetObjectAclOutput> {
-    let owner = &bucket_of(request)?.owner;
-    Ok(GetObjectAclOutput {
-        grants: Some(shown(&[], owner, &[])),
-        owner: Some(shown_owner(owner, &[])),
-        ..GetObjectAclOutput::default()
-    })
 }

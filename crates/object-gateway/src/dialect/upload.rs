@@ -11,7 +11,8 @@ use s3s::dto::{
 };
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
-use super::put::{check_wishes, metadata_of};
+use super::object_acl::acl_of_new;
+use super::put::{check_features, check_wishes, metadata_of};
 use super::receive::Sent;
 use super::state::{State, bucket_of, owner_of, part_number_of, shown_plan, target_of};
 use super::tags::tags_of;
@@ -24,16 +25,18 @@ pub async fn create_upload(
     state: &State,
     request: S3Request<CreateMultipartUploadInput>,
 ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
-    check_wishes(&request.headers)?;
+    check_features(&request.headers)?;
     let target = target_of(&request, &request.input.key)?;
     let checksum = plan_of(&request.input)?;
+    let owner = owner_of(&request)?;
+    let acl = acl_of_new(state, &request, &owner).await?;
     let upload = NewUpload {
         nonce: clock::random().ok_or_else(internal)?,
         checksum,
         metadata: metadata_of(&request.headers, request.input.metadata.as_ref())?,
         tags: tags_of(&request.headers)?,
-        owner: owner_of(&request)?,
-        acl: Vec::new(),
+        owner,
+        acl,
     };
     let id = state.backend.begin_upload(target, upload).await.map_err(s3_error)?;
     let (checksum_algorithm, checksum_type) = shown_plan(checksum);

@@ -10,6 +10,7 @@ mod heads;
 mod listing;
 mod model;
 mod multipart;
+mod object_acls;
 mod objects;
 mod rights;
 mod settings;

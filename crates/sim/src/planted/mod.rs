@@ -139,7 +139,7 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 49] = [
+    pub const ALL: [Planted; 50] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
