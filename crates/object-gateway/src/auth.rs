@@ -15,7 +15,7 @@ use crate::errors::{internal, s3_error};
 use crate::facts::{Client, Facts};
 use crate::keyfile::KeyFile;
 use crate::limits::{KEY_ID_MAX, KEYS_MAX};
-use crate::rights::{AskedObject, Known, Place, Places, Rights, Rule, denied};
+use crate::rights::{AskedObject, Known, Place, Places, Rights, Rule, Ruled, denied};
 
 /// Access keys of the backend, with secrets that were unwrapped and policies that were read once.
 pub struct Keys {
@@ -30,7 +30,8 @@ impl Keys {
         Keys { backend, secrets, known: Mutex::default() }
     }
 
-    async fn find(&self, id: &str) -> S3Result<Arc<Known>> {
+    /// The access key of that ID, while it is valid.
+    pub async fn find(&self, id: &str) -> S3Result<Arc<Known>> {
         if id.len() > KEY_ID_MAX {
             return Err(no_such_key());
         }
@@ -84,6 +85,7 @@ impl S3Auth for Secrets {
 }
 
 /// Access to operations. It runs before a body is read.
+#[derive(Clone)]
 pub struct Access {
     /// Access keys.
     pub keys: Arc<Keys>,
@@ -91,6 +93,32 @@ pub struct Access {
     pub places: Arc<Places>,
     /// Objects, whose tags policies may ask for.
     pub backend: Arc<dyn Backend>,
+}
+
+impl Access {
+    /// Allows all that an operation asks for in a bucket that is there.
+    pub async fn check_in(
+        &self,
+        rights: &Rights,
+        operation: &str,
+        (place, key): (&Ruled, Option<&str>),
+        facts: Facts<'_>,
+    ) -> S3Result<()> {
+        let actions = actions_of(operation, facts.has_version(), facts.headers());
+        match key.map(ObjectKey::new) {
+            Some(Ok(key)) => {
+                let target = Target { bucket: place.view.bucket.id, key };
+                let version = facts.parameter("versionId").and_then(VersionId::parse);
+                let backend = &*self.backend;
+                let object = AskedObject { backend, target: &target, version };
+                rights.check_object(&actions, place, object, facts).await
+            }
+            // A key that is too long is refused by the operation, with its own error.
+            Some(Err(_)) | None => {
+                actions.iter().try_for_each(|&action| rights.check(action, (place, key), &facts))
+            }
+        }
+    }
 }
 
 #[async_trait::async_trait]
@@ -121,22 +149,7 @@ impl S3Access for Access {
             (Some(bucket), _) => {
                 let expected = cx.headers().get("x-amz-expected-bucket-owner");
                 let place = self.places.find(bucket, expected).await?;
-                let actions = actions_of(operation, facts.has_version(), cx.headers());
-                match key.as_deref().map(ObjectKey::new) {
-                    Some(Ok(key)) => {
-                        let target = Target { bucket: place.view.bucket.id, key };
-                        let version = facts.parameter("versionId").and_then(VersionId::parse);
-                        let backend = &*self.backend;
-                        let object = AskedObject { backend, target: &target, version };
-                        rights.check_object(&actions, &place, object, facts).await?;
-                    }
-                    // A key that is too long is refused by the operation, with its own error.
-                    Some(Err(_)) | None => {
-                        for action in actions {
-                            rights.check(action, (&place, key.as_deref()), &facts)?;
-                        }
-                    }
-                }
+                self.check_in(&rights, operation, (&place, key.as_deref()), facts).await?;
                 Some(place)
             }
         };

@@ -194,16 +194,12 @@ impl GuardedBody {
                     }
                 }
                 Poll::Ready(Some(Err(_))) => {
-                    let message = "The body ended before its last byte.";
-                    return Poll::Ready(Some(Err(Refusal::new("IncompleteBody", message))));
+                    return Poll::Ready(Some(Err(cut())));
                 }
                 Poll::Ready(None) => self.end()?,
                 Poll::Pending => {
                     ready!(self.stall.as_mut().poll(cx));
-                    let message = "Your socket connection to the server was not read from or \
-                                   written to within the timeout period. Idle connections will be \
-                                   closed.";
-                    return Poll::Ready(Some(Err(Refusal::new("RequestTimeout", message))));
+                    return Poll::Ready(Some(Err(stalled())));
                 }
             }
         }
@@ -276,7 +272,20 @@ impl Body for GuardedBody {
     }
 }
 
-fn busy() -> Refusal {
+/// A client went away before it had sent all.
+pub fn cut() -> Refusal {
+    Refusal::new("IncompleteBody", "The body ended before its last byte.")
+}
+
+/// A client sent nothing for too long.
+pub fn stalled() -> Refusal {
+    let message = "Your socket connection to the server was not read from or written to within \
+                   the timeout period. Idle connections will be closed.";
+    Refusal::new("RequestTimeout", message)
+}
+
+/// There is no memory for the body now.
+pub fn busy() -> Refusal {
     Refusal::new("SlowDown", "Please reduce your request rate: the gateway's memory is in use.")
 }
 

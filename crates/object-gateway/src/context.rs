@@ -10,6 +10,7 @@ use crate::reply::Refusal;
 #[derive(Debug)]
 pub struct RequestContext {
     content_len: Option<u64>,
+    is_bound: bool,
     failure: Mutex<Option<Refusal>>,
     is_content: AtomicBool,
     is_asked: AtomicBool,
@@ -19,7 +20,18 @@ impl RequestContext {
     /// Whose body has a content of that length, if it is known.
     pub fn new(content_len: Option<u64>) -> RequestContext {
         let (is_content, is_asked) = (AtomicBool::new(false), AtomicBool::new(false));
-        RequestContext { content_len, failure: Mutex::new(None), is_content, is_asked }
+        let failure = Mutex::new(None);
+        RequestContext { content_len, is_bound: false, failure, is_content, is_asked }
+    }
+
+    /// Whose body has a content of that length at most.
+    pub fn up_to(content_len: u64) -> RequestContext {
+        RequestContext { is_bound: true, ..RequestContext::new(Some(content_len)) }
+    }
+
+    /// The content may be shorter than its length says.
+    pub fn is_bound(&self) -> bool {
+        self.is_bound
     }
 
     /// Bytes of the content, without the framing of chunks. s3s knows them only where the client

@@ -16,6 +16,17 @@ use crate::query::Query;
 #[derive(Clone, Copy, Debug)]
 pub struct Client(pub IpAddr);
 
+/// How a form is signed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FormSignature {
+    /// Not at all.
+    None,
+    /// By version 4.
+    V4,
+    /// By version 2.
+    V2,
+}
+
 /// A request's own words.
 pub struct Facts<'a> {
     headers: &'a HeaderMap,
@@ -23,13 +34,15 @@ pub struct Facts<'a> {
     client: Option<IpAddr>,
     /// Tags of the object that is there, if a policy asks for them.
     pub tags: Option<ObjectTags>,
+    /// Of a form: how it is signed.
+    pub form: Option<FormSignature>,
 }
 
 impl<'a> Facts<'a> {
     /// Of a request.
     pub fn new(headers: &'a HeaderMap, uri: &Uri, client: Option<Client>) -> Facts<'a> {
         let query = Query::parse(uri.query().unwrap_or_default());
-        Facts { headers, query, client: client.map(|client| client.0), tags: None }
+        Facts { headers, query, client: client.map(|client| client.0), tags: None, form: None }
     }
 
     /// Of a request that s3s has read.
@@ -48,6 +61,11 @@ impl<'a> Facts<'a> {
         self.query.unique(name)
     }
 
+    /// The request's headers.
+    pub fn headers(&self) -> &'a HeaderMap {
+        self.headers
+    }
+
     fn header(&self, name: &str) -> Values<'_> {
         let value = self.headers.get(name).and_then(|value| value.to_str().ok());
         value.map_or(Values::Missing, Values::one)
@@ -61,6 +79,21 @@ impl<'a> Facts<'a> {
     fn new_tags(&self) -> Query {
         let tags = self.headers.get("x-amz-tagging").and_then(|value| value.to_str().ok());
         Query::parse(tags.unwrap_or_default())
+    }
+
+    fn auth_type(&self) -> Values<'_> {
+        match self.form {
+            Some(FormSignature::V4 | FormSignature::V2) => Values::one("POST"),
+            _ => self.signature("REST-HEADER", "REST-QUERY-STRING"),
+        }
+    }
+
+    fn signature_version(&self) -> Values<'_> {
+        match self.form {
+            Some(FormSignature::V4) => Values::one("AWS4-HMAC-SHA256"),
+            Some(FormSignature::V2) => Values::one("AWS"),
+            _ => self.signature("AWS4-HMAC-SHA256", "AWS4-HMAC-SHA256"),
+        }
     }
 
     fn signature(&self, in_header: &'static str, in_query: &'static str) -> Values<'_> {
@@ -107,8 +140,8 @@ impl Context for Facts<'_> {
             "s3:delimiter" => self.in_query("delimiter"),
             "s3:max-keys" => self.in_query("max-keys"),
             "s3:versionid" => self.in_query("versionId"),
-            "s3:authtype" => self.signature("REST-HEADER", "REST-QUERY-STRING"),
-            "s3:signatureversion" => self.signature("AWS4-HMAC-SHA256", "AWS4-HMAC-SHA256"),
+            "s3:authtype" => self.auth_type(),
+            "s3:signatureversion" => self.signature_version(),
             "s3:signatureage" => self.signature_age(),
             "s3:if-match" => self.header("if-match"),
             "s3:if-none-match" => self.header("if-none-match"),

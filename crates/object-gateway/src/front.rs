@@ -18,6 +18,7 @@ use crate::clock;
 use crate::conn::{Watch, WatchedBody};
 use crate::context::{PartOnly, RequestContext};
 use crate::cors::{self, Asked};
+use crate::form::Forms;
 use crate::head;
 use crate::hosts::Domains;
 use crate::reply::{Refusal, Target, complete, page};
@@ -31,6 +32,8 @@ const READY: &str = "/_craton/ready";
 pub struct Front {
     /// S3's dialect.
     pub service: S3Service,
+    /// Forms of browsers, past it.
+    pub forms: Forms,
     /// Rules of buckets for scripts of other sites.
     pub backend: Arc<dyn Backend>,
     /// Hosts that name a bucket.
@@ -69,11 +72,12 @@ impl Front {
                 self.preflight(request, &target().bucket()).await
             }
             None => match Asked::of(request.method(), request.headers()) {
-                None => self.serve_s3(request, &id).await,
+                None => self.serve_s3(request, &id, target()).await,
                 Some(asked) => {
                     let bucket = target().bucket();
                     let added = cors::added(&*self.backend, &bucket, &asked);
-                    let (added, mut response) = join(added, self.serve_s3(request, &id)).await;
+                    let (added, mut response) =
+                        join(added, self.serve_s3(request, &id, target())).await;
                     response.headers_mut().extend(added);
                     response
                 }
@@ -113,7 +117,12 @@ impl Front {
         ends_if(waits, answer)
     }
 
-    async fn serve_s3(&self, request: Request<Incoming>, id: &str) -> Response<Body> {
+    async fn serve_s3(
+        &self,
+        request: Request<Incoming>,
+        id: &str,
+        target: Target<'_>,
+    ) -> Response<Body> {
         let (mut parts, incoming) = request.into_parts();
         let waits = parts.headers.contains_key(EXPECT);
         let facts = match head::check(&mut parts, clock::unix_seconds(), self.allow_v2) {
@@ -126,6 +135,11 @@ impl Front {
             }
         };
         let context = Arc::new(RequestContext::new(facts.content_len()));
+        if head::is_form(&parts) {
+            let (len, asked) = (facts.sent_len.unwrap_or_default(), context.clone());
+            let response = self.forms.serve((parts, incoming), target, len, asked).await;
+            return ends_if(waits && !context.is_asked(), response);
+        }
         let body = GuardedBody::new(
             incoming,
             facts,

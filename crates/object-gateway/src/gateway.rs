@@ -33,6 +33,7 @@ use crate::config::{GatewayConfig, Times};
 use crate::conn::{TimeUp, Watch, WatchedStream};
 use crate::dialect::{Dialect, State};
 use crate::facts::Client;
+use crate::form::Forms;
 use crate::front::Front;
 use crate::hosts::Domains;
 use crate::keyfile::KeyFile;
@@ -232,18 +233,28 @@ fn front(
     let mut settings = S3Config::default();
     settings.xml_max_body_size = XML_MAX;
     settings.presigned_url_max_skew_time_secs = CLOCK_SKEW_SECONDS;
+    let access = Access { keys: keys.clone(), places, backend: backend.clone() };
+    let times = BodyTimes { stall: config.times.stall, claim: config.times.claim };
+    let forms = Forms {
+        state: state.clone(),
+        access: access.clone(),
+        budget: budget.clone(),
+        times,
+        allow_v2: config.allow_v2,
+    };
     let mut builder = S3ServiceBuilder::new(Dialect(state));
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(settings))));
     builder.set_host(domains.clone());
-    builder.set_auth(Secrets(keys.clone()));
-    builder.set_access(Access { keys, places, backend: backend.clone() });
+    builder.set_auth(Secrets(keys));
+    builder.set_access(access);
     builder.set_validation(Names);
     Front {
         service: builder.build(),
+        forms,
         backend,
         domains,
         budget,
-        times: BodyTimes { stall: config.times.stall, claim: config.times.claim },
+        times,
         allow_v2: config.allow_v2,
         ready,
         next_id: AtomicU64::new(config.request_nonce),

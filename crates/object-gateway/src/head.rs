@@ -11,7 +11,8 @@ use crate::limits::{CLOCK_SKEW_SECONDS, HEAD_MAX, PRESIGNED_SECONDS_MAX};
 use crate::query::Query;
 use crate::reply::Refusal;
 
-const ALGORITHM: &str = "AWS4-HMAC-SHA256";
+/// Signatures of version 4.
+pub const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
 const DECODED_LENGTH: HeaderName = HeaderName::from_static("x-amz-decoded-content-length");
 
@@ -60,7 +61,7 @@ pub fn check(head: &mut Parts, now: u64, allow_v2: bool) -> Result<BodyFacts, Re
         return Err(Refusal::new("InvalidRequest", "A request has one Host header."));
     }
     check_subresource(&head.method, &query)?;
-    check_form(head)?;
+    check_form(head, &query)?;
     for (name, value) in &head.headers {
         if is_amz(name) && std::str::from_utf8(value.as_bytes()).is_err() {
             return Err(Refusal::new("InvalidArgument", format!("{name} is no UTF-8.")));
@@ -69,11 +70,7 @@ pub fn check(head: &mut Parts, now: u64, allow_v2: bool) -> Result<BodyFacts, Re
     match Scheme::of(head, &query)? {
         Scheme::Anonymous => {}
         Scheme::V2 if !allow_v2 => {
-            return Err(Refusal::new(
-                "InvalidRequest",
-                "The authorization mechanism you have provided is not supported. Please use \
-                 AWS4-HMAC-SHA256.",
-            ));
+            return Err(no_v2());
         }
         Scheme::V2 => check_v2_date(&head.headers, &query, now)?,
         Scheme::Header => check_header_signature(head)?,
@@ -110,13 +107,25 @@ impl Scheme {
         match found.as_slice() {
             [] => Ok(Scheme::Anonymous),
             [scheme] => Ok(*scheme),
-            _ => Err(Refusal::new(
-                "InvalidArgument",
-                "Only one auth mechanism allowed; only the X-Amz-Algorithm query parameter, \
-                 Signature query string parameter or the Authorization header should be specified",
-            )),
+            _ => Err(two_mechanisms()),
         }
     }
+}
+
+fn two_mechanisms() -> Refusal {
+    Refusal::new(
+        "InvalidArgument",
+        "Only one auth mechanism allowed; only the X-Amz-Algorithm query parameter, Signature query \
+         string parameter or the Authorization header should be specified",
+    )
+}
+
+/// Signatures of version 2 are not taken.
+pub fn no_v2() -> Refusal {
+    Refusal::new(
+        "InvalidRequest",
+        "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.",
+    )
 }
 
 fn check_size(head: &Parts) -> Result<(), Refusal> {
@@ -230,15 +239,27 @@ pub fn body_headers(head: &Parts) -> HeaderMap {
     headers
 }
 
-/// A form's fields and file would be read before its policy is checked.
-fn check_form(head: &Parts) -> Result<(), Refusal> {
+/// The request is a form of a browser's.
+pub fn is_form(head: &Parts) -> bool {
     let kind = head.headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     let form = b"multipart/form-data";
     let is_form = kind.get(..form.len()).is_some_and(|start| start.eq_ignore_ascii_case(form));
-    if head.method == Method::POST && is_form {
-        return Err(Refusal::new("NotImplemented", "Uploads by a form are not implemented."));
+    head.method == Method::POST && is_form
+}
+
+/// A form is signed by its fields, and s3s would take each POST of its type for one.
+fn check_form(head: &Parts, query: &Query) -> Result<(), Refusal> {
+    if !is_form(head) {
+        return Ok(());
     }
-    Ok(())
+    if query.iter().next().is_some() {
+        let message = "A POST of multipart/form-data with a query is not implemented.";
+        return Err(Refusal::new("NotImplemented", message));
+    }
+    match head.headers.contains_key(AUTHORIZATION) {
+        true => Err(two_mechanisms()),
+        false => Ok(()),
+    }
 }
 
 fn is_amz(name: &HeaderName) -> bool {
@@ -294,7 +315,7 @@ fn check_header_signature(head: &Parts) -> Result<(), Refusal> {
 }
 
 /// Of the scope s3s checks the date. Another service than S3 would have its body read unsigned.
-fn check_scope(credential: &str) -> Result<(), &'static str> {
+pub fn check_scope(credential: &str) -> Result<(), &'static str> {
     let parts: Vec<&str> = credential.split('/').collect();
     let [_, _, _, service, terminator] = parts.as_slice() else {
         return Err(
@@ -440,6 +461,9 @@ fn body_facts(head: &Parts) -> Result<BodyFacts, Refusal> {
             "InvalidRequest",
             "A body in aws-chunked has x-amz-content-sha256: STREAMING-...",
         ));
+    }
+    if framing != Framing::Plain && is_form(head) {
+        return Err(Refusal::new("InvalidRequest", "A form is not sent in aws-chunked."));
     }
     if framing == Framing::Plain && sent_len.is_none() {
         let message = "You must provide the Content-Length HTTP header.";

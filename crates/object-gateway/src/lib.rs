@@ -43,6 +43,7 @@ mod dialect;
 mod digest;
 mod errors;
 mod facts;
+mod form;
 mod front;
 mod gateway;
 mod head;

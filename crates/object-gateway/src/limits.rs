@@ -44,6 +44,10 @@ pub const CORS_HEADERS_MAX: usize = 100;
 pub const DRAIN_MAX: usize = 8 << 20;
 /// Time for that.
 pub const DRAIN_TIME: Duration = Duration::from_secs(5);
+/// Bytes of a form before its file, and behind it, at most, as in S3: 20 KiB.
+pub const FORM_FIELDS_MAX: usize = 20 << 10;
+/// Bytes of a form's file at most: those of an object of one put, as the file is handed on as it comes.
+pub const FORM_FILE_MAX: u64 = object_proto::limits::PUT_MAX;
 /// Bytes of a copy in memory: a piece that is written, and the next one that is read beside.
 pub const COPY_BUFFERS: usize = 2 * GET_PIECE;
 /// Attempts at the completion of an upload whose parts change in between, as when one is sent again.

@@ -31,7 +31,7 @@ impl Target<'_> {
     }
 
     /// The bucket, and the key behind it; empty where there is none.
-    fn names(self) -> (String, String) {
+    pub fn names(self) -> (String, String) {
         let path = self.path.strip_prefix('/').unwrap_or(self.path);
         match self.host_bucket {
             Some(bucket) => (bucket.to_owned(), decode_path(path)),
@@ -196,7 +196,7 @@ fn with_references(xml: Bytes) -> Bytes {
 }
 
 /// Text for an element's content.
-fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -42,6 +42,7 @@ mod versions;
 use s3s::dto::*;
 use s3s::{S3, S3Request, S3Response, S3Result};
 
+pub use put::{SYSTEM_HEADERS, put_object};
 pub use state::State;
 use unset::Missing;
 

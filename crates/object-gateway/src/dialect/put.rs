@@ -50,7 +50,7 @@ pub async fn put_object(
     let owner = owner_of(&request)?;
     let acl = acl_of_new(state, &request, &owner).await?;
 
-    let mut upload = state.backend.put(target, Some(sent.len)).await.map_err(s3_error)?;
+    let mut upload = state.backend.put(target, sent.len()).await.map_err(s3_error)?;
     let kind = sent.kind().unwrap_or(ChecksumKind::Crc64Nvme);
     let found = sent.receive(kind, &mut *upload).await?;
 

@@ -19,8 +19,8 @@ use crate::reply::Refusal;
 
 /// A content that a request sends: an object's or a part's.
 pub struct Sent {
-    /// Bytes.
-    pub len: u64,
+    /// Bytes, at most where they are not counted before.
+    len_max: u64,
     expected: Expected,
     body: Option<StreamingBlob>,
     trailers: Option<TrailingHeaders>,
@@ -40,7 +40,18 @@ impl Sent {
             ));
         }
         let expected = Expected::of(&request.headers).map_err(refused)?;
-        Ok(Sent { len, expected, body, trailers: request.trailing_headers.clone(), context })
+        Ok(Sent {
+            len_max: len,
+            expected,
+            body,
+            trailers: request.trailing_headers.clone(),
+            context,
+        })
+    }
+
+    /// Bytes, if they are known.
+    pub fn len(&self) -> Option<u64> {
+        (!self.context.is_bound()).then_some(self.len_max)
     }
 
     /// The algorithm of the checksum that is sent with it.
@@ -60,7 +71,7 @@ impl Sent {
     }
 
     async fn transfer(&mut self, mut digest: Digest, upload: &mut dyn Upload) -> S3Result<Found> {
-        let len = self.len;
+        let len = self.len_max;
         let incomplete = || {
             S3Error::with_message(
                 S3ErrorCode::IncompleteBody,
@@ -90,7 +101,7 @@ impl Sent {
                 }
             }
         }
-        if received != len {
+        if self.len().is_some_and(|len| received != len) {
             return Err(incomplete());
         }
         if !buffer.is_empty() {

@@ -20,6 +20,7 @@ use crate::facts::Facts;
 use crate::rights::{Place, Places, Rights, Ruled, denied, hides_keys};
 
 /// What operations stand on.
+#[derive(Clone)]
 pub struct State {
     /// Buckets and objects.
     pub backend: Arc<dyn Backend>,

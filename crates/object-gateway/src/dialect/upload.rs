@@ -102,7 +102,7 @@ pub async fn upload_part(
     let info = under_way(state, &target, id).await?;
     let kind = kind_of_part(&info, sent.kind())?;
 
-    let part = state.backend.put_part(target, id, number, Some(sent.len));
+    let part = state.backend.put_part(target, id, number, sent.len());
     let mut part = part.await.map_err(s3_error)?;
     let found = sent.receive(kind, &mut *part).await?;
     part.commit(part_facts(&found), Conditions::default()).await.map_err(s3_error)?;

@@ -6,6 +6,7 @@ mod buckets;
 mod client;
 mod copies;
 mod cors;
+mod forms;
 mod heads;
 mod listing;
 mod model;

@@ -64,7 +64,7 @@ impl Signer {
         format!("{}/{}/s3/aws4_request", self.day(), self.region)
     }
 
-    fn sign(&self, text: &str) -> String {
+    pub fn sign(&self, text: &str) -> String {
         let key = hmac(format!("AWS4{}", self.secret).as_bytes(), self.day());
         let key = hmac(&hmac(&hmac(&key, &self.region), "s3"), "aws4_request");
         hex(&hmac(&key, text))
