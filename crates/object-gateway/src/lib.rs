@@ -10,6 +10,8 @@
 //! on in pieces; all digests that the request gave are compared; the upload is committed. The first
 //! of them that fails answers, and nothing is stored.
 //!
+//! Forms of browsers go past s3s: their fields become the headers of such a PUT.
+//!
 //! s3s logs each request that is refused at level ERROR with the targets `s3s::service`, `s3s::ops`
 //! and below. They are no errors of this process: a binary turns the target `s3s` off, as the front
 //! answers and the access log show the same.

@@ -1,5 +1,5 @@
-//! [`FormFile`]: the content of a form's file, up to the boundary that ends it. It is handed on as it
-//! comes: a form takes no more memory than a PUT.
+//! [`FormFile`]: the content of a form's file, up to the boundary that ends it. It is handed on as
+//! it comes: a form takes no more memory than a PUT.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! [`Forms`]: objects that browsers put by a form (`POST` on a bucket with `multipart/form-data`). The
-//! fields become the headers of a PUT, and the file its content, as it comes in.
+//! [`Forms`]: objects that browsers put by a form (`POST` on a bucket with `multipart/form-data`).
+//! The fields become the headers of a PUT, and the file its content, as it comes in.
 //!
-//! s3s has an operation for them, which is not used: it asks for access before it knows the key, with
-//! the whole file in memory, and has neither `${filename}` nor tags.
+//! s3s has an operation for them, which is not used: it asks for access before it knows the key,
+//! with the whole file in memory, and has neither `${filename}` nor tags.
 
 mod answer;
 mod fields;

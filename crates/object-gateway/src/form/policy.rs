@@ -1,6 +1,6 @@
-//! Who has signed a form, and what its policy allows. The document is read by s3s; the rest is ours, as
-//! s3s has forms of more than 15 minutes refused, and takes conditions that do not hold for a flaw of the
-//! document.
+//! Who has signed a form, and what its policy allows. The document is read by s3s; the rest is ours,
+//! as s3s refuses forms that are older than 15 minutes, and answers a condition that does not hold as
+//! a flaw of the document.
 
 use ring::hmac;
 use s3s::post_policy::{PostPolicy, PostPolicyCondition as Condition};
@@ -120,8 +120,8 @@ fn is_time(text: &str) -> bool {
 /// S3's refusal of a form without a field that it must have.
 pub fn missing(name: &str) -> Refusal {
     let message = format!(
-        "Bucket POST must contain a field named '{name}'. If it is specified, please check the order \
-         of the fields."
+        "Bucket POST must contain a field named '{name}'. If it is specified, please check the \
+         order of the fields."
     );
     Refusal::new("InvalidArgument", message)
 }

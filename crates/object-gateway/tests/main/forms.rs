@@ -2,14 +2,16 @@
 
 use std::io::Write;
 use std::net::Shutdown;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use object_gateway::{GatewayConfig, Times};
 use object_proto::{PublicAccess, Setting};
 use proptest::prelude::*;
+use ring::hmac;
 
 use crate::client::{ADMIN, Ask, BUCKET, Bed, OTHER, Reply, amz_time, now, read_reply};
-use crate::signer::Signer;
+use crate::signer::{Signer, sha256};
 
 const BOUNDARY: &str = "----form7";
 
@@ -324,11 +326,16 @@ fn what_a_put_refuses_a_form_is_refused() {
         refused(&form.send(&bed), status, code);
         assert_eq!(bed.model.object("k").expect("an object").1, b"before", "{name}");
     }
-    let checked = form("k")
-        .field("content-md5", "mgNkuem4uJGFL92eKoVk4A==")
-        .field("x-amz-checksum-sha256", "7XACtDnpm4s3p8PIpTpMhNzs3KPLWZAkGZoBQRkUhSk=");
-    let reply = checked.send(&bed);
-    assert!(matches!(reply.status, 204 | 400), "{}", reply.text());
+    let base64 = |hex: &str| {
+        let bytes = hex_simd::decode_to_vec(hex).expect("hexadecimals");
+        base64_simd::STANDARD.encode_to_string(bytes)
+    };
+    let tag = bed.put("put", b"content").header("etag").expect("a tag").replace('"', "");
+    let digest = base64(&sha256(b"content"));
+    let checked = form("k").field("content-md5", &base64(&tag));
+    let reply = checked.field("x-amz-checksum-sha256", &digest).send(&bed);
+    assert_eq!(reply.status, 204, "{}", reply.text());
+    assert_eq!(reply.header("x-amz-checksum-sha256"), Some(&*digest));
 }
 
 #[test]
@@ -457,9 +464,18 @@ fn signatures_of_version_2_are_taken_only_if_they_are_allowed() {
             form.field("policy", &policy).field("signature", signature).send(&bed)
         };
         let reply = signed("AAAA");
+        let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, ADMIN.1.as_bytes());
+        let tag = hmac::sign(&key, policy.as_bytes());
+        let good = signed(&base64_simd::STANDARD.encode_to_string(tag));
         match allow_v2 {
-            true => refused(&reply, 403, "SignatureDoesNotMatch"),
-            false => refused(&reply, 400, "InvalidRequest"),
+            true => {
+                refused(&reply, 403, "SignatureDoesNotMatch");
+                assert_eq!(good.status, 204, "{}", good.text());
+            }
+            false => {
+                refused(&reply, 400, "InvalidRequest");
+                refused(&good, 400, "InvalidRequest");
+            }
         }
     }
 }
@@ -633,6 +649,33 @@ fn a_form_that_stalls_is_refused_in_its_time() {
         refused(&reply, 400, "RequestTimeout");
     }
     assert_eq!(bed.model.objects(), 0);
+}
+
+#[test]
+fn a_form_claims_memory_when_it_may_be_put() {
+    let times = Times { claim: Duration::from_millis(300), ..Times::default() };
+    let config = GatewayConfig { memory_bytes: 1 << 20, times, ..GatewayConfig::default() };
+    let bed = Bed::with(config);
+    assert_eq!(bed.ask("PUT", "/bucket").send().status, 200);
+    let large = form("slow").file("f", &vec![0; 2 << 20]);
+    let (denied, slow) = (large.clone().plain(), large.ask(&bed).plain_bytes());
+    // One that is not allowed holds none, though its file has not come.
+    let mut strange = bed.connect();
+    let bytes = denied.ask(&bed).plain_bytes();
+    strange.write_all(&bytes[..bytes.len() - (1 << 20)]).expect("sent");
+    refused(&read_reply(&mut strange, false).expect("an answer"), 403, "AccessDenied");
+    assert_eq!(form("k").send(&bed).status, 204);
+    // One that is allowed holds a piece, until its file has come.
+    let mut stream = bed.connect();
+    let (first, rest) = slow.split_at(slow.len() - (1 << 20));
+    stream.write_all(first).expect("sent");
+    while bed.model.uploads_begun.load(Ordering::Relaxed) < 2 {
+        std::thread::yield_now();
+    }
+    refused(&form("k").send(&bed), 503, "SlowDown");
+    stream.write_all(rest).expect("sent");
+    assert_eq!(read_reply(&mut stream, false).map(|reply| reply.status), Some(204));
+    assert_eq!(form("k").send(&bed).status, 204);
 }
 
 #[test]
