@@ -5,40 +5,52 @@ use object_proto::Permission;
 
 /// An action of S3's policies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Action(&'static str);
+pub struct Action {
+    name: &'static str,
+    /// It concerns the object that the same request puts.
+    of_put: bool,
+}
 
 impl Action {
     /// To list a bucket's keys.
-    pub const LIST: Action = Action("s3:ListBucket");
+    pub const LIST: Action = Action::new("s3:ListBucket");
     /// To read an object.
-    pub const GET: Action = Action("s3:GetObject");
+    pub const GET: Action = Action::new("s3:GetObject");
     /// To read a version of an object.
-    pub const GET_VERSION: Action = Action("s3:GetObjectVersion");
+    pub const GET_VERSION: Action = Action::new("s3:GetObjectVersion");
     /// To delete an object.
-    pub const DELETE: Action = Action("s3:DeleteObject");
+    pub const DELETE: Action = Action::new("s3:DeleteObject");
     /// To delete a version of an object.
-    pub const DELETE_VERSION: Action = Action("s3:DeleteObjectVersion");
+    pub const DELETE_VERSION: Action = Action::new("s3:DeleteObjectVersion");
     /// To list one's buckets.
-    pub const LIST_ALL: Action = Action("s3:ListAllMyBuckets");
+    pub const LIST_ALL: Action = Action::new("s3:ListAllMyBuckets");
     /// To make a bucket.
-    pub const CREATE: Action = Action("s3:CreateBucket");
+    pub const CREATE: Action = Action::new("s3:CreateBucket");
     /// What is not implemented: only administrators and owners find out.
-    const UNKNOWN: Action = Action("s3:");
+    const UNKNOWN: Action = Action::new("s3:");
+
+    const fn new(name: &'static str) -> Action {
+        Action { name, of_put: false }
+    }
+
+    const fn of_put(name: &'static str) -> Action {
+        Action { name, of_put: true }
+    }
 
     /// Its name.
     pub fn name(self) -> &'static str {
-        self.0
+        self.name
     }
 
     /// It reads or changes a bucket's policy.
     pub fn concerns_policy(self) -> bool {
-        matches!(self.0, "s3:GetBucketPolicy" | "s3:PutBucketPolicy" | "s3:DeleteBucketPolicy")
+        matches!(self.name, "s3:GetBucketPolicy" | "s3:PutBucketPolicy" | "s3:DeleteBucketPolicy")
     }
 }
 
 /// The permission of a bucket's ACL that allows an action.
 pub fn bucket_permission(action: Action) -> Option<Permission> {
-    match action.0 {
+    match action.name {
         "s3:ListBucket" | "s3:ListBucketVersions" | "s3:ListBucketMultipartUploads" => {
             Some(Permission::Read)
         }
@@ -46,6 +58,7 @@ pub fn bucket_permission(action: Action) -> Option<Permission> {
         | "s3:DeleteObject"
         | "s3:AbortMultipartUpload"
         | "s3:ListMultipartUploadParts" => Some(Permission::Write),
+        "s3:PutObjectAcl" | "s3:PutObjectTagging" if action.of_put => Some(Permission::Write),
         "s3:GetBucketAcl" => Some(Permission::ReadAcl),
         "s3:PutBucketAcl" => Some(Permission::WriteAcl),
         _ => None,
@@ -54,7 +67,7 @@ pub fn bucket_permission(action: Action) -> Option<Permission> {
 
 /// The permission of an object's ACL that allows an action.
 pub fn object_permission(action: Action) -> Option<Permission> {
-    match action.0 {
+    match action.name {
         "s3:GetObject" | "s3:GetObjectVersion" => Some(Permission::Read),
         "s3:GetObjectAcl" | "s3:GetObjectVersionAcl" => Some(Permission::ReadAcl),
         "s3:PutObjectAcl" | "s3:PutObjectVersionAcl" => Some(Permission::WriteAcl),
@@ -66,17 +79,17 @@ pub fn object_permission(action: Action) -> Option<Permission> {
 /// checked by itself.
 pub fn actions_of(operation: &str, has_version: bool, headers: &HeaderMap) -> Vec<Action> {
     let of = |plain: &'static str, of_version: &'static str| {
-        vec![Action(if has_version { of_version } else { plain })]
+        vec![Action::new(if has_version { of_version } else { plain })]
     };
-    let one = |name: &'static str| vec![Action(name)];
+    let one = |name: &'static str| vec![Action::new(name)];
     match operation {
         "PutObject" | "CreateMultipartUpload" | "CopyObject" | "PostObject" => {
             let mut actions = one("s3:PutObject");
             if has_acl(headers) {
-                actions.push(Action("s3:PutObjectAcl"));
+                actions.push(Action::of_put("s3:PutObjectAcl"));
             }
             if headers.contains_key("x-amz-tagging") {
-                actions.push(Action("s3:PutObjectTagging"));
+                actions.push(Action::of_put("s3:PutObjectTagging"));
             }
             actions
         }

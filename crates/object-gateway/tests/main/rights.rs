@@ -227,7 +227,7 @@ fn an_acl_of_a_bucket_counts_while_acls_are_on() {
     bed.model.set(BUCKET, Setting::Ownership(Ownership::Writer));
     assert_eq!(plain(bed.ask("GET", "/bucket")), 200);
     assert_eq!(plain(bed.object("GET", "k")), 403, "it is the bucket's ACL");
-    assert_eq!(plain(bed.object("GET", "none")), 403);
+    assert_eq!(plain(bed.object("GET", "none")), 404, "who may list learns that it is not there");
     assert_eq!(plain(bed.object("PUT", "x").body(b"x")), 403);
     assert_eq!(status(bed.object("PUT", "x").by(OTHER).body(b"x")), 200);
     let listed = bed.ask("GET", "/bucket").by(OWNER).query("list-type", "2");
