@@ -4,43 +4,19 @@
 use std::rc::Rc;
 
 use object_proto::{
-    ChangeReply, Committed, Error, Grant, ObjectData, ObjectFacts, ObjectTags, RequestHead, Stamp,
-    Target, VersionId, Versioning,
+    ChangeReply, Committed, Error, ObjectData, RequestHead, Stamp, Target, VersionId, Versioning,
 };
 use runtime::Instant;
 use table::Purpose;
 
 use crate::decisions::damaged;
-use crate::fields::is_acl;
 use crate::headers::Headers;
 use crate::keys::{CURRENT, MAP, METADATA, object_key};
 use crate::map::decode_map;
+use crate::new_fact::NewFact;
 use crate::range::{Range, too_long};
 use crate::row::{InLog, ObjectRow};
 use crate::versions::{Version, beside};
-
-/// What an object gets.
-pub(crate) enum NewFact {
-    Tags(ObjectTags),
-    Acl(Vec<Grant>),
-}
-
-impl NewFact {
-    /// True when a row can be read back that has it.
-    fn fits(&self) -> bool {
-        match self {
-            NewFact::Tags(_) => true,
-            NewFact::Acl(acl) => is_acl(acl),
-        }
-    }
-
-    fn give(self, facts: &mut ObjectFacts) {
-        match self {
-            NewFact::Tags(tags) => facts.tags = tags,
-            NewFact::Acl(acl) => facts.acl = acl,
-        }
-    }
-}
 
 impl Range {
     /// Gives an object, or a version of it, another fact.

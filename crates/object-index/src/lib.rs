@@ -37,6 +37,7 @@ mod logs;
 mod manager;
 mod map;
 mod messages;
+mod new_fact;
 mod once;
 mod orders;
 mod parts;

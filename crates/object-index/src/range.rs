@@ -15,7 +15,6 @@ use table::{Batch, Place, Purpose, Snapshot};
 
 use crate::buckets::Buckets;
 use crate::decisions::{Basis, Decisions, damaged, of_table};
-use crate::facts::NewFact;
 use crate::ground::{Lease, Managers};
 use crate::headers::Headers;
 use crate::keys::{
@@ -25,6 +24,7 @@ use crate::keys::{
 use crate::list;
 use crate::list_versions;
 use crate::map::decode_map;
+use crate::new_fact::NewFact;
 use crate::once::{Came, Once};
 use crate::piece::Body;
 use crate::planted::{Bugs, Planted};

@@ -11,9 +11,9 @@ use crate::ids::UserId;
 use crate::listed_versions::{VersionsPage, VersionsRequest};
 use crate::message::{ListPage, ListRequest};
 use crate::names::BucketName;
-use crate::object::{Bucket, ObjectFacts, ObjectInfo, Target};
+use crate::object::{Bucket, BucketView, ObjectFacts, ObjectInfo, Target};
 use crate::parts::{PartNumber, UploadId};
-use crate::settings::{BucketSettings, BucketView, Grant, Setting};
+use crate::settings::{BucketSettings, Grant, Setting};
 use crate::tags::ObjectTags;
 use crate::upload::{
     Completion, NewUpload, PartsPage, PartsRequest, UploadInfo, UploadsPage, UploadsRequest,

@@ -44,14 +44,13 @@ pub use message::{
 };
 pub use names::{BucketName, NameError, ObjectKey};
 pub use object::{
-    Bucket, Checksum, ChecksumKind, Etag, FileName, FlawedMetadata, Metadata, NewObject,
-    ObjectData, ObjectFacts, ObjectInfo, Target,
+    Bucket, BucketView, Checksum, ChecksumKind, Etag, FileName, FlawedMetadata, Metadata,
+    NewObject, ObjectData, ObjectFacts, ObjectInfo, Target,
 };
 pub use parts::{PartMap, PartNumber, PartRun, UploadId};
 pub use ranges::{BucketConfig, BucketState, RangeMap, RangePlace};
 pub use settings::{
-    BucketSettings, BucketView, CorsRule, Grant, Grantee, Ownership, Permission, PublicAccess,
-    Setting,
+    BucketSettings, CorsRule, Grant, Grantee, Ownership, Permission, PublicAccess, Setting,
 };
 pub use tags::{FlawedTags, ObjectTags, TAG_NAME_MAX, TAG_VALUE_MAX, TAGS_MAX};
 pub use upload::{

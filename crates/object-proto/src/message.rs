@@ -8,10 +8,10 @@ use crate::fleet::{Peer, RangeAt, ServerBeat, ServerGrant, ServerRequest, Servic
 use crate::ids::{BucketId, ObjectServerId, RangeId, SessionId, UserId};
 use crate::listed_versions::{VersionsPage, VersionsRequest};
 use crate::names::{BucketName, ObjectKey};
-use crate::object::{Bucket, FileName, NewObject, ObjectInfo, Target};
+use crate::object::{Bucket, BucketView, FileName, NewObject, ObjectInfo, Target};
 use crate::parts::{PartNumber, UploadId};
 use crate::ranges::{BucketConfig, RangeMap};
-use crate::settings::{BucketSettings, BucketView, Grant, Setting};
+use crate::settings::{BucketSettings, Grant, Setting};
 use crate::tags::ObjectTags;
 use crate::upload::{
     Completion, NewUpload, PartsPage, PartsRequest, UploadInfo, UploadsPage, UploadsRequest,

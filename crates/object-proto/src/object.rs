@@ -7,7 +7,7 @@ use crate::ids::{BucketId, DataId, Stamp, UserId};
 use crate::limits::{METADATA_MAX, USER_METADATA_MAX};
 use crate::names::{BucketName, ObjectKey};
 use crate::parts::PartMap;
-use crate::settings::Grant;
+use crate::settings::{BucketSettings, Grant};
 use crate::tags::ObjectTags;
 use crate::versions::{VersionId, Versioning};
 
@@ -24,6 +24,15 @@ pub struct Bucket {
     pub created_us: u64,
     /// What becomes of objects that are replaced.
     pub versioning: Versioning,
+}
+
+/// A bucket with its settings.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BucketView {
+    /// The bucket.
+    pub bucket: Bucket,
+    /// Its settings.
+    pub settings: BucketSettings,
 }
 
 /// An object's place.

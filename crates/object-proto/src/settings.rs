@@ -3,16 +3,6 @@
 use std::collections::BTreeMap;
 
 use crate::ids::UserId;
-use crate::object::Bucket;
-
-/// A bucket with its settings.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct BucketView {
-    /// The bucket.
-    pub bucket: Bucket,
-    /// Its settings.
-    pub settings: BucketSettings,
-}
 
 /// Settings of a bucket. [`BucketSettings::default`] is what S3 gives a new one: ACLs are off, nothing is
 /// public.

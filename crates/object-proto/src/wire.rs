@@ -18,12 +18,13 @@ use crate::message::{
     CatalogReply, CatalogRequest, Change, ChangeReply, ListPage, ListRequest, Listed, RangeReply,
     RangeRequest, Reply, Request, RequestHead,
 };
-use crate::object::{Bucket, Checksum, NewObject, ObjectData, ObjectFacts, ObjectInfo, Target};
+use crate::object::{
+    Bucket, BucketView, Checksum, NewObject, ObjectData, ObjectFacts, ObjectInfo, Target,
+};
 use crate::parts::PartNumber;
 use crate::ranges::{BucketConfig, BucketState, RangePlace};
 use crate::settings::{
-    BucketSettings, BucketView, CorsRule, Grant, Grantee, Ownership, Permission, PublicAccess,
-    Setting,
+    BucketSettings, CorsRule, Grant, Grantee, Ownership, Permission, PublicAccess, Setting,
 };
 use crate::upload::{
     ChecksumPlan, Completion, ListedUpload, NewUpload, Part, PartsPage, PartsRequest, UploadEnd,

@@ -9,8 +9,8 @@ use s3s::dto::{
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::bucket_acl::settings_of_new;
-use super::put::check_features;
 use super::state::{State, bucket_of, caller_of, not_implemented, timestamp};
+use super::wishes::check_features;
 use crate::base64;
 use crate::errors::s3_error;
 

@@ -12,9 +12,10 @@ use s3s::dto::{
 };
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
-use super::put::{check_wishes, conditions_of};
+use super::put::conditions_of;
 use super::state::{State, bucket_of, checksum_type, made_version, part_number_of, target_of};
 use super::upload::upload_id_of;
+use super::wishes::check_wishes;
 use crate::base64;
 use crate::digest::{bad_checksum, checksum_of_object, header_of, kind_mismatch};
 use crate::errors::{refused, s3_error};

@@ -16,13 +16,14 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::conditions::{ReadConditions, Verdict, precondition_failed};
 use super::object_acl::acl_of_new;
-use super::put::{check_features, check_wishes, conditions_of_headers, metadata_of, of_call};
+use super::put::{conditions_of_headers, metadata_of, of_call};
 use super::state::{
     State, checksum_type, made_version, modified, not_implemented, owner_of, part_number_of,
     rights_of, slow_down, target_of, version_id_of,
 };
 use super::tags::tags_of;
 use super::upload::{kind_of_part, part_facts, under_way, upload_id_of};
+use super::wishes::{check_features, check_wishes};
 use crate::actions::Action;
 use crate::digest::{Digest, Found, kind_of_name};
 use crate::errors::{internal, refused, s3_error};

@@ -8,10 +8,11 @@ use s3s::dto::{
 };
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
-use super::put::{check_wishes, conditions_of};
+use super::put::conditions_of;
 use super::state::{
     State, made_version, not_implemented, place_of, rights_of, target_of, version_id_of,
 };
+use super::wishes::check_wishes;
 use crate::actions::Action;
 use crate::digest::Expected;
 use crate::errors::{refused, s3_error};

@@ -38,6 +38,7 @@ mod unset;
 mod upload;
 mod uploads;
 mod versions;
+mod wishes;
 
 use s3s::dto::*;
 use s3s::{S3, S3Request, S3Response, S3Result};

@@ -6,8 +6,8 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::acl::{AskedAcl, Owners, has_others, shown, shown_owner};
 use super::bucket_acl::{asked_acl, check_public};
-use super::put::check_features;
 use super::state::{State, place_of, read_error, target_of, version_id_of};
+use super::wishes::check_features;
 
 fn acls_are_off() -> S3Error {
     S3Error::with_message(

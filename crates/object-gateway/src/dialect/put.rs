@@ -10,8 +10,9 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::object_acl::acl_of_new;
 use super::receive::Sent;
-use super::state::{State, made_version, not_implemented, owner_of, target_of};
+use super::state::{State, made_version, owner_of, target_of};
 use super::tags::tags_of;
+use super::wishes::check_features;
 use crate::errors::s3_error;
 
 /// Headers of an object, apart from its user's.
@@ -22,16 +23,6 @@ pub const SYSTEM_HEADERS: [&str; 6] = [
     "content-language",
     "content-type",
     "expires",
-];
-/// Headers that ask for what is not there, with S3's name of it.
-const NOT_IMPLEMENTED: [(&str, &str); 7] = [
-    ("x-amz-server-side-encryption", "Server-side encryption"),
-    ("x-amz-copy-source-server-side-encryption", "Server-side encryption"),
-    ("x-amz-object-lock-", "Object lock"),
-    ("x-amz-website-redirect-location", "Website redirection"),
-    ("x-amz-write-offset-bytes", "Appending to an object"),
-    ("x-amz-mfa", "Multi-factor authentication"),
-    ("x-amz-if-match-", "A condition on time or size"),
 ];
 
 /// Puts an object.
@@ -103,41 +94,6 @@ pub fn of_call(conditions: Conditions, headers: &HeaderMap, facts: &ObjectFacts)
     let digest = hash.finalize();
     let (call, _) = digest.split_first_chunk().expect("a SHA-256 has 32 bytes");
     Conditions { call: Some(CallId::new(u128::from_le_bytes(*call))), ..conditions }
-}
-
-/// Refuses headers that ask for what is not there: to pass over them would store an object that is
-/// not what its user takes it for.
-pub fn check_wishes(headers: &HeaderMap) -> S3Result<()> {
-    check_features(headers)?;
-    for (name, value) in headers {
-        let name = name.as_str();
-        let is_owners = value == "private" || value == "bucket-owner-full-control";
-        if name.starts_with("x-amz-grant-") || (name == "x-amz-acl" && !is_owners) {
-            return Err(S3Error::with_message(
-                S3ErrorCode::AccessControlListNotSupported,
-                "The bucket does not allow ACLs",
-            ));
-        }
-    }
-    Ok(())
-}
-
-/// The same, but for ACLs.
-pub fn check_features(headers: &HeaderMap) -> S3Result<()> {
-    for (name, value) in headers {
-        let name = name.as_str();
-        let missing = NOT_IMPLEMENTED.iter().find(|(start, _)| name.starts_with(start));
-        if let Some((_, what)) = missing {
-            return Err(not_implemented(what));
-        }
-        if name == "x-amz-storage-class" && value != "STANDARD" {
-            return Err(S3Error::with_message(
-                S3ErrorCode::InvalidStorageClass,
-                "The storage class you specified is not valid",
-            ));
-        }
-    }
-    Ok(())
 }
 
 /// Headers that the object is served with.

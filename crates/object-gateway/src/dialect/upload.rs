@@ -12,10 +12,11 @@ use s3s::dto::{
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::object_acl::acl_of_new;
-use super::put::{check_features, check_wishes, metadata_of};
+use super::put::metadata_of;
 use super::receive::Sent;
 use super::state::{State, bucket_of, owner_of, part_number_of, shown_plan, target_of};
 use super::tags::tags_of;
+use super::wishes::{check_features, check_wishes};
 use crate::clock;
 use crate::digest::{Found, kind_mismatch, kind_of_name, name_of};
 use crate::errors::{internal, refused, s3_error};

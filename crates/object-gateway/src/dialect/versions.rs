@@ -10,10 +10,10 @@ use s3s::dto::{
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::list::Text;
-use super::put::check_wishes;
 use super::state::{
     State, bucket_of, checksum_type, count_of, modified, not_implemented, version_id_of,
 };
+use super::wishes::check_wishes;
 use crate::digest::name_of;
 use crate::errors::s3_error;
 
