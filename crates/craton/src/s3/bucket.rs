@@ -4,7 +4,7 @@ use std::path::Path;
 
 use object_index::Service;
 use object_proto::{
-    BucketName, BucketSettings, BucketView, Conditions, Error, ListedVersion, Ownership,
+    Bucket, BucketName, BucketSettings, BucketView, Conditions, Error, ListedVersion, Ownership,
     PublicAccess, Setting, Target, UserId, VersionId, Versioning, VersionsRequest,
 };
 use serde::Serialize;
@@ -88,7 +88,7 @@ async fn names(service: &Service) -> Result<impl Fn(&UserId) -> String, Failure>
     })
 }
 
-fn shown(bucket: &object_proto::Bucket, name_of: impl Fn(&UserId) -> String) -> Shown {
+fn shown(bucket: &Bucket, name_of: impl Fn(&UserId) -> String) -> Shown {
     Shown {
         bucket: bucket.name.as_str().to_owned(),
         owner: name_of(&bucket.owner),
@@ -159,32 +159,10 @@ async fn info(service: &Service, name: BucketName, json: bool) -> Done {
 
 async fn remove(service: &Service, name: BucketName, force: bool) -> Done {
     let view = find(service, &name).await?;
-    let refused = |error| failed(&about(&name), error);
-    let mut removed = 0_u64;
-    while force {
-        let ask = VersionsRequest {
-            bucket: view.bucket.id,
-            prefix: String::new(),
-            delimiter: String::new(),
-            after: String::new(),
-            after_version: None,
-            limit: PAGE,
-        };
-        let page = service.versions(ask).await.map_err(refused)?;
-        if page.entries.is_empty() {
-            break;
-        }
-        for entry in page.entries {
-            let (key, version) = match entry {
-                ListedVersion::Version { key, info, .. } => (key, info.version()),
-                ListedVersion::Marker { key, version, .. } => (key, version),
-                ListedVersion::Prefix(_) => continue,
-            };
-            let target = Target { bucket: view.bucket.id, key };
-            delete(service, target, version).await.map_err(refused)?;
-            removed += 1;
-        }
-    }
+    let removed = match force {
+        true => empty(service, &view.bucket).await?,
+        false => 0,
+    };
     service.remove_bucket(name.clone()).await.map_err(|error| match error {
         Error::BucketNotEmpty => Failure::failed(format!(
             "{}: it holds objects: 'craton bucket rm {name} --force' deletes them all",
@@ -195,6 +173,36 @@ async fn remove(service: &Service, name: BucketName, force: bool) -> Done {
     match removed {
         0 => print_line(&format!("{name} is removed")),
         removed => print_line(&format!("{name} is removed, with {removed} objects and versions")),
+    }
+}
+
+/// Deletes all that a bucket holds; returns how many versions and delete markers.
+async fn empty(service: &Service, bucket: &Bucket) -> Result<u64, Failure> {
+    let refused = |error| failed(&about(&bucket.name), error);
+    let mut removed = 0;
+    loop {
+        let ask = VersionsRequest {
+            bucket: bucket.id,
+            prefix: String::new(),
+            delimiter: String::new(),
+            after: String::new(),
+            after_version: None,
+            limit: PAGE,
+        };
+        let page = service.versions(ask).await.map_err(refused)?;
+        if page.entries.is_empty() {
+            return Ok(removed);
+        }
+        for entry in page.entries {
+            let (key, version) = match entry {
+                ListedVersion::Version { key, info, .. } => (key, info.version()),
+                ListedVersion::Marker { key, version, .. } => (key, version),
+                ListedVersion::Prefix(_) => continue,
+            };
+            let target = Target { bucket: bucket.id, key };
+            delete(service, target, version).await.map_err(refused)?;
+            removed += 1;
+        }
     }
 }
 
