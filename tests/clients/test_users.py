@@ -216,6 +216,51 @@ class Buckets(Case):
         self.assertIn((made["id"], "READ"), [(one["Grantee"].get("ID"), one["Permission"])
                                              for one in grants])  # fmt: skip
 
+    def test_acl_of_an_object_has_all_read_it(self):
+        bucket = self.new_bucket()
+        put = dict(Bucket=bucket, Key="k", Body=b"x", ACL="public-read")
+        self.refused("AccessControlListNotSupported", 400, self.s3.put_object, **put)
+        rules = {"Rules": [{"ObjectOwnership": "BucketOwnerPreferred"}]}
+        self.s3.put_bucket_ownership_controls(Bucket=bucket, OwnershipControls=rules)
+        self.refused("AccessDenied", 403, self.s3.put_object, **put)
+        self.s3.delete_public_access_block(Bucket=bucket)
+        self.s3.put_object(**put)
+        self.assertEqual((200, b"x"), plain(bucket, "k")[::2])
+        self.s3.put_object_acl(Bucket=bucket, Key="k", ACL="private")
+        self.assertEqual(403, plain(bucket, "k")[0])
+        made, s3 = new_user()
+        self.s3.put_object_acl(Bucket=bucket, Key="k", GrantRead=f"id={made['id']}")
+        self.assertEqual(b"x", s3.get_object(Bucket=bucket, Key="k")["Body"].read())
+        shown = self.s3.get_object_acl(Bucket=bucket, Key="k")["Grants"]
+        self.assertEqual([(made["id"], "READ")],
+                         [(one["Grantee"]["ID"], one["Permission"]) for one in shown])  # fmt: skip
+
+    def test_form_of_a_browser_puts_what_its_policy_allows(self):
+        bucket = self.new_bucket()
+        bounds = [["content-length-range", 1, 20], ["starts-with", "$key", "in/"]]
+        # As with presigned URLs, botocore signs forms with version 2 by default.
+        s3 = client(signature_version="s3v4")
+        form = s3.generate_presigned_post(bucket, "in/${filename}", {"acl": "private"},
+                                          [{"acl": "private"}, *bounds])  # fmt: skip
+
+        def send(body, **fields):
+            parts = {**form["fields"], **fields}
+            text = "".join(
+                f'--B\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+                for name, value in parts.items()
+            )
+            text += '--B\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\n'
+            data = text.encode() + body + b"\r\n--B--\r\n"
+            head = {"Content-Type": "multipart/form-data; boundary=B"}
+            return plain(bucket, "", "POST", head, data)[0]
+
+        self.assertEqual(204, send(b"hello"))
+        self.assertEqual(b"hello", self.body(bucket, "in/a.txt"))
+        self.assertEqual(400, send(b"x" * 21))
+        self.assertEqual(403, send(b"hello", key="out/a.txt"))
+        self.assertEqual(403, send(b"hello", acl="public-read"))
+        self.assertEqual(["in/a.txt"], self.keys(bucket))
+
     def test_tags_of_a_bucket_are_kept(self):
         bucket = self.new_bucket()
         self.refused("NoSuchTagSet", 404, self.s3.get_bucket_tagging, Bucket=bucket)

@@ -30,7 +30,12 @@ pub enum Rule {
     /// There is none.
     None,
     /// It decides.
-    Policy(Box<Policy>),
+    Policy {
+        /// The policy.
+        policy: Box<Policy>,
+        /// It asks for tags of objects.
+        asks_tags: bool,
+    },
     /// It cannot be read, as when a later version has written it: it denies all.
     Flawed,
 }
@@ -44,7 +49,11 @@ impl Rule {
     fn parse(text: Option<&String>, kind: PolicyKind<'_>) -> Rule {
         match text.map(|text| Policy::parse(text, kind)) {
             None => Rule::None,
-            Some(Ok(policy)) => Rule::Policy(Box::new(policy)),
+            Some(Ok(policy)) => {
+                let text = policy.text().to_ascii_lowercase();
+                let asks_tags = text.contains("s3:existingobjecttag/");
+                Rule::Policy { policy: Box::new(policy), asks_tags }
+            }
             Some(Err(error)) => {
                 tracing::warn!(%error, "a stored policy cannot be read: it denies all");
                 Rule::Flawed
@@ -55,7 +64,7 @@ impl Rule {
     fn decide(&self, request: &object_policy::Request<'_>) -> Verdict {
         match self {
             Rule::None => Verdict::Silent,
-            Rule::Policy(policy) => policy.decide(request),
+            Rule::Policy { policy, .. } => policy.decide(request),
             Rule::Flawed => Verdict::Deny,
         }
     }
@@ -64,10 +73,8 @@ impl Rule {
         matches!(self, Rule::None)
     }
 
-    /// It asks for tags of objects.
     fn asks_tags(&self) -> bool {
-        let asks = |text: &str| text.to_ascii_lowercase().contains("s3:existingobjecttag/");
-        matches!(self, Rule::Policy(policy) if asks(policy.text()))
+        matches!(self, Rule::Policy { asks_tags: true, .. })
     }
 }
 
@@ -127,7 +134,7 @@ impl Places {
         }
         let kind = PolicyKind::Bucket { name: view.bucket.name.as_str() };
         let rule = Rule::parse(view.settings.policy.as_ref(), kind);
-        let is_public = matches!(&rule, Rule::Policy(policy) if policy.is_public());
+        let is_public = matches!(&rule, Rule::Policy { policy, .. } if policy.is_public());
         let ruled = Arc::new(Ruled { view, rule, is_public });
         let mut known = self.known.lock().expect("no panic while it is held");
         if known.len() >= RULES_MAX {
