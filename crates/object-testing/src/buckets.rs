@@ -80,7 +80,8 @@ impl BucketLoad {
         while !self.is_over() {
             let early = {
                 let (env, service, name) = (service.env(), service.clone(), name.clone());
-                let early = async move { put_at_once(&service, name).await };
+                let load = self.clone();
+                let early = async move { load.put_at_once(&service, name).await };
                 env.spawn(Class::Foreground, "put at once", early)
             };
             let settings = BucketSettings::default();
@@ -183,6 +184,31 @@ impl BucketLoad {
         is_dirty || gone.is_err()
     }
 
+    /// Looks for a bucket that is being made, puts an object into it as soon as it is there, and removes that
+    /// again.
+    async fn put_at_once(&self, service: &Service, name: BucketName) -> Early {
+        for _ in 0..200 {
+            // Without a manager each look takes its time.
+            if self.is_over() {
+                break;
+            }
+            let Ok(view) = service.bucket(name.clone()).await else {
+                service.env().sleep(Duration::from_micros(200)).await;
+                continue;
+            };
+            let bucket = &view.bucket;
+            let target = Target { bucket: bucket.id, key: ObjectKey::new("early").expect("a key") };
+            match commit(service, target.clone()).await {
+                Err(Error::NoSuchBucket) => return Early::Refused(bucket.id),
+                Err(Error::Unknown { .. }) => return Early::MayBeLeft,
+                Ok(()) | Err(_) => {}
+            }
+            let gone = service.delete(target, UserId::new("load"), Conditions::default()).await;
+            return if gone.is_ok() { Early::Nothing } else { Early::MayBeLeft };
+        }
+        Early::Nothing
+    }
+
     /// Without faults: the buckets of its clients can be removed, and are.
     pub async fn settle(&self, service: &Service) -> Result<(), String> {
         for number in 0..self.0.clients.get() {
@@ -213,27 +239,6 @@ enum Early {
     /// Nothing is left of it.
     Nothing,
     MayBeLeft,
-}
-
-/// Looks for a bucket that is being made, puts an object into it as soon as it is there, and removes that
-/// again.
-async fn put_at_once(service: &Service, name: BucketName) -> Early {
-    for _ in 0..200 {
-        let Ok(view) = service.bucket(name.clone()).await else {
-            service.env().sleep(Duration::from_micros(200)).await;
-            continue;
-        };
-        let bucket = &view.bucket;
-        let target = Target { bucket: bucket.id, key: ObjectKey::new("early").expect("a key") };
-        match commit(service, target.clone()).await {
-            Err(Error::NoSuchBucket) => return Early::Refused(bucket.id),
-            Err(Error::Unknown { .. }) => return Early::MayBeLeft,
-            Ok(()) | Err(_) => {}
-        }
-        let gone = service.delete(target, UserId::new("load"), Conditions::default()).await;
-        return if gone.is_ok() { Early::Nothing } else { Early::MayBeLeft };
-    }
-    Early::Nothing
 }
 
 /// Puts a small object.
