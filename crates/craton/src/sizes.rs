@@ -1,4 +1,4 @@
-//! Numbers of bytes on the command line.
+//! Numbers of bytes, and times, on the command line.
 
 /// Bytes, with `K`, `M`, `G` or `T` (also `KiB` and so on) for powers of 1024.
 pub fn parse_size(text: &str) -> Result<usize, String> {
@@ -22,6 +22,16 @@ pub fn parse_length(text: &str) -> Result<usize, String> {
         0 => Err("at least 1 byte".to_owned()),
         len => Ok(len),
     }
+}
+
+/// Seconds, from a number above zero and one of these units; `such_as` are examples.
+pub fn parse_seconds(text: &str, units: &[(&str, u64)], such_as: &str) -> Result<u64, String> {
+    let wrong = || format!("'{text}' is no time: such as {such_as}");
+    let unit_at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+    let (count, unit) = text.split_at(unit_at);
+    let (_, seconds) = units.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
+    let count: u64 = count.parse().map_err(|_| wrong())?;
+    count.checked_mul(*seconds).filter(|&time| time > 0).ok_or_else(wrong)
 }
 
 #[cfg(test)]

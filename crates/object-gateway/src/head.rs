@@ -420,7 +420,8 @@ fn check_v2_date(headers: &HeaderMap, query: &Query, now: u64) -> Result<(), Ref
     Ok(())
 }
 
-fn seconds_of(time: &s3s::dto::Timestamp) -> Option<u64> {
+/// Seconds since 1970.
+pub fn seconds_of(time: &s3s::dto::Timestamp) -> Option<u64> {
     let mut text = Vec::new();
     time.format(s3s::dto::TimestampFormat::EpochSeconds, &mut text).ok()?;
     std::str::from_utf8(&text).ok()?.parse().ok()

@@ -2,8 +2,9 @@
 //! the service that gateways stand on. The rules are those of `object-protocols.md`, whose sections the
 //! sources name.
 //!
-//! There is one range. Of several object servers one owns it, and the catalog with it; others stand by. What
-//! comes with several ranges is listed in `docs/fidelity.md` (O1).
+//! The leading object manager has the catalog, and gives ranges to object servers under leases; gateways ask
+//! both, and keep what they need of the catalog for each request. What is not built is listed in
+//! `docs/fidelity.md` (O1).
 //!
 //! Invariant: knows no HTTP and no signature; keeps nothing that is not in the core.
 

@@ -10,11 +10,22 @@ use object_proto::{
 
 use crate::catalog::Catalog;
 use crate::decisions::damaged;
+use crate::fields::TEXT_MAX;
 use crate::keys::{ACCESS_KEY, USER, read_text_key, reply_key, text_key};
 use crate::row::{KeyRow, decode_user, encode_stamp, encode_user};
 
 /// Rows that a change puts, or removes.
 type Rows = Vec<(Vec<u8>, Option<Vec<u8>>)>;
+
+/// A row that cannot be read back would hold up all users.
+fn check_texts<'a>(texts: impl IntoIterator<Item = &'a [u8]>) -> Result<(), Error> {
+    match texts.into_iter().all(|text| text.len() <= TEXT_MAX) {
+        true => Ok(()),
+        false => Err(Error::Invalid {
+            message: format!("names, IDs and secrets of users have {TEXT_MAX} bytes at most"),
+        }),
+    }
+}
 
 fn check_policy(policy: Option<&String>) -> Result<(), Error> {
     match policy.is_some_and(|policy| policy.len() > POLICY_MAX) {
@@ -141,6 +152,8 @@ impl Catalog {
     async fn decide_user(&self, change: &UserChange) -> Result<(Rows, BTreeSet<KeptName>), Error> {
         let id = change.user();
         if let UserChange::Create { user, key } = change {
+            let texts = [user.id.as_str(), &user.name, &user.display_name, &user.email];
+            check_texts(texts.map(str::as_bytes))?;
             check_policy(user.policy.as_ref())?;
             let users = self.all_users().await?;
             if users.len() >= USERS_MAX {
@@ -199,6 +212,7 @@ impl Catalog {
         user: &UserId,
         key: &NewKey,
     ) -> Result<(Vec<u8>, Option<Vec<u8>>), Error> {
+        check_texts([key.id.as_bytes(), &key.wrapped_secret])?;
         check_policy(key.policy.as_ref())?;
         match self.decisions.durable(&text_key(ACCESS_KEY, &key.id)).await? {
             Some(_) => Err(Error::NameTaken),

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use object_proto::BucketName;
 
+use crate::sizes::parse_seconds;
+
 /// The user that buckets are made for by default.
 const ADMIN: &str = "admin";
 /// `craton user`.
@@ -200,18 +202,12 @@ pub enum BucketCommand {
 
 /// Ends of keys: days, hours, minutes.
 fn parse_end(text: &str) -> Result<u64, String> {
-    let wrong = || format!("'{text}' is no time: such as 30d, 12h or 90m");
-    let unit_at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
-    let (count, unit) = text.split_at(unit_at);
-    let seconds: u64 = match unit {
-        "d" => 86_400,
-        "h" => 3600,
-        "m" => 60,
-        _ => return Err(wrong()),
-    };
-    let count: u64 = count.parse().map_err(|_| wrong())?;
-    let time = count.checked_mul(seconds).filter(|time| (1..=SECONDS_MAX).contains(time));
-    time.ok_or_else(|| format!("'{text}' is not between a minute and 100 years"))
+    let units = [("d", 86_400), ("h", 3600), ("m", 60)];
+    let time = parse_seconds(text, &units, "30d, 12h or 90m")?;
+    match time <= SECONDS_MAX {
+        true => Ok(time),
+        false => Err(format!("'{text}' is more than 100 years")),
+    }
 }
 
 /// A hundred years.

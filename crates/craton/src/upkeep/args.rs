@@ -5,6 +5,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use wire::control::limits::MAINTENANCE_MAX_MS;
 
+use crate::sizes::parse_seconds;
+
 /// `craton drain`.
 #[derive(Args, Debug)]
 pub struct DrainArgs {
@@ -83,17 +85,8 @@ pub enum ScrubCommand {
 }
 
 fn parse_time(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("'{text}' is no time: such as 90s, 30m or 2h");
-    let unit_at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
-    let (count, unit) = text.split_at(unit_at);
-    let seconds: u64 = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        _ => return Err(wrong()),
-    };
-    let count: u64 = count.parse().map_err(|_| wrong())?;
-    let time = count.checked_mul(seconds).filter(|&it| it > 0).ok_or_else(wrong)?;
+    let units = [("s", 1), ("m", 60), ("h", 3600)];
+    let time = parse_seconds(text, &units, "90s, 30m or 2h")?;
     match time.checked_mul(1000) {
         Some(ms) if ms <= MAINTENANCE_MAX_MS => Ok(Duration::from_secs(time)),
         _ => Err(format!("{text} is too long: 24h at most")),

@@ -104,6 +104,11 @@ fn users_have_a_bounded_number_of_keys_and_policies_a_size() {
         }
         let more = UserChange::AddKey { user: user.clone(), key: new_key("more") };
         assert_eq!(service.change_user(more).await, Err(Error::TooManyUsers));
+        for (id, name) in [("x".repeat(1025), "n".to_owned()), ("x".to_owned(), "n".repeat(1025))] {
+            let create = UserChange::Create { user: named(&id, &name), key: new_key("x") };
+            let long = service.change_user(create).await;
+            assert!(matches!(long, Err(Error::Invalid { .. })), "{long:?}");
+        }
         let policy = Some("x".repeat(POLICY_MAX + 1));
         let long = service.change_user(UserChange::SetPolicy { user, policy }).await;
         assert!(matches!(long, Err(Error::Invalid { .. })), "{long:?}");
