@@ -68,7 +68,7 @@ class Users(Case):
         self.assertEqual(made["id"], shown["id"])
         self.assertNotIn("secret_key", shown["keys"][0])
         self.assertIn("Ann", craton("user", "info", name))
-        self.assertIn("the name is taken", craton("user", "create", name, code=1))
+        self.assertIn("there is a user of that name", craton("user", "create", name, code=1))
         owner = s3.list_buckets()["Owner"]
         self.assertEqual(made["id"], owner["ID"])
         s3.create_bucket(Bucket=f"of-{name}")

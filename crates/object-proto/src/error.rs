@@ -139,7 +139,9 @@ impl fmt::Display for Error {
                 write!(f, "the upload has no part {number}, or it was sent again: list the parts")
             }
             Error::Precondition => f.write_str("a condition of the request does not hold"),
-            Error::NameTaken => f.write_str("the name is taken"),
+            Error::NameTaken => {
+                f.write_str("there is a user of that name or ID, or an access key of that name")
+            }
             Error::NoSuchUser => f.write_str("there is no such user"),
             Error::NoSuchAccessKey => f.write_str("the user has no such access key"),
             Error::UserHasBuckets => {

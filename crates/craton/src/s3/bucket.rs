@@ -172,6 +172,7 @@ async fn remove(service: &Service, name: BucketName, force: bool) -> Done {
     })?;
     match removed {
         0 => print_line(&format!("{name} is removed")),
+        1 => print_line(&format!("{name} is removed, with the one version in it")),
         removed => print_line(&format!("{name} is removed, with {removed} objects and versions")),
     }
 }
