@@ -74,6 +74,10 @@ pub fn s3_error(error: Error) -> S3Error {
             Code::TooManyBuckets,
             "You have attempted to create more buckets than allowed",
         ),
+        Error::Locked => S3Error::with_message(
+            Code::AccessDenied,
+            "Access Denied because object protected by object lock.",
+        ),
         Error::Precondition => S3Error::with_message(
             Code::PreconditionFailed,
             "At least one of the pre-conditions you specified did not hold",
@@ -157,6 +161,7 @@ mod tests {
             (Error::Full, "InsufficientStorage", 507),
             (Error::Damaged { what: cause() }, "InternalError", 500),
             (Error::Invalid { message: cause() }, "InvalidArgument", 400),
+            (Error::Locked, "AccessDenied", 403),
         ];
         for (error, code, status) in cases {
             let found = s3_error(error);

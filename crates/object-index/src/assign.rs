@@ -192,6 +192,7 @@ impl Assignments {
             changes: Vec::new(),
             seen: beat.seen,
             more: false,
+            now_us: 0,
         };
         let id = beat.server;
         let heard = self.fleet.hear(now, id, (beat.boot, beat.seq));

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use object_proto::{
-    BucketConfig, BucketId, BucketState, CatalogReply, CatalogRequest, Error, Versioning,
+    BucketConfig, BucketId, BucketRules, BucketState, CatalogReply, CatalogRequest, Error,
+    Versioning,
 };
 use runtime::{Env, Instant};
 
@@ -80,12 +81,17 @@ impl Buckets {
         self.known.borrow().get(&id).map_or(BucketState::Gone, |known| known.config.state)
     }
 
+    /// What is kept of a bucket's objects.
+    pub(crate) fn rules(&self, id: BucketId) -> BucketRules {
+        match self.state(id) {
+            BucketState::Open(rules) | BucketState::Closing(rules) => rules,
+            BucketState::Gone => BucketRules::default(),
+        }
+    }
+
     /// What becomes of objects that are replaced in a bucket.
     pub(crate) fn versioning(&self, id: BucketId) -> Versioning {
-        match self.state(id) {
-            BucketState::Open(versioning) | BucketState::Closing(versioning) => versioning,
-            BucketState::Gone => Versioning::Off,
-        }
+        self.rules(id).versioning
     }
 
     /// A bucket is there, for reads.

@@ -58,6 +58,11 @@ pub(crate) struct Ground {
 }
 
 fn check_settings(settings: &BucketSettings) -> Result<(), Error> {
+    let period = settings.lock.and_then(|rule| rule.default).map(|(_, period)| period);
+    if period.is_some_and(|period| !period.is_valid()) {
+        let message = "objects are retained for a day to 100 years".to_owned();
+        return Err(Error::Invalid { message });
+    }
     match settings.encode().len() > SETTINGS_MAX {
         true => {
             let message = format!("a bucket's settings have {SETTINGS_MAX} bytes at most");
@@ -415,7 +420,10 @@ impl Catalog {
         }
         self.check_submit(head)?;
         let id = BucketId::new(self.env.random_u64().max(1));
-        let versioning = Versioning::Off;
+        let versioning = match settings.lock {
+            Some(_) => Versioning::Enabled,
+            None => Versioning::Off,
+        };
         let mut bucket = Bucket { id, name, owner: owner.clone(), created_us: 0, versioning };
         let (_, basis) = self.decisions.submit(|batch, stamp| {
             bucket.created_us = stamp.get();
@@ -433,22 +441,82 @@ impl Catalog {
         Ok(bucket)
     }
 
-    /// Behind the answer no gateway goes by the former setting.
+    /// Behind the answer no gateway goes by the former setting, nor the owner of its keys where it concerns
+    /// that one.
     async fn set_bucket(
         &self,
         head: &RequestHead,
         name: &BucketName,
         setting: Setting,
     ) -> Result<(), Error> {
+        let for_owner = matches!(setting, Setting::Lock(_));
+        self.change_bucket(head, name, for_owner, |row| {
+            if for_owner && row.bucket.versioning != Versioning::Enabled {
+                let message = "object lock needs versions: enable versioning first".to_owned();
+                return Err(Error::Invalid { message });
+            }
+            row.settings.set(setting);
+            check_settings(&row.settings)
+        })
+        .await
+    }
+
+    /// Behind the answer the owner of its keys keeps versions as the bucket says.
+    async fn set_versioning(
+        &self,
+        head: &RequestHead,
+        name: &BucketName,
+        versioning: Versioning,
+    ) -> Result<(), Error> {
+        if versioning == Versioning::Off {
+            let message = "versioning that was enabled can be suspended, not removed".to_owned();
+            return Err(Error::Invalid { message });
+        }
+        self.change_bucket(head, name, true, |row| {
+            if row.settings.lock.is_some() && versioning != Versioning::Enabled {
+                let message = "a bucket with object lock keeps its versions".to_owned();
+                return Err(Error::Invalid { message });
+            }
+            row.bucket.versioning = versioning;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Changes the row of a bucket. Behind the answer gateways know of it, and the owner of its keys where it
+    /// concerns that one.
+    async fn change_bucket(
+        &self,
+        head: &RequestHead,
+        name: &BucketName,
+        for_owner: bool,
+        change: impl FnOnce(&mut BucketRow) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let reply = reply_key(head.session, head.number);
         let held = self.decisions.lock(&text_key(BUCKET, name.as_str())).await;
-        if self.decisions.durable(&reply).await?.is_none() {
-            let mut row = self.held_bucket(name).await?;
-            row.settings.set(setting);
-            check_settings(&row.settings)?;
-            self.check_submit(head)?;
-            self.put_bucket(row, Some(&reply)).await?;
-            self.watchers.note([KeptName::Bucket(name.clone())]);
+        let answered = self.decisions.durable(&reply).await?.is_some();
+        let row = match self.held_bucket(name).await {
+            // Another request has removed it since.
+            Err(Error::NoSuchBucket) if answered => None,
+            row => Some(row?),
+        };
+        if let Some(mut row) = row {
+            if !answered {
+                if let Err(error) = change(&mut row) {
+                    self.decisions.settled_for_refusal(self.decisions.last()).await?;
+                    // A later manager may have changed the row.
+                    self.check_lease()?;
+                    return Err(error);
+                }
+                self.check_submit(head)?;
+                row = self.put_bucket(row, Some(&reply)).await?;
+            }
+            if for_owner && !self.bugs.has(Planted::OldConfig) {
+                self.orders.configure(row.bucket.id, row.config()).await?;
+            }
+            if for_owner || !answered {
+                self.watchers.note([KeptName::Bucket(name.clone())]);
+            }
         }
         drop(held);
         self.watchers.settled().await;
@@ -465,40 +533,6 @@ impl Catalog {
         };
         let row = BucketRow::decode(name.as_str(), value);
         row.ok_or_else(|| damaged("a bucket's row"))
-    }
-
-    /// Behind the answer the owner of its keys keeps versions as the bucket says.
-    async fn set_versioning(
-        &self,
-        head: &RequestHead,
-        name: &BucketName,
-        versioning: Versioning,
-    ) -> Result<(), Error> {
-        if versioning == Versioning::Off {
-            let message = "versioning that was enabled can be suspended, not removed".to_owned();
-            return Err(Error::Invalid { message });
-        }
-        let reply = reply_key(head.session, head.number);
-        let key = text_key(BUCKET, name.as_str());
-        let held = self.decisions.lock(&key).await;
-        let answered = self.decisions.durable(&reply).await?.is_some();
-        let mut row = match self.held_bucket(name).await {
-            // Another request has removed it since.
-            Err(Error::NoSuchBucket) if answered => return Ok(()),
-            row => row?,
-        };
-        if !answered {
-            row.bucket.versioning = versioning;
-            self.check_submit(head)?;
-            row = self.put_bucket(row, Some(&reply)).await?;
-        }
-        if !self.bugs.has(Planted::OldConfig) {
-            self.orders.configure(row.bucket.id, row.config()).await?;
-        }
-        self.watchers.note([KeptName::Bucket(name.clone())]);
-        drop(held);
-        self.watchers.settled().await;
-        Ok(())
     }
 
     /// Puts the row of a bucket whose name the caller holds, with its answer; ends when it is durable.

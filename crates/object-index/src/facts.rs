@@ -1,10 +1,11 @@
-//! Other facts for an object that is there, without another content: tags, permissions. All else of it
+//! Other facts for an object that is there, without another content: tags, permissions, locks. All else of it
 //! stays; its row is written again, at the same key.
 
 use std::rc::Rc;
 
 use object_proto::{
-    ChangeReply, Committed, Error, ObjectData, RequestHead, Stamp, Target, VersionId, Versioning,
+    BucketId, Change, ChangeReply, Committed, Error, ObjectData, RequestHead, Stamp, Target,
+    VersionId, Versioning,
 };
 use runtime::Instant;
 use table::Purpose;
@@ -12,6 +13,7 @@ use table::Purpose;
 use crate::decisions::damaged;
 use crate::headers::Headers;
 use crate::keys::{CURRENT, MAP, METADATA, object_key};
+use crate::locks::without_lock;
 use crate::map::decode_map;
 use crate::new_fact::NewFact;
 use crate::range::{Range, too_long};
@@ -19,14 +21,22 @@ use crate::row::{InLog, ObjectRow};
 use crate::versions::{Version, beside};
 
 impl Range {
-    /// Gives an object, or a version of it, another fact.
-    pub(crate) async fn set_fact(
+    /// Makes a change of a fact of an object, or of a version of it.
+    pub(crate) async fn decide_fact(
         self: &Rc<Self>,
-        (head, came): (&RequestHead, Instant),
-        target: &Target,
-        version: Option<VersionId>,
-        fact: NewFact,
+        head: &RequestHead,
+        change: Change,
+        came: Instant,
     ) -> Result<ChangeReply, Error> {
+        let (target, version, fact) = match change {
+            Change::SetTags { target, version, tags } => (target, version, NewFact::Tags(tags)),
+            Change::SetAcl { target, version, acl } => (target, version, NewFact::Acl(acl)),
+            Change::SetLock { target, version, change, bypass } => {
+                (target, version, NewFact::Lock(change, bypass))
+            }
+            _ => unreachable!("it concerns no fact alone"),
+        };
+        let target = &target;
         if !fact.fits() {
             return Err(too_long());
         }
@@ -42,8 +52,14 @@ impl Range {
             }
         };
         let last = self.decisions.last();
-        let found = match self.buckets.check_change(target.bucket).and(found) {
-            Ok(found) => found,
+        let is_lock = matches!(fact, NewFact::Lock(..));
+        let given = self.check_given(target.bucket, is_lock).and(found).and_then(|found| {
+            let mut object = found.row.info.object.clone();
+            fact.give(&mut object.facts, self.over_us())?;
+            Ok((found, object))
+        });
+        let (Version { key, row, .. }, object) = match given {
+            Ok(given) => given,
             Err(error) => {
                 drop(held);
                 self.decisions.settled_for_refusal(last).await?;
@@ -51,9 +67,6 @@ impl Range {
                 return Err(error);
             }
         };
-        let row = self.whole_row(target, &found).await?;
-        let mut object = row.info.object.clone();
-        fact.give(&mut object.facts);
         let ObjectRow { call, info, .. } = &row;
         let (value, metadata) = ObjectRow::encode(info.stamp, &object, *call, info.has_id);
         let apart = beside(METADATA, target, &row);
@@ -63,7 +76,7 @@ impl Range {
         let answer = |stamp: Stamp| Committed { stamp, version, marker: false };
         let (committed, basis) = self.submit_answered(head, answer, |batch, _| {
             batch.set_purpose(Purpose::Data);
-            batch.put(&found.key, &value);
+            batch.put(&key, &value);
             match &metadata {
                 Some(metadata) => {
                     batch.put(&apart, metadata);
@@ -79,7 +92,17 @@ impl Range {
         Ok(ChangeReply { committed, by_earlier: false })
     }
 
-    /// The version that is meant, of a key that the caller holds; why there is none.
+    /// The bucket takes such a change.
+    fn check_given(&self, bucket: BucketId, is_lock: bool) -> Result<(), Error> {
+        self.buckets.check_change(bucket)?;
+        match is_lock && self.buckets.rules(bucket).lock.is_none() {
+            true => Err(without_lock()),
+            false => Ok(()),
+        }
+    }
+
+    /// The version that is meant, of a key that the caller holds, with all that has rows of its own; why there
+    /// is none.
     async fn meant(
         &self,
         target: &Target,
@@ -93,13 +116,17 @@ impl Range {
                 found.ok_or(Error::NoSuchVersion)
             }
         };
-        Ok(found.and_then(|found| match found.row.marker {
-            true => {
+        match found {
+            Ok(found) if found.row.marker => {
                 let (version, stamp) = (found.row.info.version(), found.row.info.stamp);
-                Err(Error::Marker { version, stamp, asked: true })
+                Ok(Err(Error::Marker { version, stamp, asked: true }))
             }
-            false => Ok(found),
-        }))
+            Ok(found) => {
+                let row = self.whole_row(target, &found).await?;
+                Ok(Ok(Version { row, ..found }))
+            }
+            Err(error) => Ok(Err(error)),
+        }
     }
 
     /// The row of a version with all that has rows of its own.

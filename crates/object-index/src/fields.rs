@@ -1,9 +1,10 @@
-//! Fields that values of rows share: texts, metadata, tags, permissions, checksums.
+//! Fields that values of rows share: texts, metadata, tags, permissions, locks, checksums.
 
 use codec::cursor::{Cursor, put_bytes, put_varint};
 use object_proto::limits::{GRANTS_MAX, METADATA_MAX};
 use object_proto::{
-    Checksum, ChecksumKind, Grant, Grantee, Metadata, ObjectTags, Permission, TAGS_MAX, UserId,
+    Checksum, ChecksumKind, Grant, Grantee, Metadata, ObjectLock, ObjectTags, Permission,
+    Retention, RetentionMode, TAGS_MAX, UserId,
 };
 
 /// Version of all rows.
@@ -139,6 +140,52 @@ pub(crate) fn acl(cursor: &mut Cursor<'_>) -> Option<Vec<Grant>> {
         Some(Grant { grantee, permission })
     };
     (0..count).map(grant).collect()
+}
+
+/// Bits of a lock's byte, of which one hold and one mode at most are set; behind a mode the end of the retention
+/// follows.
+const HELD: u8 = 1;
+const GOVERNANCE: u8 = 2;
+const COMPLIANCE: u8 = 4;
+const LET_GO: u8 = 8;
+
+/// A lock, where there is one.
+pub(crate) fn put_lock(out: &mut Vec<u8>, lock: ObjectLock) {
+    let mode = match lock.retention.map(|retention| retention.mode) {
+        None => 0,
+        Some(RetentionMode::Governance) => GOVERNANCE,
+        Some(RetentionMode::Compliance) => COMPLIANCE,
+    };
+    let hold = match lock.hold {
+        None => 0,
+        Some(true) => HELD,
+        Some(false) => LET_GO,
+    };
+    out.push(mode | hold);
+    if let Some(retention) = lock.retention {
+        put_varint(out, retention.until_us);
+    }
+}
+
+pub(crate) fn lock(cursor: &mut Cursor<'_>) -> Option<ObjectLock> {
+    let bits = cursor.u8()?;
+    let hold = match bits & (HELD | LET_GO) {
+        0 => None,
+        HELD => Some(true),
+        LET_GO => Some(false),
+        _ => return None,
+    };
+    let mode = match bits & !(HELD | LET_GO) {
+        0 if hold.is_some() => None,
+        GOVERNANCE => Some(RetentionMode::Governance),
+        COMPLIANCE => Some(RetentionMode::Compliance),
+        _ => return None,
+    };
+    let retention = match mode {
+        None => None,
+        Some(mode) => Some(Retention { mode, until_us: cursor.varint()? }),
+    };
+    Some(ObjectLock { retention, hold })
 }
 
 /// True when [`checksums`] takes them.

@@ -195,6 +195,11 @@ pub(crate) fn corpus() -> Vec<Seed> {
         let (row, apart) = ObjectRow::encode(info.stamp, &info.object, None, false);
         apart.unwrap_or(row)
     };
+    let locked = {
+        let mut info = crate::row_tests::info(9, 10, true);
+        info.object.facts.lock = crate::row_tests::locks()[4];
+        ObjectRow::encode(info.stamp, &info.object, None, true).0
+    };
     let file = FileRow {
         data_id: DataId::new(1),
         size: 5,
@@ -244,7 +249,10 @@ pub(crate) fn corpus() -> Vec<Seed> {
     };
     let changed = object_proto::Stamp::new(1 << 50);
     let policy = Some("{}".to_owned());
-    let settings = object_proto::BucketSettings { policy, ..Default::default() };
+    let period = object_proto::LockPeriod::Years(7);
+    let default = Some((object_proto::RetentionMode::Compliance, period));
+    let lock = Some(object_proto::LockRule { default });
+    let settings = object_proto::BucketSettings { policy, lock, ..Default::default() };
     let bucket_row = BucketRow { bucket, made_by, changed, closing: true, settings };
     let server = object_proto::ObjectServerId::new(3);
     let range_row = RangeRow { first: BucketId::new(1 << 62), epoch: 300, owner: Some(server) };
@@ -262,6 +270,7 @@ pub(crate) fn corpus() -> Vec<Seed> {
         ("row-file", fuzz_object_row, row(0, object(10, false).0)),
         ("row-apart", fuzz_object_row, row(0, object(2000, false).0)),
         ("row-metadata", fuzz_object_row, row(1, object(2000, false).1)),
+        ("row-lock", fuzz_object_row, row(0, locked)),
         ("row-acl", fuzz_object_row, row(0, granted(10))),
         ("row-metadata-acl", fuzz_object_row, row(1, granted(300))),
         ("row-body", fuzz_object_row, row(2, file.encode())),

@@ -15,6 +15,11 @@ use table::Store;
 pub trait Lease {
     /// True while no other owner can have come.
     fn is_valid(&self) -> bool;
+
+    /// The manager's wall clock, or an earlier time, microseconds since 1970; none if the manager was not heard.
+    fn manager_us(&self) -> Option<u64> {
+        None
+    }
 }
 
 impl Lease for tenancy::Term {

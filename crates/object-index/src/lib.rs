@@ -34,6 +34,7 @@ mod list;
 #[cfg(test)]
 mod list_tests;
 mod list_versions;
+mod locks;
 mod logs;
 mod manager;
 mod map;

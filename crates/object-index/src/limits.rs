@@ -76,6 +76,10 @@ pub const DRIFT: u32 = 20;
 /// Between two attempts, at first and at most.
 pub const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
 
+/// No lock of an object ends while the clocks of its owner and of the manager differ by so much
+/// (`object-protocols.md` 7.2): far more than clocks that are kept right do.
+pub const CLOCKS_APART: Duration = Duration::from_secs(60);
+
 /// Bodies that are of no use any more keep their files for this long: long reads end
 /// (`object-protocols.md` 10.4).
 pub const TRASH_AGE: Duration = Duration::from_secs(3600);

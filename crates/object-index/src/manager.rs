@@ -14,7 +14,7 @@ use client::Client;
 use futures_util::future::{Either, LocalBoxFuture, select};
 use object_proto::{
     CatalogReply, CatalogRequest, Error, ObjectServerId, Peer, PeerRole, RangeId, RangeReply,
-    RangeRequest, Reply, Request, ServerRequest,
+    RangeRequest, Reply, Request, ServerGrant, ServerRequest,
 };
 use runtime::sync::Notify;
 use runtime::{Class, Duration, Env, Instant};
@@ -23,7 +23,7 @@ use tenancy::{Contest, Term};
 
 use crate::assign::Assignments;
 use crate::config::Config;
-use crate::decisions::Basis;
+use crate::decisions::{Basis, unix_us};
 use crate::ground::{Files, Lease, Ranges};
 use crate::limits::{
     BEAT_ATTEMPT, HERE, IDLE_AFTER, IDLE_LONGER, LEAD_PAUSE, LINK_ATTEMPT, PING_LOCAL, UNREACHED,
@@ -184,7 +184,8 @@ impl ObjectManager {
             CatalogRequest::ServerBeat(beat) => {
                 let leads = lead.lease.is_valid();
                 let grant = lead.assignments.borrow_mut().beat(now, *beat, leads);
-                grant.map(|grant| CatalogReply::Grant(Box::new(grant)))
+                let now_us = unix_us(&inner.env);
+                grant.map(|grant| CatalogReply::Grant(Box::new(ServerGrant { now_us, ..grant })))
             }
             CatalogRequest::Here(peer) => {
                 lead.assignments.borrow_mut().here(now, peer);

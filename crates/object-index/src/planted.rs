@@ -52,6 +52,10 @@ pub enum Planted {
     KeptLate,
     /// Removes a bucket without a record that it is being removed.
     CloseUnrecorded,
+    /// Ends locks by the owner's clock alone.
+    LockByClock,
+    /// Puts an object in place of a locked one.
+    LockOverwritten,
     /// Leaves the current object where a delete marker hides it.
     MarkerShown,
     /// Leaves no current object when the newest version goes.

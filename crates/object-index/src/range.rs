@@ -24,7 +24,6 @@ use crate::keys::{
 use crate::list;
 use crate::list_versions;
 use crate::map::decode_map;
-use crate::new_fact::NewFact;
 use crate::once::{Came, Once};
 use crate::piece::Body;
 use crate::planted::{Bugs, Planted};
@@ -39,7 +38,7 @@ pub(crate) struct Range {
     pub(crate) sessions: Sessions,
     pub(crate) buckets: Buckets,
     managers: Rc<dyn Managers>,
-    lease: Rc<dyn Lease>,
+    pub(crate) lease: Rc<dyn Lease>,
     epoch: u64,
     pub(crate) upload_times: UploadTimes,
     once: Once<ChangeReply>,
@@ -72,7 +71,8 @@ pub(crate) struct Ground {
 enum Wish {
     Put(Box<NewObject>),
     Delete(Marker),
-    DeleteVersion(VersionId),
+    /// One that is retained under governance too, if so.
+    DeleteVersion(VersionId, bool),
 }
 
 /// Data in a log that a batch replaces.
@@ -402,15 +402,12 @@ impl Range {
                 let wish = Wish::Delete((nonce, by));
                 self.decide_object((head, came), target, wish, &conditions).await
             }
-            Change::DeleteVersion { target, version, conditions } => {
-                let wish = Wish::DeleteVersion(version);
+            Change::DeleteVersion { target, version, conditions, bypass } => {
+                let wish = Wish::DeleteVersion(version, bypass);
                 self.decide_object((head, came), target, wish, &conditions).await
             }
-            Change::SetTags { target, version, tags } => {
-                self.set_fact((head, came), &target, version, NewFact::Tags(tags)).await
-            }
-            Change::SetAcl { target, version, acl } => {
-                self.set_fact((head, came), &target, version, NewFact::Acl(acl)).await
+            fact @ (Change::SetTags { .. } | Change::SetAcl { .. } | Change::SetLock { .. }) => {
+                self.decide_fact(head, fact, came).await
             }
             upload => self.decide_upload(head, upload, came).await,
         }
@@ -429,14 +426,14 @@ impl Range {
             let (current, basis) = self.current(&target).await?;
             let has_current = current.is_some();
             let there = match wish {
-                Wish::DeleteVersion(version) => {
+                Wish::DeleteVersion(version, _) => {
                     self.find_version(&target, version, current).await?
                 }
                 _ => current,
             };
             let replaced = match (&wish, &there) {
-                (Wish::DeleteVersion(_), None) => Replaced::default(),
-                (Wish::DeleteVersion(_), Some(gone)) => {
+                (Wish::DeleteVersion(..), None) => Replaced::default(),
+                (Wish::DeleteVersion(..), Some(gone)) => {
                     self.without_version(&target, gone.clone(), has_current).await?
                 }
                 _ => self.replaced(&target, there.clone()).await?,
@@ -449,18 +446,22 @@ impl Range {
         };
         // A look for a version is decided on several rows.
         let basis = match wish {
-            Wish::DeleteVersion(_) => self.decisions.last(),
+            Wish::DeleteVersion(..) => self.decisions.last(),
             _ => basis,
         };
         let refused = self.buckets.check_change(target.bucket).and_then(|()| {
             conditions.check(there.as_ref().map(|there| &there.row.info.object.facts.etag))
+        });
+        let default_retention = refused.and_then(|()| match &wish {
+            Wish::Put(object) => self.default_retention(target.bucket, object.facts.lock),
+            Wish::Delete(_) | Wish::DeleteVersion(..) => Ok(None),
         });
         let is_put = matches!(wish, Wish::Put(_));
         let call = conditions.call.filter(|_| is_put && !conditions.is_empty());
         let of_call = there.as_ref().filter(|old| call.is_some() && old.row.call == call);
         let of_call = of_call.filter(|_| !self.bugs.has(Planted::RetryLoses));
         let nothing = !is_put && there.is_none() && !replaced.is_versioned;
-        let unchanged = match (refused, of_call) {
+        let unchanged = match (&default_retention, of_call) {
             (Err(Error::Precondition), Some(old)) => {
                 self.env.mark("object: an earlier attempt of the call has put it");
                 let version = replaced.is_versioned.then(|| old.row.info.version());
@@ -468,12 +469,12 @@ impl Range {
                 let committed = Committed { stamp, version, marker: false };
                 Some(Ok(ChangeReply { committed, by_earlier: true }))
             }
-            (Err(error), _) => Some(Err(error)),
-            (Ok(()), _) if nothing => {
+            (Err(error), _) => Some(Err(error.clone())),
+            (Ok(_), _) if nothing => {
                 let committed = Committed::default();
                 Some(Ok(ChangeReply { committed, by_earlier: false }))
             }
-            (Ok(()), _) => None,
+            (Ok(_), _) => None,
         };
         if let Some(answer) = unchanged {
             drop(held);
@@ -481,7 +482,7 @@ impl Range {
             self.check_lease()?;
             return answer;
         }
-        let (mut new, mut marker, mut piece) = (None, None, None);
+        let (mut new, mut marker, mut piece, mut bypass) = (None, None, None, false);
         match wish {
             Wish::Put(mut object) => {
                 // Only an owner gives places.
@@ -501,12 +502,20 @@ impl Range {
                     replaced.kept = None;
                 }
             }
-            Wish::DeleteVersion(_) => {}
+            Wish::DeleteVersion(_, may) => bypass = may,
         }
         self.check_submit(head, came)?;
-        let decided = Decided { target, new, marker, piece, replaced, call };
-        let (committed, basis) = self.submit(head, decided, |_, _| {})?;
+        let default_retention = default_retention?;
+        let decided =
+            Decided { target, new, marker, piece, replaced, call, default_retention, bypass };
+        let last = self.decisions.last();
+        let submitted = self.submit(head, decided, |_, _| {});
         drop(held);
+        if submitted == Err(Error::Locked) {
+            self.decisions.settled_for_refusal(last).await?;
+            self.check_lease()?;
+        }
+        let (committed, basis) = submitted?;
         self.decisions.settled(basis).await?;
         Ok(ChangeReply { committed, by_earlier: false })
     }
@@ -520,12 +529,14 @@ impl Range {
     }
 
     /// Submits a put or delete with all that goes with it: usage, files, the answer, and what `also` puts.
+    /// [`Error::Locked`] when a version would go that is locked.
     pub(crate) fn submit(
         self: &Rc<Self>,
         head: &RequestHead,
         decided: Decided,
         also: impl FnOnce(&mut Batch, Stamp),
     ) -> Result<(Committed, Basis), Error> {
+        self.check_removal(&decided)?;
         let bucket = decided.target.bucket;
         let mut usage = self.usage.borrow().get(&bucket).copied().unwrap_or_default();
         if let Some(gone) = &decided.replaced.gone {

@@ -4,15 +4,16 @@
 use codec::cursor::{Cursor, put_bytes, put_varint};
 use object_proto::limits::{INLINE_MAX, POLICY_MAX, SETTINGS_MAX, SMALL_MAX};
 use object_proto::{
-    AccessKey, Bucket, BucketConfig, BucketId, BucketName, BucketSettings, BucketState, CallId,
-    Committed, DataId, Etag, FileName, NewObject, ObjectData, ObjectFacts, ObjectInfo, PartMap,
-    PartNumber, SessionId, Stamp, Target, User, UserId, VersionId, Versioning,
+    AccessKey, Bucket, BucketConfig, BucketId, BucketName, BucketRules, BucketSettings,
+    BucketState, CallId, Committed, DataId, Etag, FileName, NewObject, ObjectData, ObjectFacts,
+    ObjectInfo, ObjectLock, PartMap, PartNumber, SessionId, Stamp, Target, User, UserId, VersionId,
+    Versioning,
 };
 use table::Place;
 
 use crate::fields::{
-    TEXT_MAX, VERSION, are_checksums, begin, checksums, flag, is_acl, put_checksums, put_text,
-    text, whole,
+    TEXT_MAX, VERSION, are_checksums, begin, checksums, flag, is_acl, lock, put_checksums,
+    put_lock, put_text, text, whole,
 };
 use crate::headers::{Headers, encode_headers, put_headers};
 use crate::map::{map_apart, put_runs, put_upload_id, runs, upload_id};
@@ -29,6 +30,8 @@ const MARKER: u8 = 8;
 /// Tags follow the metadata, here or apart; permissions follow those.
 const TAGS: u8 = 16;
 const ACL: u8 = 32;
+/// There is a lock, which is in the row.
+const LOCK: u8 = 64;
 
 const INLINE: u8 = 0;
 const FILE: u8 = 1;
@@ -67,7 +70,8 @@ impl ObjectRow {
     /// True when the row of an object can be read back: no part of it is longer than
     /// [`ObjectRow::decode`] takes.
     pub fn holds(object: &NewObject) -> bool {
-        let ObjectFacts { etag, checksums, metadata: _, tags: _, owner, acl } = &object.facts;
+        let ObjectFacts { etag, checksums, metadata: _, tags: _, owner, acl, lock: _ } =
+            &object.facts;
         let data = match &object.data {
             ObjectData::Inline(bytes) => {
                 bytes.len() <= INLINE_MAX && bytes.len() as u64 == object.size
@@ -116,6 +120,7 @@ impl ObjectRow {
         put_headers(&mut headers, facts);
         let bits = bits | if facts.tags.is_empty() { 0 } else { TAGS };
         let bits = bits | if facts.acl.is_empty() { 0 } else { ACL };
+        let bits = bits | if facts.lock.is_none() { 0 } else { LOCK };
         let apart = headers.len() > HEADERS_IN_ROW;
         let mut out = vec![VERSION];
         out.extend(stamp.get().to_le_bytes());
@@ -127,6 +132,9 @@ impl ObjectRow {
         out.push(bits | if apart { APART } else { 0 } | if call.is_some() { CALL } else { 0 });
         if let Some(call) = call {
             out.extend(call.get().to_le_bytes());
+        }
+        if !facts.lock.is_none() {
+            put_lock(&mut out, facts.lock);
         }
         if !apart {
             out.extend_from_slice(&headers);
@@ -172,12 +180,16 @@ impl ObjectRow {
         let owner = UserId::new(text(&mut cursor, TEXT_MAX)?);
         let checksums = checksums(&mut cursor)?;
         let bits = cursor.u8()?;
-        if bits > (APART | CALL | HAS_ID | MARKER | TAGS | ACL) {
+        if bits > (APART | CALL | HAS_ID | MARKER | TAGS | ACL | LOCK) {
             return None;
         }
         let call = match bits & CALL {
             0 => None,
             _ => Some(CallId::new(cursor.u128()?)),
+        };
+        let lock = match bits & LOCK {
+            0 => ObjectLock::default(),
+            _ => lock(&mut cursor)?,
         };
         let metadata_apart = bits & APART != 0;
         let headers = match metadata_apart {
@@ -218,12 +230,14 @@ impl ObjectRow {
         if !is_whole {
             return None;
         }
-        let mut facts = ObjectFacts { etag, checksums, owner, ..ObjectFacts::default() };
+        let mut facts = ObjectFacts { etag, checksums, owner, lock, ..ObjectFacts::default() };
         headers.give(&mut facts);
         let object = NewObject { data_id, size, facts, data };
         let (has_id, marker) = (bits & HAS_ID != 0, bits & MARKER != 0);
         let is_bare = || object == marker_of(data_id.get() as u64, &object.facts.owner);
-        if marker && (call.is_some() || metadata_apart || bits & (TAGS | ACL) != 0 || !is_bare()) {
+        if marker
+            && (call.is_some() || metadata_apart || bits & (TAGS | ACL | LOCK) != 0 || !is_bare())
+        {
             return None;
         }
         let info = ObjectInfo { stamp, has_id, object };
@@ -462,10 +476,11 @@ pub struct BucketRow {
 impl BucketRow {
     /// What the range of its keys is to make of it.
     pub fn config(&self) -> BucketConfig {
-        let versioning = self.bucket.versioning;
+        let (versioning, lock) = (self.bucket.versioning, self.settings.lock);
+        let rules = BucketRules { versioning, lock };
         let state = match self.closing {
-            true => BucketState::Closing(versioning),
-            false => BucketState::Open(versioning),
+            true => BucketState::Closing(rules),
+            false => BucketState::Open(rules),
         };
         BucketConfig { changed: self.changed, state }
     }

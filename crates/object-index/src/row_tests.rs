@@ -8,8 +8,9 @@ use object_proto::limits::SMALL_MAX;
 use object_proto::{
     BucketId, BucketName, BucketSettings, CallId, Checksum, ChecksumKind, ChecksumPlan, Committed,
     DataId, Etag, FileName, Grant, Grantee, Metadata, NewObject, NewUpload, ObjectData,
-    ObjectFacts, ObjectInfo, ObjectKey, ObjectTags, PartMap, PartNumber, Permission, SessionId,
-    Stamp, Target, UploadEnd, UploadId, User, UserId, VersionId, Versioning,
+    ObjectFacts, ObjectInfo, ObjectKey, ObjectLock, ObjectTags, PartMap, PartNumber, Permission,
+    Retention, RetentionMode, SessionId, Stamp, Target, UploadEnd, UploadId, User, UserId,
+    VersionId, Versioning,
 };
 use proptest::prelude::*;
 use table::Place;
@@ -53,6 +54,20 @@ pub(crate) fn acl() -> Vec<Grant> {
         to(Grantee::All, Permission::ReadAcl),
         to(Grantee::Authenticated, Permission::WriteAcl),
         to(Grantee::LogDelivery, Permission::Write),
+    ]
+}
+
+/// Locks of all kinds.
+pub(crate) fn locks() -> [ObjectLock; 6] {
+    let until = |mode| Some(Retention { mode, until_us: 1 << 51 });
+    let lock = |retention, hold| ObjectLock { retention, hold };
+    [
+        lock(None, Some(false)),
+        lock(None, Some(true)),
+        lock(until(RetentionMode::Governance), None),
+        lock(until(RetentionMode::Governance), Some(true)),
+        lock(until(RetentionMode::Compliance), None),
+        lock(until(RetentionMode::Compliance), Some(false)),
     ]
 }
 
@@ -102,6 +117,28 @@ fn objects_read_back_with_metadata_in_their_row_or_apart() {
         for end in 0..row.len() {
             assert_eq!(ObjectRow::decode(&row[..end]), None, "{end} bytes of {}", row.len());
         }
+    }
+}
+
+#[test]
+fn a_lock_is_in_its_row_whatever_is_apart() {
+    for lock in locks() {
+        for headers in [10, 1000] {
+            let mut info = info(9, headers, true);
+            info.object.facts.lock = lock;
+            for call in [None, Some(CallId::new(7))] {
+                let (row, apart) = ObjectRow::encode(info.stamp, &info.object, call, true);
+                let read = ObjectRow::decode(&row).expect("it reads back");
+                assert_eq!((read.info.object.facts.lock, read.call), (lock, call));
+                assert_eq!(apart.is_some(), headers > 240);
+                for end in 0..row.len() {
+                    assert_eq!(ObjectRow::decode(&row[..end]), None, "{end} bytes");
+                }
+            }
+        }
+        let upload = NewUpload { lock, ..upload() };
+        let row = UploadRow { upload, abort_us: 1 << 52, end: Some(end()) };
+        assert_eq!(UploadRow::decode(&row.encode()), Some(row));
     }
 }
 
@@ -254,6 +291,7 @@ pub(crate) fn upload() -> NewUpload {
         tags: ObjectTags::new([("a".to_owned(), "b".to_owned())].into()).unwrap(),
         owner: info.object.facts.owner,
         acl: acl(),
+        lock: locks()[2],
     }
 }
 

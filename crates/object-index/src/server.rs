@@ -17,7 +17,7 @@ use object_proto::{
     RangeReply, RangeRequest, Reply, Request, Seen, ServerBeat, ServerGrant, Unserved,
 };
 use runtime::sync::Notify;
-use runtime::{Class, Duration, Env, JoinHandle};
+use runtime::{Class, Duration, Env, Instant, JoinHandle};
 use table::Cache;
 use tenancy::lease::{
     Action, Grant, LeaseState, Owned, Ownership, OwnershipLease, Predecessors, Seen as LeaseSeen,
@@ -26,10 +26,12 @@ use tenancy::lease::{
 use tenancy::limits::{IDLE, RENEW};
 
 use crate::config::Config;
+use crate::decisions::unix_us;
 use crate::ground::{Files, Lease, Managers, Owners};
 use crate::limits::{
     BEAT_ATTEMPT, BEAT_LOCAL, BEAT_PAUSE, CLOSE_TIME, LEAD_PAUSE, LINK_ATTEMPT, LOADS, OPENING_WAIT,
 };
+use crate::locks::are_apart;
 use crate::planted::Planted;
 use crate::room::Room;
 use crate::rule::RangeRule;
@@ -71,6 +73,10 @@ struct ServerInner {
     ownership: RefCell<OwnershipLease<RangeId, Plain>>,
     places: RefCell<BTreeMap<RangeId, Place>>,
     boot: Cell<u64>,
+    /// The manager's wall clock by its last grant, and when that came.
+    manager_clock: Cell<Option<(u64, Instant)>>,
+    /// It is far from this server's.
+    clocks_apart: Cell<bool>,
     beat: Notify,
     /// A range was opened, given or taken.
     changed: Notify,
@@ -97,6 +103,10 @@ impl Lease for RangeLease {
     fn is_valid(&self) -> bool {
         let server = self.server.upgrade().map(ObjectServer);
         server.is_some_and(|server| server.may_answer(self.range, self.epoch))
+    }
+
+    fn manager_us(&self) -> Option<u64> {
+        ObjectServer(self.server.upgrade()?).manager_us()
     }
 }
 
@@ -142,6 +152,8 @@ impl ObjectServer {
             ownership: RefCell::default(),
             places: RefCell::default(),
             boot: Cell::new(0),
+            manager_clock: Cell::default(),
+            clocks_apart: Cell::default(),
             beat: Notify::new(),
             changed: Notify::new(),
             leaving: Cell::new(false),
@@ -179,6 +191,26 @@ impl ObjectServer {
             LeaseState::Active(_) => true,
             LeaseState::HoldingAcks(_) => self.0.config.bugs.has(Planted::NoHold),
             LeaseState::Expired(_) | LeaseState::Revoked => false,
+        }
+    }
+
+    /// The manager's wall clock, or an earlier time: some passed before its answer came.
+    fn manager_us(&self) -> Option<u64> {
+        let (granted_us, came) = self.0.manager_clock.get()?;
+        Some(granted_us.saturating_add((self.0.env.now() - came).as_micros() as u64))
+    }
+
+    /// Takes note of the manager's wall clock, and reports once that locks do not end.
+    fn hear_clock(&self, now_us: u64) {
+        self.0.manager_clock.set(Some((now_us, self.0.env.now())));
+        let apart = are_apart(unix_us(&self.0.env), now_us);
+        if !self.0.clocks_apart.replace(apart) && apart {
+            let name = &self.0.name;
+            tracing::warn!(
+                name,
+                "the clocks of this object server and of the object manager are a minute apart, or more: \
+                 no lock of an object ends until they are set right"
+            );
         }
     }
 
@@ -302,6 +334,9 @@ impl ObjectServer {
                         server = None;
                     }
                     let known = grant.known;
+                    if grant.lease_ms > 0 {
+                        self.hear_clock(grant.now_us);
+                    }
                     let mut grant = grant_of(*grant);
                     if self.0.config.bugs.has(Planted::LongLease) {
                         grant.lease_ms *= 4;

@@ -11,10 +11,10 @@ use futures_util::future::LocalBoxFuture;
 use object_proto::limits::{INLINE_MAX, SMALL_MAX};
 use object_proto::{
     BucketId, CatalogReply, CatalogRequest, Change, ChangeReply, Committed, Completion, Conditions,
-    DataId, Error, FileName, Grant, ListPage, ListRequest, NewObject, NewUpload, ObjectData,
-    ObjectFacts, ObjectInfo, ObjectTags, PartNumber, PartsPage, PartsRequest, Peer, RangeId,
-    RangeMap, RangeReply, RangeRequest, Reply, Request, RequestHead, ServiceStatus, Target,
-    UploadId, UploadInfo, UploadsPage, UploadsRequest, UserId, VersionId, VersionsPage,
+    DataId, Error, FileName, Grant, ListPage, ListRequest, LockChange, NewObject, NewUpload,
+    ObjectData, ObjectFacts, ObjectInfo, ObjectTags, PartNumber, PartsPage, PartsRequest, Peer,
+    RangeId, RangeMap, RangeReply, RangeRequest, Reply, Request, RequestHead, ServiceStatus,
+    Target, UploadId, UploadInfo, UploadsPage, UploadsRequest, UserId, VersionId, VersionsPage,
     VersionsRequest,
 };
 use runtime::{Class, Env, Instant};
@@ -345,15 +345,16 @@ impl Service {
         Ok(self.change_object(&number, &change).await?.committed)
     }
 
-    /// Removes a version; none is no error.
+    /// Removes a version; none is no error. One that is retained under governance too with `bypass`.
     pub async fn delete_version(
         &self,
         target: Target,
         version: VersionId,
         conditions: Conditions,
+        bypass: bool,
     ) -> Result<Committed, Error> {
         let number = self.0.session.number().await?;
-        let change = Change::DeleteVersion { target, version, conditions };
+        let change = Change::DeleteVersion { target, version, conditions, bypass };
         Ok(self.change_object(&number, &change).await?.committed)
     }
 
@@ -378,6 +379,20 @@ impl Service {
     ) -> Result<Committed, Error> {
         let number = self.0.session.number().await?;
         let change = Change::SetAcl { target, version, acl };
+        Ok(self.change_object(&number, &change).await?.committed)
+    }
+
+    /// Changes what keeps an object, or a version of it, from being removed; which version it is. A retention
+    /// under governance is weakened only with `bypass`.
+    pub async fn set_lock(
+        &self,
+        target: Target,
+        version: Option<VersionId>,
+        change: LockChange,
+        bypass: bool,
+    ) -> Result<Committed, Error> {
+        let number = self.0.session.number().await?;
+        let change = Change::SetLock { target, version, change, bypass };
         Ok(self.change_object(&number, &change).await?.committed)
     }
 

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use futures_util::future::LocalBoxFuture;
 use object_proto::{
     AccessKey, Answer, Backend, Bucket, BucketName, BucketSettings, BucketView, Committed,
-    Completion, Conditions, Content, Error, Found, Grant, ListPage, ListRequest, NewUpload,
-    ObjectFacts, ObjectInfo, ObjectTags, PartNumber, PartsPage, PartsRequest, Setting, Target,
-    Upload, UploadId, UploadInfo, UploadsPage, UploadsRequest, User, UserId, VersionId, Versioning,
-    VersionsPage, VersionsRequest,
+    Completion, Conditions, Content, Error, Found, Grant, ListPage, ListRequest, LockChange,
+    NewUpload, ObjectFacts, ObjectInfo, ObjectTags, PartNumber, PartsPage, PartsRequest, Setting,
+    Target, Upload, UploadId, UploadInfo, UploadsPage, UploadsRequest, User, UserId, VersionId,
+    Versioning, VersionsPage, VersionsRequest,
 };
 use runtime::sync::{mpsc, oneshot};
 use runtime::{Class, Env, real_now};
@@ -219,9 +219,10 @@ impl Backend for ServiceHandle {
         target: Target,
         version: VersionId,
         conditions: Conditions,
+        bypass: bool,
     ) -> Answer<'_, Committed> {
         self.change(move |service| async move {
-            service.delete_version(target, version, conditions).await
+            service.delete_version(target, version, conditions, bypass).await
         })
     }
 
@@ -241,6 +242,18 @@ impl Backend for ServiceHandle {
         acl: Vec<Grant>,
     ) -> Answer<'_, Committed> {
         self.change(move |service| async move { service.set_acl(target, version, acl).await })
+    }
+
+    fn set_lock(
+        &self,
+        target: Target,
+        version: Option<VersionId>,
+        change: LockChange,
+        bypass: bool,
+    ) -> Answer<'_, Committed> {
+        self.change(move |service| async move {
+            service.set_lock(target, version, change, bypass).await
+        })
     }
 
     fn versions(&self, ask: VersionsRequest) -> Answer<'_, VersionsPage> {

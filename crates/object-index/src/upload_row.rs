@@ -3,20 +3,22 @@
 
 use codec::cursor::put_varint;
 use object_proto::{
-    ChecksumPlan, Etag, NewUpload, ObjectTags, PartMap, Stamp, UploadEnd, UploadId, UploadInfo,
-    UserId,
+    ChecksumPlan, Etag, NewUpload, ObjectLock, ObjectTags, PartMap, Stamp, UploadEnd, UploadId,
+    UploadInfo, UserId,
 };
 
 use crate::fields::{
     TEXT_MAX, VERSION, acl, are_checksums, begin, checksums, flag, is_acl, kind_code, kind_of,
-    metadata, put_acl, put_checksums, put_metadata, put_tags, put_text, tags, text, whole,
+    lock, metadata, put_acl, put_checksums, put_lock, put_metadata, put_tags, put_text, tags, text,
+    whole,
 };
 use crate::map::{put_runs, put_upload_id, runs, upload_id};
 
-/// Bits of the byte that says what follows: the end, tags, permissions.
+/// Bits of the byte that says what follows: the end, tags, permissions, a lock.
 const ENDED: u8 = 1;
 const TAGGED: u8 = 2;
 const GRANTED: u8 = 4;
+const LOCKED: u8 = 8;
 
 /// An upload's row; the commit that began it is in the key.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -55,6 +57,7 @@ impl UploadRow {
             (ENDED, self.end.is_some()),
             (TAGGED, !self.upload.tags.is_empty()),
             (GRANTED, !self.upload.acl.is_empty()),
+            (LOCKED, !self.upload.lock.is_none()),
         ];
         let bits = bits.iter().filter(|(_, is_set)| *is_set).fold(0, |all, (bit, _)| all | bit);
         out.push(bits);
@@ -68,6 +71,9 @@ impl UploadRow {
         }
         if bits & GRANTED != 0 {
             put_acl(&mut out, &self.upload.acl);
+        }
+        if bits & LOCKED != 0 {
+            put_lock(&mut out, self.upload.lock);
         }
         out
     }
@@ -85,7 +91,7 @@ impl UploadRow {
         };
         let metadata = metadata(&mut cursor)?;
         let abort_us = cursor.varint()?;
-        let bits = cursor.u8().filter(|bits| *bits <= ENDED | TAGGED | GRANTED)?;
+        let bits = cursor.u8().filter(|bits| *bits <= ENDED | TAGGED | GRANTED | LOCKED)?;
         let end = match bits & ENDED {
             0 => None,
             _ => Some(UploadEnd {
@@ -102,7 +108,11 @@ impl UploadRow {
             0 => Vec::new(),
             _ => acl(&mut cursor)?,
         };
-        let upload = NewUpload { nonce, checksum, metadata, tags, owner, acl };
+        let lock = match bits & LOCKED {
+            0 => ObjectLock::default(),
+            _ => lock(&mut cursor)?,
+        };
+        let upload = NewUpload { nonce, checksum, metadata, tags, owner, acl, lock };
         whole(cursor, UploadRow { upload, abort_us, end })
     }
 

@@ -60,7 +60,8 @@ impl Range {
             | Change::Delete { .. }
             | Change::DeleteVersion { .. }
             | Change::SetTags { .. }
-            | Change::SetAcl { .. } => {
+            | Change::SetAcl { .. }
+            | Change::SetLock { .. } => {
                 unreachable!("it concerns no upload")
             }
         };
@@ -87,6 +88,8 @@ impl Range {
     ) -> Submitted {
         let known = self.buckets.check_change(target.bucket);
         known.map_err(|error| Refused { basis: Some(Basis::default()), error })?;
+        self.default_retention(target.bucket, upload.lock)
+            .map_err(|error| Refused { basis: Some(Basis::default()), error })?;
         if !UploadRow::holds(&upload) {
             return Err(too_long().into());
         }
@@ -180,8 +183,9 @@ impl Range {
         let there = current.as_ref().map(|there| &there.row.info.object.facts.etag);
         conditions.check(there).map_err(refused)?;
         let map = map.map_err(refused)?;
-        let NewUpload { metadata, tags, owner, acl, .. } = row.upload.clone();
-        let facts = ObjectFacts { etag, checksums, metadata, tags, owner, acl };
+        let NewUpload { metadata, tags, owner, acl, lock, .. } = row.upload.clone();
+        let default_retention = self.default_retention(target.bucket, lock).map_err(refused)?;
+        let facts = ObjectFacts { etag, checksums, metadata, tags, owner, acl, lock };
         let object = Box::new(NewObject {
             data_id: DataId::new(u128::from(id.nonce) << 64 | u128::from(id.stamp.get())),
             size: map.size(),
@@ -205,8 +209,18 @@ impl Range {
         }
         let target = target.clone();
         let (marker, piece, call) = (None, None, None);
-        let decided = Decided { target: target.clone(), new, marker, piece, replaced, call };
-        Ok(self.submit(head, decided, |batch, stamp| {
+        let decided = Decided {
+            target: target.clone(),
+            new,
+            marker,
+            piece,
+            replaced,
+            call,
+            default_retention,
+            bypass: false,
+        };
+        let last = self.decisions.last();
+        let submitted = self.submit(head, decided, |batch, stamp| {
             batch.delete(&due_key(row.abort_us, &target, id.stamp));
             let forget = due_key(later(stamp, end_age), &target, id.stamp);
             batch.put(&forget, &Due::Forget.encode());
@@ -216,7 +230,11 @@ impl Range {
             }
             let row = UploadRow { end: Some(end(stamp)), ..row };
             batch.put(&upload_key(&target, id.stamp), &row.encode());
-        })?)
+        });
+        submitted.map_err(|error| match error {
+            Error::Locked => Refused { basis: Some(last), error },
+            error => error.into(),
+        })
     }
 
     /// The map of the parts that are named, and whether there are others. The caller holds the key, and

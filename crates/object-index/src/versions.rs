@@ -3,10 +3,12 @@
 //! Invariants: a key has a current row exactly when its newest version is no delete marker; a row that
 //! moves between current and older versions keeps its bytes, so that data in logs has one place.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 
 use object_proto::{
-    CallId, Committed, Error, NewObject, ObjectData, Stamp, Target, UserId, VersionId,
+    CallId, Committed, Error, LockPeriod, NewObject, ObjectData, Retention, RetentionMode, Stamp,
+    Target, UserId, VersionId,
 };
 use table::{Batch, Place};
 
@@ -82,6 +84,9 @@ pub(crate) fn beside(section: u8, target: &Target, row: &ObjectRow) -> Vec<u8> {
     apart_key(section, target, (row.info.stamp, row.info.has_id))
 }
 
+/// How a new version is retained that has no retention of its own.
+pub(crate) type DefaultRetention = (RetentionMode, LockPeriod);
+
 /// A put or delete that holds its key.
 pub(crate) struct Decided {
     pub(crate) target: Target,
@@ -95,9 +100,27 @@ pub(crate) struct Decided {
     pub(crate) replaced: Replaced,
     /// The call that puts it, if it has conditions.
     pub(crate) call: Option<CallId>,
+    /// How the object is retained, if it is by its bucket's rule.
+    pub(crate) default_retention: Option<DefaultRetention>,
+    /// What goes may be retained under governance.
+    pub(crate) bypass: bool,
 }
 
 impl Decided {
+    /// The object that is put, as it is when it is committed at a time.
+    fn object(&self, stamp: Stamp) -> Option<Cow<'_, NewObject>> {
+        let object = &**self.new.as_ref()?;
+        Some(match self.default_retention {
+            None => Cow::Borrowed(object),
+            Some((mode, period)) => {
+                let mut object = object.clone();
+                let until_us = period.until_us(stamp);
+                object.facts.lock.retention = Some(Retention { mode, until_us });
+                Cow::Owned(object)
+            }
+        })
+    }
+
     /// What it makes, if it is committed at a time.
     pub(crate) fn committed(&self, stamp: Stamp) -> Committed {
         let nonce = match (&self.new, &self.marker) {
@@ -119,15 +142,16 @@ impl Decided {
     }
 }
 
-/// Puts a change into a batch: rows of versions, and of the files that come and go with them.
+/// Puts a change into a batch: rows of versions, and of the files that come and go with them. For
+/// the range's `submit` alone, which looks whether what goes is locked.
 pub(crate) fn fill(batch: &mut Batch, stamp: Stamp, decided: &Decided) {
-    let Decided { target, new, marker, piece, replaced, call, .. } = decided;
+    let Decided { target, marker, piece, replaced, call, .. } = decided;
     let Replaced { gone, kept, back, has_id, .. } = replaced;
     let current = object_key(CURRENT, target);
     let mut apart = Vec::new();
-    match (new, back) {
+    match (decided.object(stamp), back) {
         (Some(object), _) => {
-            let (row, metadata) = ObjectRow::encode(stamp, object, *call, *has_id);
+            let (row, metadata) = ObjectRow::encode(stamp, &object, *call, *has_id);
             match piece {
                 Some(piece) => {
                     let place = row.len() - Place::BYTES;
@@ -137,7 +161,7 @@ pub(crate) fn fill(batch: &mut Batch, stamp: Stamp, decided: &Decided) {
                     batch.put(&current, &row);
                 }
             }
-            put_named(batch, stamp, target, object);
+            put_named(batch, stamp, target, &object);
             let map = match &object.data {
                 ObjectData::Parts(parts) => map_apart(stamp, parts),
                 _ => None,

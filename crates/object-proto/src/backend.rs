@@ -9,6 +9,7 @@ use crate::condition::Conditions;
 use crate::error::Error;
 use crate::ids::UserId;
 use crate::listed_versions::{VersionsPage, VersionsRequest};
+use crate::locks::LockChange;
 use crate::message::{ListPage, ListRequest};
 use crate::names::BucketName;
 use crate::object::{Bucket, BucketView, ObjectFacts, ObjectInfo, Target};
@@ -41,7 +42,7 @@ pub trait Backend: Send + Sync + 'static {
         settings: BucketSettings,
     ) -> Answer<'_, Bucket>;
 
-    /// Changes a setting of a bucket: no request that begins behind the answer goes by the former one.
+    /// Changes a setting of a bucket ([`Error::Invalid`] for object lock without versions): no request that begins behind the answer goes by the former one.
     fn set_bucket(&self, name: BucketName, setting: Setting) -> Answer<'_, ()>;
 
     /// Removes a bucket; [`Error::BucketNotEmpty`] while it holds objects.
@@ -67,12 +68,14 @@ pub trait Backend: Send + Sync + 'static {
     /// error.
     fn delete(&self, target: Target, by: UserId, conditions: Conditions) -> Answer<'_, Committed>;
 
-    /// Removes a version; none is no error.
+    /// Removes a version; none is no error. [`Error::Locked`] while it is held or retained, but for one that
+    /// is retained under governance where the caller says `bypass`, and may.
     fn delete_version(
         &self,
         target: Target,
         version: VersionId,
         conditions: Conditions,
+        bypass: bool,
     ) -> Answer<'_, Committed>;
 
     /// Gives an object, or a version of it, other tags; which version it is.
@@ -91,10 +94,22 @@ pub trait Backend: Send + Sync + 'static {
         acl: Vec<Grant>,
     ) -> Answer<'_, Committed>;
 
+    /// Changes what keeps an object, or a version of it, from being removed; which version it is.
+    /// [`Error::Locked`] when that weakens a retention, but for one under governance with `bypass`;
+    /// [`Error::Invalid`] in a bucket without object lock.
+    fn set_lock(
+        &self,
+        target: Target,
+        version: Option<VersionId>,
+        change: LockChange,
+        bypass: bool,
+    ) -> Answer<'_, Committed>;
+
     /// A page of a bucket's versions.
     fn versions(&self, ask: VersionsRequest) -> Answer<'_, VersionsPage>;
 
-    /// Says what becomes of a bucket's objects that are replaced, from now on.
+    /// Says what becomes of a bucket's objects that are replaced, from now on. A bucket with object lock keeps
+    /// its versions: else [`Error::Invalid`].
     fn set_versioning(&self, name: BucketName, versioning: Versioning) -> Answer<'_, ()>;
 
     /// Begins a multipart upload.

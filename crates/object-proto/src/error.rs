@@ -42,6 +42,8 @@ pub enum Error {
         /// Its number.
         number: u16,
     },
+    /// The version is retained or held: it is not removed, nor its lock weakened.
+    Locked,
     /// The object is not as a condition wants it.
     Precondition,
     /// There is a user, or an access key, of that name.
@@ -101,6 +103,7 @@ impl Error {
             | Error::TooManyBuckets
             | Error::UserHasBuckets
             | Error::TooManyUsers
+            | Error::Locked
             | Error::Precondition
             | Error::Invalid { .. } => Kind::Invalid,
             Error::Busy { .. } => Kind::Retry,
@@ -138,6 +141,9 @@ impl fmt::Display for Error {
             Error::NoSuchPart { number } => {
                 write!(f, "the upload has no part {number}, or it was sent again: list the parts")
             }
+            Error::Locked => f.write_str(
+                "the version is locked: wait until its retention ends, or take its hold off",
+            ),
             Error::Precondition => f.write_str("a condition of the request does not hold"),
             Error::NameTaken => {
                 f.write_str("there is a user of that name or ID, or an access key of that name")

@@ -84,6 +84,8 @@ pub struct ServerGrant {
     pub seen: Seen,
     /// Others follow in the next answer.
     pub more: bool,
+    /// The manager's wall clock, microseconds since 1970: locks end by it too.
+    pub now_us: u64,
 }
 
 /// Where a range is served.

@@ -17,6 +17,7 @@ pub mod fuzz;
 mod ids;
 pub mod limits;
 mod listed_versions;
+mod locks;
 mod message;
 mod names;
 mod object;
@@ -38,6 +39,7 @@ pub use fleet::{
 };
 pub use ids::{BucketId, CallId, DataId, ObjectServerId, RangeId, SessionId, Stamp, UserId};
 pub use listed_versions::{ListedVersion, VersionsPage, VersionsRequest};
+pub use locks::{LockChange, LockPeriod, LockRule, ObjectLock, Retention, RetentionMode};
 pub use message::{
     CatalogReply, CatalogRequest, Change, ChangeReply, ListPage, ListRequest, Listed, RangeReply,
     RangeRequest, Reply, Request, RequestHead,
@@ -48,7 +50,7 @@ pub use object::{
     NewObject, ObjectData, ObjectFacts, ObjectInfo, Target,
 };
 pub use parts::{PartMap, PartNumber, PartRun, UploadId};
-pub use ranges::{BucketConfig, BucketState, RangeMap, RangePlace};
+pub use ranges::{BucketConfig, BucketRules, BucketState, RangeMap, RangePlace};
 pub use settings::{
     BucketSettings, CorsRule, Grant, Grantee, Ownership, Permission, PublicAccess, Setting,
 };

@@ -7,6 +7,7 @@ use crate::condition::Conditions;
 use crate::fleet::{Peer, RangeAt, ServerBeat, ServerGrant, ServerRequest, ServiceStatus};
 use crate::ids::{BucketId, ObjectServerId, RangeId, SessionId, UserId};
 use crate::listed_versions::{VersionsPage, VersionsRequest};
+use crate::locks::LockChange;
 use crate::names::{BucketName, ObjectKey};
 use crate::object::{Bucket, BucketView, FileName, NewObject, ObjectInfo, Target};
 use crate::parts::{PartNumber, UploadId};
@@ -73,6 +74,8 @@ pub enum Change {
         version: VersionId,
         /// Conditions on it.
         conditions: Conditions,
+        /// One that is retained under governance too.
+        bypass: bool,
     },
     /// Gives an object, or a version of it, other tags. All else of it stays, its time as well.
     SetTags {
@@ -91,6 +94,17 @@ pub enum Change {
         version: Option<VersionId>,
         /// All its permissions from then on.
         acl: Vec<Grant>,
+    },
+    /// Changes what keeps it from being removed, likewise.
+    SetLock {
+        /// The key.
+        target: Target,
+        /// The version; the newest for none.
+        version: Option<VersionId>,
+        /// The change.
+        change: LockChange,
+        /// A retention under governance may be weakened.
+        bypass: bool,
     },
     /// Begins a multipart upload: its ID has the time of this commit.
     BeginUpload {
@@ -137,6 +151,7 @@ impl Change {
             | Change::DeleteVersion { target, .. }
             | Change::SetTags { target, .. }
             | Change::SetAcl { target, .. }
+            | Change::SetLock { target, .. }
             | Change::BeginUpload { target, .. }
             | Change::PutPart { target, .. }
             | Change::CompleteUpload { target, .. }

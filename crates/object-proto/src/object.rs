@@ -5,6 +5,7 @@ use std::fmt;
 
 use crate::ids::{BucketId, DataId, Stamp, UserId};
 use crate::limits::{METADATA_MAX, USER_METADATA_MAX};
+use crate::locks::ObjectLock;
 use crate::names::{BucketName, ObjectKey};
 use crate::parts::PartMap;
 use crate::settings::{BucketSettings, Grant};
@@ -230,6 +231,8 @@ pub struct ObjectFacts {
     pub owner: UserId,
     /// Permissions: [`crate::limits::GRANTS_MAX`] at most. None is full control for the owner alone.
     pub acl: Vec<Grant>,
+    /// What keeps it from being removed: in a bucket with object lock.
+    pub lock: ObjectLock,
 }
 
 /// An object that is to be there.

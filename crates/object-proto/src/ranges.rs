@@ -2,6 +2,7 @@
 //! ([`RangeMap`]), and what a bucket is ([`BucketConfig`]).
 
 use crate::ids::{BucketId, RangeId, Stamp};
+use crate::locks::LockRule;
 use crate::versions::Versioning;
 
 /// A range and the buckets whose keys it has: from its first one to the next range's.
@@ -60,13 +61,22 @@ pub struct BucketConfig {
     pub state: BucketState,
 }
 
+/// What a range keeps of a bucket's objects.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct BucketRules {
+    /// What becomes of objects that are replaced.
+    pub versioning: Versioning,
+    /// How versions are locked, where object lock is enabled.
+    pub lock: Option<LockRule>,
+}
+
 /// What a range does with a bucket's keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BucketState {
     /// It changes and shows them.
-    Open(Versioning),
+    Open(BucketRules),
     /// It changes none, and shows them: the bucket is being removed, or is not, in a while.
-    Closing(Versioning),
+    Closing(BucketRules),
     /// There is no such bucket, and never will be again.
     Gone,
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::ids::UserId;
+use crate::locks::LockRule;
 
 /// Settings of a bucket. [`BucketSettings::default`] is what S3 gives a new one: ACLs are off, nothing is
 /// public.
@@ -20,6 +21,8 @@ pub struct BucketSettings {
     pub cors: Vec<CorsRule>,
     /// Names and values.
     pub tags: BTreeMap<String, String>,
+    /// Object lock, once it is enabled: for ever, and with versions.
+    pub lock: Option<LockRule>,
 }
 
 /// Blocks of what is public.
@@ -134,6 +137,8 @@ pub enum Setting {
     Cors(Vec<CorsRule>),
     /// See [`BucketSettings::tags`].
     Tags(BTreeMap<String, String>),
+    /// See [`BucketSettings::lock`].
+    Lock(LockRule),
 }
 
 impl BucketSettings {
@@ -146,12 +151,14 @@ impl BucketSettings {
             Setting::Acl(grants) => self.acl = grants,
             Setting::Cors(rules) => self.cors = rules,
             Setting::Tags(tags) => self.tags = tags,
+            Setting::Lock(rule) => self.lock = Some(rule),
         }
     }
 
     /// Settings that are not as in a new bucket, in a fixed order.
     pub fn chosen(&self) -> Vec<Setting> {
-        let BucketSettings { policy, public_access, ownership, acl, cors, tags } = self.clone();
+        let BucketSettings { policy, public_access, ownership, acl, cors, tags, lock } =
+            self.clone();
         let new = BucketSettings::default();
         [
             (policy != new.policy).then_some(Setting::Policy(policy)),
@@ -160,6 +167,7 @@ impl BucketSettings {
             (acl != new.acl).then_some(Setting::Acl(acl)),
             (cors != new.cors).then_some(Setting::Cors(cors)),
             (tags != new.tags).then_some(Setting::Tags(tags)),
+            lock.map(Setting::Lock),
         ]
         .into_iter()
         .flatten()

@@ -2,6 +2,7 @@
 //! they end.
 
 use crate::ids::{BucketId, DataId, Stamp, UserId};
+use crate::locks::ObjectLock;
 use crate::names::ObjectKey;
 use crate::object::{Checksum, ChecksumKind, Etag, Metadata, Target};
 use crate::parts::{PartNumber, UploadId};
@@ -32,6 +33,8 @@ pub struct NewUpload {
     pub owner: UserId,
     /// Permissions of the object.
     pub acl: Vec<Grant>,
+    /// What keeps the object from being removed.
+    pub lock: ObjectLock,
 }
 
 /// How an upload ended.

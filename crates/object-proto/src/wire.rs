@@ -14,6 +14,7 @@ use crate::fleet::{
     ServerBeat, ServerGrant, ServerRequest, ServerStatus, ServiceStatus, Unserved,
 };
 use crate::listed_versions::{ListedVersion, VersionsPage, VersionsRequest};
+use crate::locks::{LockChange, LockPeriod, LockRule, ObjectLock, Retention, RetentionMode};
 use crate::message::{
     CatalogReply, CatalogRequest, Change, ChangeReply, ListPage, ListRequest, Listed, RangeReply,
     RangeRequest, Reply, Request, RequestHead,
@@ -22,7 +23,7 @@ use crate::object::{
     Bucket, BucketView, Checksum, NewObject, ObjectData, ObjectFacts, ObjectInfo, Target,
 };
 use crate::parts::PartNumber;
-use crate::ranges::{BucketConfig, BucketState, RangePlace};
+use crate::ranges::{BucketConfig, BucketRules, BucketState, RangePlace};
 use crate::settings::{
     BucketSettings, CorsRule, Grant, Grantee, Ownership, Permission, PublicAccess, Setting,
 };
@@ -36,7 +37,13 @@ choice!(Tags { 0 => Any, 1 => Of(tags) });
 record!(Conditions { if_match, if_none_match, call });
 record!(Target { bucket, key });
 record!(Checksum { kind, value, parts });
-record!(ObjectFacts { etag, checksums, metadata, tags, owner, acl });
+choice!(RetentionMode { 0 => Governance, 1 => Compliance });
+record!(Retention { mode, until_us });
+record!(ObjectLock { retention, hold });
+choice!(LockChange { 0 => Retention(retention), 1 => Hold(hold) });
+choice!(LockPeriod { 0 => Days(days), 1 => Years(years) });
+record!(LockRule { default });
+record!(ObjectFacts { etag, checksums, metadata, tags, owner, acl, lock });
 choice!(ObjectData {
     0 => Inline(bytes),
     1 => Piece(bytes),
@@ -50,7 +57,8 @@ choice!(Versioning { 0 => Off, 1 => Enabled, 2 => Suspended });
 choice!(VersionId { 0 => Null, 1 => Of { stamp, nonce } });
 record!(Committed { stamp, version, marker });
 record!(RangePlace { range, first });
-choice!(BucketState { 0 => Open(versioning), 1 => Closing(versioning), 2 => Gone });
+record!(BucketRules { versioning, lock });
+choice!(BucketState { 0 => Open(rules), 1 => Closing(rules), 2 => Gone });
 record!(BucketConfig { changed, state });
 record!(Bucket { id, name, owner, created_us, versioning });
 choice!(Permission { 0 => Full, 1 => Read, 2 => Write, 3 => ReadAcl, 4 => WriteAcl });
@@ -66,6 +74,7 @@ choice!(Setting {
     3 => Acl(grants),
     4 => Cors(rules),
     5 => Tags(tags),
+    6 => Lock(rule),
 });
 record!(BucketView { bucket, settings });
 
@@ -116,7 +125,7 @@ choice!(KeptName { 0 => Bucket(name), 1 => Key(id) });
 record!(KeptChanges { seen, names });
 
 record!(ChecksumPlan { kind, composite });
-record!(NewUpload { nonce, checksum, metadata, tags, owner, acl });
+record!(NewUpload { nonce, checksum, metadata, tags, owner, acl, lock });
 record!(UploadEnd { stamp, etag, checksums });
 record!(UploadInfo { id, upload, end });
 record!(Part { number, stamp, data_id, size, etag, checksums });
@@ -135,9 +144,10 @@ choice!(Change {
     3 => PutPart { target, upload, number, part },
     4 => CompleteUpload { target, completion, conditions },
     5 => AbortUpload { target, upload },
-    6 => DeleteVersion { target, version, conditions },
+    6 => DeleteVersion { target, version, conditions, bypass },
     7 => SetTags { target, version, tags },
     8 => SetAcl { target, version, acl },
+    9 => SetLock { target, version, change, bypass },
 });
 record!(ChangeReply { committed, by_earlier });
 record!(ListRequest { bucket, prefix, delimiter, after, limit });
@@ -185,7 +195,7 @@ record!(RangeLoad { range, requests, bytes });
 record!(Unserved { range, epoch, cause, ended });
 record!(ServerBeat { server, boot, seq, addr, seen, leaving, unserved, loads });
 record!(RangeGrant { range, epoch });
-record!(ServerGrant { known, lease_ms, reset, changes, seen, more });
+record!(ServerGrant { known, lease_ms, reset, changes, seen, more, now_us });
 record!(RangeAt { range, addr });
 choice!(ServerRequest { 0 => Ping, 1 => BeatNow });
 choice!(PeerRole { 0 => Manager, 1 => Gateway });
@@ -266,6 +276,7 @@ choice!(Error {
     20 => NoSuchAccessKey,
     21 => UserHasBuckets,
     22 => TooManyUsers,
+    23 => Locked,
 });
 
 list!(

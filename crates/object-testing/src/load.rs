@@ -9,7 +9,7 @@ use object_index::Service;
 use object_proto::limits::{INLINE_MAX, PIECE_BYTES, SMALL_MAX};
 use object_proto::{
     BucketId, CallId, Conditions, Error, Etag, ListRequest, Listed, ObjectData, ObjectFacts,
-    ObjectInfo, ObjectKey, PartMap, PartsRequest, Tags, Target, UploadsRequest, UserId,
+    ObjectInfo, ObjectKey, ObjectLock, PartMap, PartsRequest, Tags, Target, UploadsRequest, UserId,
 };
 use runtime::sim::Sim;
 use runtime::{Duration, Rng};
@@ -275,7 +275,8 @@ impl Load {
         let body = bytes(value, size_of(value, self.0.plan.races));
         if self.is_in_parts(value) {
             let violated = |what| self.violated(what);
-            let sent = InParts { violated: &violated, service, target: self.target(key), value };
+            let (target, lock) = (self.target(key), ObjectLock::default());
+            let sent = InParts { violated: &violated, service, target, value, lock };
             return sent.put(&body, etag(value), conditions, slow).await.map(drop);
         }
         let mut upload = service.put(self.target(key)).await?;

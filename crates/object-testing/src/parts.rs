@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use object_index::Service;
 use object_proto::{
-    Committed, Completion, Conditions, Error, Etag, Metadata, NewUpload, ObjectFacts, ObjectTags,
-    Part, PartNumber, PartsRequest, Target, UploadId, UserId,
+    Committed, Completion, Conditions, Error, Etag, Metadata, NewUpload, ObjectFacts, ObjectLock,
+    ObjectTags, Part, PartNumber, PartsRequest, Target, UploadId, UserId,
 };
 use runtime::{Class, Duration, Rng};
 
@@ -18,6 +18,8 @@ pub(crate) struct InParts<'a> {
     pub(crate) target: Target,
     /// Its number: what is done follows from it.
     pub(crate) value: u64,
+    /// What keeps it from being removed.
+    pub(crate) lock: ObjectLock,
 }
 
 /// Nothing was changed, and the client has given up.
@@ -56,6 +58,7 @@ impl InParts<'_> {
             tags: ObjectTags::default(),
             owner: UserId::new("load"),
             acl: Vec::new(),
+            lock: self.lock,
         };
         let upload = self.service.begin_upload(self.target.clone(), upload).await?;
         let cuts = self.cuts(body, &mut rng);

@@ -1,5 +1,5 @@
 //! [`VersionedLoad`]: clients of a bucket whose versioning is enabled and suspended while they put, delete,
-//! remove versions, read and list them; and what they saw.
+//! lock and remove versions, read and list them; and what they saw.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -9,8 +9,9 @@ use std::rc::Rc;
 use object_index::Service;
 use object_proto::{
     Bucket, BucketId, Committed, Conditions, Error, Etag, ListRequest, Listed, ListedVersion,
-    ObjectData, ObjectFacts, ObjectInfo, ObjectKey, ObjectTags, Tags, Target, UserId, VersionId,
-    Versioning, VersionsRequest,
+    LockChange, LockRule, ObjectData, ObjectFacts, ObjectInfo, ObjectKey, ObjectLock, ObjectTags,
+    Retention, RetentionMode, Setting, Tags, Target, UserId, VersionId, Versioning,
+    VersionsRequest,
 };
 use runtime::sim::Sim;
 use runtime::{Duration, Rng};
@@ -27,6 +28,12 @@ struct LoadInner {
     bucket: Bucket,
     keys: usize,
     pause: Duration,
+    /// The wall clock at the simulation's beginning, microseconds since 1970; of a load with locks.
+    began_us: Cell<u64>,
+    /// Object lock is enabled some time.
+    locks: Cell<bool>,
+    /// It is, as an answer said.
+    has_locks: Cell<bool>,
     histories: RefCell<BTreeMap<usize, Vec<Operation>>>,
     /// Versions by key, as answers have named them.
     known: RefCell<BTreeMap<usize, Vec<(u64, VersionId)>>>,
@@ -59,6 +66,9 @@ impl VersionedLoad {
             bucket,
             keys: keys.min(KEYS.len()),
             pause,
+            began_us: Cell::new(0),
+            locks: Cell::new(false),
+            has_locks: Cell::new(false),
             histories: RefCell::default(),
             known: RefCell::default(),
             values: Cell::new(0),
@@ -66,6 +76,13 @@ impl VersionedLoad {
             stop: Cell::new(false),
             violation: RefCell::default(),
         }))
+    }
+
+    /// The same with locks, which end by a right clock: it shows `now_us`.
+    pub fn with_locks(self, now_us: u64) -> VersionedLoad {
+        self.0.began_us.set(now_us - self.0.sim.elapsed().as_micros() as u64);
+        self.0.locks.set(true);
+        self
     }
 
     /// Clients end after the operation that they are in.
@@ -108,10 +125,17 @@ impl VersionedLoad {
         while !self.0.stop.get() && self.violation().is_none() {
             let key = rng.below(self.0.keys as u64) as usize;
             let many = self.0.known.borrow().get(&key).map_or(0, Vec::len) > KNOWN_MAX;
+            let (locks, has_locks) = (self.0.locks.get(), self.0.has_locks.get());
+            if locks && !has_locks && rng.one_in(12) {
+                self.enable_lock(&service).await;
+            }
             match rng.below(100) {
                 0..30 if many => self.remove(&service, key, &mut rng).await,
                 0..3 => self.set(&service, &mut rng).await,
                 3..35 => self.put(&service, key, &mut rng).await,
+                35..48 if has_locks || locks && rng.one_in(20) => {
+                    self.lock(&service, key, &mut rng).await;
+                }
                 35..50 => self.delete(&service, key).await,
                 50..58 => self.remove(&service, key, &mut rng).await,
                 58..64 => self.tag(&service, key, &mut rng).await,
@@ -166,6 +190,8 @@ impl VersionedLoad {
         match outcome {
             Ok(done) => Some(made(done)),
             Err(Error::Precondition) => Some(Ended::Refused),
+            Err(Error::Locked) => Some(Ended::Locked),
+            Err(Error::Invalid { .. }) => Some(Ended::Invalid),
             Err(Error::Unknown { .. }) => Some(Ended::Unknown),
             Err(Error::Busy { .. } | Error::Full) => None,
             Err(error) => {
@@ -184,6 +210,34 @@ impl VersionedLoad {
         self.end(&noted, ended);
     }
 
+    async fn enable_lock(&self, service: &Service) {
+        let did = Did::EnableLock;
+        let noted = self.begin((0..self.0.keys).collect(), did);
+        let setting = Setting::Lock(LockRule::default());
+        let set = service.set_bucket(self.0.bucket.name.clone(), setting).await;
+        let ended = self.outcome(&did, set, |()| Ended::Made(None));
+        self.0.has_locks.set(self.0.has_locks.get() || ended == Some(Ended::Made(None)));
+        self.end(&noted, ended);
+    }
+
+    /// A retention of some seconds.
+    fn retention(&self, rng: &mut Rng) -> Retention {
+        let modes = [RetentionMode::Governance, RetentionMode::Compliance];
+        let now_us = self.0.began_us.get() + self.0.sim.elapsed().as_micros() as u64;
+        Retention { mode: *rng.pick(&modes), until_us: now_us + rng.between(500_000, 9_000_000) }
+    }
+
+    /// A lock that an object is put with.
+    fn lock_of_put(&self, rng: &mut Rng) -> ObjectLock {
+        match self.0.locks.get() && rng.one_in(if self.0.has_locks.get() { 2 } else { 20 }) {
+            true => {
+                let hold = rng.one_in(4).then_some(true);
+                ObjectLock { retention: Some(self.retention(rng)), hold }
+            }
+            false => ObjectLock::default(),
+        }
+    }
+
     /// Takes note of a version that an answer names; how the operation has ended.
     fn made(&self, key: usize, number: u64, committed: Committed, is_delete: bool) -> Ended {
         if committed.marker != (is_delete && committed.version.is_some()) {
@@ -200,9 +254,10 @@ impl VersionedLoad {
 
     async fn put(&self, service: &Service, key: usize, rng: &mut Rng) {
         let (number, if_none) = (self.number(), rng.one_in(8));
-        let did = Did::Put(number, if_none);
+        let lock = self.lock_of_put(rng);
+        let did = Did::Put(number, if_none, lock);
         let noted = self.begin(vec![key], did);
-        let put = self.send(service, key, (number, if_none)).await;
+        let put = self.send(service, key, (number, if_none, lock)).await;
         let ended = self.outcome(&did, put, |made| self.made(key, number, made, false));
         self.end(&noted, ended);
     }
@@ -211,7 +266,7 @@ impl VersionedLoad {
         &self,
         service: &Service,
         key: usize,
-        (number, if_none): (u64, bool),
+        (number, if_none, lock): (u64, bool, ObjectLock),
     ) -> Result<Committed, Error> {
         let body = bytes(number, size_of(number, false));
         let etag = Etag::new(format!("{number:032x}"));
@@ -219,7 +274,7 @@ impl VersionedLoad {
         let conditions = Conditions { if_none_match, ..Conditions::default() };
         if is_in_parts(number) {
             let (violated, target) = (|what| self.violated(what), self.target(key));
-            let sent = InParts { violated: &violated, service, target, value: number };
+            let sent = InParts { violated: &violated, service, target, value: number, lock };
             return sent.put(&body, etag, conditions, Duration::ZERO).await;
         }
         let mut upload = service.put(self.target(key)).await?;
@@ -227,7 +282,7 @@ impl VersionedLoad {
             upload.write(part).await?;
         }
         let (tags, owner) = (tags_with(tags_of_put(number)), UserId::new("load"));
-        let facts = ObjectFacts { etag, owner, tags, ..ObjectFacts::default() };
+        let facts = ObjectFacts { etag, owner, tags, lock, ..ObjectFacts::default() };
         upload.commit(facts, conditions).await
     }
 
@@ -252,12 +307,15 @@ impl VersionedLoad {
     }
 
     async fn remove(&self, service: &Service, key: usize, rng: &mut Rng) {
-        let drawn = self.draw(key, rng);
-        let did = drawn.map_or(Did::RemoveNull, |(number, _)| Did::Remove(number));
+        let (drawn, bypass) = (self.draw(key, rng), self.0.locks.get() && rng.one_in(3));
+        let did = match drawn {
+            None => Did::RemoveNull(bypass),
+            Some((number, _)) => Did::Remove(number, bypass),
+        };
         let version = drawn.map_or(VersionId::Null, |(_, version)| version);
         let noted = self.begin(vec![key], did);
         let none = Conditions::default();
-        let removed = service.delete_version(self.target(key), version, none).await;
+        let removed = service.delete_version(self.target(key), version, none, bypass).await;
         let ended = self.outcome(&did, removed, |_| Ended::Made(None));
         if let (Some((number, _)), Some(Ended::Made(_))) = (drawn, &ended)
             && rng.below(4) > 0
@@ -270,20 +328,45 @@ impl VersionedLoad {
 
     async fn tag(&self, service: &Service, key: usize, rng: &mut Rng) {
         let tags = if rng.one_in(4) { 0 } else { self.number() };
-        let (at, version) = match (rng.one_in(2), self.draw(key, rng)) {
+        let (at, version) = self.draw_at(key, rng);
+        let did = Did::Tag(at, tags);
+        let noted = self.begin(vec![key], did);
+        let set = service.set_tags(self.target(key), version, tags_with(tags)).await;
+        let ended = self.fact_set(did, set);
+        self.end(&noted, ended);
+    }
+
+    async fn lock(&self, service: &Service, key: usize, rng: &mut Rng) {
+        let (change, bypass) = match rng.below(8) {
+            0 => (LockChange::Hold(true), false),
+            1..4 => (LockChange::Hold(false), false),
+            4 => (LockChange::Retention(None), rng.one_in(2)),
+            _ => (LockChange::Retention(Some(self.retention(rng))), rng.one_in(3)),
+        };
+        let (at, version) = self.draw_at(key, rng);
+        let did = Did::Lock(at, change, bypass);
+        let noted = self.begin(vec![key], did);
+        let set = service.set_lock(self.target(key), version, change, bypass).await;
+        let ended = self.fact_set(did, set);
+        self.end(&noted, ended);
+    }
+
+    /// A version whose facts are changed.
+    fn draw_at(&self, key: usize, rng: &mut Rng) -> (At, Option<VersionId>) {
+        match (rng.one_in(2), self.draw(key, rng)) {
             (true, _) => (At::Newest, None),
             (false, None) => (At::Null, Some(VersionId::Null)),
             (false, Some((number, version))) => (At::Number(number), Some(version)),
-        };
-        let did = Did::Tag(at, tags);
-        let noted = self.begin(vec![key], did);
-        let ended = match service.set_tags(self.target(key), version, tags_with(tags)).await {
+        }
+    }
+
+    fn fact_set(&self, did: Did, set: Result<Committed, Error>) -> Option<Ended> {
+        match set {
             Ok(set) => Some(Ended::Made(set.version.map(|set| set == VersionId::Null))),
             Err(Error::NoSuchKey | Error::NoSuchVersion) => Some(Ended::Saw(Found::Nothing)),
             Err(Error::Marker { .. }) => Some(Ended::Saw(Found::Marker)),
             failed => self.outcome(&did, failed, |_| Ended::Unknown),
-        };
-        self.end(&noted, ended);
+        }
     }
 
     async fn look_at(&self, service: &Service, key: usize, rng: &mut Rng) {
@@ -312,7 +395,7 @@ impl VersionedLoad {
         let found = match &looked {
             Ok(info) => match number_of(info) {
                 Some(number) => match number_of_tags(info) {
-                    Some(tags) => Found::Object(number, tags),
+                    Some(tags) => Found::Object(number, tags, info.object.facts.lock),
                     None => return self.violated(format!("{target}: {info:?} has odd tags")),
                 },
                 None => return self.violated(format!("{target}: {info:?} was never put")),
@@ -324,7 +407,7 @@ impl VersionedLoad {
             Err(error) => return self.violated(format!("{did:?} of {target}: {error}")),
         };
         self.note(key, did, Ended::Saw(found), start);
-        if let (Ok(info), Found::Object(number, _)) = (looked, found)
+        if let (Ok(info), Found::Object(number, ..)) = (looked, found)
             && let Err(what) = self.read(service, (&target, version), &info, number).await
         {
             self.violated(format!("{target}, version {version:?}, object {number}: {what}"));
@@ -413,7 +496,7 @@ impl VersionedLoad {
             return Err(violation);
         }
         for (key, history) in &*self.0.histories.borrow() {
-            let checked = versions::check(history.clone());
+            let checked = versions::check(history.clone(), self.0.began_us.get());
             checked.map_err(|what| format!("versions of {:?}: {what}", KEYS[*key]))?;
         }
         Ok(())
@@ -472,6 +555,34 @@ impl VersionedLoad {
             if paged != names {
                 return Err(format!("pages of {limit} by '/' show {paged:?}, not {names:?}"));
             }
+        }
+        Ok(())
+    }
+
+    /// Removes what is locked, without faults and clients, all clocks right, and no retention left: each hold
+    /// keeps its version until it is taken off.
+    pub async fn unlock(&self, service: &Service) -> Result<(), String> {
+        for (name, version, _) in self.pages(service, 1000, "").await? {
+            let key = ObjectKey::new(name.as_str()).map_err(|_| "no key".to_owned())?;
+            let target = Target { bucket: self.0.bucket.id, key };
+            let Ok(info) = service.look(&target, version).await else { continue };
+            let (lock, version) = (info.object.facts.lock, info.version());
+            if lock.is_none() {
+                continue;
+            }
+            let what = |error| format!("{target}, version {version}, {lock:?}: {error}");
+            let none = Conditions::default;
+            let removal = || service.delete_version(target.clone(), version, none(), false);
+            if lock.is_held() {
+                let removed = removal().await;
+                if removed != Err(Error::Locked) {
+                    return Err(format!("{target}, version {version}: held, and {removed:?}"));
+                }
+                let off = LockChange::Hold(false);
+                let set = service.set_lock(target.clone(), Some(version), off, false).await;
+                set.map_err(what)?;
+            }
+            removal().await.map_err(what)?;
         }
         Ok(())
     }

@@ -208,7 +208,7 @@ async fn empty(service: &Service, bucket: &Bucket) -> Result<u64, Failure> {
 }
 
 async fn delete(service: &Service, target: Target, version: VersionId) -> Result<(), Error> {
-    service.delete_version(target, version, Conditions::default()).await.map(drop)
+    service.delete_version(target, version, Conditions::default(), false).await.map(drop)
 }
 
 async fn set_policy(service: &Service, name: BucketName, set: Option<&Path>, clear: bool) -> Done {

@@ -5,8 +5,8 @@ use std::ops::Range;
 use futures_util::future;
 use object_proto::limits::PUT_MAX;
 use object_proto::{
-    ChecksumKind, Conditions, Content, Metadata, ObjectFacts, ObjectInfo, ObjectKey, Target,
-    Upload, VersionId,
+    ChecksumKind, Conditions, Content, Metadata, ObjectFacts, ObjectInfo, ObjectKey, ObjectLock,
+    Target, Upload, VersionId,
 };
 use s3s::dto::{
     CopyObjectInput, CopyObjectOutput, CopyObjectResult, CopyPartResult, CopySource, ETag,
@@ -97,6 +97,7 @@ pub async fn copy_object(
         tags: if keeps_tags { source.info.object.facts.tags } else { tags },
         owner,
         acl,
+        lock: ObjectLock::default(),
     };
     let conditions = of_call(conditions, &request.headers, &facts);
     let committed = upload.commit(facts, conditions).await.map_err(s3_error)?;

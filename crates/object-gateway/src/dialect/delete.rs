@@ -46,7 +46,7 @@ async fn delete(
 ) -> S3Result<Committed> {
     let deleted = match version {
         None => state.backend.delete(target, caller, conditions),
-        Some(version) => state.backend.delete_version(target, version, conditions),
+        Some(version) => state.backend.delete_version(target, version, conditions, false),
     };
     deleted.await.map_err(s3_error)
 }

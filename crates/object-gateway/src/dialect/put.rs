@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use http::header::{HeaderMap, HeaderName, IF_MATCH, IF_NONE_MATCH};
-use object_proto::{CallId, ChecksumKind, Conditions, Etag, Metadata, ObjectFacts, Tags};
+use object_proto::{
+    CallId, ChecksumKind, Conditions, Etag, Metadata, ObjectFacts, ObjectLock, Tags,
+};
 use s3s::crypto::{Checksum as _, Sha256};
 use s3s::dto::{ChecksumType, ETag, ETagCondition, PutObjectInput, PutObjectOutput};
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
@@ -52,6 +54,7 @@ pub async fn put_object(
         tags,
         owner,
         acl,
+        lock: ObjectLock::default(),
     };
     let conditions = of_call(conditions, &request.headers, &facts);
     let committed = upload.commit(facts, conditions).await.map_err(s3_error)?;

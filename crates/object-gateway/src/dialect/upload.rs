@@ -1,8 +1,8 @@
 //! CreateMultipartUpload, UploadPart, AbortMultipartUpload.
 
 use object_proto::{
-    ChecksumKind, ChecksumPlan, Conditions, Error, NewUpload, ObjectFacts, Target, UploadId,
-    UploadInfo,
+    ChecksumKind, ChecksumPlan, Conditions, Error, NewUpload, ObjectFacts, ObjectLock, Target,
+    UploadId, UploadInfo,
 };
 use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, ChecksumType,
@@ -38,6 +38,7 @@ pub async fn create_upload(
         tags: tags_of(&request.headers)?,
         owner,
         acl,
+        lock: ObjectLock::default(),
     };
     let id = state.backend.begin_upload(target, upload).await.map_err(s3_error)?;
     let (checksum_algorithm, checksum_type) = shown_plan(checksum);

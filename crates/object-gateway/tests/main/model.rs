@@ -8,10 +8,10 @@ use object_gateway::KeyFile;
 use object_proto::{
     AccessKey, Answer, Backend, Bucket, BucketId, BucketName, BucketSettings, BucketView,
     Committed, Completion, Conditions, Content, DataId, Error, Found, Grant, ListPage, ListRequest,
-    Listed, ListedUpload, ListedVersion, NewObject, NewUpload, ObjectData, ObjectFacts, ObjectInfo,
-    ObjectKey, ObjectTags, Part, PartMap, PartNumber, PartsPage, PartsRequest, Setting, Stamp,
-    Target, Upload, UploadEnd, UploadId, UploadInfo, UploadsPage, UploadsRequest, User, UserId,
-    VersionId, Versioning, VersionsPage, VersionsRequest,
+    Listed, ListedUpload, ListedVersion, LockChange, NewObject, NewUpload, ObjectData, ObjectFacts,
+    ObjectInfo, ObjectKey, ObjectTags, Part, PartMap, PartNumber, PartsPage, PartsRequest, Setting,
+    Stamp, Target, Upload, UploadEnd, UploadId, UploadInfo, UploadsPage, UploadsRequest, User,
+    UserId, VersionId, Versioning, VersionsPage, VersionsRequest,
 };
 
 /// Time of the first commit, seconds since 1970.
@@ -290,6 +290,7 @@ impl Data {
             tags: upload.info.upload.tags.clone(),
             owner: upload.info.upload.owner.clone(),
             acl: upload.info.upload.acl.clone(),
+            lock: upload.info.upload.lock,
         };
         let place = ObjectData::Parts(PartMap::of(id, sizes));
         let committed = self.put(target.clone(), content, facts, place, conditions)?;
@@ -312,7 +313,7 @@ impl Model {
         &self,
         target: Target,
         version: Option<VersionId>,
-        give: impl Fn(&mut ObjectFacts),
+        give: impl Fn(&mut ObjectFacts) -> Result<(), Error>,
     ) -> Answer<'_, Committed> {
         answer(self.ask(|data| {
             let (stamp, versioning) = (data.next_stamp(), data.versioning(target.bucket));
@@ -325,7 +326,7 @@ impl Model {
             let objects = data.objects.get_mut(&target.bucket).ok_or(Error::NoSuchBucket)?;
             let versions = objects.get_mut(&target.key).into_iter().flatten();
             for it in versions.filter(|it| it.info.version() == found) {
-                give(&mut it.info.object.facts);
+                give(&mut it.info.object.facts)?;
             }
             let version = (versioning != Versioning::Off).then_some(found);
             Ok(Committed { stamp, version, marker: false })
@@ -438,6 +439,7 @@ impl Backend for Model {
         target: Target,
         version: VersionId,
         conditions: Conditions,
+        bypass: bool,
     ) -> Answer<'_, Committed> {
         answer(self.ask(|data| {
             let stamp = data.next_stamp();
@@ -449,6 +451,7 @@ impl Backend for Model {
             let at = versions.iter().position(|it| it.info.version() == version);
             conditions.check(at.map(|at| &versions[at].info.object.facts.etag))?;
             let Some(at) = at else { return Ok(Committed::default()) };
+            versions[at].info.object.facts.lock.check_removal(0, bypass)?;
             let marker = versions.remove(at).marker;
             objects.retain(|_, versions| !versions.is_empty());
             Ok(Committed { stamp, version: Some(version), marker })
@@ -461,7 +464,10 @@ impl Backend for Model {
         version: Option<VersionId>,
         tags: ObjectTags,
     ) -> Answer<'_, Committed> {
-        self.set_fact(target, version, |facts| facts.tags = tags.clone())
+        self.set_fact(target, version, |facts| {
+            facts.tags = tags.clone();
+            Ok(())
+        })
     }
 
     fn set_acl(
@@ -470,7 +476,23 @@ impl Backend for Model {
         version: Option<VersionId>,
         acl: Vec<Grant>,
     ) -> Answer<'_, Committed> {
-        self.set_fact(target, version, |facts| facts.acl = acl.clone())
+        self.set_fact(target, version, |facts| {
+            facts.acl = acl.clone();
+            Ok(())
+        })
+    }
+
+    fn set_lock(
+        &self,
+        target: Target,
+        version: Option<VersionId>,
+        change: LockChange,
+        bypass: bool,
+    ) -> Answer<'_, Committed> {
+        self.set_fact(target, version, move |facts| {
+            facts.lock = facts.lock.changed(change, 0, bypass)?;
+            Ok(())
+        })
     }
 
     fn versions(&self, ask: VersionsRequest) -> Answer<'_, VersionsPage> {

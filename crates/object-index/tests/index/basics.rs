@@ -20,7 +20,7 @@ pub fn run<F: Future<Output = ()> + 'static>(work: impl FnOnce(Rc<World>, Servic
     run_with(Bugs::default(), work);
 }
 
-fn run_with<F: Future<Output = ()> + 'static>(
+pub fn run_with<F: Future<Output = ()> + 'static>(
     bugs: Bugs,
     work: impl FnOnce(Rc<World>, Service, Env) -> F,
 ) {

@@ -7,8 +7,8 @@ use object_index::Service;
 use object_proto::limits::GRANTS_MAX;
 use object_proto::{
     BucketId, Completion, Conditions, Error, Etag, Grant, Grantee, Metadata, NewUpload,
-    ObjectFacts, ObjectKey, ObjectTags, PartNumber, Permission, Target, UserId, VersionId,
-    Versioning,
+    ObjectFacts, ObjectKey, ObjectLock, ObjectTags, PartNumber, Permission, Target, UserId,
+    VersionId, Versioning,
 };
 
 use super::basics::{put, read, run};
@@ -111,7 +111,7 @@ fn permissions_are_a_versions_own() {
         // What an older version was given comes back with it.
         for version in [marker.version.unwrap(), new] {
             let none = Conditions::default();
-            service.delete_version(target.clone(), version, none).await.unwrap();
+            service.delete_version(target.clone(), version, none, false).await.unwrap();
         }
         assert_eq!(acl(&service, &target, None).await, [all()]);
     });
@@ -128,6 +128,7 @@ fn an_object_has_the_permissions_that_its_upload_was_begun_with() {
             tags: ObjectTags::default(),
             owner: me(),
             acl: vec![all()],
+            lock: ObjectLock::default(),
         };
         let id = service.begin_upload(target.clone(), upload.clone()).await.unwrap();
         replaced(&world).await;

@@ -42,6 +42,8 @@ pub struct World {
     pub trash_age: Cell<Duration>,
     /// Of the next owner ([`Config::log_least`], [`Config::log_bytes`]).
     pub log_bytes: Cell<(u64, u64)>,
+    /// Owners hear nothing of the manager's clock.
+    pub is_clock_silent: Cell<bool>,
     /// Of the first manager ([`Config::new_ranges`]).
     pub new_ranges: Cell<u32>,
     /// Epochs of owners, and when the last lease ends for sure, in the simulation's time.
@@ -79,11 +81,18 @@ enum Ruled {
 struct TestLease {
     env: Env,
     end: Cell<Instant>,
+    /// The manager's wall clock as it was heard last, and when that was.
+    manager_clock: Cell<Option<(u64, Instant)>>,
 }
 
 impl Lease for TestLease {
     fn is_valid(&self) -> bool {
         self.env.now() < self.end.get()
+    }
+
+    fn manager_us(&self) -> Option<u64> {
+        let (heard_us, heard) = self.manager_clock.get()?;
+        Some(heard_us + (self.env.now() - heard).as_micros() as u64)
     }
 }
 
@@ -330,6 +339,7 @@ impl World {
             small_max: Cell::new(600),
             trash_age: Cell::new(Duration::from_secs(2)),
             log_bytes: Cell::new((LOG_BYTES, LOG_BYTES)),
+            is_clock_silent: Cell::new(false),
             new_ranges: Cell::new(1),
             reigns: RefCell::default(),
             owners: RefCell::default(),
@@ -370,7 +380,9 @@ impl World {
         let (epoch, free_at) = self.reigns.borrow().get(&unit).copied().unwrap_or_default();
         self.sim.sleep(free_at.saturating_sub(self.sim.elapsed())).await;
         let (id, env) = self.host("owner");
-        let lease = Rc::new(TestLease { env: env.clone(), end: Cell::new(env.now() + LEASE) });
+        let (end, manager_clock) = (Cell::new(env.now() + LEASE), Cell::default());
+        let lease = Rc::new(TestLease { env: env.clone(), end, manager_clock });
+        self.say_clock(&lease);
         let epoch = epoch + 1;
         self.reigns.borrow_mut().insert(unit, (epoch, self.sim.elapsed() + LEASE));
         let (trash_age, (log_least, log_bytes)) = (self.trash_age.get(), self.log_bytes.get());
@@ -410,6 +422,21 @@ impl World {
                 Ruled::Range(RangeRule::open(what, range, held, (&cache, &room), links).await?)
             }
         })
+    }
+
+    /// An owner hears of the manager's clock with its lease.
+    fn say_clock(&self, lease: &TestLease) {
+        let owners = self.owners.borrow();
+        let manager = owners.iter().rfind(|host| !matches!(host.unit, Unit::Range(_)));
+        if let Some(manager) = manager.filter(|_| !self.is_clock_silent.get()) {
+            let now_us = manager.env.unix_time().as_nanos() / 1000;
+            lease.manager_clock.set(Some((now_us, lease.env.now())));
+        }
+    }
+
+    /// The epoch of the present owner of a unit.
+    pub fn epoch(&self, unit: Unit) -> u64 {
+        self.reigns.borrow().get(&unit).map_or(0, |reign| reign.0)
     }
 
     /// Has another host own the objects whenever one has ended by itself.
@@ -452,6 +479,11 @@ impl World {
         names
     }
 
+    /// True when a log has more than its head of 32 bytes.
+    pub fn has_changes(&self, dir: &str, log: &str) -> bool {
+        self.disk.beside(dir).content(log).is_some_and(|bytes| bytes.len() > 32)
+    }
+
     /// Names of the first range's logs.
     pub fn logs(&self) -> Vec<String> {
         self.logs_in(&self.range_dirs()[0])
@@ -477,6 +509,7 @@ async fn renew(world: Rc<World>, lease: Rc<TestLease>, (id, unit): (HostId, Unit
         if known && !listed {
             return;
         }
+        world.say_clock(&lease);
         // Its lease is over for all before it is by its own clock, which may be slow.
         lease.end.set(lease.env.now() + LEASE * 95 / 100);
         let free_at = world.sim.elapsed() + LEASE;

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use object_index::Service;
 use object_proto::{
     BucketId, ChecksumKind, ChecksumPlan, Completion, Conditions, DataId, Error, Etag,
-    ListedUpload, Metadata, NewUpload, ObjectData, ObjectFacts, ObjectKey, ObjectTags, PartNumber,
-    PartsRequest, Tags, Target, UploadId, UploadsRequest, UserId,
+    ListedUpload, Metadata, NewUpload, ObjectData, ObjectFacts, ObjectKey, ObjectLock, ObjectTags,
+    PartNumber, PartsRequest, Tags, Target, UploadId, UploadsRequest, UserId,
 };
 use runtime::{Duration, Env};
 
@@ -30,6 +30,7 @@ fn new_upload(nonce: u64) -> NewUpload {
         tags: ObjectTags::default(),
         owner: UserId::new("me"),
         acl: Vec::new(),
+        lock: ObjectLock::default(),
     }
 }
 

@@ -56,6 +56,7 @@ fn grant() -> ServerGrant {
         changes: changes.map(|epoch| RangeGrant { range, epoch }).to_vec(),
         seen: Seen { term: 9, change: 10 },
         more: true,
+        now_us: 1 << 50,
     }
 }
 
@@ -82,9 +83,11 @@ fn status() -> ServiceStatus {
 }
 
 fn configs() -> impl Iterator<Item = BucketConfig> {
+    let rules = |versioning, lock| BucketRules { versioning, lock };
     let states = [
-        BucketState::Open(Versioning::Suspended),
-        BucketState::Closing(Versioning::Off),
+        BucketState::Open(rules(Versioning::Suspended, None)),
+        BucketState::Open(rules(Versioning::Enabled, Some(lock_rules()[1]))),
+        BucketState::Closing(rules(Versioning::Off, Some(lock_rules()[0]))),
         BucketState::Gone,
     ];
     states.into_iter().map(|state| BucketConfig { changed: Stamp::new(1 << 40), state })
@@ -108,6 +111,7 @@ fn facts() -> ObjectFacts {
         tags: tags(),
         owner: UserId::new("me"),
         acl: acl(),
+        lock: locks()[1],
     }
 }
 
@@ -121,6 +125,24 @@ fn acl() -> Vec<Grant> {
     vec![
         of(Grantee::User(UserId::new("me")), Permission::Full),
         of(Grantee::All, Permission::ReadAcl),
+    ]
+}
+
+fn locks() -> [ObjectLock; 3] {
+    let until = |mode| Some(Retention { mode, until_us: 1 << 51 });
+    [
+        ObjectLock { retention: until(RetentionMode::Compliance), hold: None },
+        ObjectLock { retention: until(RetentionMode::Governance), hold: Some(true) },
+        ObjectLock { retention: None, hold: Some(false) },
+    ]
+}
+
+fn lock_rules() -> [LockRule; 3] {
+    let default = |mode, period| LockRule { default: Some((mode, period)) };
+    [
+        LockRule::default(),
+        default(RetentionMode::Governance, LockPeriod::Days(300)),
+        default(RetentionMode::Compliance, LockPeriod::Years(1)),
     ]
 }
 
@@ -171,7 +193,7 @@ fn conditions() -> [Conditions; 3] {
 
 fn new_upload(checksum: Option<ChecksumPlan>) -> NewUpload {
     let ObjectFacts { metadata, tags, owner, acl, .. } = facts();
-    NewUpload { nonce: 5, checksum, metadata, tags, owner, acl }
+    NewUpload { nonce: 5, checksum, metadata, tags, owner, acl, lock: locks()[0] }
 }
 
 fn versions() -> [VersionId; 2] {
@@ -204,7 +226,8 @@ fn changes() -> Vec<Change> {
         all.push(Change::Delete { target: delete.0, nonce: 77, by, conditions: delete.1 });
         for version in versions() {
             let conditions = conditions.clone();
-            all.push(Change::DeleteVersion { target: target(), version, conditions });
+            let bypass = version != VersionId::Null;
+            all.push(Change::DeleteVersion { target: target(), version, conditions, bypass });
         }
         let completion = Box::new(completion.clone());
         all.push(Change::CompleteUpload { target: target(), completion, conditions });
@@ -214,6 +237,14 @@ fn changes() -> Vec<Change> {
     }
     for (version, acl) in [(None, Vec::new()), (Some(versions()[1]), acl())] {
         all.push(Change::SetAcl { target: target(), version, acl });
+    }
+    for (change, bypass) in [
+        (LockChange::Retention(locks()[1].retention), true),
+        (LockChange::Retention(None), false),
+        (LockChange::Hold(true), false),
+    ] {
+        let version = bypass.then_some(VersionId::Null);
+        all.push(Change::SetLock { target: target(), version, change, bypass });
     }
     for checksum in [None, plan] {
         let upload = Box::new(new_upload(checksum));
@@ -378,6 +409,7 @@ fn settings() -> Vec<Setting> {
         Setting::Acl(grants.collect()),
         Setting::Cors(vec![rule, CorsRule::default()]),
         Setting::Tags([("a".to_owned(), "1".to_owned()), ("b".to_owned(), String::new())].into()),
+        Setting::Lock(lock_rules()[2]),
     ]
 }
 
@@ -532,6 +564,7 @@ fn answers() -> Vec<Result<Reply, Error>> {
             Error::Marker { version: versions()[1], stamp: Stamp::new(7), asked: true },
             Error::NoSuchUpload,
             Error::NoSuchPart { number: u16::MAX },
+            Error::Locked,
             Error::Precondition,
             Error::NameTaken,
             Error::NoSuchUser,
