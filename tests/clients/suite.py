@@ -21,6 +21,7 @@ MODULES = [
     "test_multipart",
     "test_awscli",
     "test_users",
+    "test_quotas",
     "test_cluster",
     "test_restart",
 ]

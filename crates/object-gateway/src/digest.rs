@@ -272,6 +272,7 @@ pub struct Digest {
     md5: Md5,
     kind: ChecksumKind,
     hasher: Hasher,
+    len: u64,
 }
 
 /// Digests of all bytes.
@@ -281,6 +282,8 @@ pub struct Found {
     pub md5: [u8; 16],
     /// Checksum.
     pub checksum: Checksum,
+    /// Bytes.
+    pub len: u64,
 }
 
 impl Found {
@@ -300,12 +303,13 @@ impl Digest {
             ChecksumKind::Sha1 => Hasher::Sha1(Sha1::new()),
             ChecksumKind::Sha256 => Hasher::Sha256(Sha256::new()),
         };
-        Digest { md5: Md5::new(), kind, hasher }
+        Digest { md5: Md5::new(), kind, hasher, len: 0 }
     }
 
     /// Takes the next bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         self.md5.update(bytes);
+        self.len += bytes.len() as u64;
         match &mut self.hasher {
             Hasher::Crc32(hasher) => hasher.update(bytes),
             Hasher::Crc32c(hasher) => hasher.update(bytes),
@@ -325,7 +329,7 @@ impl Digest {
             Hasher::Sha256(hasher) => hasher.finalize().to_vec(),
         };
         let checksum = Checksum { kind: self.kind, value, parts: 0 };
-        Found { md5: self.md5.finalize(), checksum }
+        Found { md5: self.md5.finalize(), checksum, len: self.len }
     }
 }
 

@@ -55,6 +55,7 @@ mod keyfile;
 pub mod limits;
 mod parts;
 mod query;
+mod quota;
 mod reply;
 mod rights;
 

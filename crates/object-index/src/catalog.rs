@@ -9,7 +9,7 @@ use object_proto::limits::{BUCKETS_PER_USER_MAX, SETTINGS_MAX};
 use object_proto::{
     Bucket, BucketConfig, BucketId, BucketName, BucketSettings, BucketState, BucketView,
     CatalogReply, CatalogRequest, Error, KeptName, RangeId, RangeMap, RangePlace, RequestHead,
-    SessionId, Setting, Stamp, UserId, Versioning,
+    SessionId, Setting, Stamp, User, UserId, Versioning,
 };
 use runtime::{Class, Env};
 
@@ -19,11 +19,12 @@ use crate::keys::{
     BUCKET, RANGE, REPLY, SESSION, USER, number_key, read_number_key, read_text_key, reply_key,
     text_key,
 };
-use crate::limits::COLLECT_ROWS;
+use crate::limits::{COLLECT_ROWS, USAGE_INTERVAL};
 use crate::once::{Came, Once};
 use crate::orders::Orders;
 use crate::planted::{Bugs, Planted};
-use crate::row::{BucketRow, decode_session, encode_session, encode_stamp};
+use crate::quotas::Quotas;
+use crate::row::{BucketRow, decode_session, decode_user, encode_session, encode_stamp};
 use crate::server_row::RangeRow;
 use crate::sessions::Sessions;
 use crate::watchers::Watchers;
@@ -35,6 +36,7 @@ pub(crate) struct Catalog {
     sessions: Sessions,
     orders: Orders,
     pub(crate) watchers: Watchers,
+    pub(crate) quotas: Quotas,
     lease: Rc<dyn Lease>,
     epoch: u64,
     once: Once<CatalogReply>,
@@ -72,7 +74,17 @@ fn check_settings(settings: &BucketSettings) -> Result<(), Error> {
     }
 }
 
-async fn buckets_of(decisions: &Decisions) -> Result<Vec<BucketRow>, Error> {
+/// All users.
+pub(crate) async fn users_of(decisions: &Decisions) -> Result<Vec<User>, Error> {
+    let mut users = Vec::new();
+    for (key, value) in decisions.all(&[USER]).await? {
+        let user = read_text_key(&key).and_then(|id| decode_user(id, &value));
+        users.push(user.ok_or_else(|| damaged("a user's row"))?);
+    }
+    Ok(users)
+}
+
+pub(crate) async fn buckets_of(decisions: &Decisions) -> Result<Vec<BucketRow>, Error> {
     let mut buckets = Vec::new();
     for (key, value) in decisions.all(&[BUCKET]).await? {
         let row = read_text_key(&key).and_then(|name| BucketRow::decode(name, &value));
@@ -122,7 +134,12 @@ impl Catalog {
         }
         let (mut owned, mut names) = (BTreeMap::<UserId, usize>::new(), BTreeMap::new());
         let buckets = buckets_of(&decisions).await?;
-        for BucketRow { bucket, .. } in &buckets {
+        let quotas = Quotas::default();
+        for user in users_of(&decisions).await? {
+            quotas.set_user(&user.id, user.quota, []);
+        }
+        for BucketRow { bucket, settings, .. } in &buckets {
+            quotas.set_bucket(bucket, settings.quota);
             *owned.entry(bucket.owner.clone()).or_default() += 1;
             names.insert(bucket.id, bucket.name.clone());
         }
@@ -132,6 +149,7 @@ impl Catalog {
             sessions: Sessions::of_manager(env, sessions, bugs),
             orders: Orders::new(env, map, ranges),
             watchers: Watchers::new(env, epoch, bugs),
+            quotas,
             lease,
             epoch,
             once: Once::default(),
@@ -216,12 +234,22 @@ impl Catalog {
         let row = self.decisions.durable(&text_key(BUCKET, name.as_str())).await?;
         let row = BucketRow::decode(name.as_str(), &row.ok_or(Error::NoSuchBucket)?);
         let BucketRow { bucket, settings, .. } = row.ok_or_else(|| damaged("a bucket's row"))?;
-        Ok(BucketView { bucket, settings })
+        let room = self.quotas.room(bucket.id);
+        Ok(BucketView { bucket, settings, room })
     }
 
     /// Buckets of a user, with those that are being made.
     pub(crate) fn bucket_count(&self, owner: &UserId) -> usize {
         self.owned.borrow().get(owner).copied().unwrap_or(0)
+    }
+
+    /// Looks again and again what buckets under quotas hold. For ever.
+    pub(crate) async fn watch_usage(&self) {
+        loop {
+            self.quotas.some().await;
+            self.watchers.note(self.quotas.look(&self.orders).await);
+            self.env.sleep(self.env.jitter(USAGE_INTERVAL)).await;
+        }
     }
 
     async fn buckets(&self, of: Option<UserId>) -> Result<Vec<Bucket>, Error> {
@@ -424,6 +452,7 @@ impl Catalog {
             Some(_) => Versioning::Enabled,
             None => Versioning::Off,
         };
+        let quota = settings.quota;
         let mut bucket = Bucket { id, name, owner: owner.clone(), created_us: 0, versioning };
         let (_, basis) = self.decisions.submit(|batch, stamp| {
             bucket.created_us = stamp.get();
@@ -433,6 +462,7 @@ impl Catalog {
             row.settings = settings;
             batch.put(&key, &row.encode());
         })?;
+        self.quotas.set_bucket(&bucket, quota);
         *self.owned.borrow_mut().entry(owner).or_default() += 1;
         // Before it is durable: who is shown the row may have its owner ask for it at once.
         self.names.borrow_mut().insert(id, bucket.name.clone());
@@ -510,6 +540,7 @@ impl Catalog {
                 }
                 self.check_submit(head)?;
                 row = self.put_bucket(row, Some(&reply)).await?;
+                self.quotas.set_bucket(&row.bucket, row.settings.quota);
             }
             if for_owner && !self.bugs.has(Planted::OldConfig) {
                 self.orders.configure(row.bucket.id, row.config()).await?;
@@ -596,6 +627,7 @@ impl Catalog {
         self.decisions.settled(basis).await?;
         self.owned.borrow_mut().entry(row.bucket.owner).and_modify(|count| *count -= 1);
         self.names.borrow_mut().remove(&id);
+        self.quotas.forget(id);
         let catalog = self.clone();
         self.env.spawn(Class::Background, "object: a bucket is gone", async move {
             let config = BucketConfig { changed: stamp, state: BucketState::Gone };

@@ -190,6 +190,11 @@ impl Decisions {
         self.table.snapshot()
     }
 
+    /// Lets others run.
+    pub(crate) async fn yield_now(&self) {
+        self.env.yield_now().await;
+    }
+
     /// All durable rows that begin with `prefix`; for sections that have few.
     pub(crate) async fn all(&self, prefix: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
         self.table.scan(Range::prefix(prefix)).take(usize::MAX).await.map_err(of_table)

@@ -14,6 +14,7 @@ use crate::limits::COLLECT_ROWS;
 use crate::row::ObjectRow;
 use crate::upload_row::{Due, UploadRow};
 use crate::uploads::part_row;
+use crate::usage::{put_row, without_upload};
 
 /// What is due about an upload, and the key of its row.
 struct Entry<'a> {
@@ -63,6 +64,13 @@ impl Collector {
             None => None,
         };
         let ends = row.is_some_and(|row| row.end.is_none() == is_open);
+        let usage = match ends && is_open && range.usages.has(target.bucket) {
+            true => {
+                let part_bytes = range.part_bytes(target, *begun).await?;
+                Some(without_upload(range.usages.of(target.bucket), part_bytes))
+            }
+            false => None,
+        };
         let (_, basis) = range.decisions.submit(|batch, stamp| {
             batch.set_purpose(Purpose::Recovery);
             batch.delete(key);
@@ -72,7 +80,13 @@ impl Collector {
             if ends && is_open {
                 batch.put(&due_key(stamp.get(), target, *begun), &Due::Parts(None).encode());
             }
+            if let Some(usage) = usage {
+                put_row(batch, target.bucket, usage);
+            }
         })?;
+        if let Some(usage) = usage {
+            range.usages.set(target.bucket, usage);
+        }
         drop(held);
         range.decisions.settled(basis).await?;
         if ends && is_open {

@@ -14,11 +14,12 @@ use crate::keys::{
 use crate::map::{decode_map, map_apart};
 use crate::piece::Body;
 use crate::row::{
-    BucketRow, FileRow, InLog, KeyRow, LogRow, ObjectRow, Usage, decode_committed, decode_session,
+    BucketRow, FileRow, InLog, KeyRow, LogRow, ObjectRow, decode_committed, decode_session,
     decode_stamp, decode_user, encode_committed, encode_session, encode_stamp,
 };
 use crate::server_row::{RangeRow, ServerRow};
 use crate::upload_row::{Due, UploadRow};
+use crate::usage::{decode_usage, encode_usage};
 
 /// A key of a range's table.
 pub fn fuzz_object_key(bytes: &[u8]) {
@@ -94,8 +95,8 @@ pub fn fuzz_object_row(bytes: &[u8]) {
             }
         }
         3 => {
-            if let Some(row) = Usage::decode(value) {
-                assert_eq!(Usage::decode(&row.encode()), Some(row));
+            if let Some(row) = decode_usage(value) {
+                assert_eq!(decode_usage(&encode_usage(row)), Some(row));
             }
         }
         4 => {
@@ -259,6 +260,14 @@ pub(crate) fn corpus() -> Vec<Seed> {
     let addr = "127.0.0.1:7601".parse().expect("an address");
     let server_row = ServerRow { name: "os1".to_owned(), addr, given: 4, heard: 3 };
     let (wrapped_secret, expires_us, policy) = (vec![1, 2], Some(9), Some("{}".to_owned()));
+    let usage = object_proto::BucketUsage {
+        objects: 3,
+        older: 1,
+        bytes: 1 << 40,
+        markers: 2,
+        uploads: 1,
+        upload_bytes: 1 << 33,
+    };
     let access = KeyRow { user: owner, wrapped_secret, enabled: true, expires_us, policy };
     vec![
         ("key-object", fuzz_object_key, object_key(crate::keys::CURRENT, &target)),
@@ -285,11 +294,7 @@ pub(crate) fn corpus() -> Vec<Seed> {
         ("key-upload", fuzz_object_key, upload_key(&target, begun)),
         ("key-part", fuzz_object_key, part_key(&target, begun, number)),
         ("key-due", fuzz_object_key, due_key(5, &target, begun)),
-        (
-            "row-usage",
-            fuzz_object_row,
-            row(3, Usage { objects: 3, bytes: 1 << 40, markers: 2 }.encode()),
-        ),
+        ("row-usage", fuzz_object_row, row(3, encode_usage(usage))),
         ("key-version", fuzz_object_key, version_key(&target, begun)),
         ("row-marker", fuzz_object_row, row(0, marker)),
         ("row-committed", fuzz_object_row, row(13, encode_committed(&committed))),

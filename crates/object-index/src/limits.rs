@@ -48,6 +48,11 @@ pub const WATCH_HOLD: Duration = Duration::from_millis(200);
 pub const WATCH_ATTEMPT: Duration = Duration::from_millis(350);
 /// A gateway whose kept names were not used for so long asks for changes no more.
 pub const WATCH_IDLE: Duration = Duration::from_secs(5);
+/// The manager looks so often what buckets under quotas hold; what is put between two looks may be above
+/// a quota (`object-protocols.md` 11.1: 2 s at most, with the way to gateways).
+pub const USAGE_INTERVAL: Duration = Duration::from_secs(1);
+/// Buckets whose usage is asked for at once.
+pub const USAGE_BUCKETS_MAX: usize = 1024;
 /// Names of changes that a manager keeps: a gateway that has seen fewer asks for all again.
 pub const KEPT_CHANGES: usize = 1024;
 /// Gateways that keep names, for one manager, at most.

@@ -7,7 +7,8 @@
 use std::rc::Rc;
 
 use object_proto::{
-    BucketConfig, BucketId, Error, RangeId, RangeMap, RangeReply, RangeRequest, SessionId,
+    BucketConfig, BucketId, BucketUsage, Error, RangeId, RangeMap, RangeReply, RangeRequest,
+    SessionId,
 };
 use runtime::Env;
 
@@ -49,6 +50,18 @@ impl Orders {
     /// Nothing is left of a session, of which no owner takes changes.
     pub(crate) async fn sweep(&self, session: SessionId) -> Result<(), Error> {
         self.give_all(|epoch| RangeRequest::Sweep { epoch, session }).await
+    }
+
+    /// Asks a range's owner once what buckets hold.
+    pub(crate) async fn usage(
+        &self,
+        range: RangeId,
+        buckets: &[BucketId],
+    ) -> Result<Vec<BucketUsage>, Error> {
+        match self.ranges.order(range, RangeRequest::Usage(buckets.to_vec())).await? {
+            RangeReply::Usage(usages) if usages.len() == buckets.len() => Ok(usages),
+            _ => Err(unexpected()),
+        }
     }
 
     async fn give_all(&self, build: impl Fn(u64) -> RangeRequest) -> Result<(), Error> {

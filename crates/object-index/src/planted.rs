@@ -36,6 +36,8 @@ pub enum Planted {
     PartAfterEnd,
     /// Completes an upload that was completed before.
     CompleteTwice,
+    /// Counts the parts of an upload that was completed on.
+    PartsStayCounted,
     /// Leaves the file of a part that was sent again.
     PartLeak,
     /// Refuses an attempt whose condition fails for what an earlier attempt of its call has put.

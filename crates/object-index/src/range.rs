@@ -27,8 +27,9 @@ use crate::map::decode_map;
 use crate::once::{Came, Once};
 use crate::piece::Body;
 use crate::planted::{Bugs, Planted};
-use crate::row::{FileRow, InLog, LogRow, ObjectRow, Usage, decode_committed, encode_committed};
+use crate::row::{FileRow, InLog, LogRow, ObjectRow, decode_committed, encode_committed};
 use crate::sessions::Sessions;
+use crate::usage::{Usages, behind, put_row};
 use crate::versions::{Decided, Marker, Replaced, beside, fill};
 
 /// A range of keys that this process owns.
@@ -43,7 +44,7 @@ pub(crate) struct Range {
     pub(crate) upload_times: UploadTimes,
     once: Once<ChangeReply>,
     /// What buckets hold, with all that is submitted.
-    usage: RefCell<BTreeMap<BucketId, Usage>>,
+    pub(crate) usages: Usages,
     /// Requests whose answers are rows.
     replies: RefCell<BTreeMap<SessionId, BTreeSet<u64>>>,
     bugs: Bugs,
@@ -100,13 +101,7 @@ impl Range {
         decisions: Rc<Decisions>,
         ground: Ground,
     ) -> Result<Rc<Range>, Error> {
-        let mut usage = BTreeMap::new();
-        for (key, value) in decisions.all(&[USAGE]).await? {
-            let bucket = read_number_key(&key).map(BucketId::new);
-            let row = Usage::decode(&value);
-            let (bucket, row) = bucket.zip(row).ok_or_else(|| damaged("a bucket's usage"))?;
-            usage.insert(bucket, row);
-        }
+        let usages = Usages::open(&decisions).await?;
         let mut replies: BTreeMap<SessionId, BTreeSet<u64>> = BTreeMap::new();
         for (key, _) in decisions.all(&[REPLY]).await? {
             let (session, number) = read_reply_key(&key).ok_or_else(|| damaged("an answer"))?;
@@ -128,7 +123,7 @@ impl Range {
             epoch,
             upload_times,
             once: Once::default(),
-            usage: RefCell::new(usage),
+            usages,
             replies: RefCell::new(replies),
             bugs,
         }))
@@ -202,6 +197,11 @@ impl Range {
                 self.check_lease()?;
                 page.map(RangeReply::Versions)
             }
+            RangeRequest::Usage(buckets) => {
+                let usages = buckets.iter().map(|bucket| self.usages.of(*bucket)).collect();
+                self.check_lease()?;
+                Ok(RangeReply::Usage(usages))
+            }
             RangeRequest::IsCommitted(file) => {
                 let row = self.file_row(&file).await;
                 self.check_lease()?;
@@ -271,7 +271,7 @@ impl Range {
                 }
             });
         }
-        Ok(self.usage(bucket).is_empty())
+        Ok(self.usages.of(bucket).is_empty())
     }
 
     /// Whether a bug is planted.
@@ -506,8 +506,17 @@ impl Range {
         }
         self.check_submit(head, came)?;
         let default_retention = default_retention?;
-        let decided =
-            Decided { target, new, marker, piece, replaced, call, default_retention, bypass };
+        let decided = Decided {
+            target,
+            new,
+            marker,
+            piece,
+            replaced,
+            ended_upload: None,
+            call,
+            default_retention,
+            bypass,
+        };
         let last = self.decisions.last();
         let submitted = self.submit(head, decided, |_, _| {});
         drop(held);
@@ -538,16 +547,8 @@ impl Range {
     ) -> Result<(Committed, Basis), Error> {
         self.check_removal(&decided)?;
         let bucket = decided.target.bucket;
-        let mut usage = self.usage.borrow().get(&bucket).copied().unwrap_or_default();
-        if let Some(gone) = &decided.replaced.gone {
-            let less = usage.without(&gone.row);
-            usage = less.ok_or_else(|| damaged(&format!("the usage of {bucket}")))?;
-        }
-        if let Some(object) = &decided.new {
-            usage.objects += 1;
-            usage.bytes += object.size;
-        }
-        usage.markers += u64::from(decided.marker.is_some());
+        let usage = behind(self.usages.of(bucket), &decided);
+        let usage = usage.ok_or_else(|| damaged(&format!("the usage of {bucket}")))?;
         let mut dead = None;
         let answer = |stamp| decided.committed(stamp);
         let done = self.submit_answered(head, answer, |batch, stamp| {
@@ -558,11 +559,11 @@ impl Range {
             if let Some(gone) = &decided.replaced.gone {
                 dead = self.count_dead(batch, &decided.target, (&gone.row, gone.basis));
             }
-            batch.put(&number_key(USAGE, bucket.get()), &usage.encode());
+            put_row(batch, bucket, usage);
             also(batch, stamp);
         })?;
         self.note_dead(dead);
-        self.usage.borrow_mut().insert(bucket, usage);
+        self.usages.set(bucket, usage);
         Ok(done)
     }
 
@@ -654,14 +655,9 @@ impl Range {
         }
     }
 
-    /// What a bucket holds, with all that is submitted.
-    pub(crate) fn usage(&self, bucket: BucketId) -> Usage {
-        self.usage.borrow().get(&bucket).copied().unwrap_or_default()
-    }
-
     /// Forgets what a bucket that is gone held: nothing.
     pub(crate) fn forget_bucket(&self, bucket: BucketId) {
-        self.usage.borrow_mut().remove(&bucket);
+        self.usages.forget(bucket);
         // The row is of no use; should it stay, it says that nothing is there.
         let _ = self.decisions.submit(|batch, _| {
             batch.delete(&number_key(USAGE, bucket.get()));

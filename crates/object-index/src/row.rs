@@ -6,8 +6,8 @@ use object_proto::limits::{INLINE_MAX, POLICY_MAX, SETTINGS_MAX, SMALL_MAX};
 use object_proto::{
     AccessKey, Bucket, BucketConfig, BucketId, BucketName, BucketRules, BucketSettings,
     BucketState, CallId, Committed, DataId, Etag, FileName, NewObject, ObjectData, ObjectFacts,
-    ObjectInfo, ObjectLock, PartMap, PartNumber, SessionId, Stamp, Target, User, UserId, VersionId,
-    Versioning,
+    ObjectInfo, ObjectLock, PartMap, PartNumber, Quota, SessionId, Stamp, Target, User, UserId,
+    VersionId, Versioning,
 };
 use table::Place;
 
@@ -349,59 +349,6 @@ impl LogRow {
     }
 }
 
-/// What a bucket holds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Usage {
-    /// Objects, older versions among them.
-    pub objects: u64,
-    /// Bytes of them.
-    pub bytes: u64,
-    /// Delete markers.
-    pub markers: u64,
-}
-
-impl Usage {
-    /// True when nothing is there.
-    pub fn is_empty(self) -> bool {
-        self.objects == 0 && self.markers == 0
-    }
-
-    /// The same without an object, version or marker; none if it holds less.
-    pub fn without(self, row: &ObjectRow) -> Option<Usage> {
-        let size = row.info.object.size;
-        Some(match row.marker {
-            true => Usage { markers: self.markers.checked_sub(1)?, ..self },
-            false => Usage {
-                objects: self.objects.checked_sub(1)?,
-                bytes: self.bytes.checked_sub(size)?,
-                ..self
-            },
-        })
-    }
-
-    /// The value of its row.
-    pub fn encode(self) -> Vec<u8> {
-        let mut out = vec![VERSION];
-        put_varint(&mut out, self.objects);
-        put_varint(&mut out, self.bytes);
-        if self.markers > 0 {
-            put_varint(&mut out, self.markers);
-        }
-        out
-    }
-
-    /// Reads a value.
-    pub fn decode(value: &[u8]) -> Option<Usage> {
-        let mut cursor = begin(value)?;
-        let (objects, bytes) = (cursor.varint()?, cursor.varint()?);
-        let markers = match cursor.is_empty() {
-            true => 0,
-            false => cursor.varint().filter(|&markers| markers > 0)?,
-        };
-        whole(cursor, Usage { objects, bytes, markers })
-    }
-}
-
 /// The value of a row that holds a stamp.
 pub fn encode_stamp(stamp: Stamp) -> Vec<u8> {
     let mut out = vec![VERSION];
@@ -546,7 +493,23 @@ pub fn encode_user(user: &User) -> Vec<u8> {
     out.push(u8::from(user.admin));
     put_text(&mut out, &user.email);
     put_policy(&mut out, user.policy.as_ref());
+    put_limit(&mut out, user.quota.objects);
+    put_limit(&mut out, user.quota.bytes);
     out
+}
+
+fn put_limit(out: &mut Vec<u8>, limit: Option<u64>) {
+    out.push(u8::from(limit.is_some()));
+    if let Some(limit) = limit {
+        put_varint(out, limit);
+    }
+}
+
+fn limit(cursor: &mut Cursor<'_>) -> Option<Option<u64>> {
+    match flag(cursor)? {
+        true => cursor.varint().map(Some),
+        false => Some(None),
+    }
 }
 
 fn put_policy(out: &mut Vec<u8>, policy: Option<&String>) {
@@ -574,6 +537,10 @@ pub fn decode_user(id: &str, value: &[u8]) -> Option<User> {
     if !cursor.is_empty() {
         user.email = text(&mut cursor, TEXT_MAX)?;
         user.policy = policy(&mut cursor)?;
+    }
+    // Those of before there were quotas here.
+    if !cursor.is_empty() {
+        user.quota = Quota { objects: limit(&mut cursor)?, bytes: limit(&mut cursor)? };
     }
     whole(cursor, user)
 }

@@ -9,7 +9,7 @@ use object_proto::{
     BucketId, BucketName, BucketSettings, CallId, Checksum, ChecksumKind, ChecksumPlan, Committed,
     DataId, Etag, FileName, Grant, Grantee, Metadata, NewObject, NewUpload, ObjectData,
     ObjectFacts, ObjectInfo, ObjectKey, ObjectLock, ObjectTags, PartMap, PartNumber, Permission,
-    Retention, RetentionMode, SessionId, Stamp, Target, UploadEnd, UploadId, User, UserId,
+    Quota, Retention, RetentionMode, SessionId, Stamp, Target, UploadEnd, UploadId, User, UserId,
     VersionId, Versioning,
 };
 use proptest::prelude::*;
@@ -18,13 +18,13 @@ use table::Place;
 use crate::headers::Headers;
 use crate::map::{decode_map, map_apart};
 use crate::row::{
-    BucketRow, FileOf, FileRow, InLog, KeyRow, LogRow, ObjectRow, Usage, decode_committed,
-    decode_session, decode_stamp, decode_user, encode_committed, encode_session, encode_stamp,
-    encode_user,
+    BucketRow, FileOf, FileRow, InLog, KeyRow, LogRow, ObjectRow, decode_committed, decode_session,
+    decode_stamp, decode_user, encode_committed, encode_session, encode_stamp, encode_user,
 };
 use crate::server_row::{RangeRow, ServerRow};
 
 use crate::upload_row::{Due, UploadRow};
+use crate::usage::decode_usage;
 
 pub(crate) fn info(size: usize, value: usize, inline: bool) -> ObjectInfo {
     let headers = BTreeMap::from([("content-type".to_owned(), "v".repeat(value))]);
@@ -203,10 +203,6 @@ fn other_rows_read_back() {
             assert_eq!(FileRow::decode(&row.encode()), Some(row));
         }
     }
-    for markers in [0, 7] {
-        let usage = Usage { objects: 3, bytes: u64::MAX, markers };
-        assert_eq!(Usage::decode(&usage.encode()), Some(usage));
-    }
     let id = VersionId::Of { stamp: Stamp::new(9), nonce: u64::MAX };
     for version in [None, Some(VersionId::Null), Some(id)] {
         for marker in [false, true] {
@@ -256,11 +252,16 @@ fn other_rows_read_back() {
         email: String::new(),
         admin: true,
         policy: None,
+        quota: Quota::default(),
     };
     let old = [1, 5, 97, 100, 109, 105, 110, 9, 84, 104, 101, 32, 97, 100, 109, 105, 110, 1];
     assert_eq!(decode_user("id", &old).as_ref(), Some(&user), "a row of before policies");
     let other = User { email: "a@b".into(), policy: Some("{}".into()), ..user.clone() };
-    for user in [user, other] {
+    let quota = Quota { objects: Some(0), bytes: Some(u64::MAX) };
+    let bounded = User { quota, ..other.clone() };
+    let old = encode_user(&other);
+    assert_eq!(decode_user("id", &old[..old.len() - 2]).as_ref(), Some(&other), "before quotas");
+    for user in [user, other, bounded] {
         assert_eq!(decode_user("id", &encode_user(&user)), Some(user));
     }
     let key = KeyRow {
@@ -361,7 +362,7 @@ proptest! {
         }
         ObjectRow::decode(&value);
         FileRow::decode(&value);
-        Usage::decode(&value);
+        decode_usage(&value);
         Headers::decode(&value);
         decode_stamp(&value);
         LogRow::decode(&value);

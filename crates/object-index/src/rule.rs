@@ -6,6 +6,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use base::Fault;
+use futures_util::future::join;
 use object_proto::{
     CatalogReply, CatalogRequest, Error, ObjectServerId, RangeId, RangeMap, RangeReply,
     RangeRequest,
@@ -186,8 +187,13 @@ impl ManagerRule {
         self.decisions.settled(basis).await
     }
 
-    /// Ends sessions of gateways that are gone, in passes that begin `interval` apart. For ever.
+    /// Ends sessions of gateways that are gone, in passes that begin `interval` apart, and watches over
+    /// quotas. For ever.
     pub async fn tend(&self, interval: Duration) {
+        join(self.end_sessions(interval), self.catalog.watch_usage()).await;
+    }
+
+    async fn end_sessions(&self, interval: Duration) {
         loop {
             self.env.sleep(self.env.jitter(interval)).await;
             let ended = self.catalog.end_sessions().await;

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use futures_util::future::LocalBoxFuture;
 use object_proto::limits::{INLINE_MAX, SMALL_MAX};
 use object_proto::{
-    BucketId, CatalogReply, CatalogRequest, Change, ChangeReply, Committed, Completion, Conditions,
-    DataId, Error, FileName, Grant, ListPage, ListRequest, LockChange, NewObject, NewUpload,
-    ObjectData, ObjectFacts, ObjectInfo, ObjectTags, PartNumber, PartsPage, PartsRequest, Peer,
-    RangeId, RangeMap, RangeReply, RangeRequest, Reply, Request, RequestHead, ServiceStatus,
-    Target, UploadId, UploadInfo, UploadsPage, UploadsRequest, UserId, VersionId, VersionsPage,
-    VersionsRequest,
+    BucketId, BucketUsage, CatalogReply, CatalogRequest, Change, ChangeReply, Committed,
+    Completion, Conditions, DataId, Error, FileName, Grant, ListPage, ListRequest, LockChange,
+    NewObject, NewUpload, ObjectData, ObjectFacts, ObjectInfo, ObjectTags, PartNumber, PartsPage,
+    PartsRequest, Peer, RangeId, RangeMap, RangeReply, RangeRequest, Reply, Request, RequestHead,
+    ServiceStatus, Target, UploadId, UploadInfo, UploadsPage, UploadsRequest, UserId, VersionId,
+    VersionsPage, VersionsRequest,
 };
 use runtime::{Class, Env, Instant};
 use table::{Source, Store};
@@ -328,6 +328,14 @@ impl Service {
     pub async fn list(&self, ask: ListRequest) -> Result<ListPage, Error> {
         match self.ask_range(ask.bucket, RangeRequest::List(ask)).await? {
             RangeReply::Page(page) => Ok(page),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// What a bucket holds.
+    pub async fn usage(&self, bucket: BucketId) -> Result<BucketUsage, Error> {
+        match self.ask_range(bucket, RangeRequest::Usage(vec![bucket])).await? {
+            RangeReply::Usage(usages) => usages.first().copied().ok_or_else(unexpected),
             _ => Err(unexpected()),
         }
     }

@@ -22,6 +22,7 @@ use crate::planted::Planted;
 use crate::range::{Range, too_long};
 use crate::row::{FileOf, FileRow, ObjectRow};
 use crate::upload_row::{Due, UploadRow};
+use crate::usage::{put_row, without_upload};
 use crate::versions::{Decided, put_unused};
 
 /// A row of a part.
@@ -95,13 +96,18 @@ impl Range {
         }
         self.check_submit(head, came)?;
         let age = self.upload_times.age;
-        Ok(self.submit_answered(head, plain, |batch, stamp| {
+        let mut usage = self.usages.of(target.bucket);
+        usage.uploads += 1;
+        let done = self.submit_answered(head, plain, |batch, stamp| {
             batch.set_purpose(Purpose::Data);
             let abort_us = later(stamp, age);
             let row = UploadRow { upload, abort_us, end: None };
             batch.put(&upload_key(target, stamp), &row.encode());
             batch.put(&due_key(abort_us, target, stamp), &Due::Abort.encode());
-        })?)
+            put_row(batch, target.bucket, usage);
+        })?;
+        self.usages.set(target.bucket, usage);
+        Ok(done)
     }
 
     /// The row of an upload that is under way, submitted or durable. The caller holds its key.
@@ -148,7 +154,10 @@ impl Range {
         }
         self.check_submit(head, came)?;
         let as_part = FileOf::Part(upload.stamp, number);
-        Ok(self.submit_answered(head, plain, |batch, stamp| {
+        let mut usage = self.usages.of(target.bucket);
+        let gone = old.as_ref().map_or(0, |old| old.object.size);
+        usage.upload_bytes = usage.upload_bytes.saturating_sub(gone).saturating_add(part.size);
+        let done = self.submit_answered(head, plain, |batch, stamp| {
             batch.set_purpose(Purpose::Data);
             batch.put(&key, &ObjectRow::encode(stamp, &part, None, false).0);
             if let ObjectData::File(name) = &part.data {
@@ -160,7 +169,10 @@ impl Range {
             if let Some(old) = old.filter(|_| !self.has_bug(Planted::PartLeak)) {
                 put_unused(batch, stamp, (target, as_part), &old.object);
             }
-        })?)
+            put_row(batch, target.bucket, usage);
+        })?;
+        self.usages.set(target.bucket, usage);
+        Ok(done)
     }
 
     async fn complete(
@@ -174,7 +186,8 @@ impl Range {
         // The key is held, so all parts are durable rows then, and stay what they are.
         let last = self.decisions.last();
         self.decisions.settled_for_refusal(last).await?;
-        let (map, others) = self.named_parts(&target, id, &parts).await?;
+        let (map, NamedParts { others, bytes: part_bytes }) =
+            self.named_parts(&target, id, &parts).await?;
         let (current, basis) = self.current(&target).await?;
         let versioning = self.buckets.versioning(target.bucket);
         let replaced = self.replaced(&target, current.clone()).await?;
@@ -209,12 +222,15 @@ impl Range {
         }
         let target = target.clone();
         let (marker, piece, call) = (None, None, None);
+        let stay = self.has_bug(Planted::PartsStayCounted);
+        let ended_upload = Some(if stay { 0 } else { part_bytes });
         let decided = Decided {
             target: target.clone(),
             new,
             marker,
             piece,
             replaced,
+            ended_upload,
             call,
             default_retention,
             bypass: false,
@@ -237,21 +253,21 @@ impl Range {
         })
     }
 
-    /// The map of the parts that are named, and whether there are others. The caller holds the key, and
+    /// The map of the parts that are named, and what there is of parts. The caller holds the key, and
     /// all parts are durable.
     async fn named_parts(
         &self,
         target: &Target,
         upload: UploadId,
         named: &[(PartNumber, DataId)],
-    ) -> Result<(Result<PartMap, Error>, bool), Error> {
+    ) -> Result<(Result<PartMap, Error>, NamedParts), Error> {
         if named.is_empty() || !named.is_sorted_by(|a, b| a.0 < b.0) {
             let message = "the parts of an object are in ascending order".to_owned();
-            return Ok((Err(Error::Invalid { message }), false));
+            return Ok((Err(Error::Invalid { message }), NamedParts::default()));
         }
         let rows = self.decisions.snapshot();
         let mut scan = rows.scan(Rows::prefix(&parts_prefix(target, upload.stamp)));
-        let (mut found, mut seen) = (Vec::new(), 0);
+        let (mut found, mut seen, mut bytes) = (Vec::new(), 0, 0);
         while let Some((key, value)) = scan.next().await.map_err(of_table)? {
             seen += 1;
             if seen % PARTS_SLICE == 0 {
@@ -259,9 +275,10 @@ impl Range {
             }
             let (_, _, number) =
                 read_part_key(&key).ok_or_else(|| damaged(&format!("a part of {target}")))?;
+            let part = part_row(&value, target)?.object;
+            bytes += part.size;
             let wanted = named.get(found.len()).filter(|(wanted, _)| *wanted == number);
             if let Some((_, data_id)) = wanted {
-                let part = part_row(&value, target)?.object;
                 if part.data_id == *data_id {
                     found.push((number, part.size));
                 }
@@ -271,7 +288,7 @@ impl Range {
             Some((missing, _)) => Err(Error::NoSuchPart { number: missing.get() }),
             None => Ok(PartMap::of(upload, found)),
         };
-        Ok((map, seen > named.len()))
+        Ok((map, NamedParts { others: seen > named.len(), bytes }))
     }
 
     async fn abort(
@@ -280,13 +297,34 @@ impl Range {
         target: &Target,
         upload: UploadId,
     ) -> Submitted {
+        let part_bytes = self.part_bytes(target, upload.stamp).await?;
         let (row, _) = self.open_upload(target, upload, None).await?;
         self.check_submit(head, came)?;
-        Ok(self.submit_answered(head, plain, |batch, stamp| {
+        let usage = without_upload(self.usages.of(target.bucket), part_bytes);
+        let done = self.submit_answered(head, plain, |batch, stamp| {
             batch.delete(&upload_key(target, upload.stamp));
             batch.delete(&due_key(row.abort_us, target, upload.stamp));
             batch.put(&due_key(stamp.get(), target, upload.stamp), &Due::Parts(None).encode());
-        })?)
+            put_row(batch, target.bucket, usage);
+        })?;
+        self.usages.set(target.bucket, usage);
+        Ok(done)
+    }
+
+    /// Bytes of the parts of an upload, whose key the caller holds: so they stay what they are.
+    pub(crate) async fn part_bytes(&self, target: &Target, begun: Stamp) -> Result<u64, Error> {
+        self.decisions.settled_for_refusal(self.decisions.last()).await?;
+        let rows = self.decisions.snapshot();
+        let mut scan = rows.scan(Rows::prefix(&parts_prefix(target, begun)));
+        let (mut seen, mut bytes) = (0, 0);
+        while let Some((_, value)) = scan.next().await.map_err(of_table)? {
+            seen += 1;
+            if seen % PARTS_SLICE == 0 {
+                self.env.yield_now().await;
+            }
+            bytes += part_row(&value, target)?.object.size;
+        }
+        Ok(bytes)
     }
 
     /// Ends the uploads of a bucket that is gone.
@@ -394,6 +432,15 @@ impl Range {
         let limit = ask.limit.min(PART_BODIES_MAX);
         Ok(self.parts_in(&self.decisions.snapshot(), ask, limit).await?.0)
     }
+}
+
+/// Parts of an upload, whether they are named or not.
+#[derive(Default)]
+struct NamedParts {
+    /// There are some that are not named.
+    others: bool,
+    /// Bytes of all of them.
+    bytes: u64,
 }
 
 /// Why a change was not submitted.

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 
 use object_proto::limits::{KEYS_PER_USER_MAX, POLICY_MAX, USERS_MAX};
 use object_proto::{
-    AccessKey, CatalogReply, Error, KeptName, NewKey, RequestHead, User, UserChange, UserId,
+    AccessKey, CatalogReply, Error, KeptName, NewKey, Quota, RequestHead, User, UserChange, UserId,
 };
 
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, buckets_of, users_of};
 use crate::decisions::damaged;
 use crate::fields::TEXT_MAX;
 use crate::keys::{ACCESS_KEY, USER, read_text_key, reply_key, text_key};
@@ -48,11 +48,7 @@ fn key_row(user: &UserId, key: &NewKey) -> (Vec<u8>, Option<Vec<u8>>) {
 impl Catalog {
     /// All users.
     async fn all_users(&self) -> Result<Vec<User>, Error> {
-        let mut users = Vec::new();
-        for (key, value) in self.decisions.all(&[USER]).await? {
-            let user = read_text_key(&key).and_then(|id| decode_user(id, &value));
-            users.push(user.ok_or_else(|| damaged("a user's row"))?);
-        }
+        let mut users = users_of(&self.decisions).await?;
         users.sort_by(|one, other| one.name.cmp(&other.name));
         Ok(users)
     }
@@ -141,6 +137,9 @@ impl Catalog {
                 batch.put(&reply, &encode_stamp(stamp));
             })?;
             self.decisions.settled(basis).await?;
+            if let UserChange::SetQuota { user, quota } = change {
+                self.bound_buckets(user, *quota).await?;
+            }
             self.watchers.note(names);
         }
         drop((held, held_user));
@@ -187,6 +186,11 @@ impl Catalog {
                 let row = (text_key(USER, id.as_str()), Some(encode_user(&user)));
                 Ok((vec![row], all_keys()))
             }
+            // Gateways hear of it by the rooms of buckets.
+            UserChange::SetQuota { quota, .. } => {
+                let user = User { quota: *quota, ..user };
+                Ok((vec![(text_key(USER, id.as_str()), Some(encode_user(&user)))], BTreeSet::new()))
+            }
             UserChange::AddKey { .. } if keys.len() >= KEYS_PER_USER_MAX => {
                 Err(Error::TooManyUsers)
             }
@@ -204,6 +208,14 @@ impl Catalog {
                 Ok((vec![row], [KeptName::Key(key.clone())].into()))
             }
         }
+    }
+
+    /// A user's buckets are under its quota from now on.
+    async fn bound_buckets(&self, user: &UserId, quota: Quota) -> Result<(), Error> {
+        let rows = buckets_of(&self.decisions).await?.into_iter();
+        let own = rows.filter(|row| row.bucket.owner == *user);
+        self.quotas.set_user(user, quota, own.map(|row| (row.bucket, row.settings.quota)));
+        Ok(())
     }
 
     /// The row of a key whose ID is new.

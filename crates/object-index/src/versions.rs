@@ -98,6 +98,8 @@ pub(crate) struct Decided {
     pub(crate) piece: Option<Rc<Vec<u8>>>,
     /// What becomes of the versions that are there.
     pub(crate) replaced: Replaced,
+    /// It ends an upload that has so many bytes of parts.
+    pub(crate) ended_upload: Option<u64>,
     /// The call that puts it, if it has conditions.
     pub(crate) call: Option<CallId>,
     /// How the object is retained, if it is by its bucket's rule.

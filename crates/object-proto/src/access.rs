@@ -3,6 +3,7 @@
 
 use crate::ids::UserId;
 use crate::names::BucketName;
+use crate::usage::Quota;
 
 /// A user.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -19,6 +20,8 @@ pub struct User {
     pub admin: bool,
     /// What it may do beyond its own buckets, or may not: a policy in S3's JSON.
     pub policy: Option<String>,
+    /// How much all its buckets together may hold.
+    pub quota: Quota,
 }
 
 /// An access key.
@@ -70,6 +73,13 @@ pub enum UserChange {
         /// The policy.
         policy: Option<String>,
     },
+    /// Gives a user another quota, or none.
+    SetQuota {
+        /// The user.
+        user: UserId,
+        /// The quota.
+        quota: Quota,
+    },
     /// Makes an access key of a user.
     AddKey {
         /// The user.
@@ -102,6 +112,7 @@ impl UserChange {
             UserChange::Create { user, .. } => &user.id,
             UserChange::Remove(user)
             | UserChange::SetPolicy { user, .. }
+            | UserChange::SetQuota { user, .. }
             | UserChange::AddKey { user, .. }
             | UserChange::RemoveKey { user, .. }
             | UserChange::EnableKey { user, .. } => user,

@@ -26,6 +26,7 @@ mod ranges;
 mod settings;
 mod tags;
 mod upload;
+mod usage;
 mod versions;
 pub mod wire;
 
@@ -59,4 +60,5 @@ pub use upload::{
     ChecksumPlan, Completion, ListedUpload, NewUpload, Part, PartsPage, PartsRequest, UploadEnd,
     UploadInfo, UploadsPage, UploadsRequest,
 };
+pub use usage::{BucketUsage, Quota, Room};
 pub use versions::{Committed, VersionId, Versioning};

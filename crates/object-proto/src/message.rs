@@ -17,6 +17,7 @@ use crate::tags::ObjectTags;
 use crate::upload::{
     Completion, NewUpload, PartsPage, PartsRequest, UploadInfo, UploadsPage, UploadsRequest,
 };
+use crate::usage::BucketUsage;
 use crate::versions::{Committed, VersionId, Versioning};
 
 /// What makes a change happen once, and in time (`object-protocols.md` 6.3).
@@ -258,6 +259,8 @@ pub enum RangeRequest {
     Uploads(UploadsRequest),
     /// Asks for a page of a bucket's versions.
     Versions(VersionsRequest),
+    /// Asks what buckets hold, of which the range has the keys; nothing for those that it does not know.
+    Usage(Vec<BucketId>),
     /// Asks whether a body's file was committed. No request that could do so may be under way.
     IsCommitted(FileName),
     /// Asks for the epoch of the owner. The session measures the round trip: the owner knows the
@@ -306,6 +309,7 @@ impl RangeRequest {
             RangeRequest::Uploads(ask) => Some(ask.bucket),
             RangeRequest::Versions(ask) => Some(ask.bucket),
             RangeRequest::Change { .. }
+            | RangeRequest::Usage(_)
             | RangeRequest::IsCommitted(_)
             | RangeRequest::Route { .. }
             | RangeRequest::Configure { .. }
@@ -332,6 +336,8 @@ pub enum RangeReply {
     PartBodies(Vec<(PartNumber, ObjectInfo)>),
     /// The page of uploads.
     Uploads(UploadsPage),
+    /// What the buckets hold, in the order of the question.
+    Usage(Vec<BucketUsage>),
     /// Whether the file was committed.
     Committed(bool),
     /// The page of versions.

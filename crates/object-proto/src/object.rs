@@ -10,6 +10,7 @@ use crate::names::{BucketName, ObjectKey};
 use crate::parts::PartMap;
 use crate::settings::{BucketSettings, Grant};
 use crate::tags::ObjectTags;
+use crate::usage::Room;
 use crate::versions::{VersionId, Versioning};
 
 /// A bucket.
@@ -34,6 +35,8 @@ pub struct BucketView {
     pub bucket: Bucket,
     /// Its settings.
     pub settings: BucketSettings,
+    /// What its quotas still leave, as the manager knew it.
+    pub room: Room,
 }
 
 /// An object's place.

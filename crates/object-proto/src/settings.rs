@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::ids::UserId;
 use crate::locks::LockRule;
+use crate::usage::Quota;
 
 /// Settings of a bucket. [`BucketSettings::default`] is what S3 gives a new one: ACLs are off, nothing is
 /// public.
@@ -23,6 +24,8 @@ pub struct BucketSettings {
     pub tags: BTreeMap<String, String>,
     /// Object lock, once it is enabled: for ever, and with versions.
     pub lock: Option<LockRule>,
+    /// How much it may hold.
+    pub quota: Quota,
 }
 
 /// Blocks of what is public.
@@ -139,6 +142,8 @@ pub enum Setting {
     Tags(BTreeMap<String, String>),
     /// See [`BucketSettings::lock`].
     Lock(LockRule),
+    /// See [`BucketSettings::quota`].
+    Quota(Quota),
 }
 
 impl BucketSettings {
@@ -152,12 +157,13 @@ impl BucketSettings {
             Setting::Cors(rules) => self.cors = rules,
             Setting::Tags(tags) => self.tags = tags,
             Setting::Lock(rule) => self.lock = Some(rule),
+            Setting::Quota(quota) => self.quota = quota,
         }
     }
 
     /// Settings that are not as in a new bucket, in a fixed order.
     pub fn chosen(&self) -> Vec<Setting> {
-        let BucketSettings { policy, public_access, ownership, acl, cors, tags, lock } =
+        let BucketSettings { policy, public_access, ownership, acl, cors, tags, lock, quota } =
             self.clone();
         let new = BucketSettings::default();
         [
@@ -168,6 +174,7 @@ impl BucketSettings {
             (cors != new.cors).then_some(Setting::Cors(cors)),
             (tags != new.tags).then_some(Setting::Tags(tags)),
             lock.map(Setting::Lock),
+            (quota != new.quota).then_some(Setting::Quota(quota)),
         ]
         .into_iter()
         .flatten()

@@ -13,6 +13,7 @@ use crate::fleet::{
     Peer, PeerRole, PeerState, PeerStatus, RangeAt, RangeGrant, RangeLoad, RangeStatus, Seen,
     ServerBeat, ServerGrant, ServerRequest, ServerStatus, ServiceStatus, Unserved,
 };
+use crate::ids::BucketId;
 use crate::listed_versions::{ListedVersion, VersionsPage, VersionsRequest};
 use crate::locks::{LockChange, LockPeriod, LockRule, ObjectLock, Retention, RetentionMode};
 use crate::message::{
@@ -31,6 +32,7 @@ use crate::upload::{
     ChecksumPlan, Completion, ListedUpload, NewUpload, Part, PartsPage, PartsRequest, UploadEnd,
     UploadInfo, UploadsPage, UploadsRequest,
 };
+use crate::usage::{BucketUsage, Quota, Room};
 use crate::versions::{Committed, VersionId, Versioning};
 
 choice!(Tags { 0 => Any, 1 => Of(tags) });
@@ -75,8 +77,12 @@ choice!(Setting {
     4 => Cors(rules),
     5 => Tags(tags),
     6 => Lock(rule),
+    7 => Quota(quota),
 });
-record!(BucketView { bucket, settings });
+record!(Quota { objects, bytes });
+record!(Room { objects, bytes });
+record!(BucketUsage { objects, older, bytes, markers, uploads, upload_bytes });
+record!(BucketView { bucket, settings, room });
 
 /// Those that are not as in a new bucket.
 impl Field for BucketSettings {
@@ -109,7 +115,7 @@ impl Field for BTreeMap<String, String> {
     }
 }
 
-record!(User { id, name, display_name, email, admin, policy });
+record!(User { id, name, display_name, email, admin, policy, quota });
 record!(AccessKey { id, user, wrapped_secret, enabled, expires_us, policy });
 record!(NewKey { id, wrapped_secret, expires_us, policy });
 choice!(UserChange {
@@ -119,6 +125,7 @@ choice!(UserChange {
     3 => AddKey { user, key },
     4 => RemoveKey { user, key },
     5 => EnableKey { user, key, enabled },
+    6 => SetQuota { user, quota },
 });
 record!(SeenChanges { epoch, number });
 choice!(KeptName { 0 => Bucket(name), 1 => Key(id) });
@@ -175,6 +182,7 @@ choice!(RangeRequest {
     11 => Configure { epoch, bucket, config },
     12 => CloseSession { epoch, session },
     13 => Sweep { epoch, session },
+    14 => Usage(buckets),
 });
 choice!(RangeReply {
     0 => Changed(reply),
@@ -189,6 +197,7 @@ choice!(RangeReply {
     9 => Route(epoch),
     10 => Done,
     11 => Configured { is_empty },
+    12 => Usage(usages),
 });
 record!(Seen { term, change });
 record!(RangeLoad { range, requests, bytes });
@@ -281,6 +290,8 @@ choice!(Error {
 
 list!(
     String,
+    BucketId,
+    BucketUsage,
     Setting,
     Grant,
     CorsRule,

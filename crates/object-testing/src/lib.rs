@@ -9,9 +9,11 @@ pub mod load;
 mod network;
 mod parts;
 pub mod settings;
+mod usage;
 mod users;
 pub mod versioned;
 pub mod versions;
 
 pub use network::{Fate, Network, Target};
+pub use usage::check_usage;
 pub use users::add_user;

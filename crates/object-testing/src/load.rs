@@ -16,6 +16,7 @@ use runtime::{Duration, Rng};
 
 use crate::history::{self, Did, Ended, Operation, Value, When};
 use crate::parts::InParts;
+use crate::usage::check_usage;
 
 /// Keys of a load: some are alike up to a delimiter, and bytes are at the ends of what is allowed.
 pub const KEYS: [&str; 8] = ["a", "a/", "a/b", "a//", "b\0", "b\0c", "ä/ö", "~"];
@@ -452,6 +453,7 @@ impl Load {
             }
         }
         self.list(service, &mut Rng::new(3)).await;
+        check_usage(service, self.0.bucket).await?;
         Ok((objects, size))
     }
 
@@ -467,7 +469,7 @@ impl Load {
         };
         let page = service.uploads(ask).await.map_err(|error| error.to_string())?;
         match page.entries.is_empty() {
-            true => Ok(()),
+            true => check_usage(service, self.0.bucket).await,
             false => Err(format!("uploads are under way: {page:?}")),
         }
     }

@@ -18,6 +18,7 @@ use runtime::{Duration, Rng};
 
 use crate::load::{KEYS, bytes, part_files, shown_as, size_of};
 use crate::parts::InParts;
+use crate::usage::check_usage;
 use crate::versions::{self, At, Did, Ended, Entry, Found, Operation, is_in_parts, tags_of_put};
 
 /// Versions of a key that a client knows of; with more it removes some.
@@ -556,7 +557,7 @@ impl VersionedLoad {
                 return Err(format!("pages of {limit} by '/' show {paged:?}, not {names:?}"));
             }
         }
-        Ok(())
+        check_usage(service, self.0.bucket.id).await
     }
 
     /// Removes what is locked, without faults and clients, all clocks right, and no retention left: each hold

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use object_proto::BucketName;
 
-use crate::sizes::parse_seconds;
+use crate::sizes::{parse_seconds, parse_size};
 
 /// The user that buckets are made for by default.
 const ADMIN: &str = "admin";
@@ -185,6 +185,29 @@ pub enum BucketCommand {
         #[arg(long)]
         force: bool,
     },
+    /// Show, set or clear how much a bucket, or all buckets of a user together, may hold
+    Quota {
+        /// The bucket
+        #[arg(
+            value_parser = bucket_name, required_unless_present = "user", conflicts_with = "user"
+        )]
+        name: Option<BucketName>,
+        /// All buckets of this user together
+        #[arg(long, value_name = "USER")]
+        user: Option<String>,
+        /// Bytes at most, such as 10G: of objects, older versions and parts of uploads
+        #[arg(long, value_name = "SIZE", value_parser = parse_bytes, conflicts_with = "clear")]
+        bytes: Option<u64>,
+        /// Objects at most, older versions among them
+        #[arg(long, value_name = "N", conflicts_with = "clear")]
+        objects: Option<u64>,
+        /// Any number of both
+        #[arg(long)]
+        clear: bool,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Show, set or clear a bucket's policy
     Policy {
         /// The bucket
@@ -248,6 +271,10 @@ fn parse_text(text: &str) -> Result<String, String> {
         true => Ok(text.to_owned()),
         false => Err("1 to 256 bytes, without control characters".to_owned()),
     }
+}
+
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    parse_size(text).map(|bytes| bytes as u64)
 }
 
 fn bucket_name(text: &str) -> Result<BucketName, String> {

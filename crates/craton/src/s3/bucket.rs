@@ -10,6 +10,7 @@ use object_proto::{
 use serde::Serialize;
 
 use super::args::BucketCommand;
+use super::quota::{self, ShownQuota, ShownUsage};
 use super::{failed, json_time, policy, with_service};
 use crate::connection::Connection;
 use crate::exit::{Done, Failure};
@@ -39,6 +40,9 @@ struct ShownView {
     policy: bool,
     cors_rules: usize,
     tags: std::collections::BTreeMap<String, String>,
+    #[serde(flatten)]
+    usage: ShownUsage,
+    quota: Option<ShownQuota>,
 }
 
 /// Runs `craton bucket`.
@@ -48,6 +52,15 @@ pub fn run(connection: &Connection, command: BucketCommand) -> Done {
         BucketCommand::Ls { json } => list(service, json).await,
         BucketCommand::Info { name, json } => info(service, name, json).await,
         BucketCommand::Rm { name, force } => remove(service, name, force).await,
+        BucketCommand::Quota { name, user, bytes, objects, clear, json } => {
+            let change = quota::QuotaChange { bytes, objects, clear };
+            match (name, user) {
+                (Some(name), _) => quota::of_bucket(service, &name, change, json).await,
+                (None, user) => {
+                    quota::of_user(service, &user.unwrap_or_default(), change, json).await
+                }
+            }
+        }
         BucketCommand::Policy { name, set, clear } => {
             set_policy(service, name, set.as_deref(), clear).await
         }
@@ -118,7 +131,8 @@ async fn find(service: &Service, name: &BucketName) -> Result<BucketView, Failur
 }
 
 async fn info(service: &Service, name: BucketName, json: bool) -> Done {
-    let BucketView { bucket, settings } = find(service, &name).await?;
+    let BucketView { bucket, settings, .. } = find(service, &name).await?;
+    let usage = service.usage(bucket.id).await.map_err(|error| failed(&about(&name), error))?;
     let view = ShownView {
         bucket: shown(&bucket, names(service).await?),
         public_access_blocked: settings.public_access == PublicAccess::all(true),
@@ -131,6 +145,8 @@ async fn info(service: &Service, name: BucketName, json: bool) -> Done {
         policy: settings.policy.is_some(),
         cors_rules: settings.cors.len(),
         tags: settings.tags,
+        usage: ShownUsage::of(usage),
+        quota: ShownQuota::of(settings.quota),
     };
     if json {
         return print_json(&view);
@@ -154,6 +170,8 @@ async fn info(service: &Service, name: BucketName, json: bool) -> Done {
     ] {
         print_line(&format!("{what}: {value}"))?;
     }
+    view.usage.print()?;
+    print_line(&format!("quota: {}", quota::text(settings.quota)))?;
     view.tags.iter().try_for_each(|(name, value)| print_line(&format!("tag: {name}={value}")))
 }
 

@@ -4,6 +4,7 @@ mod access_key;
 pub mod args;
 pub mod bucket;
 mod policy;
+mod quota;
 pub mod user;
 
 use std::path::PathBuf;

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use object_index::Service;
-use object_proto::{AccessKey, User, UserChange, UserId};
+use object_proto::{AccessKey, Quota, User, UserChange, UserId};
 use serde::Serialize;
 
 use super::args::{CreateArgs, KeyCommand, UserCommand};
+use super::quota::{self, ShownQuota};
 use super::{failed, json_time, policy, reached, with_service, wrapping_keys};
 use crate::connection::Connection;
 use crate::exit::{Done, Failure};
@@ -20,6 +21,8 @@ struct Shown {
     display_name: String,
     email: String,
     admin: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    quota: Option<ShownQuota>,
     #[serde(skip_serializing_if = "Option::is_none")]
     keys: Option<Vec<ShownKey>>,
 }
@@ -49,6 +52,7 @@ impl Shown {
             display_name: user.display_name.clone(),
             email: user.email.clone(),
             admin: user.admin,
+            quota: ShownQuota::of(user.quota),
             keys,
         }
     }
@@ -119,6 +123,7 @@ fn create(connection: &Connection, args: &CreateArgs) -> Done {
             email: args.email.clone().unwrap_or_default(),
             admin: args.admin,
             policy: policy.clone(),
+            quota: Quota::default(),
         };
         let (new, key) = (Box::new(user.clone()), Box::new(made.key.clone()));
         let created = service.change_user(UserChange::Create { user: new, key }).await;
@@ -181,6 +186,7 @@ fn info(connection: &Connection, name: &str, json: bool) -> Done {
     print_line(&format!("administrator: {}", if user.admin { "yes" } else { "no" }))?;
     let policy = if user.policy.is_some() { "'craton user policy' shows it" } else { "none" };
     print_line(&format!("policy: {policy}"))?;
+    print_line(&format!("quota of its buckets: {}", quota::text(user.quota)))?;
     let mut out = table(&["access key", "state", "expires", "policy"]);
     for key in &keys {
         let state = if key.enabled { "enabled" } else { "disabled" };

@@ -29,6 +29,7 @@ use crate::digest::{Digest, Found, kind_of_name};
 use crate::errors::{internal, refused, s3_error};
 use crate::facts::Facts;
 use crate::limits::{COPY_BUFFERS, GET_PIECE};
+use crate::quota::check_room;
 use crate::rights::AskedObject;
 
 /// The conditions on a source: s3s has a type of input for each operation, with the same fields.
@@ -87,6 +88,7 @@ pub async fn copy_object(
     let size = source.info.object.size;
     check_size(size)?;
     let kind = asked.unwrap_or_else(|| source.kind());
+    check_room(&request, 1, size)?;
 
     let mut upload = state.backend.put(target, Some(size)).await.map_err(s3_error)?;
     let found = source.copy(state, 0..size, kind, &mut *upload).await?;
@@ -145,6 +147,7 @@ pub async fn copy_part(
     };
     let len = range.end - range.start;
     check_size(len)?;
+    check_room(&request, 0, len)?;
 
     let part = state.backend.put_part(target, id, number, Some(len));
     let mut part = part.await.map_err(s3_error)?;

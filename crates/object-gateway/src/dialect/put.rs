@@ -16,6 +16,7 @@ use super::state::{State, made_version, owner_of, target_of};
 use super::tags::tags_of;
 use super::wishes::check_features;
 use crate::errors::s3_error;
+use crate::quota::check_room;
 
 /// Headers of an object, apart from its user's.
 pub const SYSTEM_HEADERS: [&str; 6] = [
@@ -42,10 +43,16 @@ pub async fn put_object(
         conditions_of(request.input.if_match.as_ref(), request.input.if_none_match.as_ref());
     let owner = owner_of(&request)?;
     let acl = acl_of_new(state, &request, &owner).await?;
+    let len = sent.len();
+    // One byte at least, where the length is not known before.
+    check_room(&request, 1, len.unwrap_or(1))?;
 
     let mut upload = state.backend.put(target, sent.len()).await.map_err(s3_error)?;
     let kind = sent.kind().unwrap_or(ChecksumKind::Crc64Nvme);
     let found = sent.receive(kind, &mut *upload).await?;
+    if len.is_none() {
+        check_room(&request, 1, found.len)?;
+    }
 
     let facts = ObjectFacts {
         etag: found.etag(),

@@ -20,6 +20,7 @@ use super::wishes::{check_features, check_wishes};
 use crate::clock;
 use crate::digest::{Found, kind_mismatch, kind_of_name, name_of};
 use crate::errors::{internal, refused, s3_error};
+use crate::quota::check_room;
 
 /// Begins a multipart upload.
 pub async fn create_upload(
@@ -31,6 +32,7 @@ pub async fn create_upload(
     let checksum = plan_of(&request.input)?;
     let owner = owner_of(&request)?;
     let acl = acl_of_new(state, &request, &owner).await?;
+    check_room(&request, 1, 1)?;
     let upload = NewUpload {
         nonce: clock::random().ok_or_else(internal)?,
         checksum,
@@ -103,6 +105,7 @@ pub async fn upload_part(
     let sent = Sent::of(&request, body)?;
     let info = under_way(state, &target, id).await?;
     let kind = kind_of_part(&info, sent.kind())?;
+    check_room(&request, 0, sent.len().unwrap_or(1))?;
 
     let part = state.backend.put_part(target, id, number, sent.len());
     let mut part = part.await.map_err(s3_error)?;

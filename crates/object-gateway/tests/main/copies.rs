@@ -20,7 +20,7 @@ fn with_source() -> Bed {
     bed
 }
 
-fn copy_ask(bed: &Bed, source: &str, key: &str) -> Ask {
+pub fn copy_ask(bed: &Bed, source: &str, key: &str) -> Ask {
     bed.object("PUT", key).header("x-amz-copy-source", source)
 }
 

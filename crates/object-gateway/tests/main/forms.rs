@@ -17,7 +17,7 @@ const BOUNDARY: &str = "----form7";
 
 /// A form, signed by a policy unless it is plain.
 #[derive(Clone)]
-struct Form {
+pub struct Form {
     fields: Vec<(String, String)>,
     /// Conditions of the policy beside those on each field.
     conditions: Vec<String>,
@@ -31,7 +31,7 @@ struct Form {
     plain: bool,
 }
 
-fn form(key: &str) -> Form {
+pub fn form(key: &str) -> Form {
     Form {
         fields: vec![("key".to_owned(), key.to_owned())],
         conditions: Vec::new(),
@@ -83,7 +83,7 @@ impl Form {
         self
     }
 
-    fn file(mut self, name: &str, content: &[u8]) -> Form {
+    pub fn file(mut self, name: &str, content: &[u8]) -> Form {
         self.file = Some((name.to_owned(), content.to_vec()));
         self
     }
@@ -148,7 +148,7 @@ impl Form {
         ask(bed, &self.bytes())
     }
 
-    fn send(&self, bed: &Bed) -> Reply {
+    pub fn send(&self, bed: &Bed) -> Reply {
         self.ask(bed).send_plain()
     }
 }

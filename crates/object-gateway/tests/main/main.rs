@@ -13,6 +13,7 @@ mod model;
 mod multipart;
 mod object_acls;
 mod objects;
+mod quotas;
 mod rights;
 mod settings;
 mod signatures;

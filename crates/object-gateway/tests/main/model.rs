@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use object_gateway::KeyFile;
 use object_proto::{
-    AccessKey, Answer, Backend, Bucket, BucketId, BucketName, BucketSettings, BucketView,
-    Committed, Completion, Conditions, Content, DataId, Error, Found, Grant, ListPage, ListRequest,
-    Listed, ListedUpload, ListedVersion, LockChange, NewObject, NewUpload, ObjectData, ObjectFacts,
-    ObjectInfo, ObjectKey, ObjectTags, Part, PartMap, PartNumber, PartsPage, PartsRequest, Setting,
-    Stamp, Target, Upload, UploadEnd, UploadId, UploadInfo, UploadsPage, UploadsRequest, User,
-    UserId, VersionId, Versioning, VersionsPage, VersionsRequest,
+    AccessKey, Answer, Backend, Bucket, BucketId, BucketName, BucketSettings, BucketUsage,
+    BucketView, Committed, Completion, Conditions, Content, DataId, Error, Found, Grant, ListPage,
+    ListRequest, Listed, ListedUpload, ListedVersion, LockChange, NewObject, NewUpload, ObjectData,
+    ObjectFacts, ObjectInfo, ObjectKey, ObjectTags, Part, PartMap, PartNumber, PartsPage,
+    PartsRequest, Setting, Stamp, Target, Upload, UploadEnd, UploadId, UploadInfo, UploadsPage,
+    UploadsRequest, User, UserId, VersionId, Versioning, VersionsPage, VersionsRequest,
 };
 
 /// Time of the first commit, seconds since 1970.
@@ -383,7 +383,14 @@ impl Backend for Model {
         answer(self.ask(|data| {
             let bucket = data.buckets.get(&name).cloned().ok_or(Error::NoSuchBucket)?;
             let settings = data.settings.get(&bucket.id).cloned().unwrap_or_default();
-            Ok(Arc::new(BucketView { bucket, settings }))
+            let versions = data.objects.get(&bucket.id).into_iter().flat_map(|all| all.values());
+            let mut usage = BucketUsage::default();
+            for version in versions.flatten().filter(|version| !version.marker) {
+                usage.objects += 1;
+                usage.bytes += version.info.object.size;
+            }
+            let room = settings.quota.room(usage);
+            Ok(Arc::new(BucketView { bucket, settings, room }))
         }))
     }
 

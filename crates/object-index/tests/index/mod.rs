@@ -3,5 +3,6 @@ mod facts;
 mod kept;
 mod locks;
 mod owners;
+mod quotas;
 mod support;
 mod uploads;

@@ -359,6 +359,7 @@ fn planted_bugs_are_found() {
         Planted::BlindMove,
         Planted::PartAfterEnd,
         Planted::CompleteTwice,
+        Planted::PartsStayCounted,
         Planted::PartLeak,
         Planted::RetryLoses,
         Planted::OldConfig,

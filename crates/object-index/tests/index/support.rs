@@ -467,6 +467,12 @@ impl World {
         self.sim.crash(host.id, CrashMode::Process);
     }
 
+    /// Crashes all owners.
+    pub fn crash_all(&self) {
+        let owners = self.owners.borrow().clone();
+        owners.iter().for_each(|host| self.crash(host));
+    }
+
     /// Directories of the ranges of a map that begins with so many.
     pub fn range_dirs(&self) -> Vec<String> {
         (1..=self.new_ranges.get()).map(|id| range_dir(RangeId::new(id.into()))).collect()

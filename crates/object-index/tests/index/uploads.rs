@@ -18,7 +18,7 @@ fn number(number: u64) -> PartNumber {
     PartNumber::new(number).unwrap()
 }
 
-fn new_upload(nonce: u64) -> NewUpload {
+pub fn new_upload(nonce: u64) -> NewUpload {
     let headers = BTreeMap::from([
         ("content-type".to_owned(), "text/plain".to_owned()),
         ("x-amz-meta-long".to_owned(), "v".repeat(1000)),
@@ -34,7 +34,7 @@ fn new_upload(nonce: u64) -> NewUpload {
     }
 }
 
-async fn send(
+pub async fn send(
     service: &Service,
     target: &Target,
     (upload, at): (UploadId, u64),
@@ -50,13 +50,17 @@ fn ask(target: &Target, upload: UploadId, after: u16, limit: u32) -> PartsReques
     PartsRequest { target: target.clone(), upload, after, limit }
 }
 
-async fn ids(service: &Service, target: &Target, upload: UploadId) -> Vec<(PartNumber, DataId)> {
+pub async fn ids(
+    service: &Service,
+    target: &Target,
+    upload: UploadId,
+) -> Vec<(PartNumber, DataId)> {
     let page = service.parts(ask(target, upload, 0, 1000)).await.unwrap();
     assert!(!page.more);
     page.parts.iter().map(|part| (part.number, part.data_id)).collect()
 }
 
-async fn complete(
+pub async fn complete(
     service: &Service,
     target: &Target,
     upload: UploadId,

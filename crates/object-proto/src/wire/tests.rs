@@ -15,6 +15,7 @@ use crate::object::{ChecksumKind, Etag, FileName, Metadata};
 use crate::parts::{PartMap, PartNumber, UploadId};
 use crate::ranges::RangeMap;
 use crate::tags::ObjectTags;
+use crate::usage::{BucketUsage, Quota, Room};
 
 fn number(number: u64) -> PartNumber {
     PartNumber::new(number).expect("a number")
@@ -208,6 +209,7 @@ fn user() -> User {
         email: "e".into(),
         admin: true,
         policy: Some("{}".into()),
+        quota: Quota { objects: Some(3), bytes: Some(u64::MAX) },
     }
 }
 
@@ -295,7 +297,8 @@ fn requests() -> Vec<Request> {
         UserChange::SetPolicy { user: id.clone(), policy: None },
         UserChange::AddKey { user: id.clone(), key: new_key },
         UserChange::RemoveKey { user: id.clone(), key: key.clone() },
-        UserChange::EnableKey { user: id, key, enabled: true },
+        UserChange::EnableKey { user: id.clone(), key, enabled: true },
+        UserChange::SetQuota { user: id, quota: Quota { objects: Some(0), bytes: None } },
     ];
     let set_name = name.clone();
     let mut all: Vec<_> = changes()
@@ -322,6 +325,7 @@ fn requests() -> Vec<Request> {
             RangeRequest::Route { session, sent_us: 9 },
             RangeRequest::CloseSession { epoch: 9, session },
             RangeRequest::Sweep { epoch: 9, session },
+            RangeRequest::Usage(vec![BucketId::new(1), BucketId::new(u64::MAX)]),
         ])
         .chain(configs().map(|config| {
             let bucket = BucketId::new(1);
@@ -410,6 +414,7 @@ fn settings() -> Vec<Setting> {
         Setting::Cors(vec![rule, CorsRule::default()]),
         Setting::Tags([("a".to_owned(), "1".to_owned()), ("b".to_owned(), String::new())].into()),
         Setting::Lock(lock_rules()[2]),
+        Setting::Quota(Quota { objects: Some(1 << 40), bytes: None }),
     ]
 }
 
@@ -492,10 +497,19 @@ fn answers() -> Vec<Result<Reply, Error>> {
     };
     let at = SeenChanges { epoch: 2, number: 1 };
     let kept = [KeptName::Bucket(bucket.name.clone()), KeptName::Key("K".into())];
+    let room = Room { objects: None, bytes: Some(1 << 40) };
     let views = [BucketSettings::default(), all_settings()].map(|settings| CatalogReply::Bucket {
-        found: Box::new(BucketView { bucket: bucket.clone(), settings }),
+        found: Box::new(BucketView { bucket: bucket.clone(), settings, room }),
         at,
     });
+    let usage = BucketUsage {
+        objects: 3,
+        older: 1,
+        bytes: 1 << 50,
+        markers: 7,
+        uploads: 2,
+        upload_bytes: u64::MAX,
+    };
     let bodies = infos.iter().map(|info| (number(7), info.clone())).collect();
     let mut all: Vec<_> =
         infos.iter().map(|info| RangeReply::Object(Box::new(info.clone()))).collect();
@@ -512,6 +526,7 @@ fn answers() -> Vec<Result<Reply, Error>> {
         RangeReply::Route(7),
         RangeReply::Done,
         RangeReply::Configured { is_empty: true },
+        RangeReply::Usage(vec![BucketUsage::default(), usage]),
         RangeReply::Page(ListPage { entries, next: Some("n".into()) }),
         RangeReply::Page(ListPage::default()),
         RangeReply::Upload(Box::new(shown(Some(end)))),

@@ -1,0 +1,145 @@
+//! `craton bucket quota`, and what buckets hold.
+
+use object_index::Service;
+use object_proto::{BucketName, BucketUsage, Quota, Setting, UserChange};
+use serde::Serialize;
+
+use super::failed;
+use crate::exit::Done;
+use crate::output::{print_json, print_line};
+
+/// A quota, as JSON; absent where there is none.
+#[derive(Serialize)]
+pub struct ShownQuota {
+    objects: Option<u64>,
+    bytes: Option<u64>,
+}
+
+impl ShownQuota {
+    /// None for one that bounds nothing.
+    pub fn of(quota: Quota) -> Option<ShownQuota> {
+        let Quota { objects, bytes } = quota;
+        (!quota.is_none()).then_some(ShownQuota { objects, bytes })
+    }
+}
+
+/// What a bucket holds, as JSON.
+#[derive(Serialize)]
+pub struct ShownUsage {
+    objects: u64,
+    versions: u64,
+    delete_markers: u64,
+    bytes: u64,
+    uploads: u64,
+    upload_bytes: u64,
+}
+
+impl ShownUsage {
+    /// Objects are those that are shown, versions the older ones.
+    pub fn of(usage: BucketUsage) -> ShownUsage {
+        ShownUsage {
+            objects: usage.objects - usage.older.min(usage.objects),
+            versions: usage.older,
+            delete_markers: usage.markers,
+            bytes: usage.bytes,
+            uploads: usage.uploads,
+            upload_bytes: usage.upload_bytes,
+        }
+    }
+
+    /// Prints it.
+    pub fn print(&self) -> Done {
+        for (what, number) in [
+            ("objects", self.objects),
+            ("older versions", self.versions),
+            ("delete markers", self.delete_markers),
+            ("bytes, of versions too", self.bytes),
+            ("uploads under way", self.uploads),
+            ("bytes of their parts", self.upload_bytes),
+        ] {
+            print_line(&format!("{what}: {number}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// A quota for readers.
+pub fn text(quota: Quota) -> String {
+    match (quota.objects, quota.bytes) {
+        (None, None) => "none".to_owned(),
+        (Some(objects), None) => format!("{objects} objects"),
+        (None, Some(bytes)) => format!("{bytes} bytes"),
+        (Some(objects), Some(bytes)) => format!("{objects} objects and {bytes} bytes"),
+    }
+}
+
+/// What becomes of a quota.
+#[derive(Clone, Copy)]
+pub struct QuotaChange {
+    /// Bytes at most from now on; as before for none.
+    pub bytes: Option<u64>,
+    /// Objects at most from now on; as before for none.
+    pub objects: Option<u64>,
+    /// It bounds nothing from now on.
+    pub clear: bool,
+}
+
+impl QuotaChange {
+    /// The quota behind the change; none when there is no change.
+    fn of(self, before: Quota) -> Option<Quota> {
+        let QuotaChange { bytes, objects, clear } = self;
+        match (clear, bytes.or(objects)) {
+            (true, _) => Some(Quota::default()),
+            (false, None) => None,
+            (false, Some(_)) => {
+                Some(Quota { bytes: bytes.or(before.bytes), objects: objects.or(before.objects) })
+            }
+        }
+    }
+}
+
+fn show(quota: Quota, json: bool) -> Done {
+    match json {
+        true => print_json(&ShownQuota { objects: quota.objects, bytes: quota.bytes }),
+        false => print_line(&format!("quota: {}", text(quota))),
+    }
+}
+
+/// Shows, sets or clears the quota of a bucket.
+pub async fn of_bucket(
+    service: &Service,
+    name: &BucketName,
+    change: QuotaChange,
+    json: bool,
+) -> Done {
+    let refused = |error| failed(&format!("bucket {name}"), error);
+    let before = service.bucket(name.clone()).await.map_err(refused)?.settings.quota;
+    let Some(quota) = change.of(before) else { return show(before, json) };
+    service.set_bucket(name.clone(), Setting::Quota(quota)).await.map_err(refused)?;
+    show(quota, json)
+}
+
+/// Shows, sets or clears the quota of all buckets of a user together.
+pub async fn of_user(service: &Service, name: &str, change: QuotaChange, json: bool) -> Done {
+    let refused = |error| failed(&format!("user {name}"), error);
+    let user = service.user(name).await.map_err(refused)?;
+    let Some(quota) = change.of(user.quota) else { return show(user.quota, json) };
+    let set = UserChange::SetQuota { user: user.id, quota };
+    service.change_user(set).await.map_err(refused)?;
+    show(quota, json)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_named_stays() {
+        let before = Quota { objects: Some(5), bytes: Some(6) };
+        let change = |bytes, objects, clear| QuotaChange { bytes, objects, clear }.of(before);
+        assert_eq!(change(None, None, false), None);
+        assert_eq!(change(Some(9), None, false), Some(Quota { objects: Some(5), bytes: Some(9) }));
+        assert_eq!(change(None, Some(0), false), Some(Quota { objects: Some(0), bytes: Some(6) }));
+        assert_eq!(change(None, None, true), Some(Quota::default()));
+    }
+}
