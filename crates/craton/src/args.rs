@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use wire::control::Policy;
 
 use crate::bench::args::BenchCommand;
+use crate::cluster::S3Access;
 use crate::connection::Connection;
 use crate::exit::{EXIT_CODES, Failure};
 use crate::fs::convert::ConvertArgs;
@@ -239,9 +240,9 @@ pub struct UpArgs {
     /// Make it without a key: every user of this machine can read, change and remove its data
     #[arg(long)]
     pub no_key: bool,
-    /// Address of 127.0.0.1 for S3; a free port at the first start
-    #[arg(long, value_name = "ADDRESS")]
-    pub s3_listen: Option<SocketAddr>,
+    /// How clients reach S3.
+    #[command(flatten)]
+    pub s3: S3Access,
     /// How this machine's programs reach volumes.
     #[command(flatten)]
     pub nearby: Nearby,
@@ -362,9 +363,9 @@ pub struct ClusterUpArgs {
     /// Gateways of S3, 0 to 16 [default: 0]
     #[arg(long, value_parser = clap::value_parser!(u16).range(0..=16))]
     pub gateways: Option<u16>,
-    /// Address of 127.0.0.1 that the gateways share; a free port at the first start
-    #[arg(long, value_name = "ADDRESS")]
-    pub s3_listen: Option<SocketAddr>,
+    /// How clients reach S3, at the address that the gateways share.
+    #[command(flatten)]
+    pub s3: S3Access,
     /// Address where the front ends take NBD connections [default: 127.0.0.1]; with any other,
     /// --nbd-tls is needed
     #[arg(long, value_name = "IP", conflicts_with = "no_nbd_tcp")]

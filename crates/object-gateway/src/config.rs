@@ -3,7 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use object_proto::BucketSettings;
+
 use crate::limits;
+use crate::tls::Tls;
 
 /// Settings of a gateway.
 #[derive(Clone, Debug)]
@@ -29,6 +32,10 @@ pub struct GatewayConfig {
     pub allow_v2: bool,
     /// Number that request IDs begin at: random, so that gateways and their lives differ.
     pub request_nonce: u64,
+    /// What connections are served over; plain HTTP for none.
+    pub tls: Option<Tls>,
+    /// Settings of buckets that are made through it, where their requests say nothing.
+    pub new_buckets: BucketSettings,
     /// Time limits.
     pub times: Times,
 }
@@ -72,6 +79,8 @@ impl Default for GatewayConfig {
             memory_bytes: limits::MEMORY_BYTES,
             allow_v2: false,
             request_nonce: 0,
+            tls: None,
+            new_buckets: BucketSettings::default(),
             times: Times::default(),
         }
     }

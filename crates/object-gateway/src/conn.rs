@@ -9,10 +9,10 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use s3s::StdError;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 
 use crate::config::Times;
+use crate::tls::Stream;
 
 /// What a connection waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -124,13 +124,13 @@ impl Future for TimeUp {
 
 /// The connection's bytes; notes when they move.
 pub struct WatchedStream {
-    stream: TcpStream,
+    stream: Stream,
     watch: Arc<Watch>,
 }
 
 impl WatchedStream {
     /// Of a client's connection.
-    pub fn new(stream: TcpStream, watch: Arc<Watch>) -> WatchedStream {
+    pub fn new(stream: Stream, watch: Arc<Watch>) -> WatchedStream {
         WatchedStream { stream, watch }
     }
 

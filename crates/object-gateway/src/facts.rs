@@ -13,9 +13,21 @@ use s3s::dto::{Timestamp, TimestampFormat};
 use crate::query::Query;
 use crate::{clock, head};
 
-/// Address of a client; an extension of requests.
+/// A client; an extension of requests.
 #[derive(Clone, Copy, Debug)]
-pub struct Client(pub IpAddr);
+pub struct Client {
+    /// Its address.
+    pub ip: IpAddr,
+    /// It is connected over TLS.
+    pub is_secure: bool,
+}
+
+impl Client {
+    /// Beginning of the URLs of the gateway that it knows.
+    pub fn scheme(self) -> &'static str {
+        if self.is_secure { "https" } else { "http" }
+    }
+}
 
 /// How a form is signed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,7 +44,7 @@ pub enum FormSignature {
 pub struct Facts<'a> {
     headers: &'a HeaderMap,
     query: Query,
-    client: Option<IpAddr>,
+    client: Option<Client>,
     /// Tags of the object that is there, if a policy asks for them.
     pub tags: Option<ObjectTags>,
     /// Of a form: how it is signed.
@@ -43,7 +55,7 @@ impl<'a> Facts<'a> {
     /// Of a request.
     pub fn new(headers: &'a HeaderMap, uri: &Uri, client: Option<Client>) -> Facts<'a> {
         let query = Query::parse(uri.query().unwrap_or_default());
-        Facts { headers, query, client: client.map(|client| client.0), tags: None, form: None }
+        Facts { headers, query, client, tags: None, form: None }
     }
 
     /// Of a request that s3s has read.
@@ -130,9 +142,11 @@ impl Context for Facts<'_> {
             return self.new_tags().unique(name).map_or(Values::Missing, Self::owned);
         }
         match key {
-            "aws:sourceip" => self.client.map_or(Values::Missing, Self::owned),
-            // The gateway has no TLS of its own.
-            "aws:securetransport" => Values::one("false"),
+            "aws:sourceip" => self.client.map_or(Values::Missing, |client| Self::owned(client.ip)),
+            "aws:securetransport" => Values::one(match self.client {
+                Some(Client { is_secure: true, .. }) => "true",
+                _ => "false",
+            }),
             "aws:useragent" => self.header("user-agent"),
             "aws:referer" => self.header("referer"),
             "aws:epochtime" | "aws:currenttime" => Self::owned(clock::unix_seconds()),
@@ -184,7 +198,8 @@ mod tests {
                 (http::HeaderName::from_static(name), value.parse().expect("a value"))
             })
             .collect();
-        let client = Some(Client(IpAddr::from([127, 0, 0, 1])));
+        let client = Client { ip: IpAddr::from([127, 0, 0, 1]), is_secure: false };
+        let client = Some(client);
         let facts = Facts::new(&headers, &uri.parse().expect("a URI"), client);
         facts.values(key).as_slice().iter().map(|value| value.to_string()).collect()
     }

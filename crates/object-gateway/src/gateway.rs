@@ -39,6 +39,7 @@ use crate::hosts::Domains;
 use crate::keyfile::KeyFile;
 use crate::limits::{CLOCK_SKEW_SECONDS, HEAD_READ_MAX, HEADERS_MAX, XML_MAX};
 use crate::rights::Places;
+use crate::tls::{Stream, Tls};
 
 /// Connections that wait in the kernel.
 const BACKLOG: u32 = 1024;
@@ -145,6 +146,7 @@ impl Gateway {
             let server = Server {
                 front: front.clone(),
                 times: config.times,
+                tls: config.tls.clone(),
                 connections: connections.clone(),
                 stopped: stopped.clone(),
             };
@@ -229,6 +231,7 @@ fn front(
         budget: budget.clone(),
         claim_time: config.times.claim,
         region: config.region.clone(),
+        new_buckets: config.new_buckets.clone(),
     };
     let mut settings = S3Config::default();
     settings.xml_max_body_size = XML_MAX;
@@ -275,6 +278,7 @@ fn listen(runtime: &Runtime, addr: SocketAddr, share_ports: bool) -> io::Result<
 struct Server {
     front: Arc<Front>,
     times: Times,
+    tls: Option<Tls>,
     connections: Arc<Semaphore>,
     stopped: watch::Receiver<bool>,
 }
@@ -303,7 +307,9 @@ impl Server {
                 Either::Left((Some((stream, client, permit)), _)) => {
                     let (server, alive) = (self.clone(), alive.clone());
                     tokio::spawn(async move {
-                        server.serve_connection(stream, client).await;
+                        if let Some(stream) = server.secure(stream).await {
+                            server.serve_connection(stream, client).await;
+                        }
                         drop((permit, alive));
                     });
                 }
@@ -321,11 +327,25 @@ impl Server {
         let permit = self.connections.clone().acquire_owned().await.ok()?;
         let (stream, addr) = listener.accept().await.ok()?;
         stream.set_nodelay(true).ok()?;
-        Some((stream, Client(addr.ip().to_canonical()), permit))
+        let client = Client { ip: addr.ip().to_canonical(), is_secure: self.tls.is_some() };
+        Some((stream, client, permit))
+    }
+
+    /// Shakes hands, if there is TLS, within the time of a head.
+    async fn secure(&self, stream: TcpStream) -> Option<Stream> {
+        let Some(tls) = &self.tls else { return Some(Stream::Plain(stream)) };
+        let shaken = tokio::time::timeout(self.times.head, tls.accept(stream));
+        let mut stopped = self.stopped.clone();
+        let stop = stopped.wait_for(|stopped| *stopped);
+        match future::select(pin!(shaken), pin!(stop)).await {
+            // An error concerns this client only.
+            Either::Left((shaken, _)) => shaken.ok()?.ok(),
+            Either::Right(_) => None,
+        }
     }
 
     /// Serves a connection until it ends, uses up its time, or the gateway stops.
-    async fn serve_connection(&self, stream: TcpStream, client: Client) {
+    async fn serve_connection(&self, stream: Stream, client: Client) {
         let watch = Arc::new(Watch::new(self.times));
         let io = TokioIo::new(WatchedStream::new(stream, watch.clone()));
         let service = service_fn(|mut request: Request<Incoming>| {

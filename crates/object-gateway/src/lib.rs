@@ -58,8 +58,10 @@ mod query;
 mod quota;
 mod reply;
 mod rights;
+mod tls;
 
 pub use chunked::fuzz_chunked;
 pub use config::{GatewayConfig, Times};
 pub use gateway::{Gateway, GatewayError, Ready};
 pub use keyfile::{Flaw, KeyFile, KeyFileError, UnwrapError, fuzz_key_file};
+pub use tls::{Tls, TlsError};

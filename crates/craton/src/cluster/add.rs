@@ -7,7 +7,7 @@ use wire::control::{ClusterRequest, MasterInfo, MemberChange};
 
 use super::cluster_file::Process;
 use super::directory::{Directory, config_path};
-use super::{Reserved, format_new_stores, plan, process, ready, refuse_embedded};
+use super::{Reserved, S3Access, format_new_stores, plan, process, ready, refuse_embedded};
 use crate::args::RoleName;
 use crate::connect;
 use crate::connection::Connection;
@@ -53,7 +53,8 @@ pub async fn run(env: &Env, dir: &Path, role: RoleName, json: bool) -> Done {
         }
         RoleName::Gateway => {
             let shared = plan::shared_of(&book)?;
-            plan::gateway(env, &directory, &mut ports, &book, (id, None, shared))?
+            let how = ((id, None, shared), &S3Access::default());
+            plan::gateway(env, &directory, &mut ports, &book, how)?
         }
         RoleName::BlockManager | RoleName::BlockServer | RoleName::Frontend => {
             let nearby = plan::nearby_of(&book)?;

@@ -173,11 +173,12 @@ impl ClusterFile {
         let mut single = Vec::new();
         let mut shared = None;
         for one in gateways {
-            single.push(format!("http://{}", one.addr));
             let config = config::read::<config::Gateway>(&config_path(&one.dir, one.role)).ok();
-            shared = shared.or(config.and_then(|config| config.shared));
+            let plain = || format!("http://{}", one.addr);
+            single.push(config.as_ref().map_or_else(plain, |config| config.endpoint(one.addr)));
+            let of_all = config.and_then(|config| Some(config.endpoint(config.shared?)));
+            shared = shared.or(of_all);
         }
-        let shared = shared.map(|addr| format!("http://{addr}"));
         self.endpoints.s3 = shared.or_else(|| single.first().cloned());
         self.endpoints.s3_gateways = single;
     }

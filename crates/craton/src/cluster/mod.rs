@@ -8,6 +8,7 @@ mod plan;
 mod ports;
 mod process;
 mod ready;
+mod s3_access;
 mod stores;
 mod up;
 
@@ -24,6 +25,9 @@ pub use plan::{
 };
 pub use ports::Reserved;
 pub use process::{is_alive, role_word};
+pub use s3_access::{
+    S3Access, read_tls, read_tls_files, refuse_other as refuse_other_s3, tls_files,
+};
 pub use stores::{check_new as check_new_store, format_new as format_new_stores, were_formatted};
 pub use up::refuse_other_key;
 

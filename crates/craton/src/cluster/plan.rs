@@ -11,6 +11,7 @@ use runtime::Env;
 use super::cluster_file::{ClusterFile, Process};
 use super::directory::{Directory, config_path};
 use super::ports::Reserved;
+use super::s3_access::S3Access;
 use crate::args::{ClusterUpArgs, Nearby, RoleName};
 use crate::exit::{Failure, io};
 use crate::role::random_key;
@@ -44,8 +45,8 @@ pub struct Shape {
     pub object_servers: u16,
     /// Gateways.
     pub gateways: u16,
-    /// Address that the gateways share.
-    pub s3_listen: Option<SocketAddr>,
+    /// How clients reach S3, at the address that the gateways share.
+    pub s3: S3Access,
     /// It has no key.
     pub no_key: bool,
     /// Access of this machine's programs to its front ends.
@@ -113,7 +114,7 @@ impl Shape {
                 .unwrap_or(u16::from(args.object_servers.is_some_and(|servers| servers > 0))),
             object_servers: args.object_servers.unwrap_or(0),
             gateways: args.gateways.unwrap_or(0),
-            s3_listen: args.s3_listen,
+            s3: args.s3.clone(),
             no_key: args.no_key,
             nearby: args.nearby.clone(),
             access: Access {
@@ -196,13 +197,13 @@ pub fn make(
             book.processes.push(made);
         }
     }
-    let shared = match shape.s3_listen.filter(|addr| addr.port() != 0) {
+    let shared = match shape.s3.s3_listen.filter(|addr| addr.port() != 0) {
         None if shape.gateways > 0 => Some(ports.take_local(env)?),
         given => given,
     };
     for index in 1..=shape.gateways {
         let id = format!("gw{index}");
-        let made = gateway(env, directory, ports, &book, (id, None, shared))?;
+        let made = gateway(env, directory, ports, &book, ((id, None, shared), &shape.s3))?;
         book.processes.push(made);
     }
     book.refresh_endpoints();
@@ -336,6 +337,9 @@ pub fn shared_of(book: &ClusterFile) -> Result<Option<SocketAddr>, Failure> {
     Ok(config::read::<Gateway>(&config_path(&gateway.dir, gateway.role))?.shared)
 }
 
+/// ID of a gateway, its own address and the one that it shares.
+type GatewayAt = (String, Option<SocketAddr>, Option<SocketAddr>);
+
 /// Writes the files of a gateway, and, with the first one, the keys that wrap secrets: they are never
 /// made again.
 pub fn gateway(
@@ -343,7 +347,7 @@ pub fn gateway(
     directory: &Directory,
     ports: &mut Reserved,
     book: &ClusterFile,
-    (id, listen, shared): (String, Option<SocketAddr>, Option<SocketAddr>),
+    ((id, listen, shared), s3): (GatewayAt, &S3Access),
 ) -> Result<Process, Failure> {
     let addr = match listen.filter(|addr| addr.port() != 0) {
         Some(addr) => addr,
@@ -351,14 +355,25 @@ pub fn gateway(
     };
     let made = process(RoleName::Gateway, id, addr, directory.path());
     let text = object_text(book, &made.id) + &format!("listen = \"{addr}\"\ns3_keys = \"\"\n");
-    let config = Gateway {
+    let mut config = Gateway {
         key_file: directory.key()?.map(|_| directory.key_path()),
         s3_keys: directory.s3_keys(),
         shared,
         log: logging(&made.dir),
         ..read_text(&text)?
     };
-    let is_first = !book.processes.iter().any(|one| one.role == RoleName::Gateway);
+    let first = book.processes.iter().find(|one| one.role == RoleName::Gateway);
+    match first {
+        None => s3.apply(&mut config)?,
+        // All of them are alike.
+        Some(first) => {
+            let first: Gateway = config::read(&config_path(&first.dir, first.role))?;
+            (config.tls, config.plain, config.allow_v2) = (first.tls, first.plain, first.allow_v2);
+            (config.domains, config.region) = (first.domains, first.region);
+            config.defaults = first.defaults;
+        }
+    }
+    let is_first = first.is_none();
     if is_first && !config.s3_keys.exists() {
         let mut random = [0; 32];
         env.fill_secret(&mut random);
@@ -376,7 +391,7 @@ pub fn objects(
     directory: &Directory,
     ports: &mut Reserved,
     book: &mut ClusterFile,
-    listen: Option<SocketAddr>,
+    s3: &S3Access,
 ) -> Result<(), Failure> {
     let has = |book: &ClusterFile, role| book.processes.iter().any(|one| one.role == role);
     for (role, id) in [(RoleName::ObjectManager, "om1"), (RoleName::ObjectServer, "os1")] {
@@ -386,7 +401,8 @@ pub fn objects(
         }
     }
     if !has(book, RoleName::Gateway) {
-        let made = gateway(env, directory, ports, book, ("gw1".to_owned(), listen, None))?;
+        let at = ("gw1".to_owned(), s3.s3_listen, None);
+        let made = gateway(env, directory, ports, book, (at, s3))?;
         book.processes.push(made);
     }
     book.refresh_endpoints();

@@ -6,6 +6,7 @@ use super::cluster_file::{ClusterFile, Process};
 use super::directory::{Directory, DirectoryState, config_path};
 use super::plan::{self, Shape};
 use super::ports::Reserved;
+use super::s3_access::refuse_other as refuse_other_s3;
 use super::{format_new_stores, is_alive, process, ready, refuse_embedded, stop_all};
 use crate::args::{ClusterUpArgs, RoleName};
 use crate::connect;
@@ -26,6 +27,7 @@ pub async fn run(env: &Env, args: &ClusterUpArgs) -> Done {
     let mut ports = Reserved::new();
     let mut book = match state {
         DirectoryState::Free => {
+            args.s3.check()?;
             let book = plan::make(env, &directory, &mut ports, Shape::of(args))?;
             format_stores(env, &book).await?;
             directory.write(&book)?;
@@ -242,13 +244,9 @@ fn refuse_contradictions(directory: &Directory, book: &ClusterFile, args: &Clust
             )));
         }
     }
-    let shared = plan::shared_of(book)?;
-    if args.s3_listen.is_some_and(|asked| shared != Some(asked)) {
-        return Err(Failure::usage(format!(
-            "where S3 is served is said when a cluster is made: leave --s3-listen out, or change \
-             'shared' in each gateway.toml in {}",
-            directory.path().display()
-        )));
+    if let Some(gateway) = book.processes.iter().find(|one| one.role == RoleName::Gateway) {
+        let config: config::Gateway = config::read(&config_path(&gateway.dir, gateway.role))?;
+        refuse_other_s3(&args.s3, (&config, config.shared.unwrap_or(gateway.addr)))?;
     }
     let abroad = args.nbd_listen.is_some() || args.nbd_tls.is_some() || !args.nbd_allow.is_empty();
     if abroad || args.nearby.is_given() {

@@ -15,8 +15,8 @@ use super::signals::Stop;
 use super::{BUILD, ended, executor, prepare_tracer, warn_unopened};
 use crate::args::{Nearby, RoleName, UpArgs};
 use crate::cluster::{
-    ClusterFile, Directory, DirectoryState, EMBEDDED_LOCK, Process, Reserved, check_new_store,
-    config_path, format_new_stores, refuse_other_key,
+    ClusterFile, Directory, DirectoryState, EMBEDDED_LOCK, Process, Reserved, S3Access,
+    check_new_store, config_path, format_new_stores, refuse_other_key, refuse_other_s3,
 };
 use crate::exit::{Done, Failure, io};
 use crate::file_lock::{FileLock, lock};
@@ -144,12 +144,7 @@ fn absolute(path: &Path) -> Result<PathBuf, Failure> {
 async fn check_first_start(env: &Env, dir: &Path, args: &UpArgs) -> Done {
     args.nearby.group()?;
     args.stores.iter().try_for_each(|store| check_store(dir, store))?;
-    if let Some(addr) = args.s3_listen.filter(|addr| !addr.ip().is_loopback()) {
-        return Err(Failure::usage(format!(
-            "--s3-listen {addr} is no loopback address: S3 is served over plain HTTP for now, on this \
-             machine alone"
-        )));
-    }
+    args.s3.check()?;
     if let Some(addr) = args.listen {
         if addr.ip().is_unspecified() {
             return Err(Failure::usage(format!(
@@ -218,7 +213,7 @@ async fn make(env: &Env, directory: &Directory, args: &UpArgs) -> Result<Plan, F
         add_store(env, directory, &mut plan, store)?;
     }
     format_stores(env, directory, &plan.chunkservers).await?;
-    finish(env, directory, plan, (&args.nearby, args.s3_listen))
+    finish(env, directory, plan, (&args.nearby, &args.s3))
 }
 
 /// Formats the stores of new chunkservers: before they are on the list, and never again.
@@ -298,9 +293,9 @@ async fn load(env: &Env, directory: &Directory, args: &UpArgs) -> Result<Plan, F
     let known = plan.chunkservers.len();
     add_new_stores(env, directory, args, &mut plan)?;
     format_stores(env, directory, &plan.chunkservers[known..]).await?;
-    refuse_other_s3(&plan.book, args.s3_listen)?;
+    check_s3(&plan.book, &args.s3)?;
     let nearby = crate::cluster::nearby_of(&plan.book)?;
-    finish(env, directory, plan, (&nearby, args.s3_listen))
+    finish(env, directory, plan, (&nearby, &args.s3))
 }
 
 /// When stores are named, all existing ones must be; new ones join.
@@ -330,16 +325,14 @@ fn add_new_stores(env: &Env, directory: &Directory, args: &UpArgs, plan: &mut Pl
     Ok(())
 }
 
-/// An error when S3 is served at another address than the one that is asked for.
-fn refuse_other_s3(book: &ClusterFile, listen: Option<SocketAddr>) -> Done {
-    let gateway = book.processes.iter().find(|process| process.role == RoleName::Gateway);
-    match (gateway, listen) {
-        (Some(gateway), Some(listen)) if gateway.addr != listen => Err(Failure::usage(format!(
-            "S3 is served at {}, not at {listen}: leave --s3-listen out, or change gateway.toml and \
-             cluster.json",
-            gateway.addr
-        ))),
-        _ => Ok(()),
+/// Refuses flags that S3 cannot be served by, or is not.
+fn check_s3(book: &ClusterFile, asked: &S3Access) -> Done {
+    match book.processes.iter().find(|process| process.role == RoleName::Gateway) {
+        None => asked.check(),
+        Some(gateway) => {
+            let config = config::read(&config_path(&gateway.dir, gateway.role))?;
+            refuse_other_s3(asked, (&config, gateway.addr))
+        }
     }
 }
 
@@ -349,7 +342,7 @@ fn finish(
     env: &Env,
     directory: &Directory,
     mut plan: Plan,
-    (nearby, s3): (&Nearby, Option<SocketAddr>),
+    (nearby, s3): (&Nearby, &S3Access),
 ) -> Result<Plan, Failure> {
     crate::cluster::plan_block_roles(env, directory, &mut plan.ports, &mut plan.book, nearby)?;
     crate::cluster::plan_objects(env, directory, &mut plan.ports, &mut plan.book, s3)?;

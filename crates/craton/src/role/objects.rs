@@ -1,18 +1,20 @@
 //! The object service of `craton up`: its manager, its server, its gateway, and the key of its administrator.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::ClusterId;
-use object_gateway::{Gateway, GatewayConfig, KeyFile};
+use object_gateway::{Gateway, GatewayConfig, KeyFile, Tls};
 use object_index::{Local, Service, ServiceHandle};
-use object_proto::{Error, NewKey, User, UserChange, UserId};
-use roles::config;
+use object_proto::{
+    BucketSettings, Error, NewKey, Ownership, PublicAccess, User, UserChange, UserId,
+};
+use roles::config::{self, BucketDefaults};
 use roles::object::{self, GatewayRole, ManagerRole, ServerRole};
-use runtime::{Duration, Env};
+use runtime::{Class, Duration, Env};
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::replace_file;
+use crate::cluster::{read_tls, read_tls_files, replace_file, tls_files};
 use crate::exit::{Failure, io};
 
 /// Name of the file with the administrator's access key, in the cluster's directory.
@@ -24,6 +26,8 @@ const KEY_CHARS: usize = 20;
 const SECRET_CHARS: usize = 40;
 /// Between two looks whether the manager leads.
 const PAUSE: Duration = Duration::from_millis(10);
+/// Between two looks for another certificate.
+const CERTIFICATE_LOOK: Duration = Duration::from_secs(30);
 /// Bytes of the file at most.
 const FILE_MAX: u64 = 64 << 10;
 
@@ -31,7 +35,7 @@ const FILE_MAX: u64 = 64 << 10;
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct Access {
-    /// `http://ADDRESS`.
+    /// `http://ADDRESS`, or `https://DOMAIN:PORT`.
     pub endpoint: String,
     /// The region.
     pub region: String,
@@ -84,6 +88,19 @@ pub fn serve_http(
     keys: Arc<KeyFile>,
     service: &Service,
 ) -> Result<Gateway, Failure> {
+    let tls = config.tls.as_deref().map(read_tls).transpose()?;
+    if let (Some(tls), Some(dir)) = (&tls, &config.tls) {
+        let (watching, dir) = (tls.clone(), dir.clone());
+        env.spawn(Class::Background, "gateway: certificate", watch(env.clone(), watching, dir));
+    }
+    let new_buckets = match config.defaults {
+        BucketDefaults::Aws => BucketSettings::default(),
+        BucketDefaults::Classic => BucketSettings {
+            public_access: PublicAccess::all(false),
+            ownership: Ownership::Writer,
+            ..BucketSettings::default()
+        },
+    };
     let settings = GatewayConfig {
         listen: [Some(config.listen), config.shared].into_iter().flatten().collect(),
         share_ports: config.shared.is_some(),
@@ -91,11 +108,44 @@ pub fn serve_http(
         region: config.region.clone(),
         connections_max: config.connections as usize,
         memory_bytes: config::mib(config.bodies_mib),
+        allow_v2: config.allow_v2,
+        tls,
+        new_buckets,
         request_nonce: env.random_u64(),
         ..GatewayConfig::default()
     };
     let backend = Arc::new(ServiceHandle::new(service));
     Gateway::start(settings, backend, keys).map_err(|error| Failure::setup(error.to_string()))
+}
+
+/// Shows clients a certificate that was replaced. For ever.
+async fn watch(env: Env, tls: Tls, dir: PathBuf) {
+    let state = |dir: &Path| {
+        tls_files(dir).map(|path| {
+            let facts = std::fs::metadata(path).ok()?;
+            Some((facts.len(), facts.modified().ok()?))
+        })
+    };
+    let mut shown = state(&dir);
+    loop {
+        env.sleep(CERTIFICATE_LOOK).await;
+        let now = state(&dir);
+        if now == shown {
+            continue;
+        }
+        let replaced = read_tls_files(&dir).and_then(|[certificate, key]| {
+            tls.replace(&certificate, &key).map_err(|error| Failure::setup(error.to_string()))
+        });
+        let dir = dir.display();
+        match replaced {
+            Ok(()) => tracing::info!(%dir, "clients are shown another certificate of S3"),
+            // One file is there before the other.
+            Err(failure) => {
+                tracing::warn!(%dir, %failure, "the certificate of S3 stays what it was");
+            }
+        }
+        shown = now;
+    }
 }
 
 /// Starts the service of a cluster's directory; ends when objects are served.
@@ -114,7 +164,7 @@ pub async fn start(
         Local { manager: Some(manager.manager().clone()), server: Some(server.server().clone()) };
     let role = object::start_gateway(env, config, local).await?;
     let (service, cluster) = (role.service(), role.cluster());
-    let endpoint = format!("http://{}", config.listen);
+    let endpoint = config.endpoint(config.listen);
     let asked = (endpoint, config.region.clone());
     let (access, is_new) = administrator(env, dir, asked, (service, cluster, &keys)).await?;
     let gateway = serve_http(env, config, keys, role.service())?;

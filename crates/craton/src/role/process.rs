@@ -223,7 +223,7 @@ async fn start_gateway(site: &Site<'_, config::Gateway>) -> Result<Option<Servin
     let Some(role) = site.unless_asked(starting).await? else { return Ok(None) };
     let gateway = serve_http(&env, config, keys, role.service())?;
     let at = [Some(config.listen), config.shared].into_iter().flatten();
-    let at = at.map(|addr| format!("http://{addr}")).collect::<Vec<_>>().join(" and ");
+    let at = at.map(|addr| config.endpoint(addr)).collect::<Vec<_>>().join(" and ");
     let (own, ready) = ((config.id.as_str(), config.listen), gateway.ready());
     role.announce(own, gateway.connection_counter(), move |is_ready| ready.set(is_ready));
     Ok(Some(Serving::new(at, async move {

@@ -96,7 +96,7 @@ pub async fn settings_of_new(
         let message = "Invalid x-amz-object-ownership header";
         S3Error::with_message(S3ErrorCode::InvalidArgument, message)
     };
-    let mut settings = BucketSettings::default();
+    let mut settings = state.new_buckets.clone();
     if let Some(ownership) = ownership {
         settings.ownership = ownership_of(ownership.as_str()).ok_or_else(unknown)?;
     }

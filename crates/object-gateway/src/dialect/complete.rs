@@ -19,6 +19,7 @@ use super::wishes::check_wishes;
 use crate::base64;
 use crate::digest::{bad_checksum, checksum_of_object, header_of, kind_mismatch};
 use crate::errors::{refused, s3_error};
+use crate::facts::Client;
 use crate::limits::COMPLETE_TRIES;
 use crate::parts;
 
@@ -94,8 +95,11 @@ pub async fn complete_upload(
     let made = made.map_err(s3_error)?;
     let host = request.headers.get("host").and_then(|host| host.to_str().ok());
     let path = request.uri.path();
+    let scheme = request.extensions.get::<Client>().map_or("http", |client| client.scheme());
     let mut output = CompleteMultipartUploadOutput {
-        location: Some(host.map_or_else(|| path.to_owned(), |host| format!("http://{host}{path}"))),
+        location: Some(
+            host.map_or_else(|| path.to_owned(), |host| format!("{scheme}://{host}{path}")),
+        ),
         bucket: Some(bucket_of(&request)?.name.as_str().to_owned()),
         key: Some(request.input.key),
         e_tag: Some(ETag::Strong(made.etag.as_str().to_owned())),

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use object_proto::limits::LIST_MAX;
 use object_proto::{
-    Backend, Bucket, ChecksumPlan, Committed, ObjectInfo, ObjectKey, Ownership, PartNumber, Stamp,
-    Target, User, UserId, VersionId, Versioning,
+    Backend, Bucket, BucketSettings, ChecksumPlan, Committed, ObjectInfo, ObjectKey, Ownership,
+    PartNumber, Stamp, Target, User, UserId, VersionId, Versioning,
 };
 use s3s::dto::{ChecksumAlgorithm, ChecksumType, Timestamp};
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Result};
@@ -32,6 +32,8 @@ pub struct State {
     pub claim_time: Duration,
     /// Region, as clients see it.
     pub region: String,
+    /// Settings of new buckets, where requests say nothing.
+    pub new_buckets: BucketSettings,
 }
 
 /// The bucket that access was checked for, with its settings.

@@ -25,12 +25,12 @@ impl Answer {
     pub fn of(
         fields: &Fields,
         (bucket, key): (&str, &str),
-        (target, host): (Target<'_>, Option<&HeaderValue>),
+        (target, host, scheme): (Target<'_>, Option<&HeaderValue>, &str),
     ) -> Answer {
         let host = host.and_then(|host| host.to_str().ok()).unwrap_or_default();
         let location = match target.host_bucket {
-            Some(_) => format!("http://{host}/{}", encode(key)),
-            None => format!("http://{host}/{}/{}", encode(bucket), encode(key)),
+            Some(_) => format!("{scheme}://{host}/{}", encode(key)),
+            None => format!("{scheme}://{host}/{}/{}", encode(bucket), encode(key)),
         };
         let redirect = fields.get("success_action_redirect").or_else(|| fields.get("redirect"));
         // S3 passes over a URL that it cannot read, and over other statuses.

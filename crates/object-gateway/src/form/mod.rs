@@ -106,7 +106,9 @@ impl Forms {
         let context = Arc::new(RequestContext::up_to(left.min(BOUNDS.1)));
         let file = FormFile::new((body, first), &boundary, bounds, context.clone(), claim);
 
-        let answer = Answer::of(&fields, (&bucket, key), (target, parts.headers.get(HOST)));
+        let scheme = client.map_or("http", Client::scheme);
+        let target = (target, parts.headers.get(HOST), scheme);
+        let answer = Answer::of(&fields, (&bucket, key), target);
         let mut request = put_of(key, headers, &fields, file)?;
         request.extensions.insert(context);
         request.extensions.insert(place);

@@ -350,7 +350,7 @@ fn unescape(text: &str) -> String {
 }
 
 /// Reads one answer; `None` when the connection ends before.
-pub fn read_reply(stream: &mut TcpStream, is_head: bool) -> Option<Reply> {
+pub fn read_reply(stream: &mut impl Read, is_head: bool) -> Option<Reply> {
     let mut bytes = Vec::new();
     let head_len = loop {
         if let Some(at) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
@@ -378,7 +378,7 @@ pub fn read_reply(stream: &mut TcpStream, is_head: bool) -> Option<Reply> {
     Some(Reply { status, headers, body, whole })
 }
 
-fn read_more(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Option<()> {
+fn read_more(stream: &mut impl Read, bytes: &mut Vec<u8>) -> Option<()> {
     let mut buffer = [0; 16 << 10];
     match stream.read(&mut buffer) {
         Ok(len) if len > 0 => {

@@ -19,5 +19,6 @@ mod settings;
 mod signatures;
 mod signer;
 mod tags;
+mod tls;
 mod uploads;
 mod versions;

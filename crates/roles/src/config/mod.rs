@@ -17,7 +17,7 @@ use wire::handshake::ClusterKey;
 pub use block::{BlockManager, BlockServer, Frontend, FrontendTls, fits_socket, group_id};
 pub use common::{Config, Process, cluster_id};
 pub use logging::Logging;
-pub use object::{Gateway, ObjectManager, ObjectServer};
+pub use object::{BucketDefaults, Gateway, ObjectManager, ObjectServer};
 pub use types::{Chunkserver, Durability, Master, Peer, Store, mib};
 
 use crate::error::{Error, io};

@@ -123,6 +123,17 @@ impl Config for ObjectServer {
     }
 }
 
+/// Settings of new buckets.
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[serde(rename_all = "lowercase")]
+pub enum BucketDefaults {
+    /// As at AWS today: ACLs are off, and what is public is blocked.
+    #[default]
+    Aws,
+    /// As older servers and suites expect: neither.
+    Classic,
+}
+
 /// A gateway's file.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 #[serde(deny_unknown_fields)]
@@ -131,9 +142,9 @@ pub struct Gateway {
     pub id: String,
     /// The cluster's identity; learned from the first peer when it is absent.
     pub cluster: Option<String>,
-    /// Address where it serves S3 over HTTP; on loopback, for there is no TLS yet.
+    /// Address where it serves S3; on loopback, unless there is TLS or it is plain.
     pub listen: SocketAddr,
-    /// Address that the gateways of a machine share; on loopback, too. The kernel gives each connection
+    /// Address that the gateways of a machine share; likewise. The kernel gives each connection
     /// to one of those that run.
     pub shared: Option<SocketAddr>,
     /// Masters to start from; the rest is learned from them.
@@ -142,7 +153,19 @@ pub struct Gateway {
     pub key_file: Option<PathBuf>,
     /// File with the keys that wrap secrets, the same on each machine.
     pub s3_keys: PathBuf,
-    /// Domains below which a host's name is a bucket.
+    /// Directory with `server-cert.pem` and `server-key.pem`: S3 is served over TLS, and a certificate
+    /// that is replaced is shown within a minute.
+    pub tls: Option<PathBuf>,
+    /// S3 is served to other machines over plain HTTP.
+    #[serde(default)]
+    pub plain: bool,
+    /// Signatures of version 2 are taken.
+    #[serde(default)]
+    pub allow_v2: bool,
+    /// Settings of buckets that are made through it.
+    #[serde(default)]
+    pub defaults: BucketDefaults,
+    /// Domains below which a host's name is a bucket; in URLs, the first one stands for a gateway with TLS.
     #[serde(default = "Gateway::domains_default")]
     pub domains: Vec<String>,
     /// Region, as clients see it.
@@ -169,6 +192,16 @@ pub struct Gateway {
 }
 
 impl Gateway {
+    /// What clients call it at an address: with TLS by its domain, as certificates do, else by the address.
+    pub fn endpoint(&self, addr: SocketAddr) -> String {
+        let here = if addr.is_ipv4() { "127.0.0.1" } else { "[::1]" };
+        match (&self.tls, self.domains.first()) {
+            (Some(_), Some(domain)) => format!("https://{domain}:{}", addr.port()),
+            _ if addr.ip().is_unspecified() => format!("http://{here}:{}", addr.port()),
+            _ => format!("http://{addr}"),
+        }
+    }
+
     fn domains_default() -> Vec<String> {
         vec!["localhost".to_owned()]
     }
@@ -194,13 +227,21 @@ impl Config for Gateway {
     fn check(&self) -> Result<(), String> {
         check_name("id", &self.id)?;
         check_peers(&self.masters, self.cluster.as_deref())?;
+        if self.tls.is_some() && self.plain {
+            return Err("tls and plain = true contradict each other: leave one out".to_owned());
+        }
+        let is_open = self.tls.is_none() && !self.plain;
         for (name, addr) in [("listen", Some(self.listen)), ("shared", self.shared)] {
-            if let Some(addr) = addr.filter(|addr| !addr.ip().is_loopback()) {
+            if let Some(addr) = addr.filter(|addr| is_open && !addr.ip().is_loopback()) {
                 return Err(format!(
-                    "{name} = {addr} is no loopback address: S3 is served over plain HTTP for now, \
-                     on this machine alone"
+                    "{name} = {addr} is no loopback address: give tls = \"DIRECTORY\", with \
+                     server-cert.pem and server-key.pem in it, or plain = true for HTTP that \
+                     anybody on the way can read"
                 ));
             }
+        }
+        if self.domains.is_empty() {
+            return Err("domains is empty: name one, such as localhost".to_owned());
         }
         within("copies", self.copies.into(), (1, 5))?;
         within("bodies_mib", self.bodies_mib, (8, 65_536))?;
@@ -211,6 +252,6 @@ impl Config for Gateway {
 
     fn resolve(&mut self, dir: &Path) {
         absolute(dir, &mut self.s3_keys);
-        resolve(dir, [&mut self.key_file, &mut self.log.dir]);
+        resolve(dir, [&mut self.key_file, &mut self.tls, &mut self.log.dir]);
     }
 }
