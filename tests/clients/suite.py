@@ -22,6 +22,7 @@ MODULES = [
     "test_awscli",
     "test_users",
     "test_quotas",
+    "test_locks",
     "test_cluster",
     "test_tls",
     "test_restart",

@@ -3,6 +3,8 @@
 use http::header::HeaderMap;
 use object_proto::Permission;
 
+use crate::facts::{LOCK_HOLD, LOCK_MODE, LOCK_UNTIL};
+
 /// An action of S3's policies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Action {
@@ -22,6 +24,20 @@ impl Action {
     pub const DELETE: Action = Action::new("s3:DeleteObject");
     /// To delete a version of an object.
     pub const DELETE_VERSION: Action = Action::new("s3:DeleteObjectVersion");
+    /// To read an object's retention.
+    pub const GET_RETENTION: Action = Action::new("s3:GetObjectRetention");
+    /// To change an object's retention.
+    pub const PUT_RETENTION: Action = Action::new("s3:PutObjectRetention");
+    /// To read whether an object is held.
+    pub const GET_HOLD: Action = Action::new("s3:GetObjectLegalHold");
+    /// To hold an object, and to take its hold off.
+    pub const PUT_HOLD: Action = Action::new("s3:PutObjectLegalHold");
+    /// To weaken a retention under governance, and to remove what has one.
+    pub const BYPASS: Action = Action::new("s3:BypassGovernanceRetention");
+    /// To enable object lock of a bucket, and to say how versions are retained.
+    pub const PUT_LOCK_RULE: Action = Action::new("s3:PutBucketObjectLockConfiguration");
+    /// To say whether a bucket keeps versions.
+    pub const PUT_VERSIONING: Action = Action::new("s3:PutBucketVersioning");
     /// To list one's buckets.
     pub const LIST_ALL: Action = Action::new("s3:ListAllMyBuckets");
     /// To make a bucket.
@@ -91,6 +107,12 @@ pub fn actions_of(operation: &str, has_version: bool, headers: &HeaderMap) -> Ve
             if headers.contains_key("x-amz-tagging") {
                 actions.push(Action::of_put("s3:PutObjectTagging"));
             }
+            if [LOCK_MODE, LOCK_UNTIL].iter().any(|name| headers.contains_key(name)) {
+                actions.push(Action::PUT_RETENTION);
+            }
+            if headers.contains_key(LOCK_HOLD) {
+                actions.push(Action::PUT_HOLD);
+            }
             actions
         }
         "UploadPart" | "UploadPartCopy" | "CompleteMultipartUpload" => one("s3:PutObject"),
@@ -103,16 +125,15 @@ pub fn actions_of(operation: &str, has_version: bool, headers: &HeaderMap) -> Ve
             actions
         }
         "DeleteObject" => of("s3:DeleteObject", "s3:DeleteObjectVersion"),
-        "DeleteObjects" => Vec::new(),
+        // Each key, and what a document gives an object, is checked by the operation.
+        "DeleteObjects" | "PutObjectRetention" | "PutObjectLegalHold" => Vec::new(),
         "GetObjectTagging" => of("s3:GetObjectTagging", "s3:GetObjectVersionTagging"),
         "PutObjectTagging" => of("s3:PutObjectTagging", "s3:PutObjectVersionTagging"),
         "DeleteObjectTagging" => of("s3:DeleteObjectTagging", "s3:DeleteObjectVersionTagging"),
         "GetObjectAcl" => of("s3:GetObjectAcl", "s3:GetObjectVersionAcl"),
         "PutObjectAcl" => of("s3:PutObjectAcl", "s3:PutObjectVersionAcl"),
-        "GetObjectRetention" => one("s3:GetObjectRetention"),
-        "PutObjectRetention" => one("s3:PutObjectRetention"),
-        "GetObjectLegalHold" => one("s3:GetObjectLegalHold"),
-        "PutObjectLegalHold" => one("s3:PutObjectLegalHold"),
+        "GetObjectRetention" => vec![Action::GET_RETENTION],
+        "GetObjectLegalHold" => vec![Action::GET_HOLD],
         "HeadBucket" | "ListObjects" | "ListObjectsV2" => one("s3:ListBucket"),
         "ListObjectVersions" => one("s3:ListBucketVersions"),
         "ListMultipartUploads" => one("s3:ListBucketMultipartUploads"),
@@ -135,7 +156,7 @@ pub fn actions_of(operation: &str, has_version: bool, headers: &HeaderMap) -> Ve
         "GetBucketTagging" => one("s3:GetBucketTagging"),
         "PutBucketTagging" | "DeleteBucketTagging" => one("s3:PutBucketTagging"),
         "GetBucketVersioning" => one("s3:GetBucketVersioning"),
-        "PutBucketVersioning" => one("s3:PutBucketVersioning"),
+        "PutBucketVersioning" => vec![Action::PUT_VERSIONING],
         "GetBucketLifecycleConfiguration" => one("s3:GetLifecycleConfiguration"),
         "PutBucketLifecycleConfiguration" | "DeleteBucketLifecycle" => {
             one("s3:PutLifecycleConfiguration")
@@ -149,7 +170,7 @@ pub fn actions_of(operation: &str, has_version: bool, headers: &HeaderMap) -> Ve
         "GetBucketReplication" => one("s3:GetReplicationConfiguration"),
         "GetBucketWebsite" => one("s3:GetBucketWebsite"),
         "GetObjectLockConfiguration" => one("s3:GetBucketObjectLockConfiguration"),
-        "PutObjectLockConfiguration" => one("s3:PutBucketObjectLockConfiguration"),
+        "PutObjectLockConfiguration" => vec![Action::PUT_LOCK_RULE],
         _ => vec![Action::UNKNOWN],
     }
 }
@@ -194,5 +215,10 @@ mod tests {
         headers.insert("x-amz-grant-read", "id=x".parse().unwrap());
         let all = ["s3:PutObject", "s3:PutObjectAcl", "s3:PutObjectTagging"];
         assert_eq!(names("PutObject", false, &headers), all);
+        let mut headers = HeaderMap::new();
+        headers.insert(LOCK_MODE, "GOVERNANCE".parse().unwrap());
+        headers.insert(LOCK_HOLD, "ON".parse().unwrap());
+        let all = ["s3:PutObject", "s3:PutObjectRetention", "s3:PutObjectLegalHold"];
+        assert_eq!(names("PostObject", false, &headers), all);
     }
 }

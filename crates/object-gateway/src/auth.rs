@@ -144,6 +144,10 @@ impl S3Access for Access {
             (None, _) => return Err(denied()),
             (Some(bucket), "CreateBucket") => {
                 rights.check_service(Action::CREATE, bucket, &facts)?;
+                if cx.headers().contains_key("x-amz-bucket-object-lock-enabled") {
+                    rights.check_service(Action::PUT_LOCK_RULE, bucket, &facts)?;
+                    rights.check_service(Action::PUT_VERSIONING, bucket, &facts)?;
+                }
                 None
             }
             (Some(bucket), _) => {

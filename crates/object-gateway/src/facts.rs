@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use http::Uri;
-use http::header::HeaderMap;
+use http::header::{HeaderMap, HeaderName};
 use object_policy::{Context, Values};
 use object_proto::ObjectTags;
 use s3s::S3Request;
@@ -12,6 +12,13 @@ use s3s::dto::{Timestamp, TimestampFormat};
 
 use crate::query::Query;
 use crate::{clock, head};
+
+/// How an object is retained that is put: its mode.
+pub const LOCK_MODE: HeaderName = HeaderName::from_static("x-amz-object-lock-mode");
+/// And until when.
+pub const LOCK_UNTIL: HeaderName = HeaderName::from_static("x-amz-object-lock-retain-until-date");
+/// Whether an object is held.
+pub const LOCK_HOLD: HeaderName = HeaderName::from_static("x-amz-object-lock-legal-hold");
 
 /// A client; an extension of requests.
 #[derive(Clone, Copy, Debug)]
@@ -126,6 +133,15 @@ impl<'a> Facts<'a> {
         age.map_or(Values::Missing, |age| Values::One(Cow::Owned(age.to_string())))
     }
 
+    /// Days, begun ones too, until what the request gives is not retained any more.
+    fn remaining_days(&self) -> Values<'_> {
+        let until = self.headers.get(LOCK_UNTIL).and_then(|value| value.to_str().ok());
+        let until = until.and_then(|text| Timestamp::parse(TimestampFormat::DateTime, text).ok());
+        let seconds = until.and_then(|until| head::seconds_of(&until));
+        let left = seconds.map(|until| until.saturating_sub(clock::unix_seconds()));
+        left.map_or(Values::Missing, |left| Self::owned(left.div_ceil(24 * 3600)))
+    }
+
     fn owned(text: impl ToString) -> Values<'static> {
         Values::One(Cow::Owned(text.to_string()))
     }
@@ -159,6 +175,7 @@ impl Context for Facts<'_> {
             "s3:signatureage" => self.signature_age(),
             "s3:if-match" => self.header("if-match"),
             "s3:if-none-match" => self.header("if-none-match"),
+            "s3:object-lock-remaining-retention-days" => self.remaining_days(),
             "s3:requestobjecttagkeys" => {
                 let tags = self.new_tags();
                 Values::Several(tags.iter().map(|(name, _)| Cow::Owned(name.to_owned())).collect())

@@ -420,11 +420,12 @@ fn check_v2_date(headers: &HeaderMap, query: &Query, now: u64) -> Result<(), Ref
     Ok(())
 }
 
-/// Seconds since 1970.
+/// Whole seconds since 1970.
 pub fn seconds_of(time: &s3s::dto::Timestamp) -> Option<u64> {
     let mut text = Vec::new();
     time.format(s3s::dto::TimestampFormat::EpochSeconds, &mut text).ok()?;
-    std::str::from_utf8(&text).ok()?.parse().ok()
+    let text = std::str::from_utf8(&text).ok()?;
+    text.split('.').next()?.parse().ok()
 }
 
 fn body_facts(head: &Parts) -> Result<BodyFacts, Refusal> {

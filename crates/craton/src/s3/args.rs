@@ -160,6 +160,9 @@ pub enum BucketCommand {
         /// Whose it is
         #[arg(long, value_name = "USER", default_value = ADMIN)]
         owner: String,
+        /// With object lock, for good: it keeps versions, and locked ones are not removed
+        #[arg(long)]
+        lock: bool,
     },
     /// List buckets
     Ls {
@@ -181,7 +184,7 @@ pub enum BucketCommand {
         /// The bucket
         #[arg(value_parser = bucket_name)]
         name: BucketName,
-        /// Delete all its objects, versions and delete markers first
+        /// Delete all its objects, versions and delete markers first, unless one is locked
         #[arg(long)]
         force: bool,
     },

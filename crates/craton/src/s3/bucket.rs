@@ -4,8 +4,9 @@ use std::path::Path;
 
 use object_index::Service;
 use object_proto::{
-    Bucket, BucketName, BucketSettings, BucketView, Conditions, Error, ListedVersion, Ownership,
-    PublicAccess, Setting, Target, UserId, VersionId, Versioning, VersionsRequest,
+    Bucket, BucketName, BucketSettings, BucketView, Conditions, Error, ListedVersion, LockPeriod,
+    LockRule, ObjectKey, ObjectLock, Ownership, PublicAccess, RetentionMode, Setting, Target,
+    UserId, VersionId, Versioning, VersionsPage, VersionsRequest,
 };
 use serde::Serialize;
 
@@ -29,6 +30,16 @@ struct Shown {
     versioning: &'static str,
 }
 
+/// How new versions are retained, as JSON.
+#[derive(Serialize)]
+struct ShownRule {
+    mode: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    days: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    years: Option<u32>,
+}
+
 /// A bucket with its settings, as JSON.
 #[derive(Serialize)]
 struct ShownView {
@@ -39,6 +50,8 @@ struct ShownView {
     grants: usize,
     policy: bool,
     cors_rules: usize,
+    lock: &'static str,
+    lock_default: Option<ShownRule>,
     tags: std::collections::BTreeMap<String, String>,
     #[serde(flatten)]
     usage: ShownUsage,
@@ -48,7 +61,7 @@ struct ShownView {
 /// Runs `craton bucket`.
 pub fn run(connection: &Connection, command: BucketCommand) -> Done {
     with_service(connection, async |service| match command {
-        BucketCommand::Create { name, owner } => create(service, name, &owner).await,
+        BucketCommand::Create { name, owner, lock } => create(service, name, &owner, lock).await,
         BucketCommand::Ls { json } => list(service, json).await,
         BucketCommand::Info { name, json } => info(service, name, json).await,
         BucketCommand::Rm { name, force } => remove(service, name, force).await,
@@ -71,10 +84,12 @@ fn about(name: &BucketName) -> String {
     format!("bucket {name}")
 }
 
-async fn create(service: &Service, name: BucketName, owner: &str) -> Done {
+async fn create(service: &Service, name: BucketName, owner: &str, lock: bool) -> Done {
     let user = service.user(owner).await;
     let user = user.map_err(|error| failed(&format!("user {owner}"), error))?;
-    let made = service.create_bucket(name.clone(), user.id, BucketSettings::default()).await;
+    let lock = lock.then(LockRule::default);
+    let settings = BucketSettings { lock, ..BucketSettings::default() };
+    let made = service.create_bucket(name.clone(), user.id, settings).await;
     made.map_err(|error| match error {
         Error::BucketExists { .. } => {
             Failure::failed(format!("{}: there is a bucket of that name", about(&name)))
@@ -90,6 +105,33 @@ fn versioning(versioning: Versioning) -> &'static str {
         Versioning::Enabled => "enabled",
         Versioning::Suspended => "suspended",
     }
+}
+
+fn mode(mode: RetentionMode) -> &'static str {
+    match mode {
+        RetentionMode::Governance => "GOVERNANCE",
+        RetentionMode::Compliance => "COMPLIANCE",
+    }
+}
+
+fn shown_rule((by, period): (RetentionMode, LockPeriod)) -> ShownRule {
+    let (days, years) = match period {
+        LockPeriod::Days(days) => (Some(days), None),
+        LockPeriod::Years(years) => (None, Some(years)),
+    };
+    ShownRule { mode: mode(by), days, years }
+}
+
+/// Object lock as lines show it.
+fn lock_text(view: &ShownView) -> String {
+    let Some(ShownRule { mode, days, years }) = &view.lock_default else {
+        return view.lock.to_owned();
+    };
+    let period = match (days, years) {
+        (Some(days), _) => format!("{days} days"),
+        (None, years) => format!("{} years", years.unwrap_or_default()),
+    };
+    format!("{}; new versions are retained under {mode} for {period}", view.lock)
 }
 
 /// Names of users by their IDs.
@@ -144,6 +186,8 @@ async fn info(service: &Service, name: BucketName, json: bool) -> Done {
         grants: settings.acl.len(),
         policy: settings.policy.is_some(),
         cors_rules: settings.cors.len(),
+        lock: if settings.lock.is_some() { "enabled" } else { "off" },
+        lock_default: settings.lock.and_then(|rule| rule.default).map(shown_rule),
         tags: settings.tags,
         usage: ShownUsage::of(usage),
         quota: ShownQuota::of(settings.quota),
@@ -156,12 +200,14 @@ async fn info(service: &Service, name: BucketName, json: bool) -> Done {
         blocks if blocks == PublicAccess::all(false) => "not blocked",
         _ => "blocked in part",
     };
+    let lock = lock_text(&view);
     let policy = if view.policy { "'craton bucket policy' shows it" } else { "none" };
     for (what, value) in [
         ("bucket", view.bucket.bucket),
         ("owner", view.bucket.owner),
         ("created", view.bucket.created),
         ("versioning", view.bucket.versioning.to_owned()),
+        ("lock", lock),
         ("public access", blocked.to_owned()),
         ("object ownership", view.ownership.to_owned()),
         ("grants of its ACL", view.grants.to_string()),
@@ -178,7 +224,12 @@ async fn info(service: &Service, name: BucketName, json: bool) -> Done {
 async fn remove(service: &Service, name: BucketName, force: bool) -> Done {
     let view = find(service, &name).await?;
     let removed = match force {
-        true => empty(service, &view.bucket).await?,
+        true => {
+            if view.settings.lock.is_some() {
+                check_unlocked(service, &view.bucket).await?;
+            }
+            empty(service, &view.bucket).await?
+        }
         false => 0,
     };
     service.remove_bucket(name.clone()).await.map_err(|error| match error {
@@ -195,31 +246,92 @@ async fn remove(service: &Service, name: BucketName, force: bool) -> Done {
     }
 }
 
+/// A page of a bucket's versions behind a place: a key, and a version of it.
+async fn page(
+    service: &Service,
+    bucket: &Bucket,
+    (after, after_version): (String, Option<VersionId>),
+) -> Result<VersionsPage, Failure> {
+    let ask = VersionsRequest {
+        bucket: bucket.id,
+        prefix: String::new(),
+        delimiter: String::new(),
+        after,
+        after_version,
+        limit: PAGE,
+    };
+    service.versions(ask).await.map_err(|error| failed(&about(&bucket.name), error))
+}
+
+/// A failure when a version is held, or its retention has not ended by this host's clock: nothing is deleted then.
+async fn check_unlocked(service: &Service, bucket: &Bucket) -> Result<(), Failure> {
+    let now_us = service.env().unix_time().as_nanos() / 1000;
+    let mut after = (String::new(), None);
+    loop {
+        let page = page(service, bucket, after).await?;
+        for entry in &page.entries {
+            let ListedVersion::Version { key, info, .. } = entry else { continue };
+            let lock = info.object.facts.lock;
+            if lock.check_removal(now_us, false).is_err() {
+                let version = info.version();
+                let why = locked(&bucket.name, key, version, lock);
+                return Err(Failure::failed(format!("{why} Nothing was deleted")));
+            }
+        }
+        match page.entries.last().filter(|_| page.more) {
+            Some(last) => after = (last.name().to_owned(), last.version()),
+            None => return Ok(()),
+        }
+    }
+}
+
+/// What keeps a version of a bucket, and the way out.
+fn locked(name: &BucketName, key: &ObjectKey, version: VersionId, lock: ObjectLock) -> String {
+    let ask = format!("--bucket {name} --key '{key}' --version-id {version}");
+    let (state, way) = match lock.retention {
+        _ if lock.is_held() => (
+            "is held".to_owned(),
+            format!(
+                "'aws s3api put-object-legal-hold {ask} --legal-hold Status=OFF' takes its hold off"
+            ),
+        ),
+        Some(retention) if retention.mode == RetentionMode::Governance => (
+            format!("is retained under governance until {}", json_time(retention.until_us)),
+            format!("'aws s3api delete-object {ask} --bypass-governance-retention' removes it"),
+        ),
+        Some(retention) => (
+            format!("is retained under compliance until {}", json_time(retention.until_us)),
+            "it is not removed before".to_owned(),
+        ),
+        None => ("is locked".to_owned(), "wait until its retention ends".to_owned()),
+    };
+    format!("{}: version {version} of '{key}' {state}: {way}.", about(name))
+}
+
 /// Deletes all that a bucket holds; returns how many versions and delete markers.
 async fn empty(service: &Service, bucket: &Bucket) -> Result<u64, Failure> {
-    let refused = |error| failed(&about(&bucket.name), error);
     let mut removed = 0;
     loop {
-        let ask = VersionsRequest {
-            bucket: bucket.id,
-            prefix: String::new(),
-            delimiter: String::new(),
-            after: String::new(),
-            after_version: None,
-            limit: PAGE,
-        };
-        let page = service.versions(ask).await.map_err(refused)?;
+        let page = page(service, bucket, (String::new(), None)).await?;
         if page.entries.is_empty() {
             return Ok(removed);
         }
         for entry in page.entries {
-            let (key, version) = match entry {
-                ListedVersion::Version { key, info, .. } => (key, info.version()),
-                ListedVersion::Marker { key, version, .. } => (key, version),
+            let (key, version, lock) = match entry {
+                ListedVersion::Version { key, info, .. } => {
+                    (key, info.version(), info.object.facts.lock)
+                }
+                ListedVersion::Marker { key, version, .. } => (key, version, ObjectLock::default()),
                 ListedVersion::Prefix(_) => continue,
             };
-            let target = Target { bucket: bucket.id, key };
-            delete(service, target, version).await.map_err(refused)?;
+            let target = Target { bucket: bucket.id, key: key.clone() };
+            delete(service, target, version).await.map_err(|error| match error {
+                Error::Locked => {
+                    let why = locked(&bucket.name, &key, version, lock);
+                    Failure::failed(format!("{why} {removed} others were deleted"))
+                }
+                error => failed(&about(&bucket.name), error),
+            })?;
             removed += 1;
         }
     }

@@ -1,6 +1,6 @@
 //! Buckets: making, finding, removing, listing.
 
-use object_proto::BucketName;
+use object_proto::{BucketName, LockRule};
 use s3s::dto::{
     Bucket, BucketLocationConstraint, CreateBucketInput, CreateBucketOutput, DeleteBucketInput,
     DeleteBucketOutput, GetBucketLocationInput, GetBucketLocationOutput, HeadBucketInput,
@@ -30,7 +30,9 @@ pub async fn create_bucket(
     let location = format!("/{name}");
     let owner = caller_of(&request)?.id.clone();
     let ownership = input.object_ownership.as_ref();
-    let settings = settings_of_new(state, &request.headers, ownership, &owner).await?;
+    let mut settings = settings_of_new(state, &request.headers, ownership, &owner).await?;
+    let has_lock = input.object_lock_enabled_for_bucket == Some(true);
+    settings.lock = has_lock.then(LockRule::default);
     match state.backend.create_bucket(name, owner, settings).await {
         Ok(_) => {}
         Err(object_proto::Error::BucketExists { own: true }) if state.region == FIRST_REGION => {}
@@ -42,9 +44,6 @@ pub async fn create_bucket(
 fn check_wishes_of_bucket(request: &S3Request<CreateBucketInput>) -> S3Result<()> {
     let input = &request.input;
     check_features(&request.headers)?;
-    if input.object_lock_enabled_for_bucket == Some(true) {
-        return Err(not_implemented("Object lock"));
-    }
     // Any location is taken: clients send the region that they are set to.
     let configuration = input.create_bucket_configuration.as_ref();
     if configuration.is_some_and(|given| given.bucket.is_some() || given.location.is_some()) {

@@ -5,8 +5,8 @@ use std::ops::Range;
 use futures_util::future;
 use object_proto::limits::PUT_MAX;
 use object_proto::{
-    ChecksumKind, Conditions, Content, Metadata, ObjectFacts, ObjectInfo, ObjectKey, ObjectLock,
-    Target, Upload, VersionId,
+    ChecksumKind, Conditions, Content, Metadata, ObjectFacts, ObjectInfo, ObjectKey, Target,
+    Upload, VersionId,
 };
 use s3s::dto::{
     CopyObjectInput, CopyObjectOutput, CopyObjectResult, CopyPartResult, CopySource, ETag,
@@ -16,6 +16,7 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::conditions::{ReadConditions, Verdict, precondition_failed};
 use super::object_acl::acl_of_new;
+use super::object_lock::lock_of_new;
 use super::put::{conditions_of_headers, metadata_of, of_call};
 use super::state::{
     State, checksum_type, made_version, modified, not_implemented, owner_of, part_number_of,
@@ -82,6 +83,8 @@ pub async fn copy_object(
     }
     let owner = owner_of(&request)?;
     let acl = acl_of_new(state, &request, &owner).await?;
+    // The source's lock stays the source's.
+    let lock = lock_of_new(&request)?;
     let source = Source::open(state, (place, version), &source_conditions!(input)).await?;
     // What has a name of its own is named.
     let source_version = source.info.has_id.then(|| source.info.version().to_string());
@@ -99,7 +102,7 @@ pub async fn copy_object(
         tags: if keeps_tags { source.info.object.facts.tags } else { tags },
         owner,
         acl,
-        lock: ObjectLock::default(),
+        lock,
     };
     let conditions = of_call(conditions, &request.headers, &facts);
     let committed = upload.commit(facts, conditions).await.map_err(s3_error)?;

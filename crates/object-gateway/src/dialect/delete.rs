@@ -8,6 +8,7 @@ use s3s::dto::{
 };
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
+use super::object_lock::may_bypass;
 use super::put::conditions_of;
 use super::state::{
     State, made_version, not_implemented, place_of, rights_of, target_of, version_id_of,
@@ -30,7 +31,9 @@ pub async fn delete_object(
     let target = target_of(&request, &request.input.key)?;
     let conditions = conditions_of(request.input.if_match.as_ref(), None);
     let caller = rights_of(&request)?.id();
-    let committed = delete(state, (target, version), caller, conditions).await?;
+    let bypass =
+        version.is_some() && may_bypass(&request, &request.input.key, &Facts::of(&request))?;
+    let committed = delete(state, (target, version, bypass), caller, conditions).await?;
     // Of a version that was named, that name.
     let version_id = request.input.version_id.or_else(|| made_version(&committed));
     let delete_marker = committed.marker.then_some(true);
@@ -40,13 +43,13 @@ pub async fn delete_object(
 
 async fn delete(
     state: &State,
-    (target, version): (Target, Option<VersionId>),
+    (target, version, bypass): (Target, Option<VersionId>, bool),
     caller: UserId,
     conditions: Conditions,
 ) -> S3Result<Committed> {
     let deleted = match version {
         None => state.backend.delete(target, caller, conditions),
-        Some(version) => state.backend.delete_version(target, version, conditions, false),
+        Some(version) => state.backend.delete_version(target, version, conditions, bypass),
     };
     deleted.await.map_err(s3_error)
 }
@@ -65,7 +68,8 @@ pub async fn delete_objects(
         ));
     }
     let (facts, delete) = (Facts::of(&request), &request.input.delete);
-    let bulk = Bulk { state, rights: rights_of(&request)?, place: place_of(&request)?, facts };
+    let (rights, place) = (rights_of(&request)?, place_of(&request)?);
+    let bulk = Bulk { state, request: &request, rights, place, facts };
     if delete.objects.is_empty() || delete.objects.len() > DELETE_MAX {
         return Err(S3Error::with_message(
             S3ErrorCode::MalformedXML,
@@ -108,6 +112,7 @@ pub async fn delete_objects(
 /// A bulk delete: each key is allowed by itself.
 struct Bulk<'a> {
     state: &'a State,
+    request: &'a S3Request<DeleteObjectsInput>,
     rights: &'a Rights,
     place: &'a Ruled,
     facts: Facts<'a>,
@@ -131,6 +136,7 @@ impl Bulk<'_> {
         });
         let conditions = Conditions { if_match, ..Conditions::default() };
         let target = Target { bucket: self.place.view.bucket.id, key };
-        delete(self.state, (target, version), self.rights.id(), conditions).await
+        let bypass = may_bypass(self.request, &object.key, &self.facts)?;
+        delete(self.state, (target, version, bypass), self.rights.id(), conditions).await
     }
 }

@@ -18,6 +18,7 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::conditions::{ReadConditions, Verdict, precondition_failed};
 use super::download::Download;
+use super::object_lock::show_lock;
 use super::put::SYSTEM_HEADERS;
 use super::state::{
     State, bucket_of, modified, not_implemented, part_number_of, read_error, shown_version,
@@ -87,6 +88,7 @@ pub async fn get_object(
     let found = found.map_err(|error| read_error(&request, error))?;
     let mut answer = Answer::decide(&ask, &found.info)?;
     answer.name_version(shown_version(bucket_of(&request)?, &found.info))?;
+    show_lock(&request, &input.key, &found.info, &mut answer.headers)?;
     overrides.apply(&mut answer.headers)?;
     let content = Arc::from(found.content);
     let download =
@@ -113,6 +115,7 @@ pub async fn head_object(
     let info = info.map_err(|error| read_error(&request, error))?;
     let mut answer = Answer::decide(&ask, &info)?;
     answer.name_version(shown_version(bucket_of(&request)?, &info))?;
+    show_lock(&request, &input.key, &info, &mut answer.headers)?;
     overrides.apply(&mut answer.headers)?;
     let output =
         HeadObjectOutput { content_length: Some(answer.len()), ..HeadObjectOutput::default() };

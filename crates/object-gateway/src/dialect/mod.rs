@@ -28,9 +28,12 @@ mod delete;
 mod download;
 mod get;
 mod list;
+mod lock_rule;
 mod object_acl;
+mod object_lock;
 mod put;
 mod receive;
+mod retention;
 mod settings;
 mod state;
 mod tags;
@@ -398,23 +401,44 @@ impl S3 for Dialect {
 
     async fn get_object_lock_configuration(
         &self,
-        _: S3Request<GetObjectLockConfigurationInput>,
+        request: S3Request<GetObjectLockConfigurationInput>,
     ) -> S3Result<S3Response<GetObjectLockConfigurationOutput>> {
-        Err(Missing::ObjectLock.error())
+        lock_rule::get_rule(&request)
+    }
+
+    async fn put_object_lock_configuration(
+        &self,
+        request: S3Request<PutObjectLockConfigurationInput>,
+    ) -> S3Result<S3Response<PutObjectLockConfigurationOutput>> {
+        lock_rule::put_rule(&self.0, request).await
     }
 
     async fn get_object_retention(
         &self,
-        _: S3Request<GetObjectRetentionInput>,
+        request: S3Request<GetObjectRetentionInput>,
     ) -> S3Result<S3Response<GetObjectRetentionOutput>> {
-        Err(unset::no_lock())
+        retention::get_retention(&self.0, request).await
+    }
+
+    async fn put_object_retention(
+        &self,
+        request: S3Request<PutObjectRetentionInput>,
+    ) -> S3Result<S3Response<PutObjectRetentionOutput>> {
+        retention::put_retention(&self.0, request).await
     }
 
     async fn get_object_legal_hold(
         &self,
-        _: S3Request<GetObjectLegalHoldInput>,
+        request: S3Request<GetObjectLegalHoldInput>,
     ) -> S3Result<S3Response<GetObjectLegalHoldOutput>> {
-        Err(unset::no_lock())
+        retention::get_hold(&self.0, request).await
+    }
+
+    async fn put_object_legal_hold(
+        &self,
+        request: S3Request<PutObjectLegalHoldInput>,
+    ) -> S3Result<S3Response<PutObjectLegalHoldOutput>> {
+        retention::put_hold(&self.0, request).await
     }
 
     async fn get_object_tagging(

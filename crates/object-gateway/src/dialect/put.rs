@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 
 use http::header::{HeaderMap, HeaderName, IF_MATCH, IF_NONE_MATCH};
-use object_proto::{
-    CallId, ChecksumKind, Conditions, Etag, Metadata, ObjectFacts, ObjectLock, Tags,
-};
+use object_proto::{CallId, ChecksumKind, Conditions, Etag, Metadata, ObjectFacts, Tags};
 use s3s::crypto::{Checksum as _, Sha256};
 use s3s::dto::{ChecksumType, ETag, ETagCondition, PutObjectInput, PutObjectOutput};
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::object_acl::acl_of_new;
+use super::object_lock::{check_digest, lock_of_new};
 use super::receive::Sent;
 use super::state::{State, made_version, owner_of, target_of};
 use super::tags::tags_of;
@@ -43,6 +42,8 @@ pub async fn put_object(
         conditions_of(request.input.if_match.as_ref(), request.input.if_none_match.as_ref());
     let owner = owner_of(&request)?;
     let acl = acl_of_new(state, &request, &owner).await?;
+    let lock = lock_of_new(&request)?;
+    check_digest(&request, (lock, &sent), "Put Object")?;
     let len = sent.len();
     // One byte at least, where the length is not known before.
     check_room(&request, 1, len.unwrap_or(1))?;
@@ -61,7 +62,7 @@ pub async fn put_object(
         tags,
         owner,
         acl,
-        lock: ObjectLock::default(),
+        lock,
     };
     let conditions = of_call(conditions, &request.headers, &facts);
     let committed = upload.commit(facts, conditions).await.map_err(s3_error)?;

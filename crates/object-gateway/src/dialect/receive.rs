@@ -59,6 +59,11 @@ impl Sent {
         self.expected.kind()
     }
 
+    /// A digest of it is sent with it.
+    pub fn has_digest(&self) -> bool {
+        self.expected.is_given()
+    }
+
     /// Sends the content to the upload, in pieces, digests it, and compares with what the request
     /// says of it.
     pub async fn receive(mut self, kind: ChecksumKind, upload: &mut dyn Upload) -> S3Result<Found> {

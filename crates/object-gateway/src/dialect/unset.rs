@@ -62,8 +62,3 @@ impl Missing {
         coded(code, StatusCode::NOT_FOUND, message)
     }
 }
-
-/// An object's retention or legal hold, in a bucket without object lock.
-pub fn no_lock() -> S3Error {
-    coded("InvalidRequest", StatusCode::BAD_REQUEST, "Bucket is missing Object Lock Configuration")
-}

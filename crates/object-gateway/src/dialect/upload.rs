@@ -1,8 +1,8 @@
 //! CreateMultipartUpload, UploadPart, AbortMultipartUpload.
 
 use object_proto::{
-    ChecksumKind, ChecksumPlan, Conditions, Error, NewUpload, ObjectFacts, ObjectLock, Target,
-    UploadId, UploadInfo,
+    ChecksumKind, ChecksumPlan, Conditions, Error, NewUpload, ObjectFacts, Target, UploadId,
+    UploadInfo,
 };
 use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, ChecksumType,
@@ -12,6 +12,7 @@ use s3s::dto::{
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::object_acl::acl_of_new;
+use super::object_lock::{check_digest, lock_of_new};
 use super::put::metadata_of;
 use super::receive::Sent;
 use super::state::{State, bucket_of, owner_of, part_number_of, shown_plan, target_of};
@@ -40,7 +41,7 @@ pub async fn create_upload(
         tags: tags_of(&request.headers)?,
         owner,
         acl,
-        lock: ObjectLock::default(),
+        lock: lock_of_new(&request)?,
     };
     let id = state.backend.begin_upload(target, upload).await.map_err(s3_error)?;
     let (checksum_algorithm, checksum_type) = shown_plan(checksum);
@@ -105,6 +106,7 @@ pub async fn upload_part(
     let sent = Sent::of(&request, body)?;
     let info = under_way(state, &target, id).await?;
     let kind = kind_of_part(&info, sent.kind())?;
+    check_digest(&request, (info.upload.lock, &sent), "Put Part")?;
     check_room(&request, 0, sent.len().unwrap_or(1))?;
 
     let part = state.backend.put_part(target, id, number, sent.len());

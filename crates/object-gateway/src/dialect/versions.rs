@@ -10,6 +10,8 @@ use s3s::dto::{
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::list::Text;
+use super::lock_rule::invalid_state;
+use super::settings::settings_of;
 use super::state::{
     State, bucket_of, checksum_type, count_of, modified, not_implemented, version_id_of,
 };
@@ -54,6 +56,12 @@ pub async fn put_versioning(
         }
         Some(_) => return Err(S3Error::new(S3ErrorCode::MalformedXML)),
     };
+    if versioning != Versioning::Enabled && settings_of(&request)?.lock.is_some() {
+        return Err(invalid_state(
+            "An Object Lock configuration is present on this bucket, so the versioning state \
+             cannot be changed.",
+        ));
+    }
     let name = bucket_of(&request)?.name.clone();
     state.backend.set_versioning(name, versioning).await.map_err(s3_error)?;
     Ok(S3Response::new(PutBucketVersioningOutput {}))

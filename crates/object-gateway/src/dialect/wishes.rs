@@ -6,10 +6,9 @@ use s3s::{S3Error, S3ErrorCode, S3Result};
 use super::state::not_implemented;
 
 /// Headers that ask for what is not there, with S3's name of it.
-const NOT_IMPLEMENTED: [(&str, &str); 7] = [
+const NOT_IMPLEMENTED: [(&str, &str); 6] = [
     ("x-amz-server-side-encryption", "Server-side encryption"),
     ("x-amz-copy-source-server-side-encryption", "Server-side encryption"),
-    ("x-amz-object-lock-", "Object lock"),
     ("x-amz-website-redirect-location", "Website redirection"),
     ("x-amz-write-offset-bytes", "Appending to an object"),
     ("x-amz-mfa", "Multi-factor authentication"),
@@ -22,6 +21,9 @@ pub fn check_wishes(headers: &HeaderMap) -> S3Result<()> {
     check_features(headers)?;
     for (name, value) in headers {
         let name = name.as_str();
+        if name.starts_with("x-amz-object-lock-") {
+            return Err(not_implemented("Object lock by this operation"));
+        }
         let is_owners = value == "private" || value == "bucket-owner-full-control";
         if name.starts_with("x-amz-grant-") || (name == "x-amz-acl" && !is_owners) {
             return Err(S3Error::with_message(
@@ -33,7 +35,7 @@ pub fn check_wishes(headers: &HeaderMap) -> S3Result<()> {
     Ok(())
 }
 
-/// The same, but for ACLs.
+/// The same, but for ACLs and locks.
 pub fn check_features(headers: &HeaderMap) -> S3Result<()> {
     for (name, value) in headers {
         let name = name.as_str();

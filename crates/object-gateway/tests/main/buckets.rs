@@ -48,8 +48,6 @@ fn any_location_is_taken_and_other_wishes_are_not() {
                      </CreateBucketConfiguration>";
     assert_eq!(make("<x>").send().error(), (400, "MalformedXML".into()));
     assert_eq!(make(directory).send().error(), (501, "NotImplemented".into()));
-    let lock = make("").header("x-amz-bucket-object-lock-enabled", "true").send();
-    assert_eq!(lock.error(), (501, "NotImplemented".into()));
     assert_eq!(bed.ask("HEAD", "/bucket").send().status, 404);
     assert_eq!(make(location).send().status, 200);
 }

@@ -50,7 +50,7 @@ fn part(name: &str, value: &str) -> String {
 }
 
 /// `YYYY-MM-DDTHH:MM:SS.000Z`.
-fn iso(seconds: u64) -> String {
+pub fn iso(seconds: u64) -> String {
     let time = amz_time(seconds);
     let (date, time) = (&time[..8], &time[9..15]);
     format!(
@@ -65,7 +65,7 @@ fn iso(seconds: u64) -> String {
 }
 
 impl Form {
-    fn field(mut self, name: &str, value: &str) -> Form {
+    pub fn field(mut self, name: &str, value: &str) -> Form {
         self.fields.push((name.to_owned(), value.to_owned()));
         self
     }
@@ -144,7 +144,7 @@ impl Form {
         written(&self.all(), self)
     }
 
-    fn ask(&self, bed: &Bed) -> Ask {
+    pub fn ask(&self, bed: &Bed) -> Ask {
         ask(bed, &self.bytes())
     }
 
@@ -300,7 +300,7 @@ fn what_a_put_refuses_a_form_is_refused() {
         ("acl", "public-read", 400, "AccessControlListNotSupported"),
         ("x-amz-storage-class", "GLACIER", 400, "InvalidStorageClass"),
         ("x-amz-server-side-encryption", "AES256", 501, "NotImplemented"),
-        ("x-amz-object-lock-mode", "GOVERNANCE", 501, "NotImplemented"),
+        ("x-amz-object-lock-mode", "GOVERNANCE", 400, "InvalidArgument"),
         ("x-amz-website-redirect-location", "/", 501, "NotImplemented"),
         ("x-amz-security-token", "t", 400, "InvalidToken"),
         ("x-amz-expected-bucket-owner", "id-other", 403, "AccessDenied"),

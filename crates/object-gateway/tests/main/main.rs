@@ -9,6 +9,7 @@ mod cors;
 mod forms;
 mod heads;
 mod listing;
+mod locks;
 mod model;
 mod multipart;
 mod object_acls;

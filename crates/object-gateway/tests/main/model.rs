@@ -10,8 +10,9 @@ use object_proto::{
     BucketView, Committed, Completion, Conditions, Content, DataId, Error, Found, Grant, ListPage,
     ListRequest, Listed, ListedUpload, ListedVersion, LockChange, NewObject, NewUpload, ObjectData,
     ObjectFacts, ObjectInfo, ObjectKey, ObjectTags, Part, PartMap, PartNumber, PartsPage,
-    PartsRequest, Setting, Stamp, Target, Upload, UploadEnd, UploadId, UploadInfo, UploadsPage,
-    UploadsRequest, User, UserId, VersionId, Versioning, VersionsPage, VersionsRequest,
+    PartsRequest, Retention, Setting, Stamp, Target, Upload, UploadEnd, UploadId, UploadInfo,
+    UploadsPage, UploadsRequest, User, UserId, VersionId, Versioning, VersionsPage,
+    VersionsRequest,
 };
 
 /// Time of the first commit, seconds since 1970.
@@ -206,11 +207,17 @@ impl Data {
     fn add(
         &mut self,
         target: &Target,
-        object: NewObject,
+        mut object: NewObject,
         content: Vec<u8>,
         marker: bool,
     ) -> Result<Committed, Error> {
         let (stamp, versioning) = (self.next_stamp(), self.versioning(target.bucket));
+        let rule = self.settings.get(&target.bucket).and_then(|settings| settings.lock);
+        let default = rule.and_then(|rule| rule.default).filter(|_| !marker);
+        let lock = &mut object.facts.lock;
+        if let (None, Some((mode, period))) = (lock.retention, default) {
+            lock.retention = Some(Retention { mode, until_us: period.until_us(stamp) });
+        }
         let objects = self.objects.get_mut(&target.bucket).ok_or(Error::NoSuchBucket)?;
         let has_id = versioning == Versioning::Enabled;
         let info = ObjectInfo { stamp, has_id, object };
@@ -359,7 +366,8 @@ impl Backend for Model {
             }
             let id = BucketId::new(data.buckets.len() as u64 + 1);
             let created_us = FIRST_COMMIT_S * 1_000_000;
-            let versioning = Versioning::Off;
+            let has_lock = settings.lock.is_some();
+            let versioning = if has_lock { Versioning::Enabled } else { Versioning::Off };
             let bucket = Bucket { id, name: name.clone(), owner, created_us, versioning };
             data.settings.insert(id, settings);
             data.buckets.insert(name, bucket.clone());

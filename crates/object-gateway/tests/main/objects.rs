@@ -267,8 +267,8 @@ fn wishes_that_cannot_be_granted_are_refused() {
     for (name, value, code) in [
         ("x-amz-server-side-encryption", "AES256", "NotImplemented"),
         ("x-amz-server-side-encryption-customer-algorithm", "AES256", "NotImplemented"),
-        ("x-amz-object-lock-mode", "GOVERNANCE", "NotImplemented"),
-        ("x-amz-object-lock-legal-hold", "ON", "NotImplemented"),
+        ("x-amz-object-lock-mode", "GOVERNANCE", "InvalidArgument"),
+        ("x-amz-object-lock-legal-hold", "ON", "InvalidRequest"),
         ("x-amz-website-redirect-location", "/x", "NotImplemented"),
         ("x-amz-write-offset-bytes", "5", "NotImplemented"),
         ("x-amz-acl", "public-read", "AccessControlListNotSupported"),
