@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use wire::control::Policy;
 
+use super::object::Op;
 use super::parts::Part;
 use crate::sizes::{parse_length, parse_size};
 
@@ -86,6 +87,37 @@ pub enum BenchCommand {
         #[arg(long, value_delimiter = ',', value_name = "PART,...",
             default_values = ["sequential", "reads", "writes", "creates"])]
         only: Vec<Part>,
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// S3 through a gateway: new objects, whole objects, and pages of keys and of common prefixes,
+    /// beside the core's own appends and reads; makes a bucket and removes it
+    Object {
+        /// Bytes of one object
+        #[arg(long, value_delimiter = ',', default_values_t = [4096, 4 << 20],
+            value_parser = parse_length)]
+        size: Vec<usize>,
+        /// Operations under way at once
+        #[arg(long, value_delimiter = ',', default_values_t = [1, 8, 32], value_parser = parse_depth)]
+        concurrency: Vec<usize>,
+        /// Keys that are listed, a page of up to 1,000 at a time
+        #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+        keys: u64,
+        /// What is measured
+        #[arg(long, value_delimiter = ',', value_name = "OP,...",
+            default_values = ["put", "get", "list"])]
+        only: Vec<Op>,
+        /// Leave payloads out of signatures; SDKs sign them over HTTP
+        #[arg(long)]
+        unsigned: bool,
+        /// Seconds for each combination, the core's turns included
+        #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=600))]
+        seconds: u64,
+        /// rep1 to rep5: copies of the core's own files [default: up to rep3, as the cluster has
+        /// servers]
+        #[arg(long, value_name = "POLICY")]
+        redundancy: Option<Policy>,
         /// Print one JSON object.
         #[arg(long)]
         json: bool,

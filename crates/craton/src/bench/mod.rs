@@ -1,6 +1,7 @@
 //! `craton bench`: its work and its output.
 
 pub mod args;
+pub mod object;
 pub mod parts;
 mod processes;
 
@@ -8,8 +9,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use bench::{
-    AppendOptions, Echo, FloorOptions, MetaOptions, ReadOptions, Report, Row, TransportOptions,
-    VolumeOptions,
+    AppendOptions, Echo, FloorOptions, MetaOptions, ObjectOptions, ReadOptions, Report, Row,
+    TransportOptions, VolumeOptions,
 };
 use block_client::{Limits, VolumeExports};
 use block_proto::Managers;
@@ -93,6 +94,36 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
                 Ok(bench::volume(&client, &exports, &processes, &options).await?)
             });
             show(&measured?, json)
+        }
+        BenchCommand::Object {
+            size,
+            concurrency,
+            keys,
+            only,
+            unsigned,
+            seconds,
+            redundancy,
+            json,
+        } => {
+            let processes = Local::of(&connect::target(connection)?)?;
+            let (access, endpoint) = object::reached(connection)?;
+            let measured = with_client(connection, async |client| {
+                let options = ObjectOptions {
+                    endpoint,
+                    region: access.region,
+                    access_key: access.access_key,
+                    secret_key: access.secret_key,
+                    policy: policy::choose(&client, redundancy).await?,
+                    ops: only.into_iter().map(object::Op::measured).collect(),
+                    sizes: size,
+                    depths: concurrency,
+                    keys,
+                    signed: !unsigned,
+                    duration: Duration::from_secs(seconds),
+                };
+                Ok(bench::object(&client, &processes, &options).await?)
+            });
+            object::show(&measured?, json)
         }
         BenchCommand::Transport { size, depth, run } => {
             crate::log::start_foreground();

@@ -60,7 +60,7 @@ fn wrapping_keys(connection: &Connection, file: Option<&PathBuf>) -> Result<KeyF
 }
 
 /// How S3 is reached: the file of the cluster's directory.
-fn reached(connection: &Connection) -> Result<Access, Failure> {
+pub fn reached(connection: &Connection) -> Result<Access, Failure> {
     let Some(dir) = connect::target(connection)?.dir else {
         return Err(Failure::usage(
             "addresses of masters do not say where gateways are: give --cluster with the directory \

@@ -112,3 +112,63 @@ fn all_parts_of_a_volume_are_measured() {
     let only = ["bench", "volume", "--only", "takeover", "--cluster", &cluster];
     bad(&only, 1, "the cluster has a volume mine");
 }
+
+#[test]
+fn objects_are_measured_beside_the_core() {
+    let mut scratch = Scratch::new("object-bench");
+    let dir = scratch.cluster("cluster");
+    let roles = ["--masters", "1", "--chunkservers", "3", "--block-servers", "0"];
+    let objects = ["--object-managers", "1", "--object-servers", "1", "--gateways", "1"];
+    good(&[&["cluster", "up", "--dir", text(&dir)][..], &roles, &objects].concat());
+    let cluster = text(&dir).to_owned();
+    let bench = ["bench", "object", "--cluster", &cluster, "--seconds", "1", "--json"];
+    // 1 MiB more than one append of the core, and than one of the buffers in between.
+    let tiny = ["--size", "4096,2097152", "--concurrency", "1,8", "--keys", "1200"];
+    let report = json(&[&bench[..], &tiny].concat());
+    assert_eq!(report["bench"], "object");
+    let rows = report["results"].as_array().expect("rows");
+    let one = |op: &str, size: u64, concurrency: u64| {
+        let is = |row: &&Value| {
+            (&row["op"], &row["size"], &row["concurrency"])
+                == (&op.into(), &size.into(), &concurrency.into())
+        };
+        rows.iter().find(is).unwrap_or_else(|| panic!("no row {op} {size}: {report}"))
+    };
+    let mut fields: Vec<&String> = rows[0].as_object().expect("a row").keys().collect();
+    fields.sort_unstable();
+    let mut wanted = vec!["op", "size", "concurrency", "ops_s", "mb_s", "mean_us", "p99_us"];
+    wanted.extend(["cpu_us_per_op", "core_cpu_us", "ratio", "disk_bytes_per_byte"]);
+    wanted.sort_unstable();
+    assert_eq!(fields, wanted);
+    let numbers = ["ops_s", "mean_us", "p99_us", "core_cpu_us", "ratio"];
+    for concurrency in [1, 8] {
+        for size in [4096, 2 << 20] {
+            for op in ["core_append", "put", "core_read", "get"] {
+                let row = one(op, size, concurrency);
+                numbers.iter().chain(&["mb_s"]).for_each(|what| positive(row, what));
+                let cpu = row["cpu_us_per_op"].as_object().expect("by role");
+                let all = ["chunkserver", "gateway", "master", "object-manager", "object-server"];
+                assert!(all.iter().all(|role| cpu.contains_key(*role)), "{row}");
+                assert!(!cpu.contains_key("bench"), "the load is not among them: {row}");
+                assert_eq!(row["disk_bytes_per_byte"].is_null(), op != "put", "{row}");
+            }
+            // Three copies, and what the core's own side wrote is not among them.
+            let device = one("put", size, concurrency)["disk_bytes_per_byte"].as_f64();
+            assert!(device.is_some_and(|bytes| (2.9..40.0).contains(&bytes)), "{device:?}");
+            assert_eq!(one("core_append", size, concurrency)["ratio"], 1.0);
+        }
+        for op in ["list", "list_prefixes"] {
+            let row = one(op, 1000, concurrency);
+            numbers.iter().for_each(|what| positive(row, what));
+        }
+    }
+    // Nothing of it stays.
+    assert_eq!(json(&["bucket", "ls", "--json", "--cluster", &cluster]), serde_json::json!([]));
+    let left = good(&["fs", "ls", "/", "--cluster", &cluster]);
+    assert_eq!(left.matches(".bench").count(), 0, "{left}");
+    // The table of people, payloads that are not signed, and one operation alone.
+    let only = ["--only", "put", "--size", "4096", "--concurrency", "1", "--unsigned"];
+    let shown = good(&[&bench[..6], &only].concat());
+    assert!(shown.contains("core_append") && shown.contains("put"), "{shown}");
+    assert!(!shown.contains("core_read"), "{shown}");
+}
