@@ -20,7 +20,6 @@ mod cuts;
 mod files;
 mod format;
 pub mod fuzz;
-mod group_commit;
 mod index;
 pub mod limits;
 mod link;

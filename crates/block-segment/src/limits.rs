@@ -24,15 +24,6 @@ pub const APPEND_BYTES_SHARED: usize = 2 * RECORD;
 /// Waiting bytes at which the second starts in any case: eight records cost nine sectors, and more
 /// would hardly cost less.
 pub const APPEND_BYTES_PACKED: usize = 8 * RECORD;
-/// Requests under way from which on a second append starts beside a full one only, and group commit
-/// waits: with fewer at a time, each is answered soon.
-pub const GROUP_COMMIT_MIN: usize = 4;
-/// Requests for which group commit waits at most: see [`APPEND_BYTES_PACKED`].
-pub const GROUP_COMMIT_FULL: usize = 8;
-/// The longest wait of a group commit, for any time of an append: less than a slow disk's seek or two.
-pub const GROUP_COMMIT_WAIT_MAX: Duration = Duration::from_millis(8);
-/// Appends without such a wait, at most, after waits that brought too little.
-pub const GROUP_COMMIT_SKIPS_MAX: u32 = 64;
 /// Appends in flight at most: eight of the largest are the window of the core's writer.
 pub const APPENDS_INFLIGHT_MAX: usize = 8;
 /// Bytes of requests that wait at which more appends than [`APPENDS_INFLIGHT_SMALL`] start.
@@ -149,3 +140,5 @@ const _: () = assert!(TXN_UPDATES_MAX * 26 + TXN_MARKS_MAX * 15 + 32 <= table::l
 const _: () = assert!(APPEND_BYTES_MAX >= RECORD);
 const _: () = assert!(QUEUE_BYTES_MAX < u32::MAX as usize);
 const _: () = assert!(WRITE_MEMORY_MIN / 4 * 3 >= table::limits::WRITE_MEMORY_MIN);
+const _: () = assert!(2 * APPEND_BYTES_PACKED <= table::limits::GROUP_COMMIT_BYTES_MAX);
+const _: () = assert!(APPEND_BYTES_PACKED == table::limits::GROUP_COMMIT_FULL * RECORD);

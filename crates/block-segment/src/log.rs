@@ -18,13 +18,12 @@ use codec::crc32c;
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use runtime::{Class, Duration, Instant};
-use table::{Batch, Purpose, Writer};
+use table::{Batch, GroupCommitPolicy, Purpose, Writer};
 
 use super::core::{Core, PendingIndexUpdate};
 use super::files::{DataFile, Open};
 use super::format::state::{FileState, Role, file_key};
 use super::format::txn::Watermark;
-use super::group_commit::GroupCommitPolicy;
 use super::limits::{
     APPEND_BYTES_LARGE, APPEND_BYTES_MAX, APPEND_BYTES_PACKED, APPEND_BYTES_SHARED,
     APPENDS_INFLIGHT_MAX, APPENDS_INFLIGHT_SMALL, TXN_BACKLOG_MAX, TXN_UPDATES_MAX,

@@ -3,8 +3,9 @@
 
 use std::rc::Rc;
 
+use base::limits::APPEND_DATA_MAX;
 use base::{Fault, Kind};
-use codec::crc32c;
+use codec::{crc32c, crc32c_extend};
 use futures_util::future::try_join_all;
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use object_proto::limits::PIECE_BYTES;
@@ -12,8 +13,8 @@ use object_proto::{Error, FileName};
 use table::{Pending, Source, Store, Writer};
 use wire::data::Purpose;
 
-use crate::limits::PIECES_INFLIGHT_MAX;
-use crate::piece::{Body, PieceFlaw};
+use crate::limits::{APPENDS_INFLIGHT_MAX, COPY_BYTES};
+use crate::piece::{Body, PieceFlaw, PieceHead};
 use crate::planted::{Bugs, Planted};
 
 /// Meaning of a fault of a body's file.
@@ -38,16 +39,30 @@ fn of_write(fault: Fault, file: &FileName) -> Error {
     }
 }
 
-/// A body's file that is being written.
+/// A body's file that is being written. Its appends are as long as the core takes them, wherever pieces
+/// end: a piece with its head is a little longer than one.
 pub(crate) struct BodyWriter {
     body: Body,
     file: FileName,
     writer: Box<dyn Writer>,
-    /// Bytes that are less than a piece.
-    rest: Vec<u8>,
+    /// Bytes of the file that are not sent: pieces, the last of which may not be whole.
+    out: Vec<u8>,
+    /// The piece that is not whole.
+    piece: Option<OpenPiece>,
+    /// Bytes of the body in whole pieces.
     len: u64,
     pending: FuturesOrdered<Pending>,
     bugs: Bugs,
+}
+
+/// A piece that is being filled; its head is written when it is whole.
+#[derive(Clone, Copy)]
+struct OpenPiece {
+    /// Its place in what is not sent.
+    at: usize,
+    /// Bytes of the body in it, and their checksum.
+    len: usize,
+    crc: u32,
 }
 
 impl BodyWriter {
@@ -60,34 +75,56 @@ impl BodyWriter {
     ) -> Result<BodyWriter, Error> {
         let writer = store.create(file.as_str()).await.map_err(|fault| of_write(fault, &file))?;
         writer.set_purpose(Purpose::Data);
-        let (rest, pending) = (Vec::new(), FuturesOrdered::new());
-        Ok(BodyWriter { body, file, writer, rest, len: 0, pending, bugs })
+        let (out, pending) = (Vec::new(), FuturesOrdered::new());
+        Ok(BodyWriter { body, file, writer, out, piece: None, len: 0, pending, bugs })
     }
 
     /// Takes the next bytes, when few enough are under way.
     pub(crate) async fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
         while !bytes.is_empty() {
-            let room = PIECE_BYTES - self.rest.len();
-            let (now, later) = bytes.split_at(room.min(bytes.len()));
-            self.rest.extend_from_slice(now);
+            let mut piece = self.piece.unwrap_or_else(|| {
+                let at = self.out.len();
+                self.out.resize(at + self.body.head_len(), 0);
+                OpenPiece { at, len: 0, crc: 0 }
+            });
+            // Little at a time: it is in the processor's cache when its checksum is computed.
+            let len = bytes.len().min(PIECE_BYTES - piece.len).min(COPY_BYTES);
+            let (now, later) = bytes.split_at(len);
+            self.out.extend_from_slice(now);
+            piece.crc = crc32c_extend(piece.crc, now);
+            piece.len += len;
             bytes = later;
-            if self.rest.len() == PIECE_BYTES {
-                self.send().await?;
+            self.piece = Some(piece);
+            if piece.len == PIECE_BYTES {
+                self.end_piece();
+                self.send(false).await?;
             }
         }
         Ok(())
     }
 
-    async fn send(&mut self) -> Result<(), Error> {
-        while self.pending.len() >= PIECES_INFLIGHT_MAX {
-            self.wait().await?;
+    /// The open piece, if there is one, is whole.
+    fn end_piece(&mut self) {
+        let Some(OpenPiece { at, len, crc }) = self.piece.take() else { return };
+        let head = self.body.encode(PieceHead { offset: self.len, len: len as u32, crc });
+        self.out[at..at + head.len()].copy_from_slice(&head);
+        self.len += len as u64;
+    }
+
+    /// Sends what fills appends, or all. No piece is open.
+    async fn send(&mut self, all: bool) -> Result<(), Error> {
+        let mut sent = 0;
+        while self.out.len() - sent >= APPEND_DATA_MAX || all && sent < self.out.len() {
+            while self.pending.len() >= APPENDS_INFLIGHT_MAX {
+                self.wait().await?;
+            }
+            let end = self.out.len().min(sent + APPEND_DATA_MAX);
+            let (file, bytes) = (&self.file, &self.out[sent..end]);
+            let pending = self.writer.submit(bytes).await.map_err(|fault| of_write(fault, file))?;
+            self.pending.push_back(pending);
+            sent = end;
         }
-        let piece = self.body.piece(self.len, &self.rest);
-        self.len += self.rest.len() as u64;
-        self.rest.clear();
-        let file = &self.file;
-        let pending = self.writer.submit(&piece).await.map_err(|fault| of_write(fault, file))?;
-        self.pending.push_back(pending);
+        self.out.drain(..sent);
         Ok(())
     }
 
@@ -101,9 +138,8 @@ impl BodyWriter {
 
     /// Ends when all of the body, which has `size` bytes, is durable and its file is sealed.
     pub(crate) async fn finish(mut self, env: &runtime::Env, size: u64) -> Result<(), Error> {
-        if !self.rest.is_empty() {
-            self.send().await?;
-        }
+        self.end_piece();
+        self.send(true).await?;
         if self.len != size {
             let cause = format!("{}: has {} of {size} bytes", self.file, self.len);
             return Err(Error::Busy { cause });
@@ -165,7 +201,9 @@ impl BodyReader {
             let to = end.min(start + size) - start;
             self.read_in(piece, from as usize, to as usize)
         });
-        Ok(try_join_all(parts).await?.concat())
+        let mut parts = try_join_all(parts).await?;
+        // Whole pieces, mostly: no copy of one.
+        Ok(if parts.len() == 1 { parts.swap_remove(0) } else { parts.concat() })
     }
 
     /// Bytes `from..to` of a piece.
@@ -182,7 +220,7 @@ impl BodyReader {
         }
         let mut bytes = self.read_exact(place, head_len + len).await?;
         let crc = self.check(&bytes[..head_len], (offset, len))?;
-        let bytes = bytes.split_off(head_len);
+        bytes.drain(..head_len);
         if crc != crc32c(&bytes) && !self.bugs.has(Planted::WrongPlace) {
             return Err(self.damaged("the bytes of a piece differ from its checksum"));
         }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use object_proto::{Error, Stamp};
-use runtime::sync::Notify;
+use runtime::sync::{Notify, oneshot};
 use runtime::{Class, Env};
 use table::{Batch, Purpose, Range, Snapshot, Table};
 
@@ -70,7 +70,10 @@ pub(crate) struct Decisions {
     state: RefCell<State>,
     /// The last batch that is durable, and all before it.
     durable: Cell<u64>,
-    changed: Notify,
+    /// Those that wait for a batch to be durable, by its number.
+    waiting: RefCell<BTreeMap<u64, Vec<oneshot::Sender<()>>>>,
+    /// Nothing is decided any more.
+    ending: Notify,
     /// Why nothing is decided any more.
     over: RefCell<Option<String>>,
     bugs: Bugs,
@@ -126,7 +129,8 @@ impl Decisions {
             locks: KeyLocks::default(),
             state: RefCell::new(state),
             durable: Cell::new(0),
-            changed: Notify::new(),
+            waiting: RefCell::default(),
+            ending: Notify::new(),
             over: RefCell::default(),
             bugs,
         }))
@@ -277,13 +281,18 @@ impl Decisions {
         let durable = self.durable.get();
         // Scanned whole: it holds what is under way, some hundred rows at most.
         self.state.borrow_mut().overlay.retain(|_, (batch, _)| *batch > durable);
-        self.changed.notify_waiters();
+        let mut waiting = self.waiting.borrow_mut();
+        let later = waiting.split_off(&(durable + 1));
+        for waits in std::mem::replace(&mut *waiting, later).into_values().flatten() {
+            let _ = waits.send(()); // It may wait no more.
+        }
     }
 
     /// Ends the instance: what is submitted and not durable has an unknown outcome.
     pub(crate) fn end(&self, cause: String) {
         self.over.borrow_mut().get_or_insert(cause);
-        self.changed.notify_waiters();
+        self.waiting.borrow_mut().clear();
+        self.ending.notify_waiters();
     }
 
     /// True when nothing is decided any more.
@@ -294,14 +303,15 @@ impl Decisions {
     /// Ends when a batch, and all before it, are durable. An error when that is not known.
     pub(crate) async fn settled(&self, basis: Basis) -> Result<(), Error> {
         loop {
-            let changed = self.changed.notified();
             if self.durable.get() >= basis.0 {
                 return Ok(());
             }
             if let Some(cause) = &*self.over.borrow() {
                 return Err(Error::Unknown { cause: cause.clone() });
             }
-            changed.await;
+            let (settled, waits) = oneshot::channel();
+            self.waiting.borrow_mut().entry(basis.0).or_default().push(settled);
+            let _ = waits.await; // One of the two has come.
         }
     }
 
@@ -322,11 +332,11 @@ impl Decisions {
     /// Ends when the instance is over.
     pub(crate) async fn ended(&self) {
         loop {
-            let changed = self.changed.notified();
+            let ending = self.ending.notified();
             if self.is_over() {
                 return;
             }
-            changed.await;
+            ending.await;
         }
     }
 

@@ -22,8 +22,10 @@ pub const PAGE_BYTES: usize = 512 << 10;
 /// Bytes of pieces that a pass moves before it waits until they are durable.
 pub const MOVED_BYTES: usize = 1 << 20;
 
-/// Pieces of a body whose appends are in flight at most: 4 MiB of a body in memory.
-pub const PIECES_INFLIGHT_MAX: usize = 4;
+/// Appends of a body that are in flight at most: 4 MB of a body in memory.
+pub const APPENDS_INFLIGHT_MAX: usize = 4;
+/// Bytes of a body that are copied at once: what a processor's first caches hold beside others.
+pub const COPY_BYTES: usize = 32 << 10;
 
 /// Bytes of a body that one read takes at most.
 pub const READ_MAX: usize = 8 * PIECE_BYTES;

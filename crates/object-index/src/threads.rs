@@ -1,7 +1,7 @@
 //! [`ServiceHandle`]: a service that any thread may use, as gateways' HTTP does.
 //!
-//! Work crosses to the service's thread as a closure; an object that is being sent stays there, behind
-//! a queue.
+//! Work crosses to the service's thread as a closure; a large object that is being sent stays there, behind
+//! a queue. A small one crosses once in each direction: each crossing wakes a thread.
 
 use std::fmt;
 use std::future::ready;
@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use futures_util::future::LocalBoxFuture;
+use object_proto::limits::SMALL_MAX;
 use object_proto::{
     AccessKey, Answer, Backend, Bucket, BucketName, BucketSettings, BucketView, Committed,
     Completion, Conditions, Content, Error, Found, Grant, ListPage, ListRequest, LockChange,
@@ -26,10 +27,14 @@ use crate::service::{BodyUpload, Service};
 /// Requests that wait for the service's thread at most; more are refused by the gateway's bound on
 /// connections before.
 const QUEUE: usize = 1024;
-/// Writes of one object that wait: each is acknowledged before the next is sent.
+/// Writes of one object that wait: each is acknowledged before the next but one is sent.
 const UPLOAD_QUEUE: usize = 2;
 /// Reads of one object that wait: the one that is sent to its client, and some ahead.
 const READ_QUEUE: usize = 8;
+
+/// Bytes of an object that are read with its facts, without a claim on the gateway's memory, at most:
+/// 32 MiB for 2,000 connections.
+const WHOLE_READ_MAX: u64 = 16 << 10;
 
 type Work = Box<dyn FnOnce(Service) -> LocalBoxFuture<'static, ()> + Send>;
 
@@ -145,7 +150,11 @@ impl Backend for ServiceHandle {
         self.run(|service| async move { service.buckets(of).await })
     }
 
-    fn put(&self, target: Target, _: Option<u64>) -> Answer<'_, Box<dyn Upload>> {
+    fn put(&self, target: Target, len: Option<u64>) -> Answer<'_, Box<dyn Upload>> {
+        if len.is_some_and(|len| len <= SMALL_MAX as u64) {
+            let whole = WholeUpload { handle: self.clone(), target, bytes: Some(Vec::new()) };
+            return Box::pin(ready(Ok(Box::new(whole) as Box<dyn Upload>)));
+        }
         self.run(|service| async move {
             let upload = service.put(target).await?;
             Ok(remote(&service, upload))
@@ -203,6 +212,12 @@ impl Backend for ServiceHandle {
     fn get(&self, target: Target, version: Option<VersionId>) -> Answer<'_, Found> {
         self.run(move |service| async move {
             let (info, content) = service.open(&target, version).await?;
+            if info.object.size <= WHOLE_READ_MAX
+                // A reader asks again, and sees the error then.
+                && let Ok(bytes) = content.read(0, info.object.size as usize).await
+            {
+                return Ok(Found { info, content: Box::new(WholeContent { bytes }) });
+            }
             let (reads, queue) = mpsc::channel(READ_QUEUE);
             let env = service.env().clone();
             env.clone().spawn(Class::Foreground, "object: content", serve(env, content, queue));
@@ -273,7 +288,51 @@ impl Backend for ServiceHandle {
 fn remote(service: &Service, upload: BodyUpload) -> Box<dyn Upload> {
     let (steps, queue) = mpsc::channel(UPLOAD_QUEUE);
     service.env().spawn(Class::Foreground, "object: upload", receive(upload, queue));
-    Box::new(RemoteUpload { steps })
+    Box::new(RemoteUpload { steps, written: None })
+}
+
+/// A small object that is being sent: it crosses to the service's thread once, with its commit.
+struct WholeUpload {
+    handle: ServiceHandle,
+    target: Target,
+    /// None once it was more than a small object has.
+    bytes: Option<Vec<u8>>,
+}
+
+/// More bytes came than were announced.
+fn too_long() -> Error {
+    Error::Invalid { message: format!("a body of {SMALL_MAX} bytes at most has more") }
+}
+
+impl Upload for WholeUpload {
+    fn write(&mut self, bytes: Vec<u8>) -> Answer<'_, ()> {
+        let before = self.bytes.take();
+        self.bytes = before.filter(|all| all.len() + bytes.len() <= SMALL_MAX).map(|mut all| {
+            match all.is_empty() {
+                true => bytes,
+                false => {
+                    all.extend_from_slice(&bytes);
+                    all
+                }
+            }
+        });
+        let taken = self.bytes.is_some().then_some(()).ok_or_else(too_long);
+        Box::pin(ready(taken))
+    }
+
+    fn commit(
+        self: Box<Self>,
+        facts: ObjectFacts,
+        conditions: Conditions,
+    ) -> Answer<'static, Committed> {
+        let WholeUpload { handle, target, bytes } = *self;
+        let Some(bytes) = bytes else { return Box::pin(ready(Err(too_long()))) };
+        handle.change(move |service| async move {
+            let mut upload = service.put(target).await?;
+            upload.write(&bytes).await?;
+            upload.commit(facts, conditions).await
+        })
+    }
 }
 
 /// A step of an object that is being sent.
@@ -299,23 +358,26 @@ async fn receive(mut upload: BodyUpload, mut steps: mpsc::Receiver<Step>) {
 
 struct RemoteUpload {
     steps: mpsc::Sender<Step>,
+    /// The last write, which is taken while the next bytes come.
+    written: Option<oneshot::Receiver<Result<(), Error>>>,
 }
 
-impl RemoteUpload {
-    async fn step<T>(
-        steps: mpsc::Sender<Step>,
-        step: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Step,
-    ) -> Result<T, Error> {
-        let (done, outcome) = oneshot::channel();
-        steps.send(step(done)).await.map_err(|_| stopped())?;
-        outcome.await.map_err(|_| Error::Unknown { cause: stopped().to_string() })?
-    }
+/// The outcome of a step.
+async fn outcome<T>(step: oneshot::Receiver<Result<T, Error>>) -> Result<T, Error> {
+    step.await.map_err(|_| Error::Unknown { cause: stopped().to_string() })?
 }
 
 impl Upload for RemoteUpload {
     fn write(&mut self, bytes: Vec<u8>) -> Answer<'_, ()> {
-        let steps = self.steps.clone();
-        Box::pin(RemoteUpload::step(steps, |done| Step::Write(bytes, done)))
+        Box::pin(async move {
+            if let Some(written) = self.written.take() {
+                outcome(written).await?;
+            }
+            let (done, written) = oneshot::channel();
+            self.steps.send(Step::Write(bytes, done)).await.map_err(|_| stopped())?;
+            self.written = Some(written);
+            Ok(())
+        })
     }
 
     fn commit(
@@ -324,7 +386,28 @@ impl Upload for RemoteUpload {
         conditions: Conditions,
     ) -> Answer<'static, Committed> {
         let how = Box::new((facts, conditions));
-        Box::pin(RemoteUpload::step(self.steps, |done| Step::Commit(how, done)))
+        Box::pin(async move {
+            let RemoteUpload { steps, written } = *self;
+            if let Some(written) = written {
+                outcome(written).await?;
+            }
+            let (done, committed) = oneshot::channel();
+            steps.send(Step::Commit(how, done)).await.map_err(|_| stopped())?;
+            outcome(committed).await
+        })
+    }
+}
+
+/// Content of a small object, which came with its facts.
+struct WholeContent {
+    bytes: Vec<u8>,
+}
+
+impl Content for WholeContent {
+    fn read(&self, offset: u64, len: usize) -> Answer<'_, Vec<u8>> {
+        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(self.bytes.len());
+        let end = start.saturating_add(len).min(self.bytes.len());
+        Box::pin(ready(Ok(self.bytes[start..end].to_vec())))
     }
 }
 

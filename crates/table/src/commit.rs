@@ -1,6 +1,7 @@
 //! Writes of a table: a bounded queue, groups, the log, memory (`protocols.md` 3.4).
 //!
-//! Batches that wait go into one append of the log together. They are given their sequences when
+//! Batches that wait go into one append of the log together, and an append waits for those of callers
+//! who were just answered (decision 20). They are given their sequences when
 //! the append starts, become visible when it is durable, in order, and are acknowledged then: no
 //! read ever sees bytes that could be lost.
 
@@ -11,15 +12,17 @@ use std::rc::Rc;
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use runtime::sync::oneshot;
-use runtime::{Class, Duration};
+use runtime::{Class, Duration, Instant};
 
 use crate::batch::Batch;
 use crate::engine::{Engine, Log};
 use crate::error::{Error, Pressure};
 use crate::format::edit::{Change, DataLog};
 use crate::format::frame::{Form, Record, log_head, put_record};
+use crate::group_commit::GroupCommitPolicy;
 use crate::limits::{
-    GROUP_BYTES_MAX, GROUPS_INFLIGHT_MAX, QUEUE_BATCHES_MAX, QUEUE_BYTES_MAX, RUNS_SLOW, RUNS_STOP,
+    GROUP_BYTES_MAX, GROUP_COMMIT_BYTES_FULL, GROUP_COMMIT_FULL, GROUPS_INFLIGHT_MAX,
+    QUEUE_BATCHES_MAX, QUEUE_BYTES_MAX, RUNS_SLOW, RUNS_STOP,
 };
 use crate::memtable::Memtable;
 use crate::types::{Name, Place, Seq};
@@ -265,9 +268,9 @@ impl Engine {
         let mut submitted = self.visible.get();
         // An append could not be started: nothing may follow the hole.
         let mut broken = false;
+        let (mut pace, mut inflight_count) = (GroupCommitPolicy::default(), 0);
         loop {
-            let wanted = || self.has_batches() || self.freeze.get();
-            while inflight.len() < GROUPS_INFLIGHT_MAX && !broken && wanted() {
+            while !broken && self.may_start(inflight.len(), &pace) {
                 if self.is_over() {
                     break;
                 }
@@ -282,7 +285,10 @@ impl Engine {
                 if runs > RUNS_SLOW && self.options.auto_compact {
                     self.env.sleep(SLOW_PER_RUN * (runs - RUNS_SLOW) as u32).await;
                 }
+                pace.started(self.waiting());
+                let began = self.env.now();
                 let mut group = self.take_group(submitted.plus(1));
+                inflight_count += group.waits.len();
                 let mut bytes = Vec::new();
                 for wait in &mut group.waits {
                     submitted = self.lay_out(&mut bytes, &mut log, submitted, wait);
@@ -301,7 +307,7 @@ impl Engine {
                 broken = started.is_err();
                 let pending = started.unwrap_or_else(|fault| Box::pin(ready(Err(fault))));
                 let len = bytes.len();
-                inflight.push_back(async move { (pending.await, (group, len), path) });
+                inflight.push_back(async move { (pending.await, (group, len, began), path) });
             }
             if self.is_over() && inflight.is_empty() {
                 if let Err(fault) = log.writer.close().await {
@@ -310,7 +316,17 @@ impl Engine {
                 return Ok(());
             }
             let done = {
-                let woken = Box::pin(self.wake_commit.notified());
+                let hold = self.group_commit_hold(inflight.len(), &pace);
+                let woken = Box::pin(async {
+                    let woken = self.wake_commit.notified();
+                    match hold {
+                        Some(until) => {
+                            let wait = until - self.env.now();
+                            let _ = self.env.timeout(wait, woken).await; // Then it starts.
+                        }
+                        None => woken.await,
+                    }
+                });
                 let first = Box::pin(async {
                     match inflight.next().await {
                         Some(done) => done,
@@ -323,11 +339,14 @@ impl Engine {
                 }
             };
             match done {
-                (Ok(_), (group, len), _) => {
+                (Ok(_), (group, len, began), _) => {
                     self.inflight_bytes.set(self.inflight_bytes.get() - len);
+                    let (now, count) = (self.env.now(), group.waits.len());
+                    inflight_count -= count;
+                    pace.ended(now, (len, now - began), count, (inflight_count, self.waiting()));
                     self.apply(group);
                 }
-                (Err(fault), (group, _), path) => {
+                (Err(fault), (group, ..), path) => {
                     let error = Error::of_store(fault, "write", &path);
                     return Err(self.fail(error, group, inflight).await);
                 }
@@ -349,8 +368,31 @@ impl Engine {
         submitted.plus(u64::from(count))
     }
 
-    fn has_batches(&self) -> bool {
-        !self.queue.borrow().waiting.is_empty()
+    /// Batches that wait.
+    fn waiting(&self) -> usize {
+        self.queue.borrow().waiting.len()
+    }
+
+    /// True when an append, or a new memtable, may start beside so many appends.
+    fn may_start(&self, inflight: usize, pace: &GroupCommitPolicy) -> bool {
+        if self.freeze.get() {
+            return inflight < GROUPS_INFLIGHT_MAX;
+        }
+        let (waiting, bytes) = (self.waiting(), self.queue.borrow().bytes);
+        let is_full = waiting >= GROUP_COMMIT_FULL || bytes >= GROUP_COMMIT_BYTES_FULL;
+        let has_room = match inflight {
+            0 => self.group_commit_hold(0, pace).is_none(),
+            some => some < GROUPS_INFLIGHT_MAX && (is_full || !pace.is_shared()),
+        };
+        waiting > 0 && has_room
+    }
+
+    /// Group commit: the time until which an append should wait for batches that are about to come.
+    fn group_commit_hold(&self, inflight: usize, pace: &GroupCommitPolicy) -> Option<Instant> {
+        let (waiting, bytes) = (self.waiting(), self.queue.borrow().bytes);
+        let has_room = inflight == 0 && waiting > 0 && bytes < GROUP_COMMIT_BYTES_FULL;
+        let hurries = self.freeze.get() || self.closing.get() || self.is_over();
+        (has_room && !hurries).then(|| pace.holds(self.env.now(), waiting)).flatten()
     }
 
     /// Takes a durable group over into memory and answers its callers.
@@ -380,7 +422,7 @@ impl Engine {
     /// An append has failed: the outcome of all behind it is unknown.
     async fn fail<F>(&self, error: Error, group: Group, rest: FuturesOrdered<F>) -> Error
     where
-        F: Future<Output = (Result<u64, base::Fault>, (Group, usize), String)>,
+        F: Future<Output = (Result<u64, base::Fault>, (Group, usize, Instant), String)>,
     {
         let error = match error {
             Error::Fenced { .. } => Error::Fenced { table: self.name().to_owned() },
@@ -402,7 +444,7 @@ impl Engine {
         };
         tell(group);
         // Appends behind a failed one are not acknowledged, even when they succeed.
-        rest.for_each(|(_, (group, _), _)| {
+        rest.for_each(|(_, (group, ..), _)| {
             tell(group);
             std::future::ready(())
         })

@@ -28,6 +28,22 @@ pub const GROUP_BYTES_MAX: usize = APPEND_DATA_MAX;
 /// more, groups get smaller and cost more sectors each (`protocols.md` 3.4).
 pub const GROUPS_INFLIGHT_MAX: usize = 2;
 
+/// Requests under way from which on a second append starts beside a full one only, and group commit
+/// waits: with fewer at a time, each is answered soon.
+pub const GROUP_COMMIT_MIN: usize = 4;
+/// Requests for which group commit waits at most: eight of 4 KiB cost nine sectors, and more would
+/// hardly cost less.
+pub const GROUP_COMMIT_FULL: usize = 8;
+/// The longest wait of a group commit, for any time of an append: less than a slow disk's seek or two.
+pub const GROUP_COMMIT_WAIT_MAX: Duration = Duration::from_millis(8);
+/// Appends without such a wait, at most, after waits that brought too little.
+pub const GROUP_COMMIT_SKIPS_MAX: u32 = 64;
+/// Bytes of an append whose time is that of small ones, at most: twice what eight requests of 4 KiB
+/// have, with their heads.
+pub const GROUP_COMMIT_BYTES_MAX: usize = 2 * GROUP_COMMIT_FULL * (4 << 10) + (2 << 10);
+/// Bytes that wait for which no append is held back: a group of small requests is full.
+pub const GROUP_COMMIT_BYTES_FULL: usize = 64 << 10;
+
 /// Memory of the table that takes writes, unless configured.
 pub const MEMTABLE_BYTES_DEFAULT: usize = 8 << 20;
 /// Smallest and largest configured memory of it; tests use small ones.

@@ -14,14 +14,14 @@
 
 use runtime::{Duration, Instant};
 
-use super::limits::{
-    APPEND_BYTES_PACKED, GROUP_COMMIT_FULL, GROUP_COMMIT_MIN, GROUP_COMMIT_SKIPS_MAX,
+use crate::limits::{
+    GROUP_COMMIT_BYTES_MAX, GROUP_COMMIT_FULL, GROUP_COMMIT_MIN, GROUP_COMMIT_SKIPS_MAX,
     GROUP_COMMIT_WAIT_MAX,
 };
 
 /// Policy of one log, from its past appends. It counts requests, without large ones.
 #[derive(Debug)]
-pub(crate) struct GroupCommitPolicy {
+pub struct GroupCommitPolicy {
     /// Requests under way, as known here, at the ends of the last appends.
     active: usize,
     /// Number of requests that the next append waits for, and until when; 0: none.
@@ -48,7 +48,7 @@ impl Default for GroupCommitPolicy {
 impl GroupCommitPolicy {
     /// An append of `bytes` with the last of `count` requests has ended, which took `took`;
     /// `inflight` others are in appends, and `waiting` wait.
-    pub(crate) fn ended(
+    pub fn ended(
         &mut self,
         now: Instant,
         (bytes, took): (usize, Duration),
@@ -56,7 +56,7 @@ impl GroupCommitPolicy {
         (inflight, waiting): (usize, usize),
     ) {
         // The time of a large append does not apply to the requests that may wait.
-        if bytes <= 2 * APPEND_BYTES_PACKED {
+        if bytes <= GROUP_COMMIT_BYTES_MAX {
             self.took = (self.took * 7 + took) / 8;
             self.quick = took.min(self.quick.saturating_add(self.quick / 256));
         }
@@ -82,17 +82,17 @@ impl GroupCommitPolicy {
     }
 
     /// True when so many requests come at a time that packing saves more than an immediate start.
-    pub(crate) fn is_shared(&self) -> bool {
+    pub fn is_shared(&self) -> bool {
         self.active >= GROUP_COMMIT_MIN
     }
 
     /// The time until which an append with the waiting requests should not start yet.
-    pub(crate) fn holds(&self, now: Instant, waiting: usize) -> Option<Instant> {
+    pub fn holds(&self, now: Instant, waiting: usize) -> Option<Instant> {
         (waiting < self.want && now < self.until).then_some(self.until)
     }
 
     /// An append starts with the waiting requests.
-    pub(crate) fn started(&mut self, waiting: usize) {
+    pub fn started(&mut self, waiting: usize) {
         let want = std::mem::take(&mut self.want);
         if want <= self.had {
             return; // There was no wait.
@@ -110,12 +110,13 @@ impl GroupCommitPolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use block_volume::record::RECORD;
 
     fn at(us: u64) -> Instant {
         Instant::default() + Duration::from_micros(us)
     }
 
+    /// Bytes of a small append.
+    const RECORD: usize = 4096;
     const TOOK: Duration = Duration::from_micros(800);
 
     /// A policy with a known time of appends.
