@@ -1,7 +1,6 @@
 //! `craton up`: all roles in one process.
 
 use std::cell::RefCell;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use base::ClusterId;
