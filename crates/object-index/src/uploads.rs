@@ -278,10 +278,8 @@ impl Range {
             let part = part_row(&value, target)?.object;
             bytes += part.size;
             let wanted = named.get(found.len()).filter(|(wanted, _)| *wanted == number);
-            if let Some((_, data_id)) = wanted {
-                if part.data_id == *data_id {
-                    found.push((number, part.size));
-                }
+            if wanted.is_some_and(|(_, data_id)| part.data_id == *data_id) {
+                found.push((number, part.size));
             }
         }
         let map = match named.get(found.len()) {
