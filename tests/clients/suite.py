@@ -23,6 +23,7 @@ MODULES = [
     "test_users",
     "test_quotas",
     "test_locks",
+    "test_encryption",
     "test_cluster",
     "test_tls",
     "test_restart",

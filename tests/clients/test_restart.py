@@ -26,6 +26,15 @@ class Restart(Case):
         ]:
             self.s3.put_object(Bucket=bucket, Key=key, Body=body, Metadata={"len": str(len(body))})
             stored[key] = body
+        for size in SIZES:
+            self.s3.put_object(
+                Bucket=bucket,
+                Key=f"encrypted-{size}",
+                Body=body_of(size),
+                Metadata={"len": str(size)},
+                ServerSideEncryption="AES256",
+            )
+            stored[f"encrypted-{size}"] = body_of(size)
         # The last put of a key counts, and what was deleted stays so.
         self.s3.put_object(Bucket=bucket, Key="size-600", Body=b"later", Metadata={"len": "5"})
         stored["size-600"] = b"later"

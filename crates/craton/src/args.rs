@@ -13,7 +13,7 @@ use crate::exit::{EXIT_CODES, Failure};
 use crate::fs::convert::ConvertArgs;
 use crate::fs::policy::PolicyCommand;
 use crate::masters::args::MastersCommand;
-use crate::s3::args::{BucketCommand, UserCommand};
+use crate::s3::args::{BucketCommand, KmsCommand, UserCommand};
 use crate::upkeep::args::{
     DecommissionArgs, DiskCommand, DrainArgs, MaintenanceArgs, RebalanceArgs, ScrubCommand,
 };
@@ -105,6 +105,15 @@ pub enum Command {
         /// What to do.
         #[command(subcommand)]
         command: BucketCommand,
+    },
+    /// Work with keys that encrypt objects of S3
+    Kms {
+        /// Which cluster.
+        #[command(flatten)]
+        connection: Connection,
+        /// What to do.
+        #[command(subcommand)]
+        command: KmsCommand,
     },
     /// Show masters, chunkservers, disks, chunks and repair
     Status(StatusArgs),
@@ -252,7 +261,7 @@ pub struct UpArgs {
 #[derive(Subcommand, Debug)]
 pub enum ClusterCommand {
     /// Make a cluster, or start a stopped one with its data; ends when a write would succeed
-    Up(ClusterUpArgs),
+    Up(Box<ClusterUpArgs>),
     /// Show the processes
     Status {
         /// The cluster's directory.

@@ -3,7 +3,8 @@
 
 use sim::fuzz::{Target, target};
 
-const TARGETS: [Target; 6] = [
+const TARGETS: [Target; 7] = [
+    target("s3_envelope", object_gateway::fuzz_envelope, "crates/object-gateway/corpus/envelope/"),
     target("s3_key_file", object_gateway::fuzz_key_file, "crates/object-gateway/corpus/key_file/"),
     target("s3_chunked", object_gateway::fuzz_chunked, "crates/object-gateway/corpus/chunked/"),
     target("s3_policy", object_policy::fuzz::fuzz_policy, "crates/object-policy/corpus/policy/"),

@@ -13,20 +13,20 @@ use crate::actions::{Action, actions_of};
 use crate::clock;
 use crate::errors::{internal, s3_error};
 use crate::facts::{Client, Facts};
-use crate::keyfile::KeyFile;
+use crate::keyring::Keyring;
 use crate::limits::{KEY_ID_MAX, KEYS_MAX};
 use crate::rights::{AskedObject, Known, Place, Places, Rights, Rule, Ruled, denied};
 
 /// Access keys of the backend, with secrets that were unwrapped and policies that were read once.
 pub struct Keys {
     backend: Arc<dyn Backend>,
-    secrets: Arc<KeyFile>,
+    secrets: Arc<Keyring>,
     known: Mutex<BTreeMap<String, Arc<Known>>>,
 }
 
 impl Keys {
     /// Keys of this backend, whose secrets the key file unwraps.
-    pub fn new(backend: Arc<dyn Backend>, secrets: Arc<KeyFile>) -> Keys {
+    pub fn new(backend: Arc<dyn Backend>, secrets: Arc<Keyring>) -> Keys {
         Keys { backend, secrets, known: Mutex::default() }
     }
 
@@ -50,7 +50,7 @@ impl Keys {
     }
 
     fn learn(&self, key: Arc<AccessKey>) -> S3Result<Arc<Known>> {
-        let secret = self.secrets.unwrap(&key.id, &key.wrapped_secret).map_err(|cause| {
+        let secret = self.secrets.unwrap_secret(&key.id, &key.wrapped_secret).map_err(|cause| {
             tracing::warn!(access_key = %key.id, %cause, "an access key cannot be used");
             internal()
         })?;

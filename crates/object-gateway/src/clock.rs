@@ -23,7 +23,17 @@ pub fn thread(
 
 /// A number that cannot be guessed; `None` when the system gives no randomness.
 pub fn random() -> Option<u64> {
-    let mut bytes = [0; 8];
+    random_bytes().map(u64::from_le_bytes)
+}
+
+/// A new key's bytes; `None` when the system gives no randomness.
+pub fn random_key() -> Option<[u8; 32]> {
+    random_bytes()
+}
+
+/// Bytes that cannot be guessed; `None` when the system gives no randomness.
+pub fn random_bytes<const N: usize>() -> Option<[u8; N]> {
+    let mut bytes = [0; N];
     SystemRandom::new().fill(&mut bytes).ok()?;
-    Some(u64::from_le_bytes(bytes))
+    Some(bytes)
 }

@@ -31,12 +31,12 @@ use crate::budget::Budget;
 use crate::clock;
 use crate::config::{GatewayConfig, Times};
 use crate::conn::{TimeUp, Watch, WatchedStream};
-use crate::dialect::{Dialect, State};
+use crate::dialect::{Dialect, EncryptionRoute, Sealer, State};
 use crate::facts::Client;
 use crate::form::Forms;
 use crate::front::Front;
 use crate::hosts::Domains;
-use crate::keyfile::KeyFile;
+use crate::keyring::Keyring;
 use crate::limits::{CLOCK_SKEW_SECONDS, HEAD_READ_MAX, HEADERS_MAX, XML_MAX};
 use crate::rights::Places;
 use crate::tls::{Stream, Tls};
@@ -109,8 +109,8 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Starts a gateway on a backend, whose access keys' secrets `secrets` unwraps. It may be
-    /// called on any thread.
+    /// Starts a gateway on a backend, whose access keys' secrets `keyring` unwraps; it wraps
+    /// keys of objects, too. It may be called on any thread.
     ///
     /// # Errors
     ///
@@ -118,13 +118,13 @@ impl Gateway {
     pub fn start(
         config: GatewayConfig,
         backend: Arc<dyn Backend>,
-        secrets: Arc<KeyFile>,
+        keyring: Arc<Keyring>,
     ) -> Result<Gateway, GatewayError> {
         if config.listen.is_empty() {
             return Err(GatewayError::NoAddress);
         }
         let ready = Arc::new(AtomicBool::new(false));
-        let front = Arc::new(front(&config, backend, secrets, ready.clone()));
+        let front = Arc::new(front(&config, backend, keyring, ready.clone()));
         let runtimes: Result<Vec<Runtime>, io::Error> = (0..config.threads.max(1))
             .map(|_| Builder::new_current_thread().enable_io().enable_time().build())
             .collect();
@@ -218,16 +218,17 @@ impl NameValidation for Names {
 fn front(
     config: &GatewayConfig,
     backend: Arc<dyn Backend>,
-    secrets: Arc<KeyFile>,
+    keyring: Arc<Keyring>,
     ready: Arc<AtomicBool>,
 ) -> Front {
     let budget = Budget::new(config.memory_bytes);
     let domains = Domains::new(&config.domains);
-    let keys = Arc::new(Keys::new(backend.clone(), secrets));
+    let keys = Arc::new(Keys::new(backend.clone(), keyring.clone()));
     let places = Arc::new(Places::new(backend.clone()));
     let state = State {
         backend: backend.clone(),
         places: places.clone(),
+        sealer: Arc::new(Sealer::new(keyring, backend.clone())),
         budget: budget.clone(),
         claim_time: config.times.claim,
         region: config.region.clone(),
@@ -245,7 +246,10 @@ fn front(
         times,
         allow_v2: config.allow_v2,
     };
+    let route =
+        EncryptionRoute { state: state.clone(), access: access.clone(), domains: domains.clone() };
     let mut builder = S3ServiceBuilder::new(Dialect(state));
+    builder.set_route(route);
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(settings))));
     builder.set_host(domains.clone());
     builder.set_auth(Secrets(keys));

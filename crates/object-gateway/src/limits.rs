@@ -71,8 +71,8 @@ pub const KEY_ID_MAX: usize = 128;
 pub const PRESIGNED_SECONDS_MAX: u64 = 604_800;
 /// Seconds that a client's clock may be wrong, as in S3.
 pub const CLOCK_SKEW_SECONDS: u32 = 900;
-/// Bytes of a key file at most: 128 keys of up to 128 bytes.
-pub const KEY_FILE_MAX: u64 = 16 << 10;
+/// Bytes of a key file at most: 1,800 keys of up to 142 bytes.
+pub const KEY_FILE_MAX: u64 = 256 << 10;
 
 const _: () = assert!(HEAD_READ_MAX > HEAD_MAX);
 const _: () = assert!(MEMORY_BYTES >= 64 * PUT_BUFFER);

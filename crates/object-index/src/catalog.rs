@@ -208,6 +208,8 @@ impl Catalog {
             CatalogRequest::Watch { watcher, seen } => {
                 self.watchers.watch(watcher, seen).await.map(CatalogReply::Changes)
             }
+            CatalogRequest::UseKey(key) => self.use_key(&key).await.map(|()| CatalogReply::Done),
+            CatalogRequest::KeysInUse => self.keys_in_use().await.map(CatalogReply::KeysInUse),
             CatalogRequest::Where
             | CatalogRequest::Register { .. }
             | CatalogRequest::ServerBeat(_)

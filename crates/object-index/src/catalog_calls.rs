@@ -68,6 +68,19 @@ impl Service {
         self.change_catalog(build).await.map(drop)
     }
 
+    /// Says that a key of gateways' key files wraps something from now on.
+    pub async fn use_key(&self, key: String) -> Result<(), Error> {
+        self.catalog(CatalogRequest::UseKey(key)).await.map(drop)
+    }
+
+    /// Keys of gateways' key files that have wrapped something, in order of their names.
+    pub async fn keys_in_use(&self) -> Result<Vec<String>, Error> {
+        match self.catalog(CatalogRequest::KeysInUse).await? {
+            CatalogReply::KeysInUse(keys) => Ok(keys),
+            _ => Err(unexpected()),
+        }
+    }
+
     /// Buckets of a user, or of all, in order of names.
     pub async fn buckets(&self, of: Option<UserId>) -> Result<Vec<Bucket>, Error> {
         match self.catalog(CatalogRequest::Buckets(of)).await? {

@@ -3,8 +3,8 @@
 use codec::cursor::{Cursor, put_bytes, put_varint};
 use object_proto::limits::{GRANTS_MAX, METADATA_MAX};
 use object_proto::{
-    Checksum, ChecksumKind, Grant, Grantee, Metadata, ObjectLock, ObjectTags, Permission,
-    Retention, RetentionMode, TAGS_MAX, UserId,
+    Checksum, ChecksumKind, ENVELOPE_MAX, Envelope, Grant, Grantee, Metadata, ObjectLock,
+    ObjectTags, Permission, Retention, RetentionMode, TAGS_MAX, UserId,
 };
 
 /// Version of all rows.
@@ -186,6 +186,11 @@ pub(crate) fn lock(cursor: &mut Cursor<'_>) -> Option<ObjectLock> {
         Some(mode) => Some(Retention { mode, until_us: cursor.varint()? }),
     };
     Some(ObjectLock { retention, hold })
+}
+
+/// How an object is encrypted.
+pub(crate) fn envelope(cursor: &mut Cursor<'_>) -> Option<Envelope> {
+    Envelope::new(cursor.bytes(ENVELOPE_MAX)?.to_vec())
 }
 
 /// True when [`checksums`] takes them.

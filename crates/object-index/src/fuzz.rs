@@ -201,6 +201,11 @@ pub(crate) fn corpus() -> Vec<Seed> {
         info.object.facts.lock = crate::row_tests::locks()[4];
         ObjectRow::encode(info.stamp, &info.object, None, true).0
     };
+    let encrypted = {
+        let mut info = crate::row_tests::info(9, 10, true);
+        info.object.facts.encryption = object_proto::Envelope::new(vec![1; 90]);
+        ObjectRow::encode(info.stamp, &info.object, None, true).0
+    };
     let file = FileRow {
         data_id: DataId::new(1),
         size: 5,
@@ -281,6 +286,7 @@ pub(crate) fn corpus() -> Vec<Seed> {
         ("row-metadata", fuzz_object_row, row(1, object(2000, false).1)),
         ("row-lock", fuzz_object_row, row(0, locked)),
         ("row-acl", fuzz_object_row, row(0, granted(10))),
+        ("row-encrypted", fuzz_object_row, row(0, encrypted)),
         ("row-metadata-acl", fuzz_object_row, row(1, granted(300))),
         ("row-body", fuzz_object_row, row(2, file.encode())),
         ("row-part", fuzz_object_row, row(2, part.encode())),

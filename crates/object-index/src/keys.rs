@@ -39,6 +39,8 @@ pub const BUCKET: u8 = b'B';
 pub const USER: u8 = b'U';
 /// Access keys; in the catalog.
 pub const ACCESS_KEY: u8 = b'K';
+/// Keys of gateways' key files that have wrapped something; in the catalog.
+pub const WRAPPING_KEY: u8 = b'W';
 /// Sessions of gateways; in the catalog.
 pub const SESSION: u8 = b'S';
 /// Ranges, in the catalog.

@@ -68,6 +68,7 @@ mod usage;
 mod users;
 mod versions;
 mod watchers;
+mod wrapping_keys;
 
 pub use config::{ClientFiles, Config};
 pub use content::BodyContent;

@@ -12,8 +12,8 @@ use object_proto::{
 use table::Place;
 
 use crate::fields::{
-    TEXT_MAX, VERSION, are_checksums, begin, checksums, flag, is_acl, lock, put_checksums,
-    put_lock, put_text, text, whole,
+    TEXT_MAX, VERSION, are_checksums, begin, checksums, envelope, flag, is_acl, lock,
+    put_checksums, put_lock, put_text, text, whole,
 };
 use crate::headers::{Headers, encode_headers, put_headers};
 use crate::map::{map_apart, put_runs, put_upload_id, runs, upload_id};
@@ -32,6 +32,8 @@ const TAGS: u8 = 16;
 const ACL: u8 = 32;
 /// There is a lock, which is in the row.
 const LOCK: u8 = 64;
+/// The envelope of its encryption is in the row, too, behind the lock: all bits have a meaning.
+const ENCRYPTED: u8 = 128;
 
 const INLINE: u8 = 0;
 const FILE: u8 = 1;
@@ -70,8 +72,7 @@ impl ObjectRow {
     /// True when the row of an object can be read back: no part of it is longer than
     /// [`ObjectRow::decode`] takes.
     pub fn holds(object: &NewObject) -> bool {
-        let ObjectFacts { etag, checksums, metadata: _, tags: _, owner, acl, lock: _ } =
-            &object.facts;
+        let ObjectFacts { etag, checksums, owner, acl, .. } = &object.facts;
         let data = match &object.data {
             ObjectData::Inline(bytes) => {
                 bytes.len() <= INLINE_MAX && bytes.len() as u64 == object.size
@@ -121,6 +122,7 @@ impl ObjectRow {
         let bits = bits | if facts.tags.is_empty() { 0 } else { TAGS };
         let bits = bits | if facts.acl.is_empty() { 0 } else { ACL };
         let bits = bits | if facts.lock.is_none() { 0 } else { LOCK };
+        let bits = bits | if facts.encryption.is_some() { ENCRYPTED } else { 0 };
         let apart = headers.len() > HEADERS_IN_ROW;
         let mut out = vec![VERSION];
         out.extend(stamp.get().to_le_bytes());
@@ -135,6 +137,9 @@ impl ObjectRow {
         }
         if !facts.lock.is_none() {
             put_lock(&mut out, facts.lock);
+        }
+        if let Some(envelope) = &facts.encryption {
+            put_bytes(&mut out, envelope.as_bytes());
         }
         if !apart {
             out.extend_from_slice(&headers);
@@ -180,9 +185,6 @@ impl ObjectRow {
         let owner = UserId::new(text(&mut cursor, TEXT_MAX)?);
         let checksums = checksums(&mut cursor)?;
         let bits = cursor.u8()?;
-        if bits > (APART | CALL | HAS_ID | MARKER | TAGS | ACL | LOCK) {
-            return None;
-        }
         let call = match bits & CALL {
             0 => None,
             _ => Some(CallId::new(cursor.u128()?)),
@@ -190,6 +192,10 @@ impl ObjectRow {
         let lock = match bits & LOCK {
             0 => ObjectLock::default(),
             _ => lock(&mut cursor)?,
+        };
+        let encryption = match bits & ENCRYPTED {
+            0 => None,
+            _ => Some(envelope(&mut cursor)?),
         };
         let metadata_apart = bits & APART != 0;
         let headers = match metadata_apart {
@@ -230,7 +236,8 @@ impl ObjectRow {
         if !is_whole {
             return None;
         }
-        let mut facts = ObjectFacts { etag, checksums, owner, lock, ..ObjectFacts::default() };
+        let mut facts =
+            ObjectFacts { etag, checksums, owner, lock, encryption, ..ObjectFacts::default() };
         headers.give(&mut facts);
         let object = NewObject { data_id, size, facts, data };
         let (has_id, marker) = (bits & HAS_ID != 0, bits & MARKER != 0);

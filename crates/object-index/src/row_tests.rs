@@ -7,7 +7,7 @@ use std::path::Path;
 use object_proto::limits::SMALL_MAX;
 use object_proto::{
     BucketId, BucketName, BucketSettings, CallId, Checksum, ChecksumKind, ChecksumPlan, Committed,
-    DataId, Etag, FileName, Grant, Grantee, Metadata, NewObject, NewUpload, ObjectData,
+    DataId, Envelope, Etag, FileName, Grant, Grantee, Metadata, NewObject, NewUpload, ObjectData,
     ObjectFacts, ObjectInfo, ObjectKey, ObjectLock, ObjectTags, PartMap, PartNumber, Permission,
     Quota, Retention, RetentionMode, SessionId, Stamp, Target, UploadEnd, UploadId, User, UserId,
     VersionId, Versioning,
@@ -99,6 +99,9 @@ fn objects_read_back_with_metadata_in_their_row_or_apart() {
         }
         if inline {
             info.object.facts.acl = acl();
+        }
+        if size > 0 {
+            info.object.facts.encryption = Envelope::new(vec![size as u8; 1 + value / 2]);
         }
         let (row, apart) = ObjectRow::encode(info.stamp, &info.object, call, info.has_id);
         let mut read = ObjectRow::decode(&row).expect("it reads back");
@@ -293,6 +296,7 @@ pub(crate) fn upload() -> NewUpload {
         owner: info.object.facts.owner,
         acl: acl(),
         lock: locks()[2],
+        encryption: Envelope::new(vec![5; 90]),
     }
 }
 

@@ -130,6 +130,10 @@ impl Backend for ServiceHandle {
         self.change(|service| async move { service.create_bucket(name, owner, settings).await })
     }
 
+    fn use_key(&self, key: String) -> Answer<'_, ()> {
+        self.change(|service| async move { service.use_key(key).await })
+    }
+
     fn set_bucket(&self, name: BucketName, setting: Setting) -> Answer<'_, ()> {
         self.change(|service| async move { service.set_bucket(name, setting).await })
     }

@@ -1,16 +1,16 @@
 //! Values of the rows of multipart uploads (see `docs/formats/object.md`). A part's row is written as an
 //! object's.
 
-use codec::cursor::put_varint;
+use codec::cursor::{put_bytes, put_varint};
 use object_proto::{
     ChecksumPlan, Etag, NewUpload, ObjectLock, ObjectTags, PartMap, Stamp, UploadEnd, UploadId,
     UploadInfo, UserId,
 };
 
 use crate::fields::{
-    TEXT_MAX, VERSION, acl, are_checksums, begin, checksums, flag, is_acl, kind_code, kind_of,
-    lock, metadata, put_acl, put_checksums, put_lock, put_metadata, put_tags, put_text, tags, text,
-    whole,
+    TEXT_MAX, VERSION, acl, are_checksums, begin, checksums, envelope, flag, is_acl, kind_code,
+    kind_of, lock, metadata, put_acl, put_checksums, put_lock, put_metadata, put_tags, put_text,
+    tags, text, whole,
 };
 use crate::map::{put_runs, put_upload_id, runs, upload_id};
 
@@ -19,6 +19,9 @@ const ENDED: u8 = 1;
 const TAGGED: u8 = 2;
 const GRANTED: u8 = 4;
 const LOCKED: u8 = 8;
+/// And the envelope of its encryption.
+const ENCRYPTED: u8 = 16;
+const BITS: u8 = ENDED | TAGGED | GRANTED | LOCKED | ENCRYPTED;
 
 /// An upload's row; the commit that began it is in the key.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -58,6 +61,7 @@ impl UploadRow {
             (TAGGED, !self.upload.tags.is_empty()),
             (GRANTED, !self.upload.acl.is_empty()),
             (LOCKED, !self.upload.lock.is_none()),
+            (ENCRYPTED, self.upload.encryption.is_some()),
         ];
         let bits = bits.iter().filter(|(_, is_set)| *is_set).fold(0, |all, (bit, _)| all | bit);
         out.push(bits);
@@ -75,6 +79,9 @@ impl UploadRow {
         if bits & LOCKED != 0 {
             put_lock(&mut out, self.upload.lock);
         }
+        if let Some(envelope) = &self.upload.encryption {
+            put_bytes(&mut out, envelope.as_bytes());
+        }
         out
     }
 
@@ -91,7 +98,7 @@ impl UploadRow {
         };
         let metadata = metadata(&mut cursor)?;
         let abort_us = cursor.varint()?;
-        let bits = cursor.u8().filter(|bits| *bits <= ENDED | TAGGED | GRANTED | LOCKED)?;
+        let bits = cursor.u8().filter(|bits| *bits & !BITS == 0)?;
         let end = match bits & ENDED {
             0 => None,
             _ => Some(UploadEnd {
@@ -112,7 +119,11 @@ impl UploadRow {
             0 => ObjectLock::default(),
             _ => lock(&mut cursor)?,
         };
-        let upload = NewUpload { nonce, checksum, metadata, tags, owner, acl, lock };
+        let encryption = match bits & ENCRYPTED {
+            0 => None,
+            _ => Some(envelope(&mut cursor)?),
+        };
+        let upload = NewUpload { nonce, checksum, metadata, tags, owner, acl, lock, encryption };
         whole(cursor, UploadRow { upload, abort_us, end })
     }
 

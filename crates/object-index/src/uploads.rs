@@ -196,9 +196,9 @@ impl Range {
         let there = current.as_ref().map(|there| &there.row.info.object.facts.etag);
         conditions.check(there).map_err(refused)?;
         let map = map.map_err(refused)?;
-        let NewUpload { metadata, tags, owner, acl, lock, .. } = row.upload.clone();
+        let NewUpload { metadata, tags, owner, acl, lock, encryption, .. } = row.upload.clone();
         let default_retention = self.default_retention(target.bucket, lock).map_err(refused)?;
-        let facts = ObjectFacts { etag, checksums, metadata, tags, owner, acl, lock };
+        let facts = ObjectFacts { etag, checksums, metadata, tags, owner, acl, lock, encryption };
         let object = Box::new(NewObject {
             data_id: DataId::new(u128::from(id.nonce) << 64 | u128::from(id.stamp.get())),
             size: map.size(),

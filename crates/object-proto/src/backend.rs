@@ -31,6 +31,10 @@ pub trait Backend: Send + Sync + 'static {
     /// at.
     fn access_key<'a>(&'a self, id: &'a str) -> Answer<'a, Option<Arc<AccessKey>>>;
 
+    /// Says that a key of the key file wraps something from now on, durably: a gateway without that key does
+    /// not start any more.
+    fn use_key(&self, key: String) -> Answer<'_, ()>;
+
     /// All users, without their policies, in order of names.
     fn users(&self) -> Answer<'_, Vec<User>>;
 

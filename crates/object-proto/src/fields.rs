@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 
 use codec::cursor::{Cursor, put_bytes, put_varint};
 
+use crate::envelope::{ENVELOPE_MAX, Envelope};
 use crate::ids::{BucketId, CallId, DataId, ObjectServerId, RangeId, SessionId, Stamp, UserId};
 use crate::names::{BucketName, ObjectKey};
 use crate::object::{ChecksumKind, Etag, FileName, Metadata};
@@ -209,6 +210,16 @@ impl Field for Vec<u8> {
 
     fn get(input: &mut Cursor<'_>) -> Option<Vec<u8>> {
         input.bytes(usize::MAX).map(<[u8]>::to_vec)
+    }
+}
+
+impl Field for Envelope {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_bytes(out, self.as_bytes());
+    }
+
+    fn get(input: &mut Cursor<'_>) -> Option<Envelope> {
+        Envelope::new(input.bytes(ENVELOPE_MAX)?.to_vec())
     }
 }
 

@@ -10,6 +10,8 @@
 mod access;
 mod backend;
 mod condition;
+mod encryption;
+mod envelope;
 mod error;
 mod fields;
 mod fleet;
@@ -33,6 +35,10 @@ pub mod wire;
 pub use access::{AccessKey, KeptChanges, KeptName, NewKey, SeenChanges, User, UserChange};
 pub use backend::{Answer, Backend, Content, Found, Upload};
 pub use condition::{Conditions, Tags};
+pub use encryption::{
+    BODY_HEAD, FRAME_BYTES, SEALED_FRAME, TAG_BYTES, content_len, content_map, sealed_len,
+};
+pub use envelope::{ENVELOPE_MAX, Envelope};
 pub use error::Error;
 pub use fleet::{
     Peer, PeerRole, PeerState, PeerStatus, RangeAt, RangeGrant, RangeLoad, RangeStatus, Seen,
@@ -53,7 +59,8 @@ pub use object::{
 pub use parts::{PartMap, PartNumber, PartRun, UploadId};
 pub use ranges::{BucketConfig, BucketRules, BucketState, RangeMap, RangePlace};
 pub use settings::{
-    BucketSettings, CorsRule, Grant, Grantee, Ownership, Permission, PublicAccess, Setting,
+    BucketEncryption, BucketSettings, CorsRule, DefaultEncryption, Grant, Grantee, Ownership,
+    Permission, PublicAccess, Setting,
 };
 pub use tags::{FlawedTags, ObjectTags, TAG_NAME_MAX, TAG_VALUE_MAX, TAGS_MAX};
 pub use upload::{

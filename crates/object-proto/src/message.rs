@@ -432,6 +432,10 @@ pub enum CatalogRequest {
     },
     /// Asks for an access key.
     Key(String),
+    /// A gateway's: says that a key of the key file wraps something from now on. Repeated, it changes nothing.
+    UseKey(String),
+    /// Asks for the keys of key files that have wrapped something.
+    KeysInUse,
     /// Asks for the ranges.
     Map,
     /// An owner's: asks what a bucket is.
@@ -488,6 +492,8 @@ pub enum CatalogReply {
     User(Option<Box<User>>),
     /// The keys, in order of IDs.
     Keys(Vec<AccessKey>),
+    /// Names of keys of key files, in order.
+    KeysInUse(Vec<String>),
     /// Changes of what gateways keep.
     Changes(KeptChanges),
     /// The ranges.

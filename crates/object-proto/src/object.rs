@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::envelope::Envelope;
 use crate::ids::{BucketId, DataId, Stamp, UserId};
 use crate::limits::{METADATA_MAX, USER_METADATA_MAX};
 use crate::locks::ObjectLock;
@@ -236,6 +237,8 @@ pub struct ObjectFacts {
     pub acl: Vec<Grant>,
     /// What keeps it from being removed: in a bucket with object lock.
     pub lock: ObjectLock,
+    /// How it is encrypted. Without, what is stored is the content.
+    pub encryption: Option<Envelope>,
 }
 
 /// An object that is to be there.
@@ -243,7 +246,8 @@ pub struct ObjectFacts {
 pub struct NewObject {
     /// Identity of the body.
     pub data_id: DataId,
-    /// Bytes.
+    /// Bytes that are stored: more than the content has when it is encrypted
+    /// ([`NewObject::content_size`]).
     pub size: u64,
     /// Facts.
     pub facts: ObjectFacts,

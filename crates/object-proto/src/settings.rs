@@ -26,6 +26,37 @@ pub struct BucketSettings {
     pub lock: Option<LockRule>,
     /// How much it may hold.
     pub quota: Quota,
+    /// How new objects are encrypted.
+    pub encryption: BucketEncryption,
+}
+
+/// How new objects of a bucket are encrypted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BucketEncryption {
+    /// What is done where a request asks for nothing.
+    pub default: Option<DefaultEncryption>,
+    /// What is written into the bucket may not be encrypted with keys of clients (SSE-C).
+    pub blocks_customer_keys: bool,
+}
+
+impl Default for BucketEncryption {
+    fn default() -> BucketEncryption {
+        BucketEncryption { default: None, blocks_customer_keys: true }
+    }
+}
+
+/// Encryption where a request asks for none.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum DefaultEncryption {
+    /// SSE-S3.
+    S3,
+    /// SSE-KMS.
+    Kms {
+        /// The key; the default one for none.
+        key: Option<String>,
+        /// Answers say that a key of the bucket is used.
+        bucket_key: bool,
+    },
 }
 
 /// Blocks of what is public.
@@ -144,6 +175,8 @@ pub enum Setting {
     Lock(LockRule),
     /// See [`BucketSettings::quota`].
     Quota(Quota),
+    /// See [`BucketSettings::encryption`].
+    Encryption(BucketEncryption),
 }
 
 impl BucketSettings {
@@ -158,13 +191,23 @@ impl BucketSettings {
             Setting::Tags(tags) => self.tags = tags,
             Setting::Lock(rule) => self.lock = Some(rule),
             Setting::Quota(quota) => self.quota = quota,
+            Setting::Encryption(encryption) => self.encryption = encryption,
         }
     }
 
     /// Settings that are not as in a new bucket, in a fixed order.
     pub fn chosen(&self) -> Vec<Setting> {
-        let BucketSettings { policy, public_access, ownership, acl, cors, tags, lock, quota } =
-            self.clone();
+        let BucketSettings {
+            policy,
+            public_access,
+            ownership,
+            acl,
+            cors,
+            tags,
+            lock,
+            quota,
+            encryption,
+        } = self.clone();
         let new = BucketSettings::default();
         [
             (policy != new.policy).then_some(Setting::Policy(policy)),
@@ -175,6 +218,7 @@ impl BucketSettings {
             (tags != new.tags).then_some(Setting::Tags(tags)),
             lock.map(Setting::Lock),
             (quota != new.quota).then_some(Setting::Quota(quota)),
+            (encryption != new.encryption).then_some(Setting::Encryption(encryption)),
         ]
         .into_iter()
         .flatten()

@@ -1,6 +1,7 @@
 //! Multipart uploads (`object-protocols.md` 8): what they are begun with, what is sent for them, and how
 //! they end.
 
+use crate::envelope::Envelope;
 use crate::ids::{BucketId, DataId, Stamp, UserId};
 use crate::locks::ObjectLock;
 use crate::names::ObjectKey;
@@ -35,6 +36,8 @@ pub struct NewUpload {
     pub acl: Vec<Grant>,
     /// What keeps the object from being removed.
     pub lock: ObjectLock,
+    /// How its parts are encrypted, and the object with them.
+    pub encryption: Option<Envelope>,
 }
 
 /// How an upload ended.
@@ -68,7 +71,7 @@ pub struct Part {
     pub stamp: Stamp,
     /// Identity of its body: another one when the number was sent again.
     pub data_id: DataId,
-    /// Bytes.
+    /// Bytes that are stored.
     pub size: u64,
     /// Tag.
     pub etag: Etag,

@@ -26,7 +26,8 @@ use crate::object::{
 use crate::parts::PartNumber;
 use crate::ranges::{BucketConfig, BucketRules, BucketState, RangePlace};
 use crate::settings::{
-    BucketSettings, CorsRule, Grant, Grantee, Ownership, Permission, PublicAccess, Setting,
+    BucketEncryption, BucketSettings, CorsRule, DefaultEncryption, Grant, Grantee, Ownership,
+    Permission, PublicAccess, Setting,
 };
 use crate::upload::{
     ChecksumPlan, Completion, ListedUpload, NewUpload, Part, PartsPage, PartsRequest, UploadEnd,
@@ -45,7 +46,7 @@ record!(ObjectLock { retention, hold });
 choice!(LockChange { 0 => Retention(retention), 1 => Hold(hold) });
 choice!(LockPeriod { 0 => Days(days), 1 => Years(years) });
 record!(LockRule { default });
-record!(ObjectFacts { etag, checksums, metadata, tags, owner, acl, lock });
+record!(ObjectFacts { etag, checksums, metadata, tags, owner, acl, lock, encryption });
 choice!(ObjectData {
     0 => Inline(bytes),
     1 => Piece(bytes),
@@ -69,6 +70,8 @@ record!(Grant { grantee, permission });
 record!(PublicAccess { block_acls, ignore_acls, block_policy, restrict });
 choice!(Ownership { 0 => Enforced, 1 => Preferred, 2 => Writer });
 record!(CorsRule { id, origins, methods, headers, expose, max_age });
+choice!(DefaultEncryption { 0 => S3, 1 => Kms { key, bucket_key } });
+record!(BucketEncryption { default, blocks_customer_keys });
 choice!(Setting {
     0 => Policy(policy),
     1 => PublicAccess(blocks),
@@ -78,6 +81,7 @@ choice!(Setting {
     5 => Tags(tags),
     6 => Lock(rule),
     7 => Quota(quota),
+    8 => Encryption(encryption),
 });
 record!(Quota { objects, bytes });
 record!(Room { objects, bytes });
@@ -132,7 +136,7 @@ choice!(KeptName { 0 => Bucket(name), 1 => Key(id) });
 record!(KeptChanges { seen, names });
 
 record!(ChecksumPlan { kind, composite });
-record!(NewUpload { nonce, checksum, metadata, tags, owner, acl, lock });
+record!(NewUpload { nonce, checksum, metadata, tags, owner, acl, lock, encryption });
 record!(UploadEnd { stamp, etag, checksums });
 record!(UploadInfo { id, upload, end });
 record!(Part { number, stamp, data_id, size, etag, checksums });
@@ -238,6 +242,8 @@ choice!(CatalogRequest {
     20 => User(name),
     21 => Keys(user),
     22 => Watch { watcher, seen },
+    28 => UseKey(key),
+    29 => KeysInUse,
 });
 choice!(CatalogReply {
     0 => Done,
@@ -258,6 +264,7 @@ choice!(CatalogReply {
     15 => User(user),
     16 => Keys(keys),
     17 => Changes(changes),
+    24 => KeysInUse(keys),
 });
 choice!(Request { 0 => Range(range, request), 1 => Catalog(request), 2 => Server(request) });
 choice!(Reply { 0 => Range(reply), 1 => Catalog(reply), 2 => Server });

@@ -59,6 +59,7 @@ impl InParts<'_> {
             owner: UserId::new("load"),
             acl: Vec::new(),
             lock: self.lock,
+            encryption: None,
         };
         let upload = self.service.begin_upload(self.target.clone(), upload).await?;
         let cuts = self.cuts(body, &mut rng);

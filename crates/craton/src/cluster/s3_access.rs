@@ -32,8 +32,8 @@ pub struct S3Access {
     /// Take signatures of version 2, as of old clients
     #[arg(long)]
     pub s3_v2: bool,
-    /// Settings of new buckets: 'aws' has no ACLs and blocks what is public, 'classic' does neither
-    /// [default: aws]
+    /// Settings of new buckets: 'aws' has no ACLs, and blocks what is public and SSE-C; 'classic'
+    /// does neither [default: aws]
     #[arg(long, value_name = "SETTINGS")]
     pub s3_defaults: Option<Defaults>,
 }

@@ -175,7 +175,7 @@ pub async fn administrator(
             .to_owned());
     }
     let config: config::Gateway = config::read(&config_path(&gateway.dir, gateway.role))?;
-    let keys = objects::keys(&config)?;
+    let keys = objects::keys(&config)?.file();
     let target = connect::target(&Connection::of_dir(directory.path()))?;
     let client = connect::connect(env, &target, client::Config::default()).await?;
     let service = roles::object::service(&client, config.copies, Local::default());

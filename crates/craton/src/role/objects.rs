@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::ClusterId;
-use object_gateway::{Gateway, GatewayConfig, KeyFile, Tls};
+use object_gateway::{Gateway, GatewayConfig, KeyFile, Keyring, Tls};
 use object_index::{Local, Service, ServiceHandle};
 use object_proto::{
-    BucketSettings, Error, NewKey, Ownership, PublicAccess, User, UserChange, UserId,
+    BucketEncryption, BucketSettings, Error, NewKey, Ownership, PublicAccess, User, UserChange,
+    UserId,
 };
 use roles::config::{self, BucketDefaults};
 use roles::object::{self, GatewayRole, ManagerRole, ServerRole};
@@ -28,6 +29,8 @@ const SECRET_CHARS: usize = 40;
 const PAUSE: Duration = Duration::from_millis(10);
 /// Between two looks for another certificate.
 const CERTIFICATE_LOOK: Duration = Duration::from_secs(30);
+/// For the question which keys are in use: managers of a cluster that was just started lead by then.
+const KEYS_TIME: Duration = Duration::from_secs(5);
 /// Bytes of the file at most.
 const FILE_MAX: u64 = 64 << 10;
 
@@ -73,19 +76,53 @@ pub async fn stop_http(env: &Env, gateway: Gateway) {
     let _ = env.blocking("stop s3", move || gateway.stop()).await;
 }
 
-/// The keys that wrap secrets of a gateway.
-pub fn keys(config: &config::Gateway) -> Result<Arc<KeyFile>, Failure> {
-    let keys = KeyFile::load(&config.s3_keys).map_err(|error| {
+/// The keys of a gateway, which wrap secrets and keys of objects.
+pub fn keys(config: &config::Gateway) -> Result<Arc<Keyring>, Failure> {
+    let keys = Keyring::load(&config.s3_keys).map_err(|error| {
         Failure::setup(format!("{error} (no other file of keys opens what this one has wrapped)"))
     })?;
     Ok(Arc::new(keys))
+}
+
+/// The key of a file that wraps secrets.
+pub fn service_key(keys: &KeyFile) -> String {
+    keys.wrapping(None).expect("a key file has a key of the service").to_string()
+}
+
+/// Checks that the key file has all keys that have wrapped something: without one, objects or access
+/// keys could not be used. While managers are silent it is not known, and what lacks its key is refused
+/// as it is asked for.
+pub async fn check_keys(
+    env: &Env,
+    (keys, path): (&Keyring, &Path),
+    service: &Service,
+) -> Result<(), Failure> {
+    let in_use = match env.timeout(KEYS_TIME, service.keys_in_use()).await {
+        Ok(Ok(in_use)) => in_use,
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "it is not known which keys are in use: the key file is not checked");
+            return Ok(());
+        }
+        Err(_) => {
+            tracing::warn!("no object manager answers: the key file is not checked");
+            return Ok(());
+        }
+    };
+    match keys.lacks(in_use.iter().map(String::as_str)) {
+        None => Ok(()),
+        Some(key) => Err(Failure::setup(format!(
+            "key file {} lacks key {key}, which has wrapped keys of objects or secrets: copy the file \
+             of a gateway that has it, or restore a copy that 'craton kms export' has made",
+            path.display()
+        ))),
+    }
 }
 
 /// Starts a gateway's HTTP.
 pub fn serve_http(
     env: &Env,
     config: &config::Gateway,
-    keys: Arc<KeyFile>,
+    keys: Arc<Keyring>,
     service: &Service,
 ) -> Result<Gateway, Failure> {
     let tls = config.tls.as_deref().map(read_tls).transpose()?;
@@ -98,6 +135,7 @@ pub fn serve_http(
         BucketDefaults::Classic => BucketSettings {
             public_access: PublicAccess::all(false),
             ownership: Ownership::Writer,
+            encryption: BucketEncryption { default: None, blocks_customer_keys: false },
             ..BucketSettings::default()
         },
     };
@@ -166,7 +204,9 @@ pub async fn start(
     let (service, cluster) = (role.service(), role.cluster());
     let endpoint = config.endpoint(config.listen);
     let asked = (endpoint, config.region.clone());
-    let (access, is_new) = administrator(env, dir, asked, (service, cluster, &keys)).await?;
+    check_keys(env, (&keys, &config.s3_keys), service).await?;
+    let file = keys.file();
+    let (access, is_new) = administrator(env, dir, asked, (service, cluster, &file)).await?;
     let gateway = serve_http(env, config, keys, role.service())?;
     let (own, ready) = ((config.id.as_str(), config.listen), gateway.ready());
     gateway.set_ready(true);
@@ -202,6 +242,7 @@ pub async fn administrator(
     }
     let mut nonce = [0; 12];
     env.fill_secret(&mut nonce);
+    service.use_key(service_key(keys)).await.map_err(refused)?;
     let user = User {
         // The same behind a loss of the file: it gets another key of the same user.
         id: UserId::new(format!("{:064x}", cluster.get())),
@@ -231,7 +272,8 @@ pub fn text(dir: &Path, access: &Access, is_new: bool) -> String {
     if is_new {
         text += &format!(
             "access key of 'admin': {} (its secret is in {1}/s3.json)\n\
-             keep a copy of {1}/s3-keys: without it no access key of S3 works\n",
+             keep a copy of {1}/s3-keys ('craton kms export FILE'): without it no access key of S3 \
+             works, and no encrypted object can be read\n",
             access.access_key,
             dir.display()
         );

@@ -9,7 +9,7 @@ use object_index::Local;
 use roles::{block, chunkserver, master, object};
 use runtime::{Env, Handle};
 
-use super::objects::{keys, serve_http, stop_http};
+use super::objects::{check_keys, keys, serve_http, stop_http};
 use super::signals::Stop;
 use super::{
     BUILD, NBD_SCHEME, NBDS_SCHEME, begin, ended, executor, prepare_tracer, warn_unopened,
@@ -221,6 +221,9 @@ async fn start_gateway(site: &Site<'_, config::Gateway>) -> Result<Option<Servin
     let keys = keys(config)?;
     let starting = object::start_gateway(&env, config, Local::default());
     let Some(role) = site.unless_asked(starting).await? else { return Ok(None) };
+    let checked = check_keys(&env, (&keys, &config.s3_keys), role.service());
+    let Some(checked) = until(site.stop, checked).await else { return Ok(None) };
+    checked?;
     let gateway = serve_http(&env, config, keys, role.service())?;
     let at = [Some(config.listen), config.shared].into_iter().flatten();
     let at = at.map(|addr| config.endpoint(addr)).collect::<Vec<_>>().join(" and ");

@@ -211,6 +211,15 @@ pub enum BucketCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Change what a bucket's objects may be
+    Set {
+        /// The bucket
+        #[arg(value_parser = bucket_name)]
+        name: BucketName,
+        /// Encryption with keys of clients
+        #[arg(long, value_name = "allow|block", required = true)]
+        sse_c: Option<SseC>,
+    },
     /// Show, set or clear a bucket's policy
     Policy {
         /// The bucket
@@ -224,6 +233,53 @@ pub enum BucketCommand {
         #[arg(long)]
         clear: bool,
     },
+}
+
+/// `craton kms`.
+#[derive(Subcommand, Debug)]
+pub enum KmsCommand {
+    /// Make a key that SSE-KMS may name
+    Create {
+        /// Its name
+        name: String,
+        /// The key file, when no directory is given
+        #[arg(long, value_name = "FILE")]
+        s3_keys: Option<PathBuf>,
+    },
+    /// List keys of the key file
+    Ls {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+        /// The key file, when no directory is given
+        #[arg(long, value_name = "FILE")]
+        s3_keys: Option<PathBuf>,
+    },
+    /// Make the next version of a key, which wraps what is new
+    Rotate {
+        /// Its name; 'aws/s3' for the key of secrets, of SSE-S3 and of SSE-KMS without a name
+        name: String,
+        /// The key file, when no directory is given
+        #[arg(long, value_name = "FILE")]
+        s3_keys: Option<PathBuf>,
+    },
+    /// Copy the key file: without it, nothing that is encrypted can be read, and no access key works
+    Export {
+        /// The copy, which is not there yet
+        file: PathBuf,
+        /// The key file, when no directory is given
+        #[arg(long, value_name = "FILE")]
+        s3_keys: Option<PathBuf>,
+    },
+}
+
+/// What is done about keys of clients (SSE-C).
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SseC {
+    /// Objects may be encrypted with them
+    Allow,
+    /// None is, from now on
+    Block,
 }
 
 /// Ends of keys: days, hours, minutes.

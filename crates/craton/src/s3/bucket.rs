@@ -4,13 +4,14 @@ use std::path::Path;
 
 use object_index::Service;
 use object_proto::{
-    Bucket, BucketName, BucketSettings, BucketView, Conditions, Error, ListedVersion, LockPeriod,
-    LockRule, ObjectKey, ObjectLock, Ownership, PublicAccess, RetentionMode, Setting, Target,
-    UserId, VersionId, Versioning, VersionsPage, VersionsRequest,
+    Bucket, BucketEncryption, BucketName, BucketSettings, BucketView, Conditions,
+    DefaultEncryption, Error, ListedVersion, LockPeriod, LockRule, ObjectKey, ObjectLock,
+    Ownership, PublicAccess, RetentionMode, Setting, Target, UserId, VersionId, Versioning,
+    VersionsPage, VersionsRequest,
 };
 use serde::Serialize;
 
-use super::args::BucketCommand;
+use super::args::{BucketCommand, SseC};
 use super::quota::{self, ShownQuota, ShownUsage};
 use super::{failed, json_time, policy, with_service};
 use crate::connection::Connection;
@@ -52,6 +53,9 @@ struct ShownView {
     cors_rules: usize,
     lock: &'static str,
     lock_default: Option<ShownRule>,
+    encryption: Option<&'static str>,
+    kms_key: Option<String>,
+    sse_c: &'static str,
     tags: std::collections::BTreeMap<String, String>,
     #[serde(flatten)]
     usage: ShownUsage,
@@ -74,6 +78,7 @@ pub fn run(connection: &Connection, command: BucketCommand) -> Done {
                 }
             }
         }
+        BucketCommand::Set { name, sse_c } => set_sse_c(service, name, sse_c).await,
         BucketCommand::Policy { name, set, clear } => {
             set_policy(service, name, set.as_deref(), clear).await
         }
@@ -188,6 +193,18 @@ async fn info(service: &Service, name: BucketName, json: bool) -> Done {
         cors_rules: settings.cors.len(),
         lock: if settings.lock.is_some() { "enabled" } else { "off" },
         lock_default: settings.lock.and_then(|rule| rule.default).map(shown_rule),
+        encryption: match &settings.encryption.default {
+            None => None,
+            Some(DefaultEncryption::S3) => Some("AES256"),
+            Some(DefaultEncryption::Kms { .. }) => Some("aws:kms"),
+        },
+        kms_key: match settings.encryption.default {
+            Some(DefaultEncryption::Kms { key, .. }) => {
+                Some(key.unwrap_or_else(|| object_gateway::DEFAULT_KEY.to_owned()))
+            }
+            Some(DefaultEncryption::S3) | None => None,
+        },
+        sse_c: if settings.encryption.blocks_customer_keys { "block" } else { "allow" },
         tags: settings.tags,
         usage: ShownUsage::of(usage),
         quota: ShownQuota::of(settings.quota),
@@ -201,6 +218,11 @@ async fn info(service: &Service, name: BucketName, json: bool) -> Done {
         _ => "blocked in part",
     };
     let lock = lock_text(&view);
+    let encryption = match (view.encryption, view.kms_key) {
+        (None, _) => "none".to_owned(),
+        (Some(method), None) => method.to_owned(),
+        (Some(method), Some(key)) => format!("{method} with key {key}"),
+    };
     let policy = if view.policy { "'craton bucket policy' shows it" } else { "none" };
     for (what, value) in [
         ("bucket", view.bucket.bucket),
@@ -213,6 +235,8 @@ async fn info(service: &Service, name: BucketName, json: bool) -> Done {
         ("grants of its ACL", view.grants.to_string()),
         ("policy", policy.to_owned()),
         ("CORS rules", view.cors_rules.to_string()),
+        ("encryption by default", encryption),
+        ("keys of clients (SSE-C)", view.sse_c.to_owned()),
     ] {
         print_line(&format!("{what}: {value}"))?;
     }
@@ -339,6 +363,18 @@ async fn empty(service: &Service, bucket: &Bucket) -> Result<u64, Failure> {
 
 async fn delete(service: &Service, target: Target, version: VersionId) -> Result<(), Error> {
     service.delete_version(target, version, Conditions::default(), false).await.map(drop)
+}
+
+async fn set_sse_c(service: &Service, name: BucketName, sse_c: Option<SseC>) -> Done {
+    let view = find(service, &name).await?;
+    let blocks_customer_keys = sse_c != Some(SseC::Allow);
+    let encryption = BucketEncryption { blocks_customer_keys, ..view.settings.encryption };
+    let set = service.set_bucket(name.clone(), Setting::Encryption(encryption)).await;
+    set.map_err(|error| failed(&about(&name), error))?;
+    print_line(&match blocks_customer_keys {
+        true => format!("{name} takes no more objects that are encrypted with keys of clients"),
+        false => format!("objects of {name} may be encrypted with keys of clients"),
+    })
 }
 
 async fn set_policy(service: &Service, name: BucketName, set: Option<&Path>, clear: bool) -> Done {

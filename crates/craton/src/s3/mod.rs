@@ -1,8 +1,10 @@
-//! `craton user` and `craton bucket`: who may use S3, and what an operator does with buckets.
+//! `craton user`, `craton bucket` and `craton kms`: who may use S3, and what an operator does with buckets
+//! and with keys.
 
 mod access_key;
 pub mod args;
 pub mod bucket;
+pub mod kms;
 mod policy;
 mod quota;
 pub mod user;
@@ -46,7 +48,13 @@ fn failed(what: &str, error: Error) -> Failure {
 
 /// The keys that wrap secrets: of the file that is named, or of the cluster's directory.
 fn wrapping_keys(connection: &Connection, file: Option<&PathBuf>) -> Result<KeyFile, Failure> {
-    let path = match (file, connect::target(connection)?.dir) {
+    let path = wrapping_path(connection, file)?;
+    KeyFile::load(&path).map_err(|error| Failure::setup(error.to_string()))
+}
+
+/// Path of that file.
+fn wrapping_path(connection: &Connection, file: Option<&PathBuf>) -> Result<PathBuf, Failure> {
+    Ok(match (file, connect::target(connection)?.dir) {
         (Some(path), _) => path.clone(),
         (None, Some(dir)) => Directory::existing(&dir)?.s3_keys(),
         (None, None) => {
@@ -55,8 +63,13 @@ fn wrapping_keys(connection: &Connection, file: Option<&PathBuf>) -> Result<KeyF
                  directory of a cluster, 's3_keys' in a gateway's configuration",
             ));
         }
-    };
-    KeyFile::load(&path).map_err(|error| Failure::setup(error.to_string()))
+    })
+}
+
+/// Keeps in the catalog that the key of this file wraps something: gateways without it do not start.
+async fn note_key(service: &Service, keys: &KeyFile) -> Result<(), Failure> {
+    let key = objects::service_key(keys);
+    service.use_key(key).await.map_err(|error| failed("the key that wraps secrets", error))
 }
 
 /// How S3 is reached: the file of the cluster's directory.

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::args::{CreateArgs, KeyCommand, UserCommand};
 use super::quota::{self, ShownQuota};
-use super::{failed, json_time, policy, reached, with_service, wrapping_keys};
+use super::{failed, json_time, note_key, policy, reached, with_service, wrapping_keys};
 use crate::connection::Connection;
 use crate::exit::{Done, Failure};
 use crate::output::{print_json, print_line, print_table, table};
@@ -111,6 +111,7 @@ fn create(connection: &Connection, args: &CreateArgs) -> Done {
     let (user, made) = with_service(connection, async |service| {
         let env = service.env();
         let made = args.key.make(env, &keys, None, None)?;
+        note_key(service, &keys).await?;
         let id = args.id.clone().unwrap_or_else(|| {
             let mut bytes = [0; 32];
             env.fill_secret(&mut bytes);
@@ -206,6 +207,7 @@ fn key(connection: &Connection, command: KeyCommand) -> Done {
                 let now_us = env.unix_time().as_nanos() / 1000;
                 let expires = expires.map(|seconds| now_us + seconds * 1_000_000);
                 let made = key.make(env, &keys, policy.as_deref(), expires)?;
+                note_key(service, &keys).await?;
                 let user = find(service, &name).await?.id;
                 let add = UserChange::AddKey { user, key: Box::new(made.key.clone()) };
                 let added = service.change_user(add).await;

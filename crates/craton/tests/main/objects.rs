@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::embedded::Up;
-use crate::harness::{Scratch, bad, book, text};
+use crate::harness::{Scratch, bad, book, good, json, text};
 
 /// The answer to a request without a body: its status line and the rest.
 fn ask(dir: &Path, request: &str) -> (String, String) {
@@ -69,6 +69,69 @@ fn up_without_the_key_file_of_s3_is_refused_and_names_the_way_out() {
     std::fs::set_permissions(&keys, PermissionsExt::from_mode(0o644)).expect("a mode");
     bad(&["up", "--dir", text(&dir)], 4, "600");
     std::fs::set_permissions(&keys, PermissionsExt::from_mode(0o600)).expect("a mode");
+    let (up, _) = Up::start(&["--dir", text(&dir)]);
+    up.interrupt();
+}
+
+/// A command on the cluster of a directory.
+fn of_cluster(dir: &Path, command: &str, words: &[&str]) -> Vec<String> {
+    let words = [&[command], words, &["--cluster", text(dir)]].concat();
+    words.into_iter().map(str::to_owned).collect()
+}
+
+fn words(of: &[String]) -> Vec<&str> {
+    of.iter().map(String::as_str).collect()
+}
+
+#[test]
+fn keys_are_made_rotated_and_exported_and_a_file_that_lacks_one_is_refused() {
+    let scratch = Scratch::new("up-kms");
+    let dir = scratch.path("data");
+    let (up, said) = Up::start(&["--dir", text(&dir)]);
+    assert!(
+        said.contains(&format!("{}/s3-keys ('craton kms export FILE')", dir.display())),
+        "{said}"
+    );
+    let kms = |words: &[&str]| of_cluster(&dir, "kms", words);
+    let keys = dir.join("s3-keys");
+    let first = std::fs::read(&keys).expect("it is there");
+    good(&words(&kms(&["create", "payroll"])));
+    good(&words(&kms(&["rotate", "payroll"])));
+    bad(&words(&kms(&["create", "payroll"])), 4, "rotate payroll");
+    bad(&words(&kms(&["rotate", "none"])), 4, "create none");
+    bad(&words(&kms(&["create", "a/b"])), 4, "letters");
+    let shown = json(&words(&kms(&["ls", "--json"])));
+    let wanted = serde_json::json!([
+        {"key": "k1", "versions": 0, "wraps": "secrets, SSE-S3, aws/s3"},
+        {"key": "payroll", "versions": 2, "wraps": "SSE-KMS"},
+    ]);
+    assert_eq!(shown, wanted);
+    let copy = scratch.path("copy");
+    let said = good(&words(&kms(&["export", text(&copy)])));
+    assert!(said.contains("3 keys"), "{said}");
+    let facts = std::fs::metadata(&copy).expect("it is there");
+    assert_eq!(facts.permissions().mode() & 0o777, 0o600);
+    assert_eq!(std::fs::read(&copy).expect("read"), std::fs::read(&keys).expect("read"));
+    bad(&words(&kms(&["export", text(&copy)])), 4, "copy");
+    let bucket = |words: &[&str]| of_cluster(&dir, "bucket", words);
+    good(&words(&bucket(&["create", "abc"])));
+    let sse_c = || json(&words(&bucket(&["info", "abc", "--json"])))["sse_c"].clone();
+    assert_eq!(sse_c(), "block");
+    good(&words(&bucket(&["set", "abc", "--sse-c", "allow"])));
+    assert_eq!(sse_c(), "allow");
+    good(&words(&bucket(&["set", "abc", "--sse-c", "block"])));
+    assert_eq!(sse_c(), "block");
+    bad(&words(&bucket(&["set", "abc"])), 2, "--sse-c");
+    up.interrupt();
+    // A file of other keys opens nothing of what is there; one without keys that wrap nothing yet does.
+    let write = |bytes: &[u8]| {
+        std::fs::write(&keys, bytes).expect("written");
+        std::fs::set_permissions(&keys, PermissionsExt::from_mode(0o600)).expect("a mode");
+    };
+    write(format!("1 k9 {}\n", "0a".repeat(32)).as_bytes());
+    let error = bad(&["up", "--dir", text(&dir)], 4, "lacks key k1");
+    assert!(error.contains("s3-keys") && error.contains("kms export"), "{error}");
+    write(&first);
     let (up, _) = Up::start(&["--dir", text(&dir)]);
     up.interrupt();
 }

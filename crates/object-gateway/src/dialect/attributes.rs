@@ -1,5 +1,6 @@
 //! GetObjectAttributes.
 
+use http::header::HeaderMap;
 use object_proto::limits::LIST_MAX;
 use object_proto::{ObjectData, PartMap};
 use s3s::dto::{
@@ -8,6 +9,7 @@ use s3s::dto::{
 };
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
+use super::sse::OWN;
 use super::state::{
     State, bucket_of, checksum_type, count_of, modified, shown_version, target_of, version_id_of,
 };
@@ -30,10 +32,13 @@ pub async fn get_attributes(
     let is_asked = |name: &str| names.contains(&name);
     let limit = count_of(input.max_parts, "x-amz-max-parts")?;
     let version = version_id_of(input.version_id.as_deref())?;
-    let info = state.backend.head(target, version).await.map_err(s3_error)?;
+    let info = state.backend.head(target.clone(), version).await.map_err(s3_error)?;
+    let asked = (&request.headers, &request.extensions);
+    let opening = state.sealer.opening(asked, OWN, (&target, info))?;
+    let info = &opening.info;
     let mut output = GetObjectAttributesOutput {
         last_modified: Some(modified(info.stamp)),
-        version_id: shown_version(bucket_of(&request)?, &info),
+        version_id: shown_version(bucket_of(&request)?, info),
         ..GetObjectAttributesOutput::default()
     };
     let facts = &info.object.facts;
@@ -57,7 +62,9 @@ pub async fn get_attributes(
     {
         output.object_parts = Some(shown_parts(map, input.part_number_marker.unwrap_or(0), limit));
     }
-    Ok(S3Response::new(output))
+    let mut headers = HeaderMap::new();
+    opening.show(&mut headers)?;
+    Ok(S3Response::with_headers(output, headers))
 }
 
 const KNOWN: [&str; 5] = [

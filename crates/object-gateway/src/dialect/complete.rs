@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use http::header::HeaderMap;
 use object_proto::limits::{LIST_MAX, OBJECT_MAX, PART_MIN};
 use object_proto::{
     Checksum, ChecksumPlan, Completion, Conditions, Error, Etag, Part, PartNumber, PartsRequest,
@@ -13,8 +14,9 @@ use s3s::dto::{
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::put::conditions_of;
+use super::sealer::upload_headers;
 use super::state::{State, bucket_of, checksum_type, made_version, part_number_of, target_of};
-use super::upload::upload_id_of;
+use super::upload::{parts_of_content, upload_id_of};
 use super::wishes::check_wishes;
 use crate::base64;
 use crate::digest::{bad_checksum, checksum_of_object, header_of, kind_mismatch};
@@ -64,6 +66,8 @@ struct Made {
     checksums: Vec<Checksum>,
     /// The version that it is, in a bucket with versions.
     version: Option<String>,
+    /// Of its encryption.
+    headers: HeaderMap,
 }
 
 /// How an attempt at a completion ended.
@@ -108,7 +112,7 @@ pub async fn complete_upload(
         ..CompleteMultipartUploadOutput::default()
     };
     show_checksums!(output, &made.checksums);
-    Ok(S3Response::new(output))
+    Ok(S3Response::with_headers(output, made.headers))
 }
 
 /// What a request wants.
@@ -149,6 +153,8 @@ impl Wish {
 
     async fn attempt(&self, state: &State, target: &Target, id: UploadId) -> S3Result<Attempt> {
         let info = state.backend.upload(target.clone(), id).await.map_err(s3_error)?;
+        let encryption = info.upload.encryption.as_ref();
+        let headers = upload_headers(encryption)?;
         if let Some(end) = info.end {
             // A repeated request is answered as the first one.
             return match self.etag.as_ref() == Some(&end.etag) {
@@ -158,12 +164,12 @@ impl Wish {
                     let there = state.backend.head(target.clone(), Some(id)).await;
                     let version = there.is_ok().then(|| id.to_string());
                     let (etag, checksums) = (end.etag, end.checksums);
-                    Ok(Attempt::Made(Made { etag, checksums, version }))
+                    Ok(Attempt::Made(Made { etag, checksums, version, headers }))
                 }
                 false => Err(s3_error(Error::NoSuchUpload)),
             };
         }
-        let parts = match self.find_parts(state, target, id).await {
+        let parts = match self.find_parts(state, (target, id), encryption.is_some()).await {
             Ok(parts) => parts,
             Err(error) => return changed(error),
         };
@@ -172,7 +178,7 @@ impl Wish {
         match state.backend.complete_upload(target.clone(), completion, conditions).await {
             Ok(committed) => {
                 let version = made_version(&committed);
-                Ok(Attempt::Made(Made { version, ..made }))
+                Ok(Attempt::Made(Made { version, headers, ..made }))
             }
             Err(error) => changed(error),
         }
@@ -182,8 +188,8 @@ impl Wish {
     async fn find_parts(
         &self,
         state: &State,
-        target: &Target,
-        upload: UploadId,
+        (target, upload): (&Target, UploadId),
+        is_encrypted: bool,
     ) -> Result<BTreeMap<PartNumber, Part>, Error> {
         let mut found = BTreeMap::new();
         let first = self.parts.first().map_or(0, |part| part.number.get() - 1);
@@ -191,7 +197,7 @@ impl Wish {
         let mut after = first;
         while after < last {
             let ask = PartsRequest { target: target.clone(), upload, after, limit: LIST_MAX };
-            let page = state.backend.parts(ask).await?;
+            let page = parts_of_content(state.backend.parts(ask).await, is_encrypted)?;
             let Some(end) = page.parts.last().map(|part| part.number.get()) else { break };
             found.extend(page.parts.into_iter().map(|part| (part.number, part)));
             if !page.more {
@@ -236,7 +242,8 @@ impl Wish {
         let Some(etag) = self.etag.clone() else { return Err(invalid_part(parts[0].number)) };
         let checksum = self.checksum_of(plan, &parts)?;
         let checksums = checksum.into_iter().collect();
-        let made = Made { etag: etag.clone(), checksums, version: None };
+        let (version, headers) = (None, HeaderMap::new());
+        let made = Made { etag: etag.clone(), checksums, version, headers };
         let completion = Completion {
             upload,
             parts: parts.iter().map(|part| (part.number, part.data_id)).collect(),

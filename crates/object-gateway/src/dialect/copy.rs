@@ -3,6 +3,8 @@
 use std::ops::Range;
 
 use futures_util::future;
+use http::Extensions;
+use http::header::HeaderMap;
 use object_proto::limits::PUT_MAX;
 use object_proto::{
     ChecksumKind, Conditions, Content, Metadata, ObjectFacts, ObjectInfo, ObjectKey, Target,
@@ -18,6 +20,8 @@ use super::conditions::{ReadConditions, Verdict, precondition_failed};
 use super::object_acl::acl_of_new;
 use super::object_lock::lock_of_new;
 use super::put::{conditions_of_headers, metadata_of, of_call};
+use super::settings::settings_of;
+use super::sse::SOURCE;
 use super::state::{
     State, checksum_type, made_version, modified, not_implemented, owner_of, part_number_of,
     rights_of, slow_down, target_of, version_id_of,
@@ -73,7 +77,8 @@ pub async fn copy_object(
     let conditions = conditions_of_headers(&request.headers)?;
     let (place, version) = place_of(state, &request, &input.copy_source).await?;
     // An older version may be copied over the current one: so it comes back.
-    if place == target && version.is_none() && keeps_metadata && asked.is_none() {
+    let is_same = keeps_metadata && asked.is_none() && !names_encryption(&request.headers);
+    if place == target && version.is_none() && is_same {
         return Err(S3Error::with_message(
             S3ErrorCode::InvalidRequest,
             "This copy request is illegal because it is trying to copy an object to itself without \
@@ -85,7 +90,10 @@ pub async fn copy_object(
     let acl = acl_of_new(state, &request, &owner).await?;
     // The source's lock stays the source's.
     let lock = lock_of_new(&request)?;
-    let source = Source::open(state, (place, version), &source_conditions!(input)).await?;
+    let ask = (&request.headers, &request.extensions);
+    let by_default = &settings_of(&request)?.encryption;
+    let sealing = state.sealer.of_new(ask, by_default, &target).await?;
+    let source = Source::open(state, ask, (place, version), &source_conditions!(input)).await?;
     // What has a name of its own is named.
     let source_version = source.info.has_id.then(|| source.info.version().to_string());
     let size = source.info.object.size;
@@ -93,9 +101,10 @@ pub async fn copy_object(
     let kind = asked.unwrap_or_else(|| source.kind());
     check_room(&request, 1, size)?;
 
-    let mut upload = state.backend.put(target, Some(size)).await.map_err(s3_error)?;
+    let upload = state.backend.put(target, sealing.len(Some(size))).await.map_err(s3_error)?;
+    let mut upload = sealing.upload(upload, 0)?;
     let found = source.copy(state, 0..size, kind, &mut *upload).await?;
-    let facts = ObjectFacts {
+    let mut facts = ObjectFacts {
         etag: found.etag(),
         checksums: vec![found.checksum.clone()],
         metadata: if keeps_metadata { source.info.object.facts.metadata } else { metadata },
@@ -103,22 +112,31 @@ pub async fn copy_object(
         owner,
         acl,
         lock,
+        encryption: sealing.envelope(),
     };
     let conditions = of_call(conditions, &request.headers, &facts);
+    facts.etag = sealing.etag(&found, &request.headers);
+    let etag = ETag::Strong(facts.etag.as_str().to_owned());
     let committed = upload.commit(facts, conditions).await.map_err(s3_error)?;
     let mut result = CopyObjectResult {
-        e_tag: Some(ETag::Strong(found.etag().as_str().to_owned())),
+        e_tag: Some(etag),
         last_modified: Some(modified(committed.stamp)),
         checksum_type: Some(checksum_type(false)),
         ..CopyObjectResult::default()
     };
     show_checksums!(result, [&found.checksum]);
-    Ok(S3Response::new(CopyObjectOutput {
+    let output = CopyObjectOutput {
         copy_object_result: Some(result),
         version_id: made_version(&committed),
         copy_source_version_id: source_version,
         ..CopyObjectOutput::default()
-    }))
+    };
+    Ok(S3Response::with_headers(output, sealing.headers()?))
+}
+
+/// A request says how the copy is encrypted.
+fn names_encryption(headers: &HeaderMap) -> bool {
+    headers.keys().any(|name| name.as_str().starts_with("x-amz-server-side-encryption"))
 }
 
 /// Copies an object, or a range of it, to a part of an upload.
@@ -133,8 +151,12 @@ pub async fn copy_part(
     let id = upload_id_of(&input.upload_id)?;
     let range = input.copy_source_range.as_deref().map(range_of).transpose()?;
     let place = place_of(state, &request, &input.copy_source).await?;
-    let kind = kind_of_part(&under_way(state, &target, id).await?, None)?;
-    let source = Source::open(state, place, &source_conditions!(input)).await?;
+    let info = under_way(state, &target, id).await?;
+    let kind = kind_of_part(&info, None)?;
+    let envelope = info.upload.encryption.as_ref();
+    let ask = (&request.headers, &request.extensions);
+    let sealing = state.sealer.of_part(ask, &target, envelope).await?;
+    let source = Source::open(state, ask, place, &source_conditions!(input)).await?;
     // What has a name of its own is named.
     let source_version = source.info.has_id.then(|| source.info.version().to_string());
     let size = source.info.object.size;
@@ -152,22 +174,25 @@ pub async fn copy_part(
     check_size(len)?;
     check_room(&request, 0, len)?;
 
-    let part = state.backend.put_part(target, id, number, Some(len));
-    let mut part = part.await.map_err(s3_error)?;
+    let part = state.backend.put_part(target, id, number, sealing.len(Some(len)));
+    let mut part = sealing.upload(part.await.map_err(s3_error)?, number.get())?;
     let found = source.copy(state, range, kind, &mut *part).await?;
-    let committed = part.commit(part_facts(&found), Conditions::default());
+    let facts = part_facts(&found, &sealing);
+    let etag = ETag::Strong(facts.etag.as_str().to_owned());
+    let committed = part.commit(facts, Conditions::default());
     let stamp = committed.await.map_err(s3_error)?.stamp;
     let mut result = CopyPartResult {
-        e_tag: Some(ETag::Strong(found.etag().as_str().to_owned())),
+        e_tag: Some(etag),
         last_modified: Some(modified(stamp)),
         ..CopyPartResult::default()
     };
     show_checksums!(result, [&found.checksum]);
-    Ok(S3Response::new(UploadPartCopyOutput {
+    let output = UploadPartCopyOutput {
         copy_part_result: Some(result),
         copy_source_version_id: source_version,
         ..UploadPartCopyOutput::default()
-    }))
+    };
+    Ok(S3Response::with_headers(output, sealing.headers()?))
 }
 
 fn check_size(len: u64) -> S3Result<()> {
@@ -233,15 +258,20 @@ struct Source {
 }
 
 impl Source {
-    /// The object, if it is as the conditions want it.
+    /// The object, if it is as the conditions want it, and the request has its key.
     async fn open(
         state: &State,
+        ask: (&HeaderMap, &Extensions),
         (place, version): (Target, Option<VersionId>),
         conditions: &ReadConditions<'_>,
     ) -> S3Result<Source> {
-        let found = state.backend.get(place, version).await.map_err(s3_error)?;
-        match conditions.decide(&found.info) {
-            Verdict::Holds => Ok(Source { info: found.info, content: found.content }),
+        let found = state.backend.get(place.clone(), version).await.map_err(s3_error)?;
+        let opening = state.sealer.opening(ask, SOURCE, (&place, found.info))?;
+        match conditions.decide(&opening.info) {
+            Verdict::Holds => {
+                let content = state.sealer.content(&opening, found.content).await?;
+                Ok(Source { info: opening.info, content })
+            }
             Verdict::Failed | Verdict::NotModified => Err(precondition_failed()),
         }
     }

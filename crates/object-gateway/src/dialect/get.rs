@@ -20,9 +20,9 @@ use super::conditions::{ReadConditions, Verdict, precondition_failed};
 use super::download::Download;
 use super::object_lock::show_lock;
 use super::put::SYSTEM_HEADERS;
+use super::sse::OWN;
 use super::state::{
-    State, bucket_of, modified, not_implemented, part_number_of, read_error, shown_version,
-    target_of, version_id_of,
+    State, bucket_of, modified, part_number_of, read_error, shown_version, target_of, version_id_of,
 };
 use crate::context::PartOnly;
 use crate::digest::text_of;
@@ -81,16 +81,19 @@ pub async fn get_object(
 ) -> S3Result<S3Response<GetObjectOutput>> {
     let input = &request.input;
     let (ask, overrides) = asked!(input);
-    check_ask(&ask, &request.headers)?;
+    check_ask(&ask)?;
     let target = target_of(&request, &input.key)?;
     let version = version_id_of(ask.version_id)?;
-    let found = state.backend.get(target, version).await;
+    let found = state.backend.get(target.clone(), version).await;
     let found = found.map_err(|error| read_error(&request, error))?;
-    let mut answer = Answer::decide(&ask, &found.info)?;
-    answer.name_version(shown_version(bucket_of(&request)?, &found.info))?;
-    show_lock(&request, &input.key, &found.info, &mut answer.headers)?;
+    let asked = (&request.headers, &request.extensions);
+    let opening = state.sealer.opening(asked, OWN, (&target, found.info))?;
+    let mut answer = Answer::decide(&ask, &opening.info)?;
+    opening.show(&mut answer.headers)?;
+    answer.name_version(shown_version(bucket_of(&request)?, &opening.info))?;
+    show_lock(&request, &input.key, &opening.info, &mut answer.headers)?;
     overrides.apply(&mut answer.headers)?;
-    let content = Arc::from(found.content);
+    let content = Arc::from(state.sealer.content(&opening, found.content).await?);
     let download =
         Download::begin(content, answer.range.clone(), state.budget.clone(), state.claim_time);
     let output = GetObjectOutput {
@@ -108,24 +111,24 @@ pub async fn head_object(
 ) -> S3Result<S3Response<HeadObjectOutput>> {
     let input = &request.input;
     let (ask, overrides) = asked!(input);
-    check_ask(&ask, &request.headers)?;
+    check_ask(&ask)?;
     let target = target_of(&request, &input.key)?;
     let version = version_id_of(ask.version_id)?;
-    let info = state.backend.head(target, version).await;
+    let info = state.backend.head(target.clone(), version).await;
     let info = info.map_err(|error| read_error(&request, error))?;
-    let mut answer = Answer::decide(&ask, &info)?;
-    answer.name_version(shown_version(bucket_of(&request)?, &info))?;
-    show_lock(&request, &input.key, &info, &mut answer.headers)?;
+    let asked = (&request.headers, &request.extensions);
+    let opening = state.sealer.opening(asked, OWN, (&target, info))?;
+    let mut answer = Answer::decide(&ask, &opening.info)?;
+    opening.show(&mut answer.headers)?;
+    answer.name_version(shown_version(bucket_of(&request)?, &opening.info))?;
+    show_lock(&request, &input.key, &opening.info, &mut answer.headers)?;
     overrides.apply(&mut answer.headers)?;
     let output =
         HeadObjectOutput { content_length: Some(answer.len()), ..HeadObjectOutput::default() };
     Ok(answer.respond(output))
 }
 
-fn check_ask(ask: &Ask<'_>, headers: &HeaderMap) -> S3Result<()> {
-    if headers.keys().any(|name| name.as_str().starts_with("x-amz-server-side-encryption")) {
-        return Err(not_implemented("Server-side encryption"));
-    }
+fn check_ask(ask: &Ask<'_>) -> S3Result<()> {
     if ask.part_number.is_some() && ask.range.is_some() {
         return Err(S3Error::with_message(
             S3ErrorCode::InvalidRequest,

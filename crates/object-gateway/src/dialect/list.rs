@@ -7,7 +7,7 @@ use s3s::dto::{
 };
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
-use super::state::{State, bucket_of, checksum_type, count_of, modified};
+use super::state::{State, bucket_of, checksum_type, count_of, modified, shown_size};
 use crate::base64;
 use crate::digest::name_of;
 use crate::errors::s3_error;
@@ -210,7 +210,7 @@ fn object(key: String, info: &ObjectInfo, with_owner: bool) -> Object {
         key: Some(key),
         last_modified: Some(modified(info.stamp)),
         e_tag: Some(ETag::Strong(facts.etag.as_str().to_owned())),
-        size: Some(i64::try_from(info.object.size).unwrap_or(i64::MAX)),
+        size: Some(shown_size(&info.object)),
         storage_class: Some(ObjectStorageClass::from_static(ObjectStorageClass::STANDARD)),
         checksum_algorithm: (!algorithms.is_empty()).then_some(algorithms),
         checksum_type: kind,

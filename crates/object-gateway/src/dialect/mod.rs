@@ -20,6 +20,8 @@ mod acl;
 mod attributes;
 mod bucket;
 mod bucket_acl;
+mod bucket_encryption;
+mod call;
 mod complete;
 mod conditions;
 mod copy;
@@ -34,7 +36,9 @@ mod object_lock;
 mod put;
 mod receive;
 mod retention;
+mod sealer;
 mod settings;
+mod sse;
 mod state;
 mod tags;
 mod unset;
@@ -46,7 +50,9 @@ mod wishes;
 use s3s::dto::*;
 use s3s::{S3, S3Request, S3Response, S3Result};
 
+pub use bucket_encryption::EncryptionRoute;
 pub use put::{SYSTEM_HEADERS, put_object};
+pub use sealer::Sealer;
 pub use state::State;
 use unset::Missing;
 
@@ -378,11 +384,11 @@ impl S3 for Dialect {
         settings::put_tags(&self.0, request).await
     }
 
-    async fn get_bucket_encryption(
+    async fn delete_bucket_encryption(
         &self,
-        _: S3Request<GetBucketEncryptionInput>,
-    ) -> S3Result<S3Response<GetBucketEncryptionOutput>> {
-        Err(Missing::Encryption.error())
+        request: S3Request<DeleteBucketEncryptionInput>,
+    ) -> S3Result<S3Response<DeleteBucketEncryptionOutput>> {
+        bucket_encryption::delete_encryption(&self.0, request).await
     }
 
     async fn get_bucket_replication(

@@ -8,9 +8,11 @@ use s3s::crypto::{Checksum as _, Sha256};
 use s3s::dto::{ChecksumType, ETag, ETagCondition, PutObjectInput, PutObjectOutput};
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
+use super::call::invocation_of;
 use super::object_acl::acl_of_new;
 use super::object_lock::{check_digest, lock_of_new};
 use super::receive::Sent;
+use super::settings::settings_of;
 use super::state::{State, made_version, owner_of, target_of};
 use super::tags::tags_of;
 use super::wishes::check_features;
@@ -48,14 +50,19 @@ pub async fn put_object(
     // One byte at least, where the length is not known before.
     check_room(&request, 1, len.unwrap_or(1))?;
 
-    let mut upload = state.backend.put(target, sent.len()).await.map_err(s3_error)?;
+    let ask = (&request.headers, &request.extensions);
+    let by_default = &settings_of(&request)?.encryption;
+    let sealing = state.sealer.of_new(ask, by_default, &target).await?;
+
+    let upload = state.backend.put(target, sealing.len(sent.len())).await.map_err(s3_error)?;
+    let mut upload = sealing.upload(upload, 0)?;
     let kind = sent.kind().unwrap_or(ChecksumKind::Crc64Nvme);
     let found = sent.receive(kind, &mut *upload).await?;
     if len.is_none() {
         check_room(&request, 1, found.len)?;
     }
 
-    let facts = ObjectFacts {
+    let mut facts = ObjectFacts {
         etag: found.etag(),
         checksums: vec![found.checksum.clone()],
         metadata,
@@ -63,31 +70,26 @@ pub async fn put_object(
         owner,
         acl,
         lock,
+        encryption: sealing.envelope(),
     };
     let conditions = of_call(conditions, &request.headers, &facts);
+    facts.etag = sealing.etag(&found, &request.headers);
+    let etag = ETag::Strong(facts.etag.as_str().to_owned());
     let committed = upload.commit(facts, conditions).await.map_err(s3_error)?;
     let mut output = PutObjectOutput {
-        e_tag: Some(ETag::Strong(found.etag().as_str().to_owned())),
+        e_tag: Some(etag),
         checksum_type: Some(ChecksumType::from_static(ChecksumType::FULL_OBJECT)),
         version_id: made_version(&committed),
         ..PutObjectOutput::default()
     };
     show_checksums!(output, [&found.checksum]);
-    Ok(S3Response::new(output))
+    Ok(S3Response::with_headers(output, sealing.headers()?))
 }
-
-/// What SDKs name a call by, the same in all its attempts.
-const INVOCATION_ID: &str = "amz-sdk-invocation-id";
-/// Bytes of it at most; a longer one is none.
-const INVOCATION_ID_MAX: usize = 256;
 
 /// Conditions with the call that a request is an attempt at: a client that repeats a create whose answer was
 /// lost does not lose to itself (`object-protocols.md` 6.4). Another user, or other content, is another call.
 pub fn of_call(conditions: Conditions, headers: &HeaderMap, facts: &ObjectFacts) -> Conditions {
-    let id = headers.get(INVOCATION_ID).map(|id| id.as_bytes());
-    let Some(id) = id.filter(|id| !id.is_empty() && id.len() <= INVOCATION_ID_MAX) else {
-        return conditions;
-    };
+    let Some(id) = invocation_of(headers) else { return conditions };
     if conditions.is_empty() {
         return conditions;
     }
@@ -178,6 +180,7 @@ pub fn conditions_of_headers(headers: &HeaderMap) -> S3Result<Conditions> {
 mod tests {
     use object_proto::UserId;
 
+    use super::super::call::{INVOCATION_ID, INVOCATION_ID_MAX};
     use super::*;
 
     #[test]

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use object_proto::limits::LIST_MAX;
 use object_proto::{
-    Backend, Bucket, BucketSettings, ChecksumPlan, Committed, ObjectInfo, ObjectKey, Ownership,
-    PartNumber, Stamp, Target, User, UserId, VersionId, Versioning,
+    Backend, Bucket, BucketSettings, ChecksumPlan, Committed, NewObject, ObjectInfo, ObjectKey,
+    Ownership, PartNumber, Stamp, Target, User, UserId, VersionId, Versioning,
 };
 use s3s::dto::{ChecksumAlgorithm, ChecksumType, Timestamp};
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Result};
 
+use super::sealer::Sealer;
 use crate::actions::Action;
 use crate::budget::Budget;
 use crate::context::RequestContext;
@@ -26,6 +27,8 @@ pub struct State {
     pub backend: Arc<dyn Backend>,
     /// Buckets with their policies.
     pub places: Arc<Places>,
+    /// Encryption of objects.
+    pub sealer: Arc<Sealer>,
     /// Memory for bodies.
     pub budget: Budget,
     /// Time that a download waits for its share of memory.
@@ -159,6 +162,11 @@ pub fn checksum_type(is_composite: bool) -> ChecksumType {
         true => ChecksumType::COMPOSITE,
         false => ChecksumType::FULL_OBJECT,
     })
+}
+
+/// Bytes of an object's content. One whose row is damaged has those that are stored.
+pub fn shown_size(object: &NewObject) -> i64 {
+    i64::try_from(object.content_size().unwrap_or(object.size)).unwrap_or(i64::MAX)
 }
 
 /// The last second of the year 9999: later times have no text.

@@ -1,8 +1,8 @@
 //! CreateMultipartUpload, UploadPart, AbortMultipartUpload.
 
 use object_proto::{
-    ChecksumKind, ChecksumPlan, Conditions, Error, NewUpload, ObjectFacts, Target, UploadId,
-    UploadInfo,
+    ChecksumKind, ChecksumPlan, Conditions, Error, NewUpload, ObjectFacts, PartsPage, Target,
+    UploadId, UploadInfo, content_len,
 };
 use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, ChecksumType,
@@ -15,6 +15,8 @@ use super::object_acl::acl_of_new;
 use super::object_lock::{check_digest, lock_of_new};
 use super::put::metadata_of;
 use super::receive::Sent;
+use super::sealer::Sealing;
+use super::settings::settings_of;
 use super::state::{State, bucket_of, owner_of, part_number_of, shown_plan, target_of};
 use super::tags::tags_of;
 use super::wishes::{check_features, check_wishes};
@@ -34,6 +36,9 @@ pub async fn create_upload(
     let owner = owner_of(&request)?;
     let acl = acl_of_new(state, &request, &owner).await?;
     check_room(&request, 1, 1)?;
+    let ask = (&request.headers, &request.extensions);
+    let by_default = &settings_of(&request)?.encryption;
+    let sealing = state.sealer.of_new(ask, by_default, &target).await?;
     let upload = NewUpload {
         nonce: clock::random().ok_or_else(internal)?,
         checksum,
@@ -42,17 +47,19 @@ pub async fn create_upload(
         owner,
         acl,
         lock: lock_of_new(&request)?,
+        encryption: sealing.envelope(),
     };
     let id = state.backend.begin_upload(target, upload).await.map_err(s3_error)?;
     let (checksum_algorithm, checksum_type) = shown_plan(checksum);
-    Ok(S3Response::new(CreateMultipartUploadOutput {
+    let output = CreateMultipartUploadOutput {
         bucket: Some(bucket_of(&request)?.name.as_str().to_owned()),
         key: Some(request.input.key),
         upload_id: Some(id.to_string()),
         checksum_algorithm,
         checksum_type,
         ..CreateMultipartUploadOutput::default()
-    }))
+    };
+    Ok(S3Response::with_headers(output, sealing.headers()?))
 }
 
 /// The checksums that an upload's client wants.
@@ -108,26 +115,43 @@ pub async fn upload_part(
     let kind = kind_of_part(&info, sent.kind())?;
     check_digest(&request, (info.upload.lock, &sent), "Put Part")?;
     check_room(&request, 0, sent.len().unwrap_or(1))?;
+    let envelope = info.upload.encryption.as_ref();
+    let ask = (&request.headers, &request.extensions);
+    let sealing = state.sealer.of_part(ask, &target, envelope).await?;
 
-    let part = state.backend.put_part(target, id, number, sent.len());
-    let mut part = part.await.map_err(s3_error)?;
+    let part = state.backend.put_part(target, id, number, sealing.len(sent.len()));
+    let mut part = sealing.upload(part.await.map_err(s3_error)?, number.get())?;
     let found = sent.receive(kind, &mut *part).await?;
-    part.commit(part_facts(&found), Conditions::default()).await.map_err(s3_error)?;
-    let mut output = UploadPartOutput {
-        e_tag: Some(ETag::Strong(found.etag().as_str().to_owned())),
-        ..UploadPartOutput::default()
-    };
+    let facts = part_facts(&found, &sealing);
+    let etag = ETag::Strong(facts.etag.as_str().to_owned());
+    part.commit(facts, Conditions::default()).await.map_err(s3_error)?;
+    let mut output = UploadPartOutput { e_tag: Some(etag), ..UploadPartOutput::default() };
     show_checksums!(output, [&found.checksum]);
-    Ok(S3Response::new(output))
+    Ok(S3Response::with_headers(output, sealing.headers()?))
 }
 
 /// What is kept of a part's content.
-pub fn part_facts(found: &Found) -> ObjectFacts {
+pub fn part_facts(found: &Found, sealing: &Sealing) -> ObjectFacts {
     ObjectFacts {
-        etag: found.etag(),
+        etag: sealing.part_etag(found),
         checksums: vec![found.checksum.clone()],
         ..ObjectFacts::default()
     }
+}
+
+/// Parts with sizes of their contents, as clients see them.
+pub fn parts_of_content(
+    found: Result<PartsPage, Error>,
+    is_encrypted: bool,
+) -> Result<PartsPage, Error> {
+    let mut page = found?;
+    if is_encrypted {
+        for part in &mut page.parts {
+            let damaged = || Error::Damaged { what: "the length of an encrypted part".to_owned() };
+            part.size = content_len(part.size).ok_or_else(damaged)?;
+        }
+    }
+    Ok(page)
 }
 
 /// The checksum that a part gets: the upload's, or else the one that is sent.

@@ -11,7 +11,7 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::list::Text;
 use super::state::{State, bucket_of, count_of, modified, out_of_bounds, shown_plan, target_of};
-use super::upload::{under_way, upload_id_of};
+use super::upload::{parts_of_content, under_way, upload_id_of};
 use crate::errors::s3_error;
 
 /// Lists parts of an upload.
@@ -31,7 +31,8 @@ pub async fn list_parts(
         0 => PartsPage::default(),
         _ => {
             let ask = PartsRequest { target, upload, after, limit };
-            state.backend.parts(ask).await.map_err(s3_error)?
+            let is_encrypted = info.upload.encryption.is_some();
+            parts_of_content(state.backend.parts(ask).await, is_encrypted).map_err(s3_error)?
         }
     };
     let next = page.parts.last().map_or(marker, |part| i32::from(part.number.get()));

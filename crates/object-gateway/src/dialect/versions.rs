@@ -13,7 +13,7 @@ use super::list::Text;
 use super::lock_rule::invalid_state;
 use super::settings::settings_of;
 use super::state::{
-    State, bucket_of, checksum_type, count_of, modified, not_implemented, version_id_of,
+    State, bucket_of, checksum_type, count_of, modified, not_implemented, shown_size, version_id_of,
 };
 use super::wishes::check_wishes;
 use crate::digest::name_of;
@@ -171,7 +171,7 @@ fn version(key: String, info: &ObjectInfo) -> ObjectVersion {
         version_id: Some(info.version().to_string()),
         last_modified: Some(modified(info.stamp)),
         e_tag: Some(ETag::Strong(facts.etag.as_str().to_owned())),
-        size: Some(i64::try_from(info.object.size).unwrap_or(i64::MAX)),
+        size: Some(shown_size(&info.object)),
         storage_class: Some(class),
         checksum_algorithm: (!algorithms.is_empty()).then_some(algorithms),
         checksum_type: facts.checksums.first().map(|checksum| checksum_type(checksum.parts > 0)),

@@ -6,9 +6,7 @@ use s3s::{S3Error, S3ErrorCode, S3Result};
 use super::state::not_implemented;
 
 /// Headers that ask for what is not there, with S3's name of it.
-const NOT_IMPLEMENTED: [(&str, &str); 6] = [
-    ("x-amz-server-side-encryption", "Server-side encryption"),
-    ("x-amz-copy-source-server-side-encryption", "Server-side encryption"),
+const NOT_IMPLEMENTED: [(&str, &str); 4] = [
     ("x-amz-website-redirect-location", "Website redirection"),
     ("x-amz-write-offset-bytes", "Appending to an object"),
     ("x-amz-mfa", "Multi-factor authentication"),

@@ -113,9 +113,14 @@ impl Forms {
         request.extensions.insert(context);
         request.extensions.insert(place);
         request.extensions.insert(signed.rights);
-        let S3Response { output, .. }: S3Response<PutObjectOutput> =
+        if let Some(client) = client {
+            request.extensions.insert(client);
+        }
+        let S3Response { output, headers, .. }: S3Response<PutObjectOutput> =
             put_object(&self.state, request).await?;
-        answer.written(&output)
+        let mut response = answer.written(&output)?;
+        response.headers_mut().extend(headers);
+        Ok(response)
     }
 
     /// Checks signature and policy, if there are any.

@@ -34,7 +34,7 @@ fn the_last_key_wraps_and_all_unwrap() {
     let wrapped = file().wrap("id", "secret", NONCE);
     let missing = UnwrapError::NoKey { name: "new".to_owned() };
     assert_eq!(old.unwrap("id", &wrapped), Err(missing));
-    assert_eq!(file().names().collect::<Vec<_>>(), ["old", "new"]);
+    assert_eq!(file().ids().map(KeyId::to_string).collect::<Vec<_>>(), ["old", "new"]);
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn flaws_name_the_line() {
         other => panic!("{text}: {other:?}"),
     };
     assert_eq!(number("1 a"), 1);
-    assert_eq!(number(&format!("#\n2 a {key}")), 2);
+    assert_eq!(number(&format!("#\n3 a {key}")), 2);
     assert_eq!(number(&format!("1 A {key}")), 1);
     assert_eq!(number(&format!("1  {key}")), 1);
     assert_eq!(number(&format!("1 {} {key}", "a".repeat(33))), 1);

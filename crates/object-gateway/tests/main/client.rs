@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use object_gateway::{Gateway, GatewayConfig, KeyFile};
+use object_gateway::{Gateway, GatewayConfig, KeyFile, Keyring};
 
 use crate::model::Model;
 use crate::signer::{Signer, ToSign, encode, names, sha256};
@@ -30,7 +30,12 @@ impl Bed {
     }
 
     fn key_file() -> KeyFile {
-        let text = format!("1 k1 {}\n", "0a".repeat(32));
+        let text = format!(
+            "1 k1 {}\n2 team 1 {}\n2 team 2 {}\n",
+            "0a".repeat(32),
+            "0b".repeat(32),
+            "0c".repeat(32)
+        );
         KeyFile::parse(&text).expect("a key file")
     }
 
@@ -44,7 +49,7 @@ impl Bed {
         let model = Model::default();
         model.add_user("admin", true, ADMIN.0, ADMIN.1, &file);
         model.add_user("other", false, OTHER.0, OTHER.1, &file);
-        let gateway = Gateway::start(config, Arc::new(model.clone()), Arc::new(file));
+        let gateway = Gateway::start(config, Arc::new(model.clone()), Arc::new(Keyring::of(file)));
         let gateway = gateway.expect("a gateway");
         gateway.set_ready(true);
         Bed { model, gateway }

@@ -299,7 +299,7 @@ fn what_a_put_refuses_a_form_is_refused() {
     for (name, value, status, code) in [
         ("acl", "public-read", 400, "AccessControlListNotSupported"),
         ("x-amz-storage-class", "GLACIER", 400, "InvalidStorageClass"),
-        ("x-amz-server-side-encryption", "AES256", 501, "NotImplemented"),
+        ("x-amz-server-side-encryption", "aws:kms:dsse", 501, "NotImplemented"),
         ("x-amz-object-lock-mode", "GOVERNANCE", 400, "InvalidArgument"),
         ("x-amz-website-redirect-location", "/", 501, "NotImplemented"),
         ("x-amz-security-token", "t", 400, "InvalidToken"),

@@ -112,7 +112,7 @@ fn several_threads_and_addresses_serve() {
     let taken = GatewayConfig { listen: vec![bed.gateway.addr()], ..GatewayConfig::default() };
     let file = object_gateway::KeyFile::parse(&format!("1 a {}", "00".repeat(32))).expect("keys");
     let model = std::sync::Arc::new(bed.model.clone());
-    let file = std::sync::Arc::new(file);
+    let file = std::sync::Arc::new(object_gateway::Keyring::of(file));
     assert!(object_gateway::Gateway::start(none, model.clone(), file.clone()).is_err());
     let error = object_gateway::Gateway::start(taken, model, file);
     let error = error.expect_err("the address is taken").to_string();

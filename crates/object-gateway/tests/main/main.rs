@@ -6,6 +6,8 @@ mod buckets;
 mod client;
 mod copies;
 mod cors;
+mod encrypted_parts;
+mod encryption;
 mod forms;
 mod heads;
 mod listing;

@@ -56,6 +56,8 @@ struct Data {
     read_until: Option<u64>,
     /// Entries of a page at most.
     page_max: Option<u32>,
+    /// Keys that wrap something, in the order in which they were named.
+    used_keys: Vec<String>,
 }
 
 /// The backend.
@@ -149,6 +151,22 @@ impl Model {
         let versions = data.objects.values().find_map(|objects| objects.get(&key))?;
         let version = current(versions)?;
         Some((version.info.clone(), version.content.to_vec()))
+    }
+
+    /// Changes what is stored of an object: its row, and its bytes.
+    pub fn change(&self, key: &str, change: impl FnOnce(&mut ObjectInfo, &mut Vec<u8>)) {
+        let key = ObjectKey::new(key).expect("a key");
+        let data = &mut *self.data();
+        let versions = data.objects.values_mut().find_map(|objects| objects.get_mut(&key));
+        let version = versions.and_then(|versions| versions.first_mut()).expect("an object");
+        let mut content = version.content.to_vec();
+        change(&mut version.info, &mut content);
+        version.content = Arc::new(content);
+    }
+
+    /// Keys that wrap something.
+    pub fn used_keys(&self) -> Vec<String> {
+        self.data().used_keys.clone()
     }
 
     fn ask<T>(&self, act: impl FnOnce(&mut Data) -> Result<T, Error>) -> Result<T, Error> {
@@ -298,6 +316,7 @@ impl Data {
             owner: upload.info.upload.owner.clone(),
             acl: upload.info.upload.acl.clone(),
             lock: upload.info.upload.lock,
+            encryption: upload.info.upload.encryption.clone(),
         };
         let place = ObjectData::Parts(PartMap::of(id, sizes));
         let committed = self.put(target.clone(), content, facts, place, conditions)?;
@@ -344,6 +363,13 @@ impl Model {
 impl Backend for Model {
     fn access_key<'a>(&'a self, id: &'a str) -> Answer<'a, Option<Arc<AccessKey>>> {
         answer(Ok(self.data().keys.get(id).cloned().map(Arc::new)))
+    }
+
+    fn use_key(&self, key: String) -> Answer<'_, ()> {
+        answer(self.ask(|data| {
+            data.used_keys.push(key);
+            Ok(())
+        }))
     }
 
     fn users(&self) -> Answer<'_, Vec<User>> {

@@ -451,7 +451,6 @@ fn a_completion_is_under_the_conditions_of_a_put() {
 fn wishes_of_an_upload_that_cannot_be_granted_are_refused() {
     let bed = Bed::with_bucket();
     for (name, value, code) in [
-        ("x-amz-server-side-encryption", "AES256", "NotImplemented"),
         ("x-amz-tagging", "a=b&amp;a=c&a=d", "InvalidArgument"),
         ("x-amz-acl", "public-read", "AccessControlListNotSupported"),
         ("x-amz-storage-class", "GLACIER", "InvalidStorageClass"),

@@ -265,8 +265,7 @@ fn response_headers_are_overridden_by_the_query() {
 fn wishes_that_cannot_be_granted_are_refused() {
     let bed = Bed::with_bucket();
     for (name, value, code) in [
-        ("x-amz-server-side-encryption", "AES256", "NotImplemented"),
-        ("x-amz-server-side-encryption-customer-algorithm", "AES256", "NotImplemented"),
+        ("x-amz-server-side-encryption", "aws:kms:dsse", "NotImplemented"),
         ("x-amz-object-lock-mode", "GOVERNANCE", "InvalidArgument"),
         ("x-amz-object-lock-legal-hold", "ON", "InvalidRequest"),
         ("x-amz-website-redirect-location", "/x", "NotImplemented"),

@@ -71,9 +71,9 @@ impl Signer {
     }
 
     pub fn signature(&self, request: &ToSign) -> String {
-        let mut query: Vec<String> =
-            request.query.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        query.sort();
+        // By names: one that another begins with comes first.
+        let query: Vec<String> =
+            sorted(request.query).iter().map(|(name, value)| format!("{name}={value}")).collect();
         let line = |(name, value): &(String, String)| {
             let words: Vec<&str> = value.split_whitespace().collect();
             format!("{name}:{}\n", words.join(" "))

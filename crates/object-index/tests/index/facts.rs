@@ -6,7 +6,7 @@ use std::rc::Rc;
 use object_index::Service;
 use object_proto::limits::GRANTS_MAX;
 use object_proto::{
-    BucketId, Completion, Conditions, Error, Etag, Grant, Grantee, Metadata, NewUpload,
+    BucketId, Completion, Conditions, Envelope, Error, Etag, Grant, Grantee, Metadata, NewUpload,
     ObjectFacts, ObjectKey, ObjectLock, ObjectTags, PartNumber, Permission, Target, UserId,
     VersionId, Versioning,
 };
@@ -94,7 +94,9 @@ fn permissions_are_a_versions_own() {
         service.set_versioning(name("abc"), Versioning::Enabled).await.unwrap();
         let none = service.set_acl(target.clone(), None, vec![all()]).await;
         assert_eq!(none, Err(Error::NoSuchKey));
-        put(&service, &target, b"1", ObjectFacts::default()).await;
+        let encryption = Envelope::new(vec![6; 90]);
+        let facts = ObjectFacts { encryption: encryption.clone(), ..ObjectFacts::default() };
+        put(&service, &target, b"1", facts).await;
         let old = service.look(&target, None).await.unwrap().version();
         put(&service, &target, b"2", ObjectFacts::default()).await;
         let new = service.look(&target, None).await.unwrap().version();
@@ -108,12 +110,28 @@ fn permissions_are_a_versions_own() {
         let marker = service.delete(target.clone(), me(), Conditions::default()).await.unwrap();
         let set = service.set_acl(target.clone(), marker.version, vec![all()]).await;
         assert!(matches!(set, Err(Error::Marker { asked: true, .. })), "{set:?}");
-        // What an older version was given comes back with it.
+        // What an older version was given comes back with it, and how it is encrypted.
         for version in [marker.version.unwrap(), new] {
             let none = Conditions::default();
             service.delete_version(target.clone(), version, none, false).await.unwrap();
         }
         assert_eq!(acl(&service, &target, None).await, [all()]);
+        let back = service.look(&target, None).await.unwrap();
+        assert_eq!(back.object.facts.encryption, encryption);
+    });
+}
+
+#[test]
+fn a_key_that_wraps_something_is_known_behind_a_restart() {
+    run(|world, service, _| async move {
+        assert_eq!(service.keys_in_use().await, Ok(Vec::new()));
+        for key in ["k1", "app/2", "k1"] {
+            service.use_key(key.to_owned()).await.unwrap();
+        }
+        let long = service.use_key("k".repeat(129)).await;
+        assert!(matches!(long, Err(Error::Invalid { .. })), "{long:?}");
+        replaced(&world).await;
+        assert_eq!(service.keys_in_use().await.unwrap(), ["app/2", "k1"]);
     });
 }
 
@@ -129,6 +147,7 @@ fn an_object_has_the_permissions_that_its_upload_was_begun_with() {
             owner: me(),
             acl: vec![all()],
             lock: ObjectLock::default(),
+            encryption: Envelope::new(vec![7; 90]),
         };
         let id = service.begin_upload(target.clone(), upload.clone()).await.unwrap();
         replaced(&world).await;
@@ -146,5 +165,8 @@ fn an_object_has_the_permissions_that_its_upload_was_begun_with() {
         let made = service.complete_upload(target.clone(), completion, Conditions::default());
         made.await.unwrap();
         assert_eq!(acl(&service, &target, None).await, [all()]);
+        // And it is encrypted as its upload was begun.
+        let made = service.look(&target, None).await.unwrap();
+        assert_eq!(made.object.facts.encryption, Envelope::new(vec![7; 90]));
     });
 }

@@ -102,6 +102,7 @@ async fn begin(service: &Service, target: &Target, lock: ObjectLock) -> Result<U
         owner: me(),
         acl: Vec::new(),
         lock,
+        encryption: None,
     };
     let id = service.begin_upload(target.clone(), upload).await?;
     let mut part = service.put_part(target.clone(), id, PartNumber::new(1).unwrap()).await?;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use object_index::Service;
 use object_proto::{
-    BucketId, ChecksumKind, ChecksumPlan, Completion, Conditions, DataId, Error, Etag,
+    BucketId, ChecksumKind, ChecksumPlan, Completion, Conditions, DataId, Envelope, Error, Etag,
     ListedUpload, Metadata, NewUpload, ObjectData, ObjectFacts, ObjectKey, ObjectLock, ObjectTags,
     PartNumber, PartsRequest, Tags, Target, UploadId, UploadsRequest, UserId,
 };
@@ -31,6 +31,7 @@ pub fn new_upload(nonce: u64) -> NewUpload {
         owner: UserId::new("me"),
         acl: Vec::new(),
         lock: ObjectLock::default(),
+        encryption: Envelope::new(b"as an upload was begun".to_vec()),
     }
 }
 

@@ -9,6 +9,7 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::*;
+use crate::envelope::Envelope;
 use crate::ids::{BucketId, CallId, DataId, ObjectServerId, RangeId, SessionId, Stamp, UserId};
 use crate::names::{BucketName, ObjectKey};
 use crate::object::{ChecksumKind, Etag, FileName, Metadata};
@@ -113,6 +114,7 @@ fn facts() -> ObjectFacts {
         owner: UserId::new("me"),
         acl: acl(),
         lock: locks()[1],
+        encryption: Envelope::new(vec![1, 1, 0, 255]),
     }
 }
 
@@ -194,7 +196,8 @@ fn conditions() -> [Conditions; 3] {
 
 fn new_upload(checksum: Option<ChecksumPlan>) -> NewUpload {
     let ObjectFacts { metadata, tags, owner, acl, .. } = facts();
-    NewUpload { nonce: 5, checksum, metadata, tags, owner, acl, lock: locks()[0] }
+    let encryption = checksum.and(facts().encryption);
+    NewUpload { nonce: 5, checksum, metadata, tags, owner, acl, lock: locks()[0], encryption }
 }
 
 fn versions() -> [VersionId; 2] {
@@ -358,6 +361,8 @@ fn requests() -> Vec<Request> {
             CatalogRequest::Keys(UserId::new("id")),
             CatalogRequest::Watch { watcher: 1 << 60, seen: SeenChanges { epoch: 3, number: 9 } },
             CatalogRequest::Key("K".into()),
+            CatalogRequest::UseKey("k1".into()),
+            CatalogRequest::KeysInUse,
             CatalogRequest::Map,
             CatalogRequest::Config(BucketId::new(1)),
             CatalogRequest::IsOpen(session),
@@ -415,6 +420,10 @@ fn settings() -> Vec<Setting> {
         Setting::Tags([("a".to_owned(), "1".to_owned()), ("b".to_owned(), String::new())].into()),
         Setting::Lock(lock_rules()[2]),
         Setting::Quota(Quota { objects: Some(1 << 40), bytes: None }),
+        Setting::Encryption(BucketEncryption {
+            default: Some(DefaultEncryption::Kms { key: Some("k".into()), bucket_key: true }),
+            blocks_customer_keys: false,
+        }),
     ]
 }
 
@@ -549,6 +558,7 @@ fn answers() -> Vec<Result<Reply, Error>> {
             CatalogReply::User(None),
             CatalogReply::User(Some(Box::new(user()))),
             CatalogReply::Keys(vec![access]),
+            CatalogReply::KeysInUse(vec!["k1".into(), "app/3".into()]),
             CatalogReply::Changes(KeptChanges { seen: at, names: None }),
             CatalogReply::Changes(KeptChanges { seen: at, names: Some(kept.to_vec()) }),
             CatalogReply::Map(RangeMap::even(4)),
