@@ -29,6 +29,7 @@ use crate::limits::{
     BEAT_ATTEMPT, HERE, IDLE_AFTER, IDLE_LONGER, LEAD_PAUSE, LINK_ATTEMPT, PING_LOCAL, UNREACHED,
 };
 use crate::messages::{ask_peer, is_unheard};
+use crate::planted::Planted;
 use crate::room::Room;
 use crate::rule::ManagerRule;
 use crate::server::ObjectServer;
@@ -184,7 +185,10 @@ impl ObjectManager {
             CatalogRequest::ServerBeat(beat) => {
                 let leads = lead.lease.is_valid();
                 let grant = lead.assignments.borrow_mut().beat(now, *beat, leads);
-                let now_us = unix_us(&inner.env);
+                let now_us = match inner.config.bugs.has(Planted::ClockUnsaid) {
+                    true => 0,
+                    false => unix_us(&inner.env),
+                };
                 grant.map(|grant| CatalogReply::Grant(Box::new(ServerGrant { now_us, ..grant })))
             }
             CatalogRequest::Here(peer) => {

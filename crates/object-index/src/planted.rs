@@ -56,6 +56,8 @@ pub enum Planted {
     CloseUnrecorded,
     /// Ends locks by the owner's clock alone.
     LockByClock,
+    /// Grants leases without the manager's clock, so that no lock ends.
+    ClockUnsaid,
     /// Puts an object in place of a locked one.
     LockOverwritten,
     /// Leaves the current object where a delete marker hides it.

@@ -135,11 +135,15 @@ pub enum Planted {
     RangeLongLease,
     /// An object manager answers for a change of a key before gateways have seen it.
     KeyForever,
+    /// Locks of objects end by the clock of their owner alone.
+    LockByClock,
+    /// Object managers grant leases without their clock.
+    ClockUnsaid,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 50] = [
+    pub const ALL: [Planted; 52] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -190,6 +194,8 @@ impl Planted {
         Planted::RangeNoHold,
         Planted::RangeLongLease,
         Planted::KeyForever,
+        Planted::LockByClock,
+        Planted::ClockUnsaid,
     ];
 }
 
@@ -314,6 +320,12 @@ pub(crate) fn object_bugs() -> object_index::Bugs {
         }
         Some(bug @ Planted::KeyForever) if acts(bug) => {
             object_index::Bugs::of(object_index::Planted::KeyForever)
+        }
+        Some(bug @ Planted::LockByClock) if acts(bug) => {
+            object_index::Bugs::of(object_index::Planted::LockByClock)
+        }
+        Some(bug @ Planted::ClockUnsaid) if acts(bug) => {
+            object_index::Bugs::of(object_index::Planted::ClockUnsaid)
         }
         _ => object_index::Bugs::default(),
     }

@@ -48,6 +48,12 @@ const LOOK: Duration = Duration::from_millis(5);
 const DONE_MIN: u64 = 8;
 /// Behind the last request: sessions run out and are swept, and the trash is emptied.
 const SWEPT: Duration = Duration::from_secs(80);
+/// The same where clocks of owners were ahead by [`CLOCK_MS`] at most: commits have later times for as long.
+const SWEPT_AHEAD: Duration = Duration::from_secs(150);
+/// Milliseconds that a wall clock is set wrong by, at most: more than a minute, from which on no lock ends.
+const CLOCK_MS: u64 = 65_000;
+/// Retentions of a run have ended behind its last request.
+const RETENTIONS: Duration = Duration::from_secs(10);
 
 pub(super) const OBJECTS: Scenario = Scenario {
     name: "objects",
@@ -102,7 +108,7 @@ pub(super) const RACES: Scenario = Scenario {
 
 pub(super) const VERSIONS: Scenario = Scenario {
     name: "object-versions",
-    about: "a bucket with versions, enabled and suspended, while owners and gateways change",
+    about: "a bucket with versions, enabled and suspended, and locks, while owners and gateways change and clocks are set",
     run: |sim| {
         let faults = Faults { server_crashes: true, master_crashes: true, ..NONE };
         let (kind, load) = (Kind::Versions, Duration::from_secs(14));
@@ -115,6 +121,11 @@ pub(super) const VERSIONS: Scenario = Scenario {
         "object: moved out of a log",
         "object: a log is dropped",
         "object: parts are dropped",
+        "object: a locked version stays",
+        "object: a version that was locked is removed",
+        "object: no lock ends, as clocks are apart",
+        "objects: a manager's clock is set",
+        "objects: an owner's clock is set",
         "objects: an owner crashes",
         "objects: a gateway crashes",
     ],
@@ -173,12 +184,19 @@ enum Clients {
 }
 
 impl Clients {
-    fn new(sim: &Sim, bucket: Bucket, kind: Kind) -> Clients {
+    /// Clients of a kind; of versions, with locks where a right wall clock is given (microseconds since 1970).
+    fn new(sim: &Sim, bucket: Bucket, kind: Kind, clock_us: Option<u64>) -> Clients {
         let pause = Duration::from_millis(40);
         let (keys, races) = match kind {
             Kind::All => (KEYS.len(), false),
             Kind::Races => (2, true),
-            Kind::Versions => return Clients::Versioned(VersionedLoad::new(sim, bucket, 4, pause)),
+            Kind::Versions => {
+                let load = VersionedLoad::new(sim, bucket, 4, pause);
+                return Clients::Versioned(match clock_us {
+                    Some(now_us) => load.with_locks(now_us),
+                    None => load,
+                });
+            }
             Kind::Keys => return Clients::Settings(SettingsLoad::new(sim, pause / 4)),
         };
         Clients::Plain(Load::new(sim, bucket.id, Keys { keys, pause, races }))
@@ -238,6 +256,14 @@ impl Clients {
             Clients::Plain(load) => load.settle(service).await.map(drop),
             Clients::Versioned(load) => load.settle(service).await,
             Clients::Settings(load) => load.settle(service).await,
+        }
+    }
+
+    /// Behind the end of all retentions each locked version is removed, once its hold is taken off.
+    async fn unlock(&self, service: &Service) -> Result<(), String> {
+        match self {
+            Clients::Versioned(load) => load.unlock(service).await,
+            Clients::Plain(_) | Clients::Settings(_) => Ok(()),
         }
     }
 
@@ -467,6 +493,29 @@ impl World {
         (0..PROCESSES).for_each(|index| self.boot(index));
     }
 
+    /// Sets the wall clocks of managers, or of servers: those of the others are right, so that the lower one of two
+    /// is never ahead.
+    async fn set_clocks(self: Rc<Self>) {
+        let (managers, servers) = self.processes.split_at(MANAGERS);
+        let (hosts, mark) = match self.draw(0, 2) {
+            0 => (managers, "objects: a manager's clock is set"),
+            _ => (servers, "objects: an owner's clock is set"),
+        };
+        while !self.is_over() {
+            self.sim().sleep(Duration::from_millis(self.draw(200, 1500))).await;
+            let off = match self.draw(0, 3) {
+                0 => 0,
+                1 => self.draw(60_000, CLOCK_MS),
+                _ => self.draw(0, 59_000),
+            };
+            let skew = if self.draw(0, 1) == 0 { off as i64 } else { -(off as i64) };
+            let host = hosts[self.draw(0, hosts.len() as u64 - 1) as usize];
+            self.sim().set_wall_skew(host, skew);
+            self.sim().mark(mark);
+        }
+        self.processes.iter().for_each(|&host| self.sim().set_wall_skew(host, 0));
+    }
+
     /// Looks whether two servers believe at one time that they may answer for a range.
     async fn judge(self: Rc<Self>) {
         while !self.is_over() {
@@ -584,13 +633,17 @@ async fn names(client: &Client, range: RangeId, kind: &str) -> Result<BTreeSet<S
 const LOGS_EMPTY_MAX: usize = 3;
 
 /// Without faults: all is answered for, and nothing is left behind.
-async fn settle(world: &Rc<World>, load: &Clients) -> Result<(), String> {
+async fn settle(world: &Rc<World>, load: &Clients, locks: bool) -> Result<(), String> {
     let (_, client) = world.cluster.client(None).await.map_err(|error| error.to_string())?;
     let (service, load, env) =
         (world.service(&client, Kind::All), load.clone(), client.env().clone());
     let settling = async move {
         load.settle(&service).await?;
-        service.env().sleep(SWEPT).await;
+        if locks {
+            service.env().sleep(RETENTIONS).await;
+            load.unlock(&service).await?;
+        }
+        service.env().sleep(if locks { SWEPT_AHEAD } else { SWEPT }).await;
         let (files, named) = load.files(&service).await?;
         let map = service.map().await.map_err(|error| error.to_string())?;
         let of_load = map.of(load.bucket());
@@ -629,7 +682,9 @@ async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     (0..PROCESSES).for_each(|index| world.boot(index));
     let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
     let bucket = world.bucket(&client).await?;
-    let load = Clients::new(&sim, bucket, plan.kind);
+    let locks = plan.kind == Kind::Versions && world.draw(0, 2) > 0;
+    let clock_us = locks.then(|| client.env().unix_time().as_nanos() / 1000);
+    let load = Clients::new(&sim, bucket, plan.kind, clock_us);
     let preparing = {
         let (load, service) = (load.clone(), world.service(&client, Kind::All));
         async move { load.prepare(&service).await }
@@ -645,6 +700,7 @@ async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     let (cutting, drawing) = (world.clone(), world.clone());
     let cutting = keep_cutting(sim.clone(), move || cutting.is_over(), move || drawing.draw_cut());
     let cutting = sim.spawn("cuts", cutting);
+    let setting = locks.then(|| sim.spawn("clocks", world.clone().set_clocks()));
     let gateways: Vec<_> = (0..GATEWAYS)
         .map(|_| sim.spawn("gateway", world.clone().gateway(load.clone(), plan.kind)))
         .collect();
@@ -659,6 +715,7 @@ async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     let deadline = sim.elapsed() + Duration::from_secs(120);
     while !shaking.is_finished()
         || !cutting.is_finished()
+        || setting.as_ref().is_some_and(|setting| !setting.is_finished())
         || gateways.iter().any(|gateway| !gateway.is_finished())
     {
         if sim.elapsed() > deadline {
@@ -669,7 +726,7 @@ async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     if let Some(violation) = world.violation.take() {
         return Err(violation);
     }
-    settle(&world, &load).await?;
+    settle(&world, &load, locks).await?;
     load.check()?;
     if load.done() < DONE_MIN {
         return Err(format!("only {} operations in {:?}", load.done(), plan.load));

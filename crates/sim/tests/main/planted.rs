@@ -3,7 +3,7 @@
 use sim::{Planted, find, run_planted, run_seed};
 
 /// Each bug with scenarios and the seeds that find it first there, and what is said then.
-const FOUND: [(Planted, &str, u64, &str); 53] = [
+const FOUND: [(Planted, &str, u64, &str); 55] = [
     // Oracle: acknowledged bytes are there.
     (Planted::AckEarly, "append-blackout", 13, "were acknowledged"),
     (Planted::AckUnsent, "append-writers", 0, "were there before"),
@@ -80,6 +80,10 @@ const FOUND: [(Planted, &str, u64, &str); 53] = [
     (Planted::RangeLongLease, "objects", 0, "believe"),
     // No gateway goes by what was before a change that was answered.
     (Planted::KeyForever, "object-keys", 0, "as of change"),
+    // No lock ends early, whichever clock is set.
+    (Planted::LockByClock, "object-versions", 0, "not linearizable"),
+    // Each lock has ended behind the run.
+    (Planted::ClockUnsaid, "object-versions", 0, "the version is locked"),
     // Exclusion of attachments.
     (Planted::OldAttachment, "volumes", 0, "acts after"),
     (Planted::StandingCached, "volumes", 52, "acts after"),
