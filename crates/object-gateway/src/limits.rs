@@ -23,7 +23,8 @@ pub const CLAIM_TIME: Duration = Duration::from_secs(5);
 pub const STOP_TIME: Duration = Duration::from_secs(5);
 /// Connections at once; further ones wait in the kernel's queue.
 pub const CONNECTIONS_MAX: usize = 2_000;
-/// Bytes of bodies in memory: 64 uploads or downloads at once, each with a buffer.
+/// Bytes of bodies in memory: 64 uploads or downloads at once, each with a buffer. What an upload has
+/// handed on, one buffer at most, is the backend's.
 pub const MEMORY_BYTES: usize = 64 << 20;
 /// Bytes of an upload that are collected before they are handed on: one piece of a body.
 pub const PUT_BUFFER: usize = object_proto::limits::PIECE_BYTES;

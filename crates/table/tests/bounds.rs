@@ -95,6 +95,35 @@ fn concurrent_writers_share_appends() {
     });
 }
 
+/// Batches an append, with callers who write again a little after each answer.
+fn batches_an_append(callers: u32) -> f64 {
+    let world = World::new(6);
+    world.run(async {
+        let (_, env) = world.boot();
+        let table = world.open(&env, Options::default()).await.unwrap();
+        let work = (0..callers).map(|caller| {
+            let (table, env) = (table.clone(), env.clone());
+            async move {
+                for round in 0..200u32 {
+                    table.put(&(round << 8 | caller).to_be_bytes(), b"v").await.unwrap();
+                    env.sleep(env.jitter(Duration::from_micros(100))).await;
+                }
+            }
+        });
+        join_all(work).await;
+        let stats = table.stats();
+        stats.batches as f64 / stats.groups as f64
+    })
+}
+
+#[test]
+fn callers_who_were_just_answered_share_the_next_append() {
+    let eight = batches_an_append(8);
+    assert!(eight > 6.0, "{eight} batches of eight callers an append");
+    // So few are answered soon instead.
+    assert_eq!(batches_an_append(1), 1.0);
+}
+
 #[test]
 fn the_cache_keeps_its_limit_and_serves_all_tables() {
     let world = World::new(4);

@@ -5,16 +5,16 @@
 //! computed once for each content. Every body that is read is compared with what was written.
 
 mod http;
+mod options;
 mod report;
 mod s3;
 mod sides;
 mod sign;
 
+pub use options::{ObjectOp, ObjectOptions};
 pub use report::{ObjectReport, ObjectRow};
 
 use std::cell::Cell;
-use std::net::SocketAddr;
-use std::time::Duration;
 
 use base::limits::APPEND_DATA_MAX;
 use client::{Appender, Client, FlatLogFile, Reader};
@@ -37,45 +37,6 @@ const PREPARE_DEPTH: usize = 16;
 const PREFIXES: u64 = 1000;
 /// Size of the core's reads that lists are compared with.
 const LIST_CORE_SIZE: usize = 4096;
-
-/// An operation that is measured.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ObjectOp {
-    /// New objects.
-    Put,
-    /// Whole objects.
-    Get,
-    /// Pages of keys, and of common prefixes.
-    List,
-}
-
-/// Options of `bench object`.
-#[derive(Clone, Debug)]
-pub struct ObjectOptions {
-    /// Gateway, over HTTP.
-    pub endpoint: SocketAddr,
-    /// Region of signatures.
-    pub region: String,
-    /// Access key that may make buckets.
-    pub access_key: String,
-    /// Its secret.
-    pub secret_key: String,
-    /// Copies of the core's own files.
-    pub policy: Policy,
-    /// The measured operations.
-    pub ops: Vec<ObjectOp>,
-    /// Bytes of one object.
-    pub sizes: Vec<usize>,
-    /// Operations under way.
-    pub depths: Vec<usize>,
-    /// Keys that are listed.
-    pub keys: u64,
-    /// Signatures cover the payload.
-    pub signed: bool,
-    /// Time for each combination, the core's turns included. Puts go on for half of it, to count the
-    /// bytes of devices.
-    pub duration: Duration,
-}
 
 /// Measures objects of a bucket, and files of the core, of its own; both are removed. An error when an
 /// operation fails, or something is read otherwise than it was written.

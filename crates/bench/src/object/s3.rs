@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use runtime::{Buf, Env, Rng};
 
 use super::super::Error;
-use super::ObjectOptions;
 use super::http::Connection;
+use super::options::ObjectOptions;
 use super::sign::{Request, Signer, UNSIGNED, sha256, sha256_base64, sha256_of};
 
 /// Different contents of objects of one size, and the distance of their first bytes in the noise

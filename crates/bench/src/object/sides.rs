@@ -9,7 +9,7 @@ use runtime::Env;
 
 use super::super::usage::{DeviceBytes, METRICS_AGE};
 use super::super::{Error, Latencies, Processes, Row, THIS_PROCESS};
-use super::ObjectRow;
+use super::report::ObjectRow;
 
 /// Length of a turn: long against a scheduler's whims, short against a neighbour's.
 const TURN: Duration = Duration::from_millis(500);

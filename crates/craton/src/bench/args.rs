@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use wire::control::Policy;
 
-use super::object::Op;
+use super::ops::Op;
 use super::parts::Part;
 use crate::sizes::{parse_length, parse_size};
 

@@ -1,7 +1,8 @@
 //! `craton bench`: its work and its output.
 
 pub mod args;
-pub mod object;
+mod object;
+pub mod ops;
 pub mod parts;
 mod processes;
 
@@ -114,7 +115,7 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
                     access_key: access.access_key,
                     secret_key: access.secret_key,
                     policy: policy::choose(&client, redundancy).await?,
-                    ops: only.into_iter().map(object::Op::measured).collect(),
+                    ops: only.into_iter().map(ops::Op::measured).collect(),
                     sizes: size,
                     depths: concurrency,
                     keys,

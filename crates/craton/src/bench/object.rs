@@ -2,8 +2,7 @@
 
 use std::net::SocketAddr;
 
-use bench::{ObjectOp, ObjectReport, ObjectRow};
-use clap::ValueEnum;
+use bench::{ObjectReport, ObjectRow};
 
 use crate::connection::Connection;
 use crate::exit::{Done, Failure};
@@ -13,28 +12,6 @@ use crate::s3;
 
 /// Scheme of the endpoints that can be measured.
 const SCHEME: &str = "http://";
-
-/// An operation of `craton bench object`.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Op {
-    /// New objects
-    Put,
-    /// Whole objects, at random those of less than 1 MB, in order the others
-    Get,
-    /// Pages of keys, and of common prefixes
-    List,
-}
-
-impl Op {
-    /// The measured operation.
-    pub fn measured(self) -> ObjectOp {
-        match self {
-            Op::Put => ObjectOp::Put,
-            Op::Get => ObjectOp::Get,
-            Op::List => ObjectOp::List,
-        }
-    }
-}
 
 /// The administrator's key, and the address of the cluster's gateways.
 pub fn reached(connection: &Connection) -> Result<(Access, SocketAddr), Failure> {

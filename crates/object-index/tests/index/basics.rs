@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use object_index::{Bugs, Planted, Service};
+use object_index::{Bugs, Planted, Service, ServiceHandle};
 use object_proto::limits::{KEY_MAX, SMALL_MAX};
 use object_proto::{
-    BucketId, BucketSettings, Conditions, Error, Etag, ListRequest, Metadata, ObjectData,
+    Backend, BucketId, BucketSettings, Conditions, Error, Etag, ListRequest, Metadata, ObjectData,
     ObjectFacts, ObjectKey, Tags, Target, UserId,
 };
 use object_testing::add_user;
@@ -94,6 +94,53 @@ fn objects_of_all_sizes_read_back_with_their_metadata_after_a_takeover_too() {
                 assert_eq!(metadata.is_empty(), index % 2 == 0);
                 assert_eq!(metadata.get("content-type").is_some(), index % 2 == 1);
             }
+        }
+    });
+}
+
+/// As gateways' threads use it: small objects in one step, large ones while they come.
+#[test]
+fn objects_through_a_handle_read_back_and_a_body_too_long_for_its_announcement_is_refused() {
+    run(|_, service, _| async move {
+        let handle = ServiceHandle::new(&service);
+        let bucket = bucket(&service, "abc").await;
+        let target = |key: &str| Target { bucket: bucket.id, key: ObjectKey::new(key).unwrap() };
+        let sizes = [0, 700, 5000, 20_000, SMALL_MAX, SMALL_MAX + 1, (3 << 20) + 77];
+        for (index, size) in sizes.into_iter().enumerate() {
+            let body: Vec<u8> = (0..size).map(|at| (at * 7 + at / 251) as u8).collect();
+            for len in [None, Some(size as u64)] {
+                let target = target(&format!("k{index}-{}", len.is_some()));
+                let mut upload = handle.put(target.clone(), len).await.unwrap();
+                for piece in body.chunks(300_001.min(size / 2 + 1)) {
+                    upload.write(piece.to_vec()).await.unwrap();
+                }
+                upload.commit(facts("e"), Conditions::default()).await.unwrap();
+                let found = handle.get(target, None).await.unwrap();
+                assert_eq!(found.info.object.size, size as u64);
+                assert_eq!(found.content.read(0, size + 1).await.unwrap(), body);
+                let (from, to) = (size / 3, size / 2);
+                let part = found.content.read(from as u64, to - from).await.unwrap();
+                assert_eq!(part, body[from..to]);
+                assert!(found.content.read(size as u64, 9).await.unwrap().is_empty());
+            }
+        }
+        let mut upload = handle.put(target("long"), Some(10)).await.unwrap();
+        upload.write(vec![1; 10]).await.unwrap();
+        let refused = upload.write(vec![1; SMALL_MAX]).await;
+        assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
+        let refused = upload.commit(facts("e"), Conditions::default()).await;
+        assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
+        // A put whose conditions fail, and one that is dropped, leave nothing.
+        let mut upload = handle.put(target("k1-true"), Some(5)).await.unwrap();
+        upload.write(vec![2; 5]).await.unwrap();
+        let conditions = Conditions { if_none_match: Some(Tags::Any), ..Conditions::default() };
+        assert_eq!(upload.commit(facts("f"), conditions).await, Err(Error::Precondition));
+        let mut upload = handle.put(target("dropped"), Some(5)).await.unwrap();
+        upload.write(vec![2; 5]).await.unwrap();
+        drop(upload);
+        for key in ["long", "dropped"] {
+            let found = handle.get(target(key), None).await.map(|found| found.info);
+            assert_eq!(found.unwrap_err(), Error::NoSuchKey, "{key}");
         }
     });
 }
