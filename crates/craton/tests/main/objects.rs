@@ -137,11 +137,11 @@ fn keys_are_made_rotated_and_exported_and_a_file_that_lacks_one_is_refused() {
 }
 
 #[test]
-fn s3_is_served_where_it_was_at_first_and_on_loopback_alone() {
+fn s3_is_served_where_it_was_at_first_and_off_loopback_only_where_that_is_said() {
     let scratch = Scratch::new("up-s3-listen");
     let dir = scratch.path("data");
     let far = ["up", "--dir", text(&dir), "--s3-listen", "192.0.2.1:9000"];
-    bad(&far, 2, "no loopback address");
+    bad(&far, 2, "give --s3-tls DIR");
     assert!(!dir.exists(), "nothing is made");
     let (up, _) = Up::start(&["--dir", text(&dir)]);
     up.interrupt();
