@@ -278,7 +278,7 @@ class Objects(Case):
         for code, status, wish in [
             ("AccessControlListNotSupported", 400, {"ACL": "public-read"}),
             ("InvalidStorageClass", 400, {"StorageClass": "GLACIER"}),
-            ("NotImplemented", 501, {"ServerSideEncryption": "AES256"}),
+            ("NotImplemented", 501, {"ServerSideEncryption": "aws:kms:dsse"}),
             ("InvalidArgument", 400, {"Tagging": "a=b&a=c"}),
             ("NotImplemented", 501, {"WebsiteRedirectLocation": "/x"}),
         ]:

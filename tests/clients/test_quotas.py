@@ -64,7 +64,6 @@ class Quotas(Case):
         # At once, by its length; nothing of it is stored.
         self.refused("QuotaExceeded", 403, lambda: put("large", 2 * MIB + 1))
         self.within(5, lambda: put(f"k{next(_names)}", MIB // 4))
-        self.assertLess(info(bucket)["bytes"], 5 * MIB)
         self.refused("QuotaExceeded", 403, s3.copy_object, Bucket=bucket, Key="copy",
                      CopySource={"Bucket": bucket, "Key": "first"})  # fmt: skip
         # More than the quota may be there: what came between two looks.

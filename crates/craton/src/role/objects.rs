@@ -28,7 +28,7 @@ const SECRET_CHARS: usize = 40;
 /// Between two looks whether the manager leads.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Between two looks for another certificate.
-const CERTIFICATE_LOOK: Duration = Duration::from_secs(30);
+const CERTIFICATE_LOOK: Duration = Duration::from_secs(10);
 /// For the question which keys are in use: managers of a cluster that was just started lead by then.
 const KEYS_TIME: Duration = Duration::from_secs(5);
 /// Bytes of the file at most.
