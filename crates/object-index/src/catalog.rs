@@ -136,7 +136,7 @@ impl Catalog {
         let buckets = buckets_of(&decisions).await?;
         let quotas = Quotas::default();
         for user in users_of(&decisions).await? {
-            quotas.set_user(&user.id, user.quota, []);
+            quotas.set_user(&user.id, user.quota);
         }
         for BucketRow { bucket, settings, .. } in &buckets {
             quotas.set_bucket(bucket, settings.quota);
@@ -557,7 +557,7 @@ impl Catalog {
     }
 
     /// The row of a bucket whose name the caller holds.
-    async fn held_bucket(&self, name: &BucketName) -> Result<BucketRow, Error> {
+    pub(crate) async fn held_bucket(&self, name: &BucketName) -> Result<BucketRow, Error> {
         let seen = self.decisions.read(&text_key(BUCKET, name.as_str())).await?;
         let Some(value) = &seen.value else {
             self.decisions.settled_for_refusal(seen.basis).await?;

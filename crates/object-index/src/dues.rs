@@ -64,13 +64,13 @@ impl Collector {
             None => None,
         };
         let ends = row.is_some_and(|row| row.end.is_none() == is_open);
-        let usage = match ends && is_open && range.usages.has(target.bucket) {
-            true => {
-                let part_bytes = range.part_bytes(target, *begun).await?;
-                Some(without_upload(range.usages.of(target.bucket), part_bytes))
-            }
+        let part_bytes = match ends && is_open {
+            true => Some(range.part_bytes(target, *begun).await?),
             false => None,
         };
+        // Looked at last: the bucket may be gone since, and its count with it.
+        let usage = range.usages.known(target.bucket).zip(part_bytes);
+        let usage = usage.map(|(usage, part_bytes)| without_upload(usage, part_bytes));
         let (_, basis) = range.decisions.submit(|batch, stamp| {
             batch.set_purpose(Purpose::Recovery);
             batch.delete(key);

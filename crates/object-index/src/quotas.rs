@@ -36,23 +36,15 @@ pub(crate) struct Quotas {
 }
 
 impl Quotas {
-    /// A user's quota from now on, and its buckets with theirs.
-    pub(crate) fn set_user(
-        &self,
-        user: &UserId,
-        quota: Quota,
-        buckets: impl IntoIterator<Item = (Bucket, Quota)>,
-    ) {
+    /// A user's quota from now on. Its buckets come under it, or leave it, with [`Quotas::set_bucket`].
+    pub(crate) fn set_user(&self, user: &UserId, quota: Quota) {
         match quota.is_none() {
             true => self.users.borrow_mut().remove(user),
             false => self.users.borrow_mut().insert(user.clone(), quota),
         };
-        for (bucket, own) in buckets {
-            self.set_bucket(&bucket, own);
-        }
     }
 
-    /// A bucket's quota from now on.
+    /// A bucket's own quota from now on. The caller holds the bucket's name, or nothing else runs yet.
     pub(crate) fn set_bucket(&self, bucket: &Bucket, quota: Quota) {
         let is_bounded = !quota.is_none() || self.users.borrow().contains_key(&bucket.owner);
         let buckets = &mut *self.buckets.borrow_mut();

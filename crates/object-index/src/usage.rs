@@ -80,17 +80,17 @@ impl Usages {
 
     /// What a bucket holds.
     pub(crate) fn of(&self, bucket: BucketId) -> BucketUsage {
-        self.0.borrow().get(&bucket).copied().unwrap_or_default()
+        self.known(bucket).unwrap_or_default()
+    }
+
+    /// The same; none when nothing was ever there, or the bucket is gone.
+    pub(crate) fn known(&self, bucket: BucketId) -> Option<BucketUsage> {
+        self.0.borrow().get(&bucket).copied()
     }
 
     /// A batch with this was submitted.
     pub(crate) fn set(&self, bucket: BucketId, usage: BucketUsage) {
         self.0.borrow_mut().insert(bucket, usage);
-    }
-
-    /// True unless nothing was ever there, or the bucket is gone.
-    pub(crate) fn has(&self, bucket: BucketId) -> bool {
-        self.0.borrow().contains_key(&bucket)
     }
 
     /// The bucket is gone.
@@ -140,6 +140,7 @@ pub(crate) fn without_upload(usage: BucketUsage, part_bytes: u64) -> BucketUsage
             part_bytes,
             "a bucket's count of uploads was too low: it is set to 0"
         );
+        debug_assert!(false, "{usage:?} has no upload of {part_bytes} bytes");
     }
     let (uploads, upload_bytes) = (uploads.unwrap_or(0), upload_bytes.unwrap_or(0));
     BucketUsage { uploads, upload_bytes, ..usage }

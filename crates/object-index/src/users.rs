@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 
 use object_proto::limits::{KEYS_PER_USER_MAX, POLICY_MAX, USERS_MAX};
 use object_proto::{
-    AccessKey, CatalogReply, Error, KeptName, NewKey, Quota, RequestHead, User, UserChange, UserId,
+    AccessKey, CatalogReply, Error, KeptName, NewKey, RequestHead, User, UserChange, UserId,
 };
 
 use crate::catalog::{Catalog, buckets_of, users_of};
 use crate::decisions::damaged;
 use crate::fields::TEXT_MAX;
-use crate::keys::{ACCESS_KEY, USER, read_text_key, reply_key, text_key};
+use crate::keys::{ACCESS_KEY, BUCKET, USER, read_text_key, reply_key, text_key};
 use crate::row::{KeyRow, decode_user, encode_stamp, encode_user};
 
 /// Rows that a change puts, or removes.
@@ -138,11 +138,14 @@ impl Catalog {
             })?;
             self.decisions.settled(basis).await?;
             if let UserChange::SetQuota { user, quota } = change {
-                self.bound_buckets(user, *quota).await?;
+                self.quotas.set_user(user, *quota);
             }
             self.watchers.note(names);
         }
         drop((held, held_user));
+        if matches!(change, UserChange::SetQuota { .. }) {
+            self.bound_buckets(change.user()).await?;
+        }
         self.watchers.settled().await;
         Ok(())
     }
@@ -210,11 +213,20 @@ impl Catalog {
         }
     }
 
-    /// A user's buckets are under its quota from now on.
-    async fn bound_buckets(&self, user: &UserId, quota: Quota) -> Result<(), Error> {
-        let rows = buckets_of(&self.decisions).await?.into_iter();
-        let own = rows.filter(|row| row.bucket.owner == *user);
-        self.quotas.set_user(user, quota, own.map(|row| (row.bucket, row.settings.quota)));
+    /// A user's buckets are under its quota from now on, or leave it. Each is held, so that its own quota is
+    /// the one on record; the user is not: a bucket that is being made has its name before its owner.
+    async fn bound_buckets(&self, user: &UserId) -> Result<(), Error> {
+        for row in buckets_of(&self.decisions).await? {
+            if row.bucket.owner != *user {
+                continue;
+            }
+            let _held = self.decisions.lock(&text_key(BUCKET, row.bucket.name.as_str())).await;
+            match self.held_bucket(&row.bucket.name).await {
+                Ok(row) => self.quotas.set_bucket(&row.bucket, row.settings.quota),
+                Err(Error::NoSuchBucket) => {}
+                Err(error) => return Err(error),
+            }
+        }
         Ok(())
     }
 

@@ -3,12 +3,13 @@
 use std::rc::Rc;
 
 use object_index::Service;
+use object_index::{Bugs, CATALOG_DIR};
 use object_proto::{
     Bucket, BucketUsage, Conditions, ObjectFacts, ObjectKey, Quota, Room, Setting, Target,
     UserChange, UserId,
 };
 use object_testing::check_usage;
-use runtime::{Duration, Env};
+use runtime::{Class, Duration, Env};
 
 use super::basics::{put, run};
 use super::support::{World, bucket};
@@ -130,4 +131,105 @@ fn parts_of_uploads_count_until_the_upload_ends() {
         assert_eq!(service.usage(bucket.id).await, Ok(rest));
         check_usage(&service, bucket.id).await.expect("it is exact");
     });
+}
+
+/// Ends of uploads by their age, and removals of their buckets at about that time.
+#[test]
+fn an_upload_ends_as_its_bucket_is_removed() {
+    for seed in 0..1500 {
+        let world = World::new(seed, Bugs::default());
+        world.clone().run(async move {
+            world.take_over().await.expect("it opens");
+            let (_, env) = world.host("gateway");
+            let service = world.service(&env);
+            let work = async move {
+                let (busy, gone) = (bucket(&service, "busy").await, bucket(&service, "gone").await);
+                let target = target(&gone, "k");
+                let upload = service.begin_upload(target.clone(), new_upload(1)).await;
+                let upload = upload.expect("it begins");
+                send(&service, &target, (upload, 1), &[1; 700]).await.expect("it is sent");
+                // What is decided waits for batches that are under way.
+                for dir in world.range_dirs() {
+                    world.disk.beside(&dir).with_faults(|faults| {
+                        faults.latency = (Duration::from_millis(60), Duration::from_millis(100));
+                    });
+                }
+                let (putting, env) = (service.clone(), service.env().clone());
+                env.spawn(Class::Foreground, "puts", async move {
+                    for number in 0.. {
+                        put_bytes(&putting, &busy, &format!("k{}", number % 5), 10).await;
+                    }
+                });
+                let late = 26_700 + env.random_u64() % 1300;
+                env.sleep(Duration::from_millis(late)).await;
+                service.remove_bucket(gone.name.clone()).await.expect("no object is in it");
+                env.sleep(Duration::from_secs(3)).await;
+                assert_eq!(service.usage(gone.id).await, Ok(BucketUsage::default()));
+            };
+            env.spawn(Class::Foreground, "test", work).await.expect("no crash");
+        });
+    }
+}
+
+/// The quotas that are set last count, whatever is set at the same time.
+#[test]
+fn quotas_of_a_user_and_of_its_buckets_are_set_at_once() {
+    for seed in 0..300 {
+        let world = World::new(seed, Bugs::default());
+        world.clone().run(async move {
+            world.take_over().await.expect("it opens");
+            let (_, env) = world.host("gateway");
+            let service = world.service(&env);
+            let work = async move {
+                let mut buckets = Vec::new();
+                for at in 0..12 {
+                    buckets.push(bucket(&service, &format!("bucket-{at}")).await);
+                    // Rows are in files, whose reading takes its time.
+                    let policy = Setting::Policy(Some("x".repeat(6000)));
+                    let name = buckets[at].name.clone();
+                    service.set_bucket(name, policy).await.expect("it is set");
+                }
+                world.disk.beside(CATALOG_DIR).with_faults(|faults| {
+                    faults.latency = (Duration::from_micros(200), Duration::from_millis(3));
+                });
+                let quota = |bytes| Quota { objects: None, bytes };
+                let env = service.env().clone();
+                let setting: Vec<_> = buckets
+                    .iter()
+                    .map(|bucket| {
+                        let (service, env, name) =
+                            (service.clone(), env.clone(), bucket.name.clone());
+                        env.clone().spawn(Class::Foreground, "bucket", async move {
+                            let mut last = None;
+                            for _ in 0..6 {
+                                env.sleep(Duration::from_micros(env.random_u64() % 30_000)).await;
+                                last = Some(1 + env.random_u64() % 100).filter(|size| *size > 50);
+                                let set = Setting::Quota(quota(last));
+                                service.set_bucket(name.clone(), set).await.expect("it is set");
+                            }
+                            last
+                        })
+                    })
+                    .collect();
+                let mut of_user = None;
+                for _ in 0..8 {
+                    env.sleep(Duration::from_micros(env.random_u64() % 20_000)).await;
+                    of_user = Some(1 + env.random_u64() % 100).filter(|size| *size > 50);
+                    let user = UserId::new("load");
+                    let set = UserChange::SetQuota { user, quota: quota(of_user) };
+                    service.change_user(set).await.expect("it is set");
+                }
+                let mut own = Vec::new();
+                for setting in setting {
+                    own.push(setting.await.expect("no crash"));
+                }
+                for (bucket, own) in buckets.iter().zip(own) {
+                    let least = own.into_iter().chain(of_user).min();
+                    let room = room(&service, &env, bucket).await;
+                    assert_eq!(room, Room { objects: None, bytes: least }, "{}", bucket.name);
+                }
+            };
+            env.spawn(Class::Foreground, "test", work).await.expect("no crash");
+        });
+    }
 }
