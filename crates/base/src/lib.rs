@@ -2,11 +2,13 @@
 //!
 //! Invariant: depends on nothing of ours, does no I/O, and knows no protocol.
 
+mod calendar;
 mod collections;
 mod error;
 mod id;
 pub mod limits;
 
+pub use calendar::Civil;
 pub use collections::{FixedHasher, FixedState, Map, Set};
 pub use error::{Fault, Kind};
 pub use id::{

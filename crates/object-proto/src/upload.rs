@@ -20,7 +20,7 @@ pub struct ChecksumPlan {
 }
 
 /// An upload that is to begin.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NewUpload {
     /// Half of its ID.
     pub nonce: u64,

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use object_index::Service;
 use object_proto::{
-    Committed, Completion, Conditions, Error, Etag, Metadata, NewUpload, ObjectFacts, ObjectLock,
-    ObjectTags, Part, PartNumber, PartsRequest, Target, UploadId, UserId,
+    Committed, Completion, Conditions, Error, Etag, NewUpload, ObjectFacts, ObjectLock, Part,
+    PartNumber, PartsRequest, Target, UploadId, UserId,
 };
 use runtime::{Class, Duration, Rng};
 
@@ -53,13 +53,9 @@ impl InParts<'_> {
         let mut rng = Rng::new(self.value ^ 0x7a57);
         let upload = NewUpload {
             nonce: rng.next_u64(),
-            checksum: None,
-            metadata: Metadata::default(),
-            tags: ObjectTags::default(),
             owner: UserId::new("load"),
-            acl: Vec::new(),
             lock: self.lock,
-            encryption: None,
+            ..NewUpload::default()
         };
         let upload = self.service.begin_upload(self.target.clone(), upload).await?;
         let cuts = self.cuts(body, &mut rng);

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 
+use base::Civil;
 use ring::{digest, hmac};
 use runtime::UnixTime;
 
@@ -94,39 +95,17 @@ pub(super) fn sha256_of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String
 
 /// SHA-256 in base64.
 pub(super) fn sha256_base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let hash = digest::digest(&digest::SHA256, bytes);
-    let mut out = String::new();
-    for three in hash.as_ref().chunks(3) {
-        let byte = |index: usize| three.get(index).copied().map_or(0, u32::from);
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for digit in 0..4 {
-            let value = bits >> (18 - 6 * digit) & 63;
-            out.push(if digit <= three.len() { DIGITS[value as usize] as char } else { '=' });
-        }
-    }
-    out
+    base64_simd::STANDARD.encode_to_string(digest::digest(&digest::SHA256, bytes))
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex_simd::encode_to_string(bytes, hex_simd::AsciiCase::Lower)
 }
 
 /// `20261128T104500Z`.
 fn basic_time(now: UnixTime) -> String {
-    let seconds = now.as_nanos() / 1_000_000_000;
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Years begin in March, so that a leap day is the last of one; 719,468 days from the first of
-    // them to 1970.
-    let days = days + 719_468;
-    let (era, of_era) = (days / 146_097, days % 146_097);
-    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = year + era * 400 + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+    let Civil { year, month, day, hour, minute, second } =
+        Civil::of(now.as_nanos() / 1_000_000_000);
     format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z")
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use base::ClusterId;
 use object_gateway::{Gateway, GatewayConfig, KeyFile, Keyring, Tls};
@@ -158,20 +159,19 @@ pub fn serve_http(
 
 /// Shows clients a certificate that was replaced. For ever.
 async fn watch(env: Env, tls: Tls, dir: PathBuf) {
-    let state = |dir: &Path| {
-        tls_files(dir).map(|path| {
-            let facts = std::fs::metadata(path).ok()?;
-            Some((facts.len(), facts.modified().ok()?))
-        })
-    };
-    let mut shown = state(&dir);
+    let mut shown = tls_state(&dir);
     loop {
         env.sleep(CERTIFICATE_LOOK).await;
-        let now = state(&dir);
-        if now == shown {
-            continue;
-        }
-        let replaced = read_tls_files(&dir).and_then(|[certificate, key]| {
+        let (looked, before) = (dir.clone(), shown.clone());
+        // A folder may be on a disk, or a server, that does not answer.
+        let look = env.blocking("look at certificate", move || {
+            let now = tls_state(&looked);
+            let files = (now != before).then(|| read_tls_files(&looked));
+            (now, files)
+        });
+        let (now, files) = look.await;
+        let Some(files) = files else { continue };
+        let replaced = files.and_then(|[certificate, key]| {
             tls.replace(&certificate, &key).map_err(|error| Failure::setup(error.to_string()))
         });
         let dir = dir.display();
@@ -184,6 +184,15 @@ async fn watch(env: Env, tls: Tls, dir: PathBuf) {
         }
         shown = now;
     }
+}
+
+/// Sizes and times of a certificate and its key; none of what is not there.
+fn tls_state(dir: &Path) -> Vec<Option<(u64, SystemTime)>> {
+    let facts = tls_files(dir).map(|path| {
+        let facts = std::fs::metadata(path).ok()?;
+        Some((facts.len(), facts.modified().ok()?))
+    });
+    facts.to_vec()
 }
 
 /// Starts the service of a cluster's directory; ends when objects are served.

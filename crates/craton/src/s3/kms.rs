@@ -32,7 +32,7 @@ pub fn run(connection: &Connection, command: KmsCommand) -> Done {
             let made = create_key(&path, &name, new_key()?);
             let made = made.map_err(|error| Failure::setup(error.to_string()))?;
             print_line(&format!(
-                "key {} is made: x-amz-server-side-encryption: aws:kms",
+                "key {0} is made: SSE-KMS with the key ID {0} encrypts with it",
                 made.name()
             ))?;
             remember(&path)

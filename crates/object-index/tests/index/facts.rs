@@ -7,8 +7,8 @@ use object_index::Service;
 use object_proto::limits::GRANTS_MAX;
 use object_proto::{
     BucketId, Completion, Conditions, Envelope, Error, Etag, Grant, Grantee, Metadata, NewUpload,
-    ObjectFacts, ObjectKey, ObjectLock, ObjectTags, PartNumber, Permission, Target, UserId,
-    VersionId, Versioning,
+    ObjectFacts, ObjectKey, ObjectTags, PartNumber, Permission, Target, UserId, VersionId,
+    Versioning,
 };
 
 use super::basics::{put, read, run};
@@ -141,13 +141,10 @@ fn an_object_has_the_permissions_that_its_upload_was_begun_with() {
         let target = at(bucket(&service, "abc").await.id, "a");
         let upload = NewUpload {
             nonce: 1,
-            checksum: None,
-            metadata: Metadata::default(),
-            tags: ObjectTags::default(),
             owner: me(),
             acl: vec![all()],
-            lock: ObjectLock::default(),
             encryption: Envelope::new(vec![7; 90]),
+            ..NewUpload::default()
         };
         let id = service.begin_upload(target.clone(), upload.clone()).await.unwrap();
         replaced(&world).await;

@@ -8,9 +8,9 @@ use object_index::{Bugs, ObjectServer, Owners, Planted, Service, ServiceOptions}
 use object_proto::{
     Bucket, BucketConfig, BucketRules, BucketSettings, BucketState, CatalogReply, CatalogRequest,
     Committed, Completion, Conditions, DataId, Error, Etag, LockChange, LockPeriod, LockRule,
-    Metadata, NewUpload, ObjectFacts, ObjectKey, ObjectLock, ObjectServerId, ObjectTags,
-    PartNumber, PartsRequest, RangeGrant, RangeId, RangeRequest, Reply, Request, Retention,
-    RetentionMode, Seen, ServerGrant, Setting, Stamp, Target, UploadId, VersionId, Versioning,
+    NewUpload, ObjectFacts, ObjectKey, ObjectLock, ObjectServerId, ObjectTags, PartNumber,
+    PartsRequest, RangeGrant, RangeId, RangeRequest, Reply, Request, Retention, RetentionMode,
+    Seen, ServerGrant, Setting, Stamp, Target, UploadId, VersionId, Versioning,
 };
 use object_testing::add_user;
 use runtime::{Class, Duration, Env};
@@ -94,16 +94,7 @@ async fn heard(env: &Env) {
 }
 
 async fn begin(service: &Service, target: &Target, lock: ObjectLock) -> Result<UploadId, Error> {
-    let upload = NewUpload {
-        nonce: 1,
-        checksum: None,
-        metadata: Metadata::default(),
-        tags: ObjectTags::default(),
-        owner: me(),
-        acl: Vec::new(),
-        lock,
-        encryption: None,
-    };
+    let upload = NewUpload { nonce: 1, owner: me(), lock, ..NewUpload::default() };
     let id = service.begin_upload(target.clone(), upload).await?;
     let mut part = service.put_part(target.clone(), id, PartNumber::new(1).unwrap()).await?;
     part.write(b"one").await?;

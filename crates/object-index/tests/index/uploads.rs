@@ -6,8 +6,8 @@ use std::rc::Rc;
 use object_index::Service;
 use object_proto::{
     BucketId, ChecksumKind, ChecksumPlan, Completion, Conditions, DataId, Envelope, Error, Etag,
-    ListedUpload, Metadata, NewUpload, ObjectData, ObjectFacts, ObjectKey, ObjectLock, ObjectTags,
-    PartNumber, PartsRequest, Tags, Target, UploadId, UploadsRequest, UserId,
+    ListedUpload, Metadata, NewUpload, ObjectData, ObjectFacts, ObjectKey, PartNumber,
+    PartsRequest, Tags, Target, UploadId, UploadsRequest, UserId,
 };
 use runtime::{Duration, Env};
 
@@ -27,11 +27,9 @@ pub fn new_upload(nonce: u64) -> NewUpload {
         nonce,
         checksum: Some(ChecksumPlan { kind: ChecksumKind::Crc32, composite: true }),
         metadata: Metadata::new(headers).unwrap(),
-        tags: ObjectTags::default(),
         owner: UserId::new("me"),
-        acl: Vec::new(),
-        lock: ObjectLock::default(),
         encryption: Envelope::new(b"as an upload was begun".to_vec()),
+        ..NewUpload::default()
     }
 }
 
