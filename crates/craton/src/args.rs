@@ -442,8 +442,8 @@ pub struct TraceArgs {
     /// Which cluster.
     #[command(flatten)]
     pub connection: Connection,
-    /// A trace, as --trace, log lines and messages name it (trc_...), or 'slow': the slowest
-    /// operations of the last minutes
+    /// A trace, as --trace, log lines and messages name it (trc_...), the ID of an S3 request
+    /// (x-amz-request-id), or 'slow': the slowest operations of the last minutes
     #[arg(value_parser = parse_traced, value_name = "TRACE|slow")]
     pub what: Traced,
     /// Slow operations at most
@@ -466,6 +466,11 @@ pub enum Traced {
 fn parse_traced(text: &str) -> Result<Traced, String> {
     if text == "slow" {
         return Ok(Traced::Slow);
+    }
+    // A request of S3 is its own trace: gateways answer with its 16 digits.
+    let is_request = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_request && let Ok(raw) = u64::from_str_radix(text, 16) {
+        return Ok(Traced::One(base::TraceId::new(raw)));
     }
     let trace = text.parse().map_err(|error: base::IdError| error.to_string())?;
     Ok(Traced::One(trace))

@@ -33,7 +33,8 @@ fn upper(bucket: usize) -> u64 {
     ((next << octave) - 1) as u64
 }
 
-/// One core's cells. Written by one thread, read by any.
+/// Cells of a [`Histogram`], written by one thread, or of a [`SharedHistogram`], written by any; read by
+/// any.
 pub(crate) struct Cells {
     counts: Box<[AtomicU64]>,
     sum: AtomicU64,
@@ -47,6 +48,13 @@ impl Cells {
             sum: AtomicU64::new(0),
             max: AtomicU64::new(0),
         }
+    }
+
+    /// Counts a value beside other threads.
+    fn record_shared(&self, value: u64) {
+        self.counts[bucket(value)].fetch_add(1, Ordering::Relaxed);
+        self.sum.fetch_add(value, Ordering::Relaxed);
+        self.max.fetch_max(value, Ordering::Relaxed);
     }
 
     pub(crate) fn add_to(&self, all: &mut Distribution) {
@@ -99,6 +107,27 @@ impl Histogram {
 impl std::fmt::Debug for Histogram {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Histogram({} values)", self.distribution().count())
+    }
+}
+
+/// A handle to a histogram for threads that are no cores. Recording costs three locked instructions.
+#[derive(Clone)]
+pub struct SharedHistogram(Arc<Cells>);
+
+impl SharedHistogram {
+    pub(crate) fn new(cells: Arc<Cells>) -> SharedHistogram {
+        SharedHistogram(cells)
+    }
+
+    /// Counts a value: nanoseconds, bytes or a number of things.
+    pub fn record(&self, value: u64) {
+        self.0.record_shared(value);
+    }
+}
+
+impl std::fmt::Debug for SharedHistogram {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SharedHistogram")
     }
 }
 

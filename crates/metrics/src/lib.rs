@@ -13,8 +13,8 @@ mod text;
 mod trace;
 mod tracer;
 
-pub use histogram::{Distribution, Histogram};
-pub use registry::{Counter, Gauge, Registry};
+pub use histogram::{Distribution, Histogram, SharedHistogram};
+pub use registry::{Counter, Gauge, Registry, SharedCounter};
 pub use text::{Exposition, Family, Unit};
 pub use trace::{Fact, Key, Operation, Outcome, Stage, Step, TraceRing};
 pub use tracer::{Entered, Span, Tracer, current, with_current};

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::histogram::{Cells, Distribution, Histogram};
+use crate::histogram::{Cells, Distribution, Histogram, SharedHistogram};
 use crate::limits::SERIES_MAX;
 use crate::text::{Exposition, Unit};
 
@@ -69,6 +69,27 @@ impl Counter {
     }
 }
 
+/// A handle to a counter for threads that are no cores. Adding costs a locked instruction.
+#[derive(Clone, Debug)]
+pub struct SharedCounter(Arc<AtomicU64>);
+
+impl SharedCounter {
+    /// Counts `count` more.
+    pub fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Counts one more.
+    pub fn inc(&self) {
+        self.add(1);
+    }
+
+    /// The count of this handle and its clones.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// A core's handle to a gauge, whose value is the sum over the handles. It leaves the sum when
 /// its last clone is dropped.
 #[derive(Clone, Debug)]
@@ -122,6 +143,16 @@ impl Registry {
         Gauge { cell, thread: PhantomData }
     }
 
+    /// The cell of a counter that several threads share. `name` ends in `_total`.
+    pub fn shared_counter(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        labels: &[(&'static str, &str)],
+    ) -> SharedCounter {
+        SharedCounter(self.number(name, help, Kind::Counter, labels))
+    }
+
     /// This core's cells of a histogram.
     pub fn histogram(
         &self,
@@ -130,6 +161,27 @@ impl Registry {
         unit: Unit,
         labels: &[(&'static str, &str)],
     ) -> Histogram {
+        Histogram::new(self.cells(name, help, unit, labels))
+    }
+
+    /// The cells of a histogram that several threads share.
+    pub fn shared_histogram(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        unit: Unit,
+        labels: &[(&'static str, &str)],
+    ) -> SharedHistogram {
+        SharedHistogram::new(self.cells(name, help, unit, labels))
+    }
+
+    fn cells(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        unit: Unit,
+        labels: &[(&'static str, &str)],
+    ) -> Arc<Cells> {
         let cells = Arc::new(Cells::new());
         self.with_series(name, help, Kind::Histogram(unit), labels, |series| {
             // Cells that no handle writes any more are used for the next.
@@ -139,7 +191,7 @@ impl Registry {
             series.histograms.push(cells.clone());
             cells.clone()
         })
-        .map_or_else(|| Histogram::new(cells.clone()), Histogram::new)
+        .unwrap_or(cells.clone())
     }
 
     /// The text of all series in Prometheus form.
@@ -273,6 +325,27 @@ mod tests {
         assert!(has(&registry, "a_total{kind=\"x\"} 42"));
         assert!(has(&registry, "a_total{kind=\"y\"} 1"));
         assert_eq!(here.get(), 2);
+    }
+
+    #[test]
+    #[allow(clippy::disallowed_methods)] // Threads that are no cores.
+    fn threads_share_a_handle() {
+        let registry = Registry::new();
+        let count = registry.shared_counter("a_total", "A.", &[]);
+        let times = registry.shared_histogram("b", "B.", Unit::Count, &[]);
+        let work = || {
+            let (count, times) = (count.clone(), times.clone());
+            std::thread::spawn(move || {
+                (0..1000).for_each(|value| {
+                    count.inc();
+                    times.record(value);
+                });
+            })
+        };
+        [work(), work()].into_iter().for_each(|thread| thread.join().expect("it counts"));
+        assert!(has(&registry, "a_total 2000"));
+        assert!(has(&registry, "b_count 2000"));
+        assert!(has(&registry, "b_sum 999000"));
     }
 
     #[test]

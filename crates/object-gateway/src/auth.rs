@@ -15,6 +15,7 @@ use crate::errors::{internal, s3_error};
 use crate::facts::{Client, Facts};
 use crate::keyring::Keyring;
 use crate::limits::{KEY_ID_MAX, KEYS_MAX};
+use crate::requests::Note;
 use crate::rights::{AskedObject, Known, Place, Places, Rights, Rule, Ruled, denied};
 
 /// Access keys of the backend, with secrets that were unwrapped and policies that were read once.
@@ -129,14 +130,18 @@ impl S3Access for Access {
             Some(credentials) => Some(self.keys.find(&credentials.access_key).await?),
             None => None,
         };
-        let (rights, operation) = (Rights::new(who), cx.s3_op().name());
+        let operation = cx.s3_op().name().to_owned();
+        if let Some(note) = cx.extensions_mut().get::<Arc<Note>>() {
+            note.asks(&operation, who.as_ref().map(|known| &known.key));
+        }
+        let rights = Rights::new(who);
         let (bucket, key) = match cx.s3_path() {
             S3Path::Root => (None, None),
             S3Path::Bucket { bucket } => (Some(bucket.to_string()), None),
             S3Path::Object { bucket, key } => (Some(bucket.to_string()), Some(key.to_string())),
         };
         let facts = Facts::new(cx.headers(), cx.uri(), client);
-        let place = match (&bucket, operation) {
+        let place = match (&bucket, operation.as_str()) {
             (None, "ListBuckets") => {
                 rights.check_service(Action::LIST_ALL, "", &facts)?;
                 None
@@ -153,7 +158,7 @@ impl S3Access for Access {
             (Some(bucket), _) => {
                 let expected = cx.headers().get("x-amz-expected-bucket-owner");
                 let place = self.places.find(bucket, expected).await?;
-                self.check_in(&rights, operation, (&place, key.as_deref()), facts).await?;
+                self.check_in(&rights, &operation, (&place, key.as_deref()), facts).await?;
                 Some(place)
             }
         };

@@ -25,6 +25,7 @@ use crate::head::{BodyFacts, Framing};
 use crate::hex;
 use crate::limits::{DRAIN_MAX, DRAIN_TIME, PUT_BUFFER, XML_MAX};
 use crate::reply::Refusal;
+use crate::requests::Note;
 
 /// Bytes of a signed chunk that need no claim of their own: what many clients send.
 const SMALL_CHUNK: usize = 64 << 10;
@@ -59,6 +60,7 @@ pub struct GuardedBody {
     facts: BodyFacts,
     headers: HeaderMap,
     context: Arc<RequestContext>,
+    note: Arc<Note>,
     budget: Budget,
     times: BodyTimes,
     started: bool,
@@ -79,7 +81,7 @@ impl GuardedBody {
         incoming: Incoming,
         facts: BodyFacts,
         headers: HeaderMap,
-        context: Arc<RequestContext>,
+        (context, note): (Arc<RequestContext>, Arc<Note>),
         budget: Budget,
         times: BodyTimes,
     ) -> GuardedBody {
@@ -92,6 +94,7 @@ impl GuardedBody {
             facts,
             headers,
             context,
+            note,
             budget,
             times,
             started: false,
@@ -139,6 +142,7 @@ impl GuardedBody {
 
     fn receive(&mut self, data: Bytes) -> Result<(), Refusal> {
         self.restart_stall();
+        self.note.receive(data.len());
         if let Some(document) = &mut self.document {
             document.receive(&data)?;
         }

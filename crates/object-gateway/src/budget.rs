@@ -37,6 +37,12 @@ impl Budget {
         self.bytes.clone().try_acquire_many_owned(self.permits(len)).ok().map(Claim)
     }
 
+    /// Bytes that are claimed at present, and all that there are.
+    pub fn state(&self) -> (u64, u64) {
+        let free = self.bytes.available_permits() as u64;
+        (u64::from(self.total).saturating_sub(free), u64::from(self.total))
+    }
+
     fn permits(&self, len: usize) -> u32 {
         u32::try_from(len).unwrap_or(u32::MAX).min(self.total)
     }

@@ -13,6 +13,13 @@ pub fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
+/// Microseconds since 1970.
+#[expect(clippy::disallowed_methods, reason = "people read the access log by the wall clock")]
+pub fn unix_us() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
 /// Starts a thread of the gateway.
 pub fn thread(
     name: String,

@@ -3,8 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use metrics::Registry;
 use object_proto::BucketSettings;
 
+use crate::access_log::AccessLog;
 use crate::limits;
 use crate::tls::Tls;
 
@@ -36,6 +38,10 @@ pub struct GatewayConfig {
     pub tls: Option<Tls>,
     /// Settings of buckets that are made through it, where their requests say nothing.
     pub new_buckets: BucketSettings,
+    /// Requests are counted here.
+    pub registry: Registry,
+    /// And written there, each as it ends.
+    pub access_log: Option<AccessLog>,
     /// Time limits.
     pub times: Times,
 }
@@ -81,6 +87,8 @@ impl Default for GatewayConfig {
             request_nonce: 0,
             tls: None,
             new_buckets: BucketSettings::default(),
+            registry: Registry::new(),
+            access_log: None,
             times: Times::default(),
         }
     }

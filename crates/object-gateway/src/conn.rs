@@ -12,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 use crate::config::Times;
+use crate::requests::Following;
 use crate::tls::Stream;
 
 /// What a connection waits for.
@@ -192,12 +193,13 @@ impl AsyncWrite for WatchedStream {
 pub struct WatchedBody {
     body: s3s::Body,
     watch: Arc<Watch>,
+    following: Following,
 }
 
 impl WatchedBody {
     /// Of an answer on this connection.
-    pub fn new(body: s3s::Body, watch: Arc<Watch>) -> WatchedBody {
-        WatchedBody { body, watch }
+    pub fn new(body: s3s::Body, watch: Arc<Watch>, following: Following) -> WatchedBody {
+        WatchedBody { body, watch, following }
     }
 }
 
@@ -215,7 +217,11 @@ impl Body for WatchedBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, StdError>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        if let Poll::Ready(Some(Ok(frame))) = &frame {
+            self.following.send(frame.data_ref().map_or(0, Bytes::len));
+        }
+        frame
     }
 
     fn is_end_stream(&self) -> bool {

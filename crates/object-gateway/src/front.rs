@@ -4,11 +4,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use base::TraceId;
 use futures_util::future::join;
 use http::header::{CONNECTION, EXPECT, HOST, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use object_proto::Backend;
+use object_proto::{Backend, Traced};
 use s3s::Body;
 use s3s::service::S3Service;
 
@@ -22,6 +23,7 @@ use crate::form::Forms;
 use crate::head;
 use crate::hosts::Domains;
 use crate::reply::{Refusal, Target, complete, page};
+use crate::requests::{Following, Note, Requests};
 
 /// Path of the page that answers as long as the process does.
 const LIVE: &str = "/_craton/live";
@@ -46,7 +48,9 @@ pub struct Front {
     pub allow_v2: bool,
     /// Requests can be served.
     pub ready: Arc<AtomicBool>,
-    /// ID of the next request.
+    /// How they end.
+    pub requests: Arc<Requests>,
+    /// ID of the next request, which is its trace's too.
     pub next_id: AtomicU64,
 }
 
@@ -58,7 +62,8 @@ impl Front {
         watch: Arc<Watch>,
     ) -> Response<WatchedBody> {
         watch.begin_request();
-        let id = format!("{:016X}", self.next_id.fetch_add(1, Ordering::Relaxed));
+        let trace = self.next_trace();
+        let id = format!("{:016X}", trace.get());
         let (uri, host) = (request.uri().clone(), request.headers().get(HOST).cloned());
         let has_source = request.headers().contains_key("x-amz-copy-source");
         let target = || {
@@ -66,24 +71,51 @@ impl Front {
             let host_bucket = host.and_then(|host| self.domains.bucket_of(host));
             Target { path: uri.path(), host_bucket, has_source }
         };
+        let mut following = Following::new(&self.requests, &id, &request);
+        let note = following.note().clone();
         let response = match self.page(&request) {
-            Some(page) => page,
-            None if *request.method() == Method::OPTIONS => {
-                self.preflight(request, &target().bucket()).await
+            Some(page) => {
+                note.is("Health");
+                page
             }
-            None => match Asked::of(request.method(), request.headers()) {
-                None => self.serve_s3(request, &id, target()).await,
-                Some(asked) => {
-                    let bucket = target().bucket();
-                    let added = cors::added(&*self.backend, &bucket, &asked);
-                    let (added, mut response) =
-                        join(added, self.serve_s3(request, &id, target())).await;
-                    response.headers_mut().extend(added);
-                    response
-                }
-            },
+            None => Traced::new(trace, self.answer(request, &id, target(), note)).await,
         };
-        complete(response, &id, target).map(|body| WatchedBody::new(body, watch))
+        let response = complete(response, &id, target);
+        following.answer(&response, target());
+        response.map(|body| WatchedBody::new(body, watch, following))
+    }
+
+    /// A trace that no request had before.
+    fn next_trace(&self) -> TraceId {
+        loop {
+            let raw = self.next_id.fetch_add(1, Ordering::Relaxed);
+            // 63 bits of it count, and none of them set would be the trace behind it.
+            if raw << 1 != 0 {
+                return TraceId::unasked(raw);
+            }
+        }
+    }
+
+    /// Answers what is no page.
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        id: &str,
+        target: Target<'_>,
+        note: Arc<Note>,
+    ) -> Response<Body> {
+        if *request.method() == Method::OPTIONS {
+            note.is("Preflight");
+            return self.preflight(request, &target.bucket()).await;
+        }
+        let Some(asked) = Asked::of(request.method(), request.headers()) else {
+            return self.serve_s3(request, id, target, note).await;
+        };
+        let bucket = target.bucket();
+        let added = cors::added(&*self.backend, &bucket, &asked);
+        let (added, mut response) = join(added, self.serve_s3(request, id, target, note)).await;
+        response.headers_mut().extend(added);
+        response
     }
 
     /// A page that is not S3's. A bucket's name cannot begin with an underscore.
@@ -122,6 +154,7 @@ impl Front {
         request: Request<Incoming>,
         id: &str,
         target: Target<'_>,
+        note: Arc<Note>,
     ) -> Response<Body> {
         let (mut parts, incoming) = request.into_parts();
         let waits = parts.headers.contains_key(EXPECT);
@@ -135,16 +168,17 @@ impl Front {
             }
         };
         let context = Arc::new(RequestContext::new(facts.content_len()));
+        parts.extensions.insert(note.clone());
         if head::is_form(&parts) {
             let (len, asked) = (facts.sent_len.unwrap_or_default(), context.clone());
-            let response = self.forms.serve((parts, incoming), target, len, asked).await;
+            let response = self.forms.serve((parts, incoming), target, len, (asked, note)).await;
             return ends_if(waits && !context.is_asked(), response);
         }
         let body = GuardedBody::new(
             incoming,
             facts,
             head::body_headers(&parts),
-            context.clone(),
+            (context.clone(), note),
             self.budget.clone(),
             self.times,
         );

@@ -38,6 +38,7 @@ use crate::front::Front;
 use crate::hosts::Domains;
 use crate::keyring::Keyring;
 use crate::limits::{CLOCK_SKEW_SECONDS, HEAD_READ_MAX, HEADERS_MAX, XML_MAX};
+use crate::requests::Requests;
 use crate::rights::Places;
 use crate::tls::{Stream, Tls};
 
@@ -106,6 +107,7 @@ pub struct Gateway {
     threads: Vec<JoinHandle<()>>,
     /// Room for connections, of so many.
     connections: (Arc<Semaphore>, usize),
+    budget: Budget,
 }
 
 impl Gateway {
@@ -140,7 +142,8 @@ impl Gateway {
         // Each thread holds room for the next connection of each address.
         let most = config.connections_max.saturating_sub(runtimes.len() * listeners.len());
         let room = (connections.clone(), most);
-        let mut gateway = Gateway { addrs, ready, stop, threads: Vec::new(), connections: room };
+        let (threads, budget) = (Vec::new(), front.budget.clone());
+        let mut gateway = Gateway { addrs, ready, stop, threads, connections: room, budget };
         for (index, runtime) in runtimes.into_iter().enumerate() {
             let own: io::Result<Vec<_>> = listeners.iter().map(StdListener::try_clone).collect();
             let server = Server {
@@ -172,6 +175,12 @@ impl Gateway {
     pub fn connection_counter(&self) -> impl Fn() -> u32 + Send + 'static {
         let (room, most) = self.connections.clone();
         move || u32::try_from(most.saturating_sub(room.available_permits())).unwrap_or(u32::MAX)
+    }
+
+    /// Reads how many bytes of bodies are in memory, and may be, at any time.
+    pub fn memory_counter(&self) -> impl Fn() -> (u64, u64) + Send + 'static {
+        let budget = self.budget.clone();
+        move || budget.state()
     }
 
     /// What `/_craton/ready` says, for another thread to change.
@@ -264,6 +273,7 @@ fn front(
         times,
         allow_v2: config.allow_v2,
         ready,
+        requests: Arc::new(Requests::new(config.registry.clone(), config.access_log.clone())),
         next_id: AtomicU64::new(config.request_nonce),
     }
 }

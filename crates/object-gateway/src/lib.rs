@@ -29,6 +29,7 @@
 //!
 //! Invariant: holds no storage logic; knows no range, piece, file of the core or manager.
 
+mod access_log;
 mod actions;
 mod auth;
 mod base64;
@@ -59,10 +60,12 @@ mod parts;
 mod query;
 mod quota;
 mod reply;
+mod requests;
 mod rights;
 mod seal;
 mod tls;
 
+pub use access_log::{AccessLog, Sink};
 pub use chunked::fuzz_chunked;
 pub use clock::random_key;
 pub use config::{GatewayConfig, Times};

@@ -87,6 +87,10 @@ impl Refusal {
     }
 }
 
+/// S3's code of an error; an extension of answers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ErrorCode(pub String);
+
 /// Short text of a page that is not S3's, as for health.
 pub fn page(status: StatusCode, text: &'static str) -> Response<Body> {
     let mut response = Response::new(Body::from(Bytes::from_static(text.as_bytes())));
@@ -113,8 +117,14 @@ pub fn complete<'a>(
     } else if is_xml(&head.headers)
         && let Some(bytes) = body.bytes()
     {
-        let is_error = !head.status.is_success();
-        let bytes = if is_error { with_facts(&bytes, request_id, target()) } else { bytes };
+        let bytes = match head.status.is_success() {
+            true => bytes,
+            false => {
+                let (code, bytes) = with_facts(bytes, request_id, target());
+                head.extensions.insert(ErrorCode(code));
+                bytes
+            }
+        };
         head.headers.remove(CONTENT_LENGTH); // Hyper sets the one of the body that it gets.
         body = Body::from(with_references(bytes));
     }
@@ -125,9 +135,9 @@ fn is_xml(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_TYPE).is_some_and(|kind| kind == XML)
 }
 
-/// An error's XML with message, the name of what is missing, path and request ID.
-fn with_facts(xml: &Bytes, request_id: &str, target: Target<'_>) -> Bytes {
-    let Some(start) = xml.strip_suffix(END) else { return xml.clone() };
+/// An error's code, and its XML with message, the name of what is missing, path and request ID.
+fn with_facts(xml: Bytes, request_id: &str, target: Target<'_>) -> (String, Bytes) {
+    let Some(start) = xml.strip_suffix(END) else { return (String::new(), xml) };
     let mut text = String::from_utf8_lossy(start).into_owned();
     let code = text.split("<Code>").nth(1).and_then(|rest| rest.split("</Code>").next());
     let code = code.unwrap_or_default().to_owned();
@@ -149,7 +159,7 @@ fn with_facts(xml: &Bytes, request_id: &str, target: Target<'_>) -> Bytes {
         text.push_str(&format!("<Resource>{path}</Resource><RequestId>{request_id}</RequestId>"));
     }
     text.push_str("</Error>");
-    Bytes::from(text)
+    (code, Bytes::from(text))
 }
 
 /// Messages of codes that s3s leaves without.

@@ -179,6 +179,11 @@ impl Rights {
         self.who.as_ref().map(|known| &known.key.user)
     }
 
+    /// The access key, if there is a signature.
+    pub fn key(&self) -> Option<&Arc<AccessKey>> {
+        self.who.as_ref().map(|known| &known.key)
+    }
+
     /// The user's ID, or [`ANONYMOUS`].
     pub fn id(&self) -> UserId {
         self.user().map_or_else(|| UserId::new(ANONYMOUS), |user| user.id.clone())

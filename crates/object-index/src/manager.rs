@@ -13,8 +13,8 @@ use std::rc::{Rc, Weak};
 use client::Client;
 use futures_util::future::{Either, LocalBoxFuture, select};
 use object_proto::{
-    CatalogReply, CatalogRequest, Error, ObjectServerId, Peer, PeerRole, RangeId, RangeReply,
-    RangeRequest, Reply, Request, ServerGrant, ServerRequest,
+    CatalogReply, CatalogRequest, Error, ObjectServerId, Peer, PeerRole, PeerState, RangeId,
+    RangeReply, RangeRequest, Reply, Request, ServerGrant, ServerRequest,
 };
 use runtime::sync::Notify;
 use runtime::{Class, Duration, Env, Instant};
@@ -33,6 +33,7 @@ use crate::planted::Planted;
 use crate::room::Room;
 use crate::rule::ManagerRule;
 use crate::server::ObjectServer;
+use crate::stats::ManagerStats;
 
 struct ManagerInner {
     env: Env,
@@ -161,17 +162,24 @@ impl ObjectManager {
         self.0.lead.borrow().is_some()
     }
 
+    /// What the service has at present, as far as it hears; none while it does not lead.
+    pub fn stats(&self) -> Option<ManagerStats> {
+        let lead = self.0.lead.borrow().clone()?;
+        let status = lead.assignments.borrow_mut().status(self.0.env.now(), self.0.addr);
+        let is_up = |state: PeerState| state == PeerState::Up;
+        let gateways = status.peers.iter().filter(|one| one.peer.role == PeerRole::Gateway);
+        Some(ManagerStats {
+            ranges: status.ranges.len(),
+            unserved: status.ranges.iter().filter(|range| !range.served).count(),
+            servers: status.servers.iter().filter(|server| is_up(server.state)).count(),
+            gateways: gateways.filter(|one| is_up(one.state)).count(),
+        })
+    }
+
     /// Answers a request; one that does not lead says so.
     pub async fn handle(&self, request: CatalogRequest) -> Result<CatalogReply, Error> {
         let inner = &*self.0;
-        let is_sign = matches!(
-            request,
-            CatalogRequest::Beat(_)
-                | CatalogRequest::ServerBeat(_)
-                | CatalogRequest::Here(_)
-                | CatalogRequest::Watch { .. }
-        );
-        if !is_sign {
+        if !request.is_sign() {
             inner.asked.set(inner.env.now());
         }
         let lead = inner.lead.borrow().clone().ok_or(Error::Reroute)?;

@@ -1,8 +1,9 @@
 //! [`ObjectPeer`]: answers requests of other processes of the object service.
 
 use std::fmt;
+use std::net::SocketAddr;
 
-use base::Kind;
+use base::{Kind, TraceId};
 use object_proto::wire::encode_answer;
 use object_proto::{Error, Reply, Request, ServerRequest};
 use runtime::{Class, Env};
@@ -65,6 +66,7 @@ async fn answer(
     env: &Env,
     local: &Local,
     (name, body): (&str, &[u8]),
+    from: (TraceId, SocketAddr),
 ) -> Result<ControlReply, ControlError> {
     let invalid = |what: String| Err(ControlError::new(Kind::Invalid, what));
     match ControlRequest::decode(body) {
@@ -73,7 +75,7 @@ async fn answer(
                 let what = "no request of this version: update object managers and servers first";
                 return invalid(what.to_owned());
             };
-            let body = encode_answer(&local.handle(request).await);
+            let body = encode_answer(&handle(env, local, request, from).await);
             Ok(ControlReply::Service(ServiceMessage { tag: OBJECTS, body }))
         }
         Ok(ControlRequest::Trace(asked)) => {
@@ -85,12 +87,34 @@ async fn answer(
     }
 }
 
+/// Answers as an operation of the peer's trace.
+async fn handle(
+    env: &Env,
+    local: &Local,
+    request: Request,
+    (trace, peer): (TraceId, SocketAddr),
+) -> Result<Reply, Error> {
+    let Some(operation) = request.operation() else { return local.handle(request).await };
+    let span = env.begin(trace, operation, Some(peer));
+    let handled = span.clone().follow(Box::pin(local.handle(request))).await;
+    let outcome = match &handled {
+        Ok(_) => metrics::Outcome::Done,
+        Err(error) => metrics::Outcome::Failed(error.kind()),
+    };
+    span.note(metrics::Step::Answered, env.now().as_nanos(), metrics::Fact::None);
+    env.end(&span, outcome);
+    handled
+}
+
 impl Handler for ObjectPeer {
     fn handle(&self, incoming: Incoming) {
         let (env, local, name) = (self.env.clone(), self.local.clone(), self.name.clone());
         self.env.spawn(Class::Foreground, "object request", async move {
+            let from = (incoming.request.trace, incoming.peer.addr);
             let answered = match incoming.request.service {
-                Service::CONTROL => answer(&env, &local, (&name, &incoming.request.body)).await,
+                Service::CONTROL => {
+                    answer(&env, &local, (&name, &incoming.request.body), from).await
+                }
                 _ => Err(ControlError::new(Kind::Invalid, format!("this is the {name}"))),
             };
             incoming.reply.send(match answered {

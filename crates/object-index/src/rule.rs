@@ -27,6 +27,7 @@ use crate::planted::Bugs;
 use crate::range::{Ground, Range, UploadTimes};
 use crate::room::Room;
 use crate::server_row::{RangeRow, ServerRow};
+use crate::stats::TableStats;
 
 /// The rights to a table: until when they last, and their number, which is above those of all before.
 pub type Held = (Rc<dyn Lease>, u64);
@@ -98,6 +99,11 @@ impl RangeRule {
     /// Looks whether a core that was full has room again.
     pub async fn look_once(&self) {
         self.range.decisions.room.look(&self.env, &*self.collector.store).await;
+    }
+
+    /// Its table, at present.
+    pub(crate) fn stats(&self) -> TableStats {
+        TableStats::of(&self.range.decisions.table, &self.range.decisions.logs)
     }
 
     /// Ends when nothing is decided any more: another owner came, or an append has failed.

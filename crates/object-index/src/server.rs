@@ -35,6 +35,7 @@ use crate::locks::are_apart;
 use crate::planted::Planted;
 use crate::room::Room;
 use crate::rule::RangeRule;
+use crate::stats::{ServerStats, TableStats};
 
 /// Ranges have nothing beside their epochs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,6 +78,8 @@ struct ServerInner {
     manager_clock: Cell<Option<(u64, Instant)>>,
     /// It is far from this server's.
     clocks_apart: Cell<bool>,
+    /// Requests of clients since it began, and bytes of objects in them.
+    asked: Cell<(u64, u64)>,
     beat: Notify,
     /// A range was opened, given or taken.
     changed: Notify,
@@ -154,6 +157,7 @@ impl ObjectServer {
             boot: Cell::new(0),
             manager_clock: Cell::default(),
             clocks_apart: Cell::default(),
+            asked: Cell::default(),
             beat: Notify::new(),
             changed: Notify::new(),
             leaving: Cell::new(false),
@@ -169,6 +173,18 @@ impl ObjectServer {
     /// Where it listens.
     pub fn addr(&self) -> SocketAddr {
         self.0.addr
+    }
+
+    /// What it has at present.
+    pub fn stats(&self) -> ServerStats {
+        let places = self.0.places.borrow();
+        let (requests, request_bytes) = self.0.asked.get();
+        let (mut served, mut tables) = (0, TableStats::default());
+        for rule in places.values().filter_map(|place| place.rule.as_ref()) {
+            served += 1;
+            tables.add(rule.stats());
+        }
+        ServerStats { ranges: places.len(), served, requests, request_bytes, tables }
     }
 
     /// True while it serves a range, as far as it knows.
@@ -275,6 +291,8 @@ impl ObjectServer {
         if let Some(place) = self.0.places.borrow().get(&range) {
             place.requests.set(place.requests.get() + 1);
             place.bytes.set(place.bytes.get() + bytes);
+            let (requests, sum) = self.0.asked.get();
+            self.0.asked.set((requests + 1, sum + bytes));
         }
     }
 

@@ -8,14 +8,16 @@ use std::future::ready;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use base::TraceId;
 use futures_util::future::LocalBoxFuture;
+use metrics::Outcome;
 use object_proto::limits::SMALL_MAX;
 use object_proto::{
     AccessKey, Answer, Backend, Bucket, BucketName, BucketSettings, BucketView, Committed,
     Completion, Conditions, Content, Error, Found, Grant, ListPage, ListRequest, LockChange,
     NewUpload, ObjectFacts, ObjectInfo, ObjectTags, PartNumber, PartsPage, PartsRequest, Setting,
     Target, Upload, UploadId, UploadInfo, UploadsPage, UploadsRequest, User, UserId, VersionId,
-    Versioning, VersionsPage, VersionsRequest,
+    Versioning, VersionsPage, VersionsRequest, current_trace,
 };
 use runtime::sync::{mpsc, oneshot};
 use runtime::{Class, Env, real_now};
@@ -88,9 +90,15 @@ impl ServiceHandle {
         F: Future<Output = Result<T, Error>> + 'static,
     {
         let (done, outcome) = oneshot::channel();
+        let trace = current_trace();
         let work: Work = Box::new(move |service| {
             Box::pin(async move {
-                let _ = done.send(work(service).await); // The caller may have gone.
+                let env = service.env().clone();
+                let worked = match trace {
+                    None => work(service).await,
+                    Some(trace) => as_operation(&env, trace, work(service)).await,
+                };
+                let _ = done.send(worked); // The caller may have gone.
             })
         });
         let queue = self.work.clone();
@@ -99,6 +107,22 @@ impl ServiceHandle {
             outcome.await.map_err(|_| stopped())?
         })
     }
+}
+
+/// Runs work of a gateway's request as an operation of its trace.
+async fn as_operation<T>(
+    env: &Env,
+    trace: TraceId,
+    work: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    let span = env.begin(trace, "s3 request", None);
+    let worked = span.clone().follow(Box::pin(work)).await;
+    let outcome = match &worked {
+        Ok(_) => Outcome::Done,
+        Err(error) => Outcome::Failed(error.kind()),
+    };
+    env.end(&span, outcome);
+    worked
 }
 
 impl fmt::Debug for ServiceHandle {

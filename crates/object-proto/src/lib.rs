@@ -23,8 +23,10 @@ mod locks;
 mod message;
 mod names;
 mod object;
+mod operations;
 mod parts;
 mod ranges;
+mod request_trace;
 mod settings;
 mod tags;
 mod upload;
@@ -58,6 +60,7 @@ pub use object::{
 };
 pub use parts::{PartMap, PartNumber, PartRun, UploadId};
 pub use ranges::{BucketConfig, BucketRules, BucketState, RangeMap, RangePlace};
+pub use request_trace::{Traced, current_trace};
 pub use settings::{
     BucketEncryption, BucketSettings, CorsRule, DefaultEncryption, Grant, Grantee, Ownership,
     Permission, PublicAccess, Setting,

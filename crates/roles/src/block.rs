@@ -22,10 +22,10 @@ use wire::control::Policy;
 
 use crate::error::{Error, io};
 use crate::home::Home;
-use crate::http::{self, Page, Pages};
+use crate::pages::show;
 use crate::seams::Seams;
 use crate::uses::Directories;
-use crate::{Build, config, probe, seen};
+use crate::{Build, config, probe};
 
 /// A manager that keeps a cut for its links renews it often enough for block servers.
 const _: () = assert!(
@@ -72,32 +72,6 @@ impl ManagerRole {
         self.manager.stop().await;
         self.endpoint.close();
     }
-}
-
-/// Serves the metrics of a process: its role, ID and executor, and its `own`; and what it sees of
-/// disks.
-async fn show(
-    env: &Env,
-    addr: SocketAddr,
-    (role, id, build, handle): (&'static str, String, Build, Handle),
-    (endpoint, client): (&Endpoint, &Client),
-    own: impl Fn(&mut Exposition) + 'static,
-) -> Result<(), Error> {
-    let (shown, endpoint, client) = (env.clone(), endpoint.clone(), client.clone());
-    let pages: Pages = Rc::new(move |path| {
-        if path == "/seen" {
-            return Some(Page { kind: "application/json", text: seen::page(&id, &client) });
-        }
-        probe::page(path, || {
-            let mut text = Exposition::new();
-            probe::process(&mut text, (role, &id, build), &[handle.stats()]);
-            probe::operations(&mut text, &shown);
-            probe::links(&mut text, &endpoint.stats());
-            own(&mut text);
-            text.finish()
-        })
-    });
-    http::serve(env, addr, pages).await.map(drop)
 }
 
 /// Starts a block manager.

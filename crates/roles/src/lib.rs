@@ -15,6 +15,7 @@ mod home;
 pub mod http;
 pub mod master;
 pub mod object;
+mod pages;
 mod probe;
 pub mod seams;
 pub mod seen;

@@ -7,27 +7,30 @@ use std::rc::Rc;
 
 use base::ClusterId;
 use client::Client;
+use metrics::Exposition;
 use object_index::limits::{HERE, READY_KEPT};
 use object_index::{
     ClientFiles, Files, Local, ObjectManager, ObjectPeer, ObjectServer, RemoteOwners, Service,
     ServiceOptions,
 };
 use object_proto::{Peer, PeerRole};
-use runtime::{Class, Duration, Env};
+use runtime::{Class, Duration, Env, Handle};
 use tenancy::Contest;
 use transport::Endpoint;
 use wire::control::Policy;
 
-use crate::config;
 use crate::error::Error;
 use crate::home::Home;
+use crate::pages::show;
 use crate::seams::Seams;
+use crate::{Build, config, probe};
 
 /// A running object manager.
 #[derive(Clone)]
 pub struct ManagerRole {
     manager: ObjectManager,
     endpoint: Endpoint,
+    client: Client,
     addr: SocketAddr,
 }
 
@@ -40,6 +43,20 @@ impl ManagerRole {
     /// Where it listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// Serves its metrics, where the configuration has an address for them.
+    pub async fn show(
+        &self,
+        config: &config::ObjectManager,
+        build: Build,
+        handle: Handle,
+    ) -> Result<(), Error> {
+        let Some(addr) = config.metrics else { return Ok(()) };
+        let of = ("object-manager", config.id.clone(), build, handle);
+        let shown = self.manager.clone();
+        let own = move |text: &mut Exposition| probe::object_manager(text, &shown);
+        show(self.client.env(), addr, of, (&self.endpoint, &self.client), own).await
     }
 
     /// Gives the lock up and ends.
@@ -55,6 +72,7 @@ pub struct ServerRole {
     server: ObjectServer,
     owners: Rc<RemoteOwners>,
     endpoint: Endpoint,
+    client: Client,
     addr: SocketAddr,
 }
 
@@ -67,6 +85,20 @@ impl ServerRole {
     /// Where it listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// Serves its metrics, where the configuration has an address for them.
+    pub async fn show(
+        &self,
+        config: &config::ObjectServer,
+        build: Build,
+        handle: Handle,
+    ) -> Result<(), Error> {
+        let Some(addr) = config.metrics else { return Ok(()) };
+        let of = ("object-server", config.id.clone(), build, handle);
+        let shown = self.server.clone();
+        let own = move |text: &mut Exposition| probe::object_server(text, &shown);
+        show(self.client.env(), addr, of, (&self.endpoint, &self.client), own).await
     }
 
     /// Gives its ranges up and ends.
@@ -119,7 +151,7 @@ pub async fn start_manager_with(
     let local = Local { manager: Some(manager.clone()), server: None };
     let peer = ObjectPeer::new(env, local, format!("object manager {}", config.id));
     let addr = endpoint.listen(config.listen, Rc::new(peer)).await?;
-    Ok(ManagerRole { manager, endpoint, addr })
+    Ok(ManagerRole { manager, endpoint, client, addr })
 }
 
 /// Starts an object server. `manager` is one in the same process.
@@ -159,7 +191,7 @@ pub async fn start_server_with(
     let local = Local { manager: None, server: Some(server.clone()) };
     let peer = ObjectPeer::new(env, local, format!("object server {}", config.id));
     let addr = endpoint.listen(config.listen, Rc::new(peer)).await?;
-    Ok(ServerRole { server, owners, endpoint, addr })
+    Ok(ServerRole { server, owners, endpoint, client, addr })
 }
 
 /// A running gateway, without its HTTP.
@@ -167,7 +199,7 @@ pub async fn start_server_with(
 pub struct GatewayRole {
     service: Service,
     endpoint: Endpoint,
-    cluster: ClusterId,
+    client: Client,
 }
 
 impl GatewayRole {
@@ -178,7 +210,21 @@ impl GatewayRole {
 
     /// The cluster.
     pub fn cluster(&self) -> ClusterId {
-        self.cluster
+        self.client.cluster()
+    }
+
+    /// Serves its metrics, where the configuration has an address for them: its HTTP's are in the registry of
+    /// the process, and in what `own` adds.
+    pub async fn show(
+        &self,
+        config: &config::Gateway,
+        build: Build,
+        handle: Handle,
+        own: impl Fn(&mut Exposition) + 'static,
+    ) -> Result<(), Error> {
+        let Some(addr) = config.metrics else { return Ok(()) };
+        let of = ("gateway", config.id.clone(), build, handle);
+        show(self.client.env(), addr, of, (&self.endpoint, &self.client), own).await
     }
 
     /// Reports to the object manager that this gateway serves at an address, with so many connections as
@@ -240,6 +286,5 @@ pub async fn start_gateway(
     let client = home.connect(env, &endpoint, client::Config::default()).await?;
     let options = ServiceOptions { keeps: true, ..ServiceOptions::default() };
     let service = service_with(&client, config.copies, local, options);
-    let cluster = client.cluster();
-    Ok(GatewayRole { service, endpoint, cluster })
+    Ok(GatewayRole { service, endpoint, client })
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use chunkserver::Chunkserver;
 use chunkstore::flash::FlashStore;
 use metrics::Exposition;
+use object_index::{ObjectManager, ObjectServer};
 use runtime::{Env, Stats};
 use transport::Service;
 
@@ -332,6 +333,65 @@ pub fn frontend(
     }
     let connections = stats.connections as f64;
     text.gauges("craton_nbd_connections", "Connections open now.").sample(&[], connections);
+}
+
+/// State and counters of an object server.
+pub fn object_server(text: &mut Exposition, server: &ObjectServer) {
+    let stats = server.stats();
+    let tables = stats.tables;
+    for (name, help, value) in [
+        ("craton_object_ranges", "Ranges that it has been given.", stats.ranges as u64),
+        ("craton_object_ranges_open", "Those of them that it serves.", stats.served as u64),
+        (
+            "craton_object_range_requests_total",
+            "Requests of clients to its ranges.",
+            stats.requests,
+        ),
+        (
+            "craton_object_range_request_bytes_total",
+            "Bytes of small objects in them.",
+            stats.request_bytes,
+        ),
+        ("craton_object_index_bytes", "Bytes of sorted files of its ranges.", tables.index_bytes),
+        ("craton_object_index_runs", "Sorted runs of its ranges.", tables.runs as u64),
+        ("craton_object_memory_bytes", "Bytes of changes in memory.", tables.memory as u64),
+        ("craton_object_logs", "Logs that are kept for the data in them.", tables.logs as u64),
+        ("craton_object_log_bytes", "Bytes of data in them.", tables.log_bytes),
+        (
+            "craton_object_log_dead_bytes",
+            "Of these, bytes that no object names any more.",
+            tables.dead_bytes,
+        ),
+        (
+            "craton_object_batches",
+            "Batches of changes made durable since its ranges were opened.",
+            tables.batches,
+        ),
+        ("craton_object_appends", "Appends that made them so.", tables.appends),
+        ("craton_object_batches_refused", "Batches refused for a moment.", tables.refused),
+    ] {
+        let mut family = match name.ends_with("_total") {
+            true => text.counters(name, help),
+            false => text.gauges(name, help),
+        };
+        family.sample(&[], value as f64);
+    }
+}
+
+/// State of an object manager, and what it knows of the service while it leads.
+pub fn object_manager(text: &mut Exposition, manager: &ObjectManager) {
+    let stats = manager.stats();
+    let leads = f64::from(stats.is_some());
+    text.gauges("craton_object_manager_leads", "1 while it leads.").sample(&[], leads);
+    let Some(stats) = stats else { return };
+    for (name, help, value) in [
+        ("craton_object_service_ranges", "Ranges of all buckets.", stats.ranges),
+        ("craton_object_service_ranges_unserved", "Those that no server serves.", stats.unserved),
+        ("craton_object_service_servers", "Object servers that it hears from.", stats.servers),
+        ("craton_object_service_gateways", "Gateways that it hears from.", stats.gateways),
+    ] {
+        text.gauges(name, help).sample(&[], value as f64);
+    }
 }
 
 /// State and counters of a master.

@@ -320,11 +320,12 @@ pub fn object_role(
     let made = process(role, id, addr, directory.path());
     let text = object_text(book, &made.id) + &format!("listen = \"{addr}\"\n");
     let (key_file, log) = (directory.key()?.map(|_| directory.key_path()), logging(&made.dir));
+    let metrics = Some(ports.take_local(env)?);
     if role == RoleName::ObjectManager {
-        let config = ObjectManager { key_file, log, ..read_text(&text)? };
+        let config = ObjectManager { key_file, metrics, log, ..read_text(&text)? };
         directory.write_config(&made.dir, role, &config)?;
     } else {
-        let config = ObjectServer { key_file, log, ..read_text(&text)? };
+        let config = ObjectServer { key_file, metrics, log, ..read_text(&text)? };
         directory.write_config(&made.dir, role, &config)?;
     }
     Ok(made)
@@ -359,6 +360,7 @@ pub fn gateway(
         key_file: directory.key()?.map(|_| directory.key_path()),
         s3_keys: directory.s3_keys(),
         shared,
+        metrics: Some(ports.take_local(env)?),
         log: logging(&made.dir),
         ..read_text(&text)?
     };
@@ -370,7 +372,7 @@ pub fn gateway(
             let first: Gateway = config::read(&config_path(&first.dir, first.role))?;
             (config.tls, config.plain, config.allow_v2) = (first.tls, first.plain, first.allow_v2);
             (config.domains, config.region) = (first.domains, first.region);
-            config.defaults = first.defaults;
+            (config.defaults, config.access_log) = (first.defaults, first.access_log);
         }
     }
     let is_first = first.is_none();

@@ -36,6 +36,9 @@ pub struct S3Access {
     /// does neither [default: aws]
     #[arg(long, value_name = "SETTINGS")]
     pub s3_defaults: Option<Defaults>,
+    /// Write each request as it ends to access.jsonl in the directory of the gateway's log
+    #[arg(long)]
+    pub s3_access_log: bool,
 }
 
 /// Settings of new buckets.
@@ -90,6 +93,7 @@ impl S3Access {
         }
         config.plain |= self.s3_plain;
         config.allow_v2 |= self.s3_v2;
+        config.access_log |= self.s3_access_log;
         if let Some(domain) = &self.s3_domain {
             config.domains = vec![domain.clone()];
         }
@@ -111,6 +115,7 @@ impl S3Access {
         let flags = [
             ("--s3-plain", asked.plain != config.plain),
             ("--s3-v2", asked.allow_v2 != config.allow_v2),
+            ("--s3-access-log", asked.access_log != config.access_log),
             ("--s3-domain", asked.domains != config.domains),
             ("--s3-region", asked.region != config.region),
             ("--s3-defaults", asked.defaults != config.defaults),
@@ -168,6 +173,7 @@ mod tests {
         let said = S3Access {
             s3_plain: true,
             s3_v2: true,
+            s3_access_log: true,
             s3_domain: Some("s3.example.com".to_owned()),
             s3_region: Some("eu".to_owned()),
             s3_defaults: Some(Defaults::Classic),

@@ -499,7 +499,7 @@ async fn start_services(
         frontend.show(env, config, BUILD, handle.clone()).await?;
     }
     if let Some(configs) = &plan.objects {
-        let objects = objects::start(env, dir, configs).await?;
+        let objects = objects::start(env, handle, dir, configs).await?;
         roles.borrow_mut().objects = Some(objects);
     }
     Ok(())

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use base::ClusterId;
+use metrics::Exposition;
 use object_gateway::{Gateway, GatewayConfig, KeyFile, Keyring, Tls};
 use object_index::{Local, Service, ServiceHandle};
 use object_proto::{
@@ -13,11 +14,13 @@ use object_proto::{
 };
 use roles::config::{self, BucketDefaults};
 use roles::object::{self, GatewayRole, ManagerRole, ServerRole};
-use runtime::{Class, Duration, Env};
+use runtime::{Class, Duration, Env, Handle};
 use serde::{Deserialize, Serialize};
 
+use super::BUILD;
 use crate::cluster::{read_tls, read_tls_files, replace_file, tls_files};
 use crate::exit::{Failure, io};
+use crate::log;
 
 /// Name of the file with the administrator's access key, in the cluster's directory.
 pub const ACCESS: &str = "s3.json";
@@ -140,6 +143,10 @@ pub fn serve_http(
             ..BucketSettings::default()
         },
     };
+    let access_log = match (config.access_log, &config.log.dir) {
+        (true, Some(dir)) => Some(log::start_access(dir, &config.log, env.tracer().registry())?),
+        _ => None,
+    };
     let settings = GatewayConfig {
         listen: [Some(config.listen), config.shared].into_iter().flatten().collect(),
         share_ports: config.shared.is_some(),
@@ -150,11 +157,27 @@ pub fn serve_http(
         allow_v2: config.allow_v2,
         tls,
         new_buckets,
+        registry: env.tracer().registry().clone(),
+        access_log,
         request_nonce: env.random_u64(),
         ..GatewayConfig::default()
     };
     let backend = Arc::new(ServiceHandle::new(service));
     Gateway::start(settings, backend, keys).map_err(|error| Failure::setup(error.to_string()))
+}
+
+/// What a gateway's HTTP shows beside its counters.
+pub fn http_metrics(gateway: &Gateway) -> impl Fn(&mut Exposition) + 'static {
+    let (connections, load) = (gateway.connection_counter(), gateway.memory_counter());
+    move |text| {
+        let help = "Connections of clients that are open.";
+        text.gauges("craton_s3_connections", help).sample(&[], f64::from(connections()));
+        let (used, budget) = load();
+        let help = "Bytes of memory that bodies of requests hold.";
+        text.gauges("craton_s3_body_memory_bytes", help).sample(&[], used as f64);
+        let help = "What they may hold together: bodies_mib.";
+        text.gauges("craton_s3_body_memory_budget_bytes", help).sample(&[], budget as f64);
+    }
 }
 
 /// Shows clients a certificate that was replaced. For ever.
@@ -198,12 +221,19 @@ fn tls_state(dir: &Path) -> Vec<Option<(u64, SystemTime)>> {
 /// Starts the service of a cluster's directory; ends when objects are served.
 pub async fn start(
     env: &Env,
+    handle: &Handle,
     dir: &Path,
-    (manager, server, config): &(config::ObjectManager, config::ObjectServer, config::Gateway),
+    (manager_config, server_config, config): &(
+        config::ObjectManager,
+        config::ObjectServer,
+        config::Gateway,
+    ),
 ) -> Result<Objects, Failure> {
     let keys = keys(config)?;
-    let manager = object::start_manager(env, manager).await?;
-    let server = object::start_server(env, server, Some(manager.manager())).await?;
+    let manager = object::start_manager(env, manager_config).await?;
+    manager.show(manager_config, BUILD, handle.clone()).await?;
+    let server = object::start_server(env, server_config, Some(manager.manager())).await?;
+    server.show(server_config, BUILD, handle.clone()).await?;
     while !manager.manager().leads() {
         env.sleep(PAUSE).await;
     }
@@ -217,6 +247,7 @@ pub async fn start(
     let file = keys.file();
     let (access, is_new) = administrator(env, dir, asked, (service, cluster, &file)).await?;
     let gateway = serve_http(env, config, keys, role.service())?;
+    role.show(config, BUILD, handle.clone(), http_metrics(&gateway)).await?;
     let (own, ready) = ((config.id.as_str(), config.listen), gateway.ready());
     gateway.set_ready(true);
     role.announce(own, gateway.connection_counter(), move |is_ready| ready.set(is_ready));

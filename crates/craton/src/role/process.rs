@@ -9,7 +9,7 @@ use object_index::Local;
 use roles::{block, chunkserver, master, object};
 use runtime::{Env, Handle};
 
-use super::objects::{check_keys, keys, serve_http, stop_http};
+use super::objects::{check_keys, http_metrics, keys, serve_http, stop_http};
 use super::signals::Stop;
 use super::{
     BUILD, NBD_SCHEME, NBDS_SCHEME, begin, ended, executor, prepare_tracer, warn_unopened,
@@ -203,6 +203,7 @@ async fn start_object_manager(
 ) -> Result<Option<Serving>, Failure> {
     let starting = object::start_manager(site.env, site.config);
     let Some(role) = site.unless_asked(starting).await? else { return Ok(None) };
+    role.show(site.config, BUILD, site.handle()).await?;
     let at = role.addr().to_string();
     Ok(Some(Serving::new(at, async move { role.stop().await })))
 }
@@ -212,6 +213,7 @@ async fn start_object_server(
 ) -> Result<Option<Serving>, Failure> {
     let starting = object::start_server(site.env, site.config, None);
     let Some(role) = site.unless_asked(starting).await? else { return Ok(None) };
+    role.show(site.config, BUILD, site.handle()).await?;
     let at = role.addr().to_string();
     Ok(Some(Serving::new(at, async move { role.stop().await })))
 }
@@ -225,6 +227,7 @@ async fn start_gateway(site: &Site<'_, config::Gateway>) -> Result<Option<Servin
     let Some(checked) = until(site.stop, checked).await else { return Ok(None) };
     checked?;
     let gateway = serve_http(&env, config, keys, role.service())?;
+    role.show(config, BUILD, site.handle(), http_metrics(&gateway)).await?;
     let at = [Some(config.listen), config.shared].into_iter().flatten();
     let at = at.map(|addr| config.endpoint(addr)).collect::<Vec<_>>().join(" and ");
     let (own, ready) = ((config.id.as_str(), config.listen), gateway.ready());

@@ -2,6 +2,8 @@
 //! element `BlockedEncryptionTypes` and refuses documents with it, so the first two are a route of
 //! ours past its operations.
 
+use std::sync::Arc;
+
 use futures_util::StreamExt;
 use http::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderValue};
 use http::{Extensions, Method, Uri};
@@ -24,6 +26,7 @@ use crate::facts::{Client, Facts};
 use crate::hosts::Domains;
 use crate::query::Query;
 use crate::reply::{Target, escape};
+use crate::requests::Note;
 use crate::rights::{Place, Rights, denied};
 
 /// Bytes of a document at most: S3's have a few hundred.
@@ -74,12 +77,15 @@ impl S3Route for EncryptionRoute {
             Some(credentials) => Some(self.access.keys.find(&credentials.access_key).await?),
             None => None,
         };
-        let rights = Rights::new(who);
         let operation = match request.method {
             Method::PUT => "PutBucketEncryption",
             Method::GET => "GetBucketEncryption",
             _ => return Err(denied()),
         };
+        if let Some(note) = request.extensions.get::<Arc<Note>>() {
+            note.asks(operation, who.as_ref().map(|known| &known.key));
+        }
+        let rights = Rights::new(who);
         let expected = request.headers.get("x-amz-expected-bucket-owner");
         let place = self.access.places.find(&bucket, expected).await?;
         let client = request.extensions.get::<Client>().copied();

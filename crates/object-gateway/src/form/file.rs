@@ -17,6 +17,7 @@ use crate::budget::Claim;
 use crate::context::RequestContext;
 use crate::limits::FORM_FIELDS_MAX;
 use crate::reply::Refusal;
+use crate::requests::Note;
 
 /// A form's bytes, and the time without one.
 pub struct FormBody {
@@ -25,6 +26,7 @@ pub struct FormBody {
     stall_time: std::time::Duration,
     stall: Pin<Box<Sleep>>,
     context: Arc<RequestContext>,
+    note: Arc<Note>,
     waits: bool,
 }
 
@@ -33,11 +35,11 @@ impl FormBody {
     pub fn new(
         incoming: Incoming,
         stall_time: std::time::Duration,
-        context: Arc<RequestContext>,
+        (context, note): (Arc<RequestContext>, Arc<Note>),
         waits: bool,
     ) -> FormBody {
         let stall = Box::pin(tokio::time::sleep(stall_time));
-        FormBody { incoming: Some(incoming), stall_time, stall, context, waits }
+        FormBody { incoming: Some(incoming), stall_time, stall, context, note, waits }
     }
 
     /// The next bytes.
@@ -50,6 +52,7 @@ impl FormBody {
             match Pin::new(&mut *incoming).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => {
                     let Ok(data) = frame.into_data() else { continue };
+                    self.note.receive(data.len());
                     self.stall.as_mut().reset(Instant::now() + self.stall_time);
                     return Poll::Ready(Some(Ok(data)));
                 }

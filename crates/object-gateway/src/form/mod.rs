@@ -30,6 +30,7 @@ use crate::errors::{internal, refused};
 use crate::facts::{Client, Facts, FormSignature};
 use crate::limits::{FORM_FIELDS_MAX, PUT_BUFFER};
 use crate::reply::{Refusal, Target};
+use crate::requests::Note;
 use crate::rights::{Place, Rights};
 use answer::Answer;
 use fields::{Fields, Reader, boundary_of};
@@ -64,11 +65,12 @@ impl Forms {
         (parts, incoming): (Parts, Incoming),
         target: Target<'_>,
         len: u64,
-        context: Arc<RequestContext>,
+        (context, note): (Arc<RequestContext>, Arc<Note>),
     ) -> Response<Body> {
+        note.is("PostObject");
         let waits = parts.headers.contains_key(EXPECT);
-        let body = FormBody::new(incoming, self.times.stall, context, waits);
-        let answer = self.answer((&parts, body), target, len).await;
+        let body = FormBody::new(incoming, self.times.stall, (context, note.clone()), waits);
+        let answer = self.answer((&parts, body), target, len, &note).await;
         let answer = answer.or_else(s3s::S3Error::to_http_response);
         answer.unwrap_or_else(|_| Refusal::new("InternalError", "The form was refused.").response())
     }
@@ -78,6 +80,7 @@ impl Forms {
         (parts, mut body): (&Parts, FormBody),
         target: Target<'_>,
         len: u64,
+        note: &Note,
     ) -> S3Result<Response<Body>> {
         let bucket = bucket_of(target).map_err(refused)?;
         let kind = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
@@ -89,6 +92,7 @@ impl Forms {
         let (fields, first, read) = read.unwrap_or_else(|_| Err(stalled())).map_err(refused)?;
 
         let signed = self.signed(&fields, &bucket).await?;
+        note.asks("PostObject", signed.rights.key());
         let key = fields.get("key").filter(|key| !key.is_empty());
         let key = key.ok_or_else(|| refused(missing("key")))?;
         let headers = headers::of(&fields, &parts.headers)?;

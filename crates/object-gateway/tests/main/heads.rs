@@ -72,7 +72,7 @@ fn a_connection_serves_many_requests_each_with_an_id_of_its_own() {
         let reply = read_reply(&mut stream, false).expect("an answer");
         ids.insert(reply.header("x-amz-request-id").expect("an ID").to_owned());
     }
-    let wanted = ["0000000000000000", "0000000000000001", "FFFFFFFFFFFFFFFF"];
+    let wanted = ["0000000000000001", "0000000000000002", "7FFFFFFFFFFFFFFF"];
     assert_eq!(ids.iter().map(String::as_str).collect::<Vec<_>>(), wanted);
 }
 

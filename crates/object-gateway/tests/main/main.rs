@@ -17,6 +17,7 @@ mod multipart;
 mod object_acls;
 mod objects;
 mod quotas;
+mod requests;
 mod rights;
 mod settings;
 mod signatures;

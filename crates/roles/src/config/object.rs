@@ -27,6 +27,8 @@ pub struct ObjectManager {
     /// Copies of its table, 1 to 5.
     #[serde(default = "copies_default")]
     pub copies: u8,
+    /// Address of its metrics and health page; none without.
+    pub metrics: Option<SocketAddr>,
     /// Lease of the lock, ms, 300 to 60,000: when the leading manager dies, no other one leads for this
     /// long.
     #[serde(default = "ObjectManager::lock_default")]
@@ -93,6 +95,8 @@ pub struct ObjectServer {
     /// Copies of its tables, 1 to 5.
     #[serde(default = "copies_default")]
     pub copies: u8,
+    /// Address of its metrics and health page; none without.
+    pub metrics: Option<SocketAddr>,
     /// Of no use any more: object managers have the lock. Accepted, so that a file of before is.
     #[serde(default, skip_serializing)]
     pub lock_ms: Option<u64>,
@@ -174,6 +178,12 @@ pub struct Gateway {
     /// Copies of bodies, 1 to 5.
     #[serde(default = "copies_default")]
     pub copies: u8,
+    /// Address of its metrics and health page; none without. It asks for no key: only operators should
+    /// reach it.
+    pub metrics: Option<SocketAddr>,
+    /// Requests are written, each as it ends, to `access.jsonl` in the directory of its log.
+    #[serde(default)]
+    pub access_log: bool,
     /// Of files that were made before there were object servers: it means nothing now.
     #[serde(default, skip_serializing)]
     pub lock_ms: Option<u64>,
@@ -239,6 +249,9 @@ impl Config for Gateway {
                      anybody on the way can read"
                 ));
             }
+        }
+        if self.access_log && self.log.dir.is_none() {
+            return Err("access_log = true needs a directory: give log.dir".to_owned());
         }
         if self.domains.is_empty() {
             return Err("domains is empty: name one, such as localhost".to_owned());
