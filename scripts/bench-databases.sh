@@ -52,7 +52,7 @@ finish() {
 trap finish EXIT
 
 "$craton" cluster up --dir "$cluster" --masters 3 --chunkservers 3 --block-servers 2 \
-    --block-managers 1 --frontends 1 >/dev/null
+    --block-managers 1 --frontends 1 --object-servers 0 >/dev/null
 export CRATON_CLUSTER=$cluster
 "$craton" volume create databases --size 4GiB >/dev/null
 loop=$("$craton" volume attach databases)

@@ -68,7 +68,7 @@ committed() { cut -d' ' -f1 "$work/committed"; }
 
 say "Starting 3 masters, 4 chunkservers, 2 block servers, a block manager and a front end"
 "$craton" cluster up --dir "$cluster" --masters 3 --chunkservers 4 --block-servers 2 \
-    --block-managers 1 --frontends 1
+    --block-managers 1 --frontends 1 --object-servers 0
 export CRATON_CLUSTER=$cluster
 endpoint=$(tr -d ' \n' <"$cluster/cluster.json" | sed 's/.*"nbd":"\([^"]*\)".*/\1/')
 

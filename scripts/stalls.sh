@@ -44,7 +44,7 @@ fi
 scratch=$(mktemp -d)
 trap '"$craton" cluster down --dir "$scratch/cluster" >/dev/null 2>&1 || true; rm -rf "$scratch"' EXIT
 "$craton" cluster up --dir "$scratch/cluster" --masters 3 --chunkservers 5 --block-managers 2 \
-    --block-servers 3 --frontends $frontends >/dev/null 2>&1
+    --block-servers 3 --frontends $frontends --object-servers 0 >/dev/null 2>&1
 "$craton" volume create v --size 1GiB --policy "$policy" $shared --cluster "$scratch/cluster" >/dev/null
 field() {
     python3 -c "import json, sys; book = json.load(open('$scratch/cluster/cluster.json')); print($1)"

@@ -129,6 +129,54 @@ class Cluster(Processes):
         self.assertEqual(4, sum(one["ranges"] for one in servers))
         self.assertTrue(all(one["state"] == "up" for one in servers + status["gateways"]))
 
+    def test_a_range_moves_to_the_server_that_an_operator_names(self):
+        s3 = self.client()
+        s3.create_bucket(Bucket="moved")
+        s3.put_object(Bucket="moved", Key="k", Body=b"stays")
+
+        def ranges():
+            shown = self.craton("range", "ls", "--json", "--cluster", self.dir)
+            return json.loads(shown)
+
+        self.assertEqual(4, len(ranges()))
+        for one in ranges():
+            other = {"os1": "os2", "os2": "os1"}[one["server"]]
+            said = self.craton("range", "move", one["id"], other, "--cluster", self.dir)
+            self.assertIn(f"is served by {other}", said)
+            self.assertEqual(b"stays", s3.get_object(Bucket="moved", Key="k")["Body"].read())
+            now = next(it for it in ranges() if it["id"] == one["id"])
+            self.assertEqual((other, "served"), (now["server"], now["state"]))
+        with self.assertRaisesRegex(RuntimeError, "there are: os1, os2"):
+            self.craton("range", "move", one["id"], "os9", "--cluster", self.dir)
+        with self.assertRaisesRegex(RuntimeError, "craton range ls"):
+            self.craton("range", "move", "rng_ff", "os1", "--cluster", self.dir)
+
+    def test_each_role_shows_its_metrics(self):
+        self.client().create_bucket(Bucket="counted")
+        wanted = {
+            "om1": "craton_object_manager_leads ",
+            "os1": "craton_object_ranges_open ",
+            "os2": "craton_object_range_requests_total ",
+            "gw1": "craton_s3_connections ",
+        }
+        seen = ""
+        for process in self.book()["processes"]:
+            if process["role"] not in ("object-manager", "object-server", "gateway"):
+                continue
+            name = process["role"] + ".toml"
+            config = (Path(process["dir"]) / name).read_text()
+            line = next(line for line in config.splitlines() if line.startswith("metrics = "))
+            url = "http://{}/metrics".format(line.split('"')[1])
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                page = answer.read().decode()
+            self.assertIn(wanted.get(process["id"], ""), page)
+            seen += page
+        self.assertIn(
+            'craton_s3_requests_total{operation="CreateBucket",caller="administrator",status="2xx"}',
+            seen,
+        )
+        self.assertIn("craton_object_service_ranges_unserved 0", seen)
+
     def kill_and_restart(self, name):
         process = next(one for one in self.book()["processes"] if one["id"] == name)
         os.kill(process["pid"], signal.SIGKILL)

@@ -13,7 +13,7 @@ use crate::exit::{EXIT_CODES, Failure};
 use crate::fs::convert::ConvertArgs;
 use crate::fs::policy::PolicyCommand;
 use crate::masters::args::MastersCommand;
-use crate::s3::args::{BucketCommand, KmsCommand, UserCommand};
+use crate::s3::args::{BucketCommand, KmsCommand, RangeCommand, UserCommand};
 use crate::upkeep::args::{
     DecommissionArgs, DiskCommand, DrainArgs, MaintenanceArgs, RebalanceArgs, ScrubCommand,
 };
@@ -105,6 +105,15 @@ pub enum Command {
         /// What to do.
         #[command(subcommand)]
         command: BucketCommand,
+    },
+    /// Work with ranges of the keys of all buckets, which object servers own
+    Range {
+        /// Which cluster.
+        #[command(flatten)]
+        connection: Connection,
+        /// What to do.
+        #[command(subcommand)]
+        command: RangeCommand,
     },
     /// Work with keys that encrypt objects of S3
     Kms {
@@ -363,13 +372,13 @@ pub struct ClusterUpArgs {
     /// NBD front ends, 0 to 16 [default: 1]
     #[arg(long, value_parser = clap::value_parser!(u16).range(0..=16))]
     pub frontends: Option<u16>,
-    /// Object managers, 0 to 5 [default: 1 where there are object servers, else 0]
+    /// Object managers, 0 to 5 [default: 1, or 0 without object servers]
     #[arg(long, value_parser = clap::value_parser!(u16).range(0..=5))]
     pub object_managers: Option<u16>,
-    /// Object servers, which share the objects, 0 to 16 [default: 0]
+    /// Object servers, which share the objects, 0 to 16 [default: 2]
     #[arg(long, value_parser = clap::value_parser!(u16).range(0..=16))]
     pub object_servers: Option<u16>,
-    /// Gateways of S3, 0 to 16 [default: 0]
+    /// Gateways of S3, 0 to 16 [default: 1, or 0 without object servers]
     #[arg(long, value_parser = clap::value_parser!(u16).range(0..=16))]
     pub gateways: Option<u16>,
     /// How clients reach S3, at the address that the gateways share.

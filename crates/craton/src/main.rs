@@ -81,6 +81,7 @@ fn run(command: Command) -> Done {
         Command::Fs { connection, services, command } => fs::run(&connection, services, command),
         Command::User { connection, command } => s3::user::run(&connection, command),
         Command::Bucket { connection, command } => s3::bucket::run(&connection, command),
+        Command::Range { connection, command } => s3::range::run(&connection, command),
         Command::Kms { connection, command } => s3::kms::run(&connection, command),
         Command::Status(args) => status::run(&args),
         Command::Health(args) => health::run(&args),

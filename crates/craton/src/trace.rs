@@ -9,16 +9,23 @@ use std::net::SocketAddr;
 
 use base::TraceId;
 use client::Client;
-use runtime::Env;
+use futures_util::future::{join, join_all};
+use object_index::Local;
+use object_proto::{PeerRole, PeerState};
+use runtime::{Duration, Env};
 use serde::Serialize;
 use wire::control::{
-    Group, TraceFact, TraceReply, TraceRequest, TracedOperation, TracedOutcome, TracedStage,
+    ControlReply, ControlRequest, Group, TraceFact, TraceReply, TraceRequest, TracedOperation,
+    TracedOutcome, TracedStage,
 };
 
 use crate::args::{TraceArgs, Traced};
 use crate::connect::with_client;
 use crate::exit::{Done, Failure};
 use crate::output::{print_json, print_line, print_table, table};
+
+/// Time for an object manager or server to answer.
+const ASK_TIME: Duration = Duration::from_secs(2);
 
 /// Names of peers and disks, for output.
 #[derive(Default, Debug)]
@@ -92,6 +99,7 @@ async fn names(client: &Client) -> Result<Names, Failure> {
     for master in client.cluster_info().await?.masters {
         names.peers.insert(master.addr, master.name);
     }
+    names.peers.extend(object_peers(client).await);
     for (_, status) in client.status().await? {
         for server in status.servers {
             for disk in server.disks {
@@ -103,9 +111,42 @@ async fn names(client: &Client) -> Result<Names, Failure> {
     Ok(names)
 }
 
+/// Object managers and servers that are up, by name; none where there is no object service.
+async fn object_peers(client: &Client) -> Vec<(SocketAddr, String)> {
+    let service = roles::object::service(client, 1, Local::default());
+    let Ok(status) = service.status().await else { return Vec::new() };
+    let managers = status
+        .peers
+        .into_iter()
+        .filter(|one| one.peer.role == PeerRole::Manager && one.state == PeerState::Up);
+    let servers = status.servers.into_iter().filter(|one| one.state == PeerState::Up);
+    managers
+        .map(|one| (one.peer.addr, one.peer.name))
+        .chain(servers.map(|one| (one.addr, one.name)))
+        .collect()
+}
+
+/// Answers of all processes that are asked, or why there is none.
+async fn ask_all(
+    client: &Client,
+    request: &TraceRequest,
+) -> Result<Vec<(SocketAddr, Result<TraceReply, String>)>, Failure> {
+    let calls = object_peers(client).await.into_iter().map(async |(addr, name)| {
+        let asked = ControlRequest::Trace(request.clone());
+        let answer = match client.ask_peer(addr, asked, ASK_TIME).await {
+            Ok(ControlReply::Trace(reply)) => Ok(reply),
+            Ok(_) => Err(format!("{name}: not an answer to a question about traces")),
+            Err(error) => Err(format!("{name}: {error}")),
+        };
+        (addr, answer)
+    });
+    let (core, objects) = join(client.traces(request), join_all(calls)).await;
+    Ok(core?.into_iter().chain(objects).collect())
+}
+
 async fn collect(client: &Client, request: &TraceRequest) -> Result<Vec<TraceReply>, Failure> {
     let mut replies: Vec<TraceReply> = Vec::new();
-    for (addr, answer) in client.traces(request).await? {
+    for (addr, answer) in ask_all(client, request).await? {
         match answer {
             // Roles of one process ('craton up') report the same operations.
             Ok(reply) if replies.iter().any(|known| same(known, &reply)) => {}

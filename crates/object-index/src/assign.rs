@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use object_proto::{
-    BucketId, Error, ObjectServerId, Peer, PeerRole, PeerState, PeerStatus, RangeAt, RangeGrant,
-    RangeId, RangeStatus, Seen, ServerBeat, ServerGrant, ServerStatus, ServiceStatus,
+    Error, ObjectServerId, Peer, PeerRole, PeerState, PeerStatus, RangeAt, RangeGrant, RangeId,
+    RangeStatus, Seen, ServerBeat, ServerGrant, ServerStatus, ServiceStatus,
 };
 use runtime::{Duration, Instant};
 use tenancy::fleet::{Beat, Heard, Member, Owners, Times};
@@ -384,6 +384,38 @@ impl Assignments {
         self.give(now, range, Some(to));
     }
 
+    /// Gives a range to the server that an operator names. It stays there for a while: balance does not take
+    /// it back at once. Again, it changes nothing.
+    pub(crate) fn move_range(
+        &mut self,
+        now: Instant,
+        range: RangeId,
+        to: ObjectServerId,
+    ) -> Result<(), Error> {
+        let invalid = |message: String| Err(Error::Invalid { message });
+        let Some(row) = self.record.ranges.get(&range) else {
+            return invalid(format!(
+                "there is no {range}: 'craton range ls' shows which there are"
+            ));
+        };
+        let owner = row.owner;
+        let Some(name) = self.record.servers.get(&to).map(|row| &row.name) else {
+            return invalid(format!("there is no object server {to}"));
+        };
+        let stays = |member: &Member<RangeId>| member.has_heartbeat() && member.is_staying();
+        if !self.fleet.get(to).is_some_and(stays) {
+            return invalid(format!(
+                "object server {name} is silent, or about to end: name one that is up"
+            ));
+        }
+        self.moved.insert(range, now);
+        if owner != Some(to) {
+            tracing::info!(%range, %to, "moves, as an operator asked");
+            self.give(now, range, Some(to));
+        }
+        Ok(())
+    }
+
     /// A manager or gateway is there.
     pub(crate) fn here(&mut self, now: Instant, peer: Peer) {
         let key = (peer.role, peer.name.clone());
@@ -411,17 +443,16 @@ impl Assignments {
             let (name, addr, state) = (row.name.clone(), row.addr, state(member));
             Some(ServerStatus { server: id, name, addr, state, ranges, requests, bytes })
         });
-        let mut ranges: Vec<(BucketId, RangeStatus)> = self
-            .record
-            .ranges
-            .iter()
-            .map(|(&range, row)| {
-                let served = self.fleet.serves(range, row.owner);
-                let cause = if served { String::new() } else { self.cause(range, row.owner) };
-                (row.first, RangeStatus { range, server: row.owner, served, cause })
-            })
-            .collect();
-        ranges.sort_by_key(|(first, _)| *first);
+        let of_range = |(&range, row): (&RangeId, &RangeRow)| {
+            let (first, server) = (row.first, row.owner);
+            let served = self.fleet.serves(range, server);
+            let cause = if served { String::new() } else { self.cause(range, server) };
+            let owner = server.and_then(|server| self.fleet.get(server));
+            let (requests, bytes) = owner.map_or((0, 0), |owner| owner.load_of(range));
+            RangeStatus { range, first, server, served, cause, requests, bytes }
+        };
+        let mut ranges: Vec<RangeStatus> = self.record.ranges.iter().map(of_range).collect();
+        ranges.sort_by_key(|range| range.first);
         let peer = |(peer, heard): &(Peer, Instant)| {
             let state = if now - *heard < PEER_DEAD { PeerState::Up } else { PeerState::Down };
             let leads = peer.role == PeerRole::Manager && peer.addr == leader;
@@ -429,7 +460,7 @@ impl Assignments {
         };
         ServiceStatus {
             servers: servers.collect(),
-            ranges: ranges.into_iter().map(|(_, status)| status).collect(),
+            ranges,
             peers: self.peers.values().map(peer).collect(),
         }
     }

@@ -210,6 +210,35 @@ fn a_server_that_leaves_gives_all_to_others_or_to_none() {
 }
 
 #[test]
+fn a_range_goes_where_an_operator_says_and_stays_there() {
+    let mut world = World::new();
+    let mut one = world.join("os1", 1);
+    let mut two = world.join("os2", 2);
+    world.pass(BALANCE * 4, &mut [&mut one, &mut two]);
+    let (range, (epoch, _)) = one.owned.pop_first().expect("it has some");
+    for _ in 0..2 {
+        world.assignments.move_range(world.now, range, two.id).expect("it is up");
+    }
+    world.pass(RENEW * 3, &mut [&mut one, &mut two]);
+    // Once more changes nothing; nor does balance, though one server has more now.
+    assert_eq!(two.owned.get(&range).map(|(epoch, _)| *epoch), Some(epoch + 1));
+    world.pass(BALANCE * 4, &mut [&mut one, &mut two]);
+    assert!(two.owned.contains_key(&range));
+
+    let mut refused = |range: u64, server: u32| {
+        let (range, server) = (RangeId::new(range), ObjectServerId::new(server));
+        let error = world.assignments.move_range(world.now, range, server);
+        error.expect_err("it cannot be").to_string()
+    };
+    assert!(refused(99, 1).contains("craton range ls"));
+    assert!(refused(1, 99).contains("there is no object server"));
+    two.leaving = true;
+    world.pass(RENEW * 2, &mut [&mut one, &mut two]);
+    let error = world.assignments.move_range(world.now, range, two.id);
+    assert!(error.expect_err("it leaves").to_string().contains("name one that is up"));
+}
+
+#[test]
 fn the_next_manager_goes_on_with_what_is_on_record() {
     let mut world = World::new();
     let mut one = world.join("os1", 1);

@@ -212,6 +212,7 @@ impl Catalog {
             CatalogRequest::KeysInUse => self.keys_in_use().await.map(CatalogReply::KeysInUse),
             CatalogRequest::Where
             | CatalogRequest::Register { .. }
+            | CatalogRequest::MoveRange { .. }
             | CatalogRequest::ServerBeat(_)
             | CatalogRequest::Here(_)
             | CatalogRequest::Status => {

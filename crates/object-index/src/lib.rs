@@ -41,6 +41,7 @@ mod map;
 mod messages;
 mod new_fact;
 mod once;
+mod operator;
 mod orders;
 mod parts;
 mod paths;

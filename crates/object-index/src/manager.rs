@@ -190,6 +190,10 @@ impl ObjectManager {
                 let registered = lead.assignments.borrow_mut().register(now, &name, addr);
                 registered.map(|(server, boot)| CatalogReply::Registered { server, boot })
             }
+            CatalogRequest::MoveRange { range, server } => {
+                let moved = lead.assignments.borrow_mut().move_range(now, range, server);
+                moved.map(|()| CatalogReply::Done)
+            }
             CatalogRequest::ServerBeat(beat) => {
                 let leads = lead.lease.is_valid();
                 let grant = lead.assignments.borrow_mut().beat(now, *beat, leads);

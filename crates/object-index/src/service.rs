@@ -13,9 +13,9 @@ use object_proto::{
     BucketId, BucketUsage, CatalogReply, CatalogRequest, Change, ChangeReply, Committed,
     Completion, Conditions, DataId, Error, FileName, Grant, ListPage, ListRequest, LockChange,
     NewObject, NewUpload, ObjectData, ObjectFacts, ObjectInfo, ObjectTags, PartNumber, PartsPage,
-    PartsRequest, Peer, RangeId, RangeMap, RangeReply, RangeRequest, Reply, Request, RequestHead,
-    ServiceStatus, Target, UploadId, UploadInfo, UploadsPage, UploadsRequest, UserId, VersionId,
-    VersionsPage, VersionsRequest,
+    PartsRequest, RangeId, RangeMap, RangeReply, RangeRequest, Reply, Request, RequestHead, Target,
+    UploadId, UploadInfo, UploadsPage, UploadsRequest, UserId, VersionId, VersionsPage,
+    VersionsRequest,
 };
 use runtime::{Class, Env, Instant};
 use table::{Source, Store};
@@ -25,7 +25,7 @@ use crate::content::{BodyContent, Bytes};
 use crate::ground::{Files, Owners};
 use crate::kept::Kept;
 use crate::keys::file_name;
-use crate::limits::{ATTEMPT, CHANGE_BUDGET, OPENED_LOGS_MAX, PAUSE, STATUS_ATTEMPT};
+use crate::limits::{ATTEMPT, CHANGE_BUDGET, OPENED_LOGS_MAX, PAUSE};
 use crate::parts::{Bodies, PartBodies, PartsReader};
 use crate::paths::range_dir;
 use crate::piece::Body;
@@ -119,6 +119,10 @@ impl Service {
     }
 
     /// What it keeps of the catalog.
+    pub(crate) fn owners(&self) -> &Rc<dyn Owners> {
+        &self.0.owners
+    }
+
     pub(crate) fn kept(&self) -> Option<&Arc<Kept>> {
         self.0.kept.as_ref()
     }
@@ -268,27 +272,6 @@ impl Service {
             Reply::Range(RangeReply::Changed(reply)) => Ok(reply),
             _ => Err(unexpected()),
         }
-    }
-
-    /// Reports to the manager that a gateway is there.
-    pub async fn announce(&self, peer: Peer) -> Result<(), Error> {
-        let here = Request::Catalog(CatalogRequest::Here(peer));
-        self.0.owners.call(here, ATTEMPT).await.map(drop)
-    }
-
-    /// What the object service is made of, as its leading manager knows it. Asks twice at most: there may
-    /// be none.
-    pub async fn status(&self) -> Result<ServiceStatus, Error> {
-        let mut outcome = Err(Error::Reroute);
-        for _ in 0..2 {
-            let ask = Request::Catalog(CatalogRequest::Status);
-            outcome = match self.0.owners.call(ask, STATUS_ATTEMPT).await {
-                Ok(Reply::Catalog(CatalogReply::Status(status))) => return Ok(*status),
-                Ok(_) => Err(unexpected()),
-                Err(error) => Err(error),
-            };
-        }
-        outcome
     }
 
     /// An object, or a version of it. Its bytes are read with [`Service::content`].

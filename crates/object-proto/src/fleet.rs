@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use crate::ids::{ObjectServerId, RangeId};
+use crate::ids::{BucketId, ObjectServerId, RangeId};
 
 /// Changes of a manager that a server has made. Changes of different terms do not compare.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -163,12 +163,18 @@ pub struct ServerStatus {
 pub struct RangeStatus {
     /// The range.
     pub range: RangeId,
+    /// Its first bucket, by ID: it has all up to the first of the next.
+    pub first: BucketId,
     /// Its owner.
     pub server: Option<ObjectServerId>,
     /// The owner serves it.
     pub served: bool,
     /// Why not, where that is known.
     pub cause: String,
+    /// Requests a second.
+    pub requests: u32,
+    /// Bytes of small objects in them, a second.
+    pub bytes: u64,
 }
 
 /// A manager or gateway, as the manager knows it.

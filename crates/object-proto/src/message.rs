@@ -444,6 +444,14 @@ pub enum CatalogRequest {
     IsOpen(SessionId),
     /// Asks where ranges are served.
     Where,
+    /// Gives a range to a server, of an operator's choice. It is done when it is on record: the owner before
+    /// gives it up, or its lease runs out, and the new one opens it.
+    MoveRange {
+        /// The range.
+        range: RangeId,
+        /// Its next owner.
+        server: ObjectServerId,
+    },
     /// An object server's: a process begins as the server of a name.
     Register {
         /// The name.

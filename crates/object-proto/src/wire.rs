@@ -215,7 +215,7 @@ choice!(PeerRole { 0 => Manager, 1 => Gateway });
 record!(Peer { role, name, addr, connections });
 choice!(PeerState { 0 => Up, 1 => Down, 2 => Unreached });
 record!(ServerStatus { server, name, addr, state, ranges, requests, bytes });
-record!(RangeStatus { range, server, served, cause });
+record!(RangeStatus { range, first, server, served, cause, requests, bytes });
 record!(PeerStatus { peer, state, leads });
 record!(ServiceStatus { servers, ranges, peers });
 choice!(CatalogRequest {
@@ -244,6 +244,7 @@ choice!(CatalogRequest {
     22 => Watch { watcher, seen },
     28 => UseKey(key),
     29 => KeysInUse,
+    30 => MoveRange { range, server },
 });
 choice!(CatalogReply {
     0 => Done,

@@ -100,6 +100,9 @@ impl Access {
 impl Shape {
     /// The shape that the command line asks for.
     pub fn of(args: &ClusterUpArgs) -> Shape {
+        let object_servers = args.object_servers.unwrap_or(2);
+        // Of no use without them.
+        let beside = u16::from(object_servers > 0);
         Shape {
             masters: args.masters.unwrap_or(3),
             chunkservers: args.chunkservers.unwrap_or(6),
@@ -109,11 +112,9 @@ impl Shape {
             block_servers: args.block_servers.unwrap_or(2),
             block_managers: args.block_managers.unwrap_or(1),
             frontends: args.frontends.unwrap_or(1),
-            object_managers: args
-                .object_managers
-                .unwrap_or(u16::from(args.object_servers.is_some_and(|servers| servers > 0))),
-            object_servers: args.object_servers.unwrap_or(0),
-            gateways: args.gateways.unwrap_or(0),
+            object_managers: args.object_managers.unwrap_or(beside),
+            object_servers,
+            gateways: args.gateways.unwrap_or(beside),
             s3: args.s3.clone(),
             no_key: args.no_key,
             nearby: args.nearby.clone(),

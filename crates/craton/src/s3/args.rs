@@ -1,9 +1,9 @@
-//! The command lines of `craton user` and `craton bucket`.
+//! The command lines of `craton user`, `craton bucket`, `craton range` and `craton kms`.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use object_proto::BucketName;
+use object_proto::{BucketName, RangeId};
 
 use crate::sizes::{parse_seconds, parse_size};
 
@@ -233,6 +233,29 @@ pub enum BucketCommand {
         #[arg(long)]
         clear: bool,
     },
+}
+
+/// `craton range`.
+#[derive(Subcommand, Debug)]
+pub enum RangeCommand {
+    /// List ranges of buckets, the object servers that own them, and their load
+    Ls {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Give a range to an object server, and wait until it serves it: no data moves
+    Move {
+        /// The range, as 'craton range ls' shows it (rng_...)
+        #[arg(value_parser = parse_range)]
+        range: RangeId,
+        /// Name of the object server, as 'craton status' shows it
+        server: String,
+    },
+}
+
+fn parse_range(text: &str) -> Result<RangeId, String> {
+    text.parse().map_err(|error: base::IdError| error.to_string())
 }
 
 /// `craton kms`.

@@ -1,5 +1,5 @@
-//! `craton user`, `craton bucket` and `craton kms`: who may use S3, and what an operator does with buckets
-//! and with keys.
+//! `craton user`, `craton bucket`, `craton kms` and `craton range`: who may use S3, and what an operator does
+//! with buckets, with keys and with the object servers that own them.
 
 mod access_key;
 pub mod args;
@@ -7,6 +7,7 @@ pub mod bucket;
 pub mod kms;
 mod policy;
 mod quota;
+pub mod range;
 pub mod user;
 
 use std::path::PathBuf;

@@ -153,14 +153,16 @@ fn ports() -> String {
 pub fn command(args: &[&str]) -> Command {
     let mut command = Command::new(binary());
     command.env("CRATON_PORTS", ports());
-    // Tests of the core run the core alone; those of volumes ask for block servers.
-    if args.starts_with(&["cluster", "up"]) && !args.iter().any(|arg| arg.starts_with("--block")) {
-        command.args(args);
-        command.args(["--block-servers", "0", "--block-managers", "0", "--frontends", "0"]);
-        command.env_remove("CRATON_CLUSTER").env_remove("CRATON_KEY_FILE");
-        return command;
-    }
     command.args(args).env_remove("CRATON_CLUSTER").env_remove("CRATON_KEY_FILE");
+    // Tests of the core run the core alone; those of volumes ask for block servers, and those of objects for
+    // object servers.
+    let says = |flag: &str| args.iter().any(|arg| arg.starts_with(flag));
+    if args.starts_with(&["cluster", "up"]) && !says("--block") {
+        command.args(["--block-servers", "0", "--block-managers", "0", "--frontends", "0"]);
+    }
+    if args.starts_with(&["cluster", "up"]) && !says("--object") {
+        command.args(["--object-servers", "0", "--object-managers", "0", "--gateways", "0"]);
+    }
     command
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::embedded::Up;
-use crate::harness::{Scratch, bad, book, good, json, text};
+use crate::harness::{Scratch, bad, book, good, json, text, wait};
 
 /// The answer to a request without a body: its status line and the rest.
 fn ask(dir: &Path, request: &str) -> (String, String) {
@@ -70,6 +70,66 @@ fn up_without_the_key_file_of_s3_is_refused_and_names_the_way_out() {
     bad(&["up", "--dir", text(&dir)], 4, "600");
     std::fs::set_permissions(&keys, PermissionsExt::from_mode(0o600)).expect("a mode");
     let (up, _) = Up::start(&["--dir", text(&dir)]);
+    up.interrupt();
+}
+
+/// Lines of the access log of `craton up`, once there are so many.
+fn access_lines(dir: &Path, count: usize) -> Vec<serde_json::Value> {
+    let path = dir.join("gw1/log/access.jsonl");
+    let read = || {
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        let lines = text.lines().map(|line| serde_json::from_str(line).expect("JSON"));
+        lines.collect::<Vec<serde_json::Value>>()
+    };
+    wait("lines of the access log", Duration::from_secs(20), || read().len() >= count);
+    read()
+}
+
+#[test]
+fn requests_are_counted_and_written_and_their_ids_are_traces() {
+    let scratch = Scratch::new("up-access-log");
+    let dir = scratch.path("data");
+    let (up, _) = Up::start(&["--dir", text(&dir), "--s3-access-log"]);
+    assert_eq!(ask(&dir, "GET /").0, "HTTP/1.1 403 Forbidden");
+    let (status, rest) = ask(&dir, "GET /nowhere/key?X-Amz-Signature=secret");
+    assert!(status.contains(" 40"), "{status}");
+    let lines = access_lines(&dir, 2);
+    let facts = |line: &serde_json::Value, names: [&str; 4]| {
+        names.map(|name| line[name].as_str().unwrap_or_default().to_owned())
+    };
+    let wanted = ["ListBuckets", "", "GET", "AccessDenied"];
+    assert_eq!(facts(&lines[0], ["operation", "user", "method", "error"]), wanted);
+    assert_eq!(lines[1]["uri"], "/nowhere/key?X-Amz-Signature=-");
+    let id = lines[1]["request_id"].as_str().expect("an ID");
+    assert!(rest.contains(&format!("x-amz-request-id: {id}")), "{rest}");
+
+    let config = std::fs::read_to_string(dir.join("gw1/gateway.toml")).expect("it is there");
+    let metrics = config.lines().find_map(|line| line.strip_prefix("metrics = \""));
+    let addr = metrics.expect("an address").trim_end_matches('"');
+    let mut stream = TcpStream::connect(addr).expect("it listens");
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n").expect("it takes a request");
+    let mut page = String::new();
+    stream.read_to_string(&mut page).expect("it answers");
+    let count =
+        "craton_s3_requests_total{operation=\"ListBuckets\",caller=\"anonymous\",status=\"4xx\"} 1";
+    assert!(page.contains(count), "{page}");
+    // What is said again is no contradiction; what was not said is.
+    up.interrupt();
+    let (up, _) = Up::start(&["--dir", text(&dir), "--s3-access-log"]);
+    assert_eq!(ask(&dir, "GET /").0, "HTTP/1.1 403 Forbidden");
+    assert_eq!(access_lines(&dir, 3).len(), 3);
+    up.interrupt();
+}
+
+#[test]
+fn the_id_of_a_request_finds_its_trace() {
+    let scratch = Scratch::new("up-request-trace");
+    let dir = scratch.path("data");
+    let (up, _) = Up::start(&["--dir", text(&dir)]);
+    let (_, rest) = ask(&dir, "GET /nowhere/key");
+    let id = rest.lines().find_map(|line| line.strip_prefix("x-amz-request-id: "));
+    let shown = good(&["trace", id.expect("an ID"), "--cluster", text(&dir)]);
+    assert!(shown.contains("s3 request"), "{shown}");
     up.interrupt();
 }
 

@@ -76,9 +76,12 @@ fn status() -> ServiceStatus {
         }],
         ranges: vec![RangeStatus {
             range,
+            first: BucketId::new(7),
             server: Some(server),
             served: false,
             cause: "it is being opened".into(),
+            requests: 8,
+            bytes: 9,
         }],
         peers: vec![PeerStatus { peer: peer(), state: PeerState::Down, leads: false }],
     }
@@ -368,6 +371,7 @@ fn requests() -> Vec<Request> {
             CatalogRequest::IsOpen(session),
             CatalogRequest::Where,
             CatalogRequest::Register { name: "os1".into(), addr: addr() },
+            CatalogRequest::MoveRange { range: RangeId::new(2), server: ObjectServerId::new(3) },
             CatalogRequest::ServerBeat(Box::new(beat())),
             CatalogRequest::Here(peer()),
             CatalogRequest::Status,

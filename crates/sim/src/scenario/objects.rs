@@ -81,6 +81,7 @@ pub(super) const OBJECTS: Scenario = Scenario {
         "cut: answers to object servers are lost",
         "cut: a manager from object servers",
         "objects: an owner crashes",
+        "objects: an operator moves a range",
         "objects: a gateway crashes",
         "objects: a gateway asks over the network",
         "object: parts are dropped",
@@ -102,6 +103,7 @@ pub(super) const RACES: Scenario = Scenario {
         "object: answered by a former owner",
         "objects: an owner crashes",
         "objects: an owner stands still",
+        "objects: an operator moves a range",
         "objects: a gateway is held up",
     ],
 };
@@ -493,6 +495,21 @@ impl World {
         (0..PROCESSES).for_each(|index| self.boot(index));
     }
 
+    /// Moves a range to another server now and then, as an operator does.
+    async fn operate(self: Rc<Self>, service: Service) {
+        while !self.is_over() {
+            self.sim().sleep(Duration::from_millis(self.draw(300, 3000))).await;
+            let Ok(status) = service.status().await else { continue };
+            let range = &status.ranges[self.draw(0, status.ranges.len() as u64 - 1) as usize];
+            let mut servers = status.servers.iter().map(|server| server.server);
+            let Some(to) = servers.find(|&server| Some(server) != range.server) else { continue };
+            // A server that is down is refused, and what has no answer may be done.
+            if service.move_range(range.range, to).await.is_ok() {
+                self.sim().mark("objects: an operator moves a range");
+            }
+        }
+    }
+
     /// Sets the wall clocks of managers, or of servers: those of the others are right, so that the lower one of two
     /// is never ahead.
     async fn set_clocks(self: Rc<Self>) {
@@ -700,6 +717,8 @@ async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     let (cutting, drawing) = (world.clone(), world.clone());
     let cutting = keep_cutting(sim.clone(), move || cutting.is_over(), move || drawing.draw_cut());
     let cutting = sim.spawn("cuts", cutting);
+    let operator = world.service(&client, Kind::All);
+    let operating = sim.spawn("operator", world.clone().operate(operator));
     let setting = locks.then(|| sim.spawn("clocks", world.clone().set_clocks()));
     let gateways: Vec<_> = (0..GATEWAYS)
         .map(|_| sim.spawn("gateway", world.clone().gateway(load.clone(), plan.kind)))
@@ -715,6 +734,7 @@ async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     let deadline = sim.elapsed() + Duration::from_secs(120);
     while !shaking.is_finished()
         || !cutting.is_finished()
+        || !operating.is_finished()
         || setting.as_ref().is_some_and(|setting| !setting.is_finished())
         || gateways.iter().any(|gateway| !gateway.is_finished())
     {

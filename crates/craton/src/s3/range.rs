@@ -1,0 +1,187 @@
+//! `craton range`: the ranges of all buckets' keys, and which object server owns each.
+
+use object_index::Service;
+use object_proto::{BucketId, ObjectServerId, RangeId, RangeStatus, ServerStatus, ServiceStatus};
+use runtime::{Duration, Instant};
+use serde::Serialize;
+
+use super::args::RangeCommand;
+use super::{failed, with_service};
+use crate::connection::Connection;
+use crate::exit::{Code, Done, Failure};
+use crate::output::{print_json, print_line, print_table, table};
+
+/// A server that lives serves what it is given within its predecessor's lease, and the replay of a log.
+const MOVE_TIME: Duration = Duration::from_secs(30);
+/// Between two looks whether it does.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A range, as JSON.
+#[derive(Serialize, PartialEq, Eq, Debug)]
+struct Shown {
+    id: String,
+    /// The first bucket's ID that may be in it, and the first that is behind it.
+    first_bucket: String,
+    end_bucket: Option<String>,
+    server: Option<String>,
+    state: &'static str,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    cause: String,
+    ops_s: u32,
+    bytes_per_second: u64,
+}
+
+/// Runs `craton range`.
+pub fn run(connection: &Connection, command: RangeCommand) -> Done {
+    with_service(connection, async |service| match command {
+        RangeCommand::Ls { json } => {
+            let status = status(service).await?;
+            list(&shown(&status), json)
+        }
+        RangeCommand::Move { range, server } => relocate(service, range, &server).await,
+    })
+}
+
+async fn status(service: &Service) -> Result<ServiceStatus, Failure> {
+    service.status().await.map_err(|error| failed("the ranges", error))
+}
+
+fn server_of(status: &ServiceStatus, server: Option<ObjectServerId>) -> Option<&ServerStatus> {
+    status.servers.iter().find(|one| Some(one.server) == server)
+}
+
+fn state(range: &RangeStatus) -> &'static str {
+    match (range.served, range.server) {
+        (true, _) => "served",
+        (false, Some(_)) => "opening",
+        (false, None) => "no server",
+    }
+}
+
+fn shown(status: &ServiceStatus) -> Vec<Shown> {
+    let firsts = status.ranges.iter().map(|range| Some(range.first));
+    let ends = firsts.skip(1).chain([None]);
+    let id = |bucket: BucketId| format!("{:016x}", bucket.get());
+    let one = |(range, end): (&RangeStatus, Option<BucketId>)| Shown {
+        id: range.range.to_string(),
+        first_bucket: id(range.first),
+        end_bucket: end.map(id),
+        server: server_of(status, range.server).map(|server| server.name.clone()),
+        state: state(range),
+        cause: range.cause.clone(),
+        ops_s: range.requests,
+        bytes_per_second: range.bytes,
+    };
+    status.ranges.iter().zip(ends).map(one).collect()
+}
+
+fn list(ranges: &[Shown], json: bool) -> Done {
+    if json {
+        return print_json(&ranges);
+    }
+    let mut rows = table(&["range", "buckets from", "server", "state", "requests/s", "bytes/s"]);
+    for range in ranges {
+        let state = match range.cause.is_empty() {
+            true => range.state.to_owned(),
+            false => format!("{}: {}", range.state, range.cause),
+        };
+        rows.add_row([
+            range.id.clone(),
+            range.first_bucket.clone(),
+            range.server.clone().unwrap_or_default(),
+            state,
+            range.ops_s.to_string(),
+            range.bytes_per_second.to_string(),
+        ]);
+    }
+    print_table(rows, &[4, 5])
+}
+
+/// Moves a range, and waits until its new owner serves it.
+async fn relocate(service: &Service, range: RangeId, server: &str) -> Done {
+    let known = status(service).await?;
+    let named = known.servers.iter().find(|one| one.name == server);
+    let to = named.ok_or_else(|| {
+        let mut names: Vec<&str> = known.servers.iter().map(|one| one.name.as_str()).collect();
+        names.sort_unstable();
+        Failure::failed(format!(
+            "there is no object server {server}; there are: {}",
+            names.join(", ")
+        ))
+    })?;
+    let (to, env) = (to.server, service.env());
+    let began = env.now();
+    service.move_range(range, to).await.map_err(|error| failed("the move", error))?;
+    match served_by(service, (range, to), began + MOVE_TIME).await? {
+        true => {
+            let took = (env.now() - began).as_millis();
+            print_line(&format!("{range} is served by {server}, after {took} ms"))
+        }
+        false => Err(Failure::new(
+            Code::Unavailable,
+            format!(
+                "{range} is given to {server}, which does not serve it after {MOVE_TIME:?}: 'craton \
+                 range ls' shows why"
+            ),
+        )),
+    }
+}
+
+/// Whether a server serves a range before the deadline.
+async fn served_by(
+    service: &Service,
+    (range, to): (RangeId, ObjectServerId),
+    deadline: Instant,
+) -> Result<bool, Failure> {
+    let env = service.env();
+    while env.now() < deadline {
+        // A manager that ends while one looks is no failure.
+        if let Ok(status) = service.status().await {
+            let is_there =
+                |one: &RangeStatus| one.range == range && one.served && one.server == Some(to);
+            if status.ranges.iter().any(is_there) {
+                return Ok(true);
+            }
+        }
+        env.sleep(LOOK).await;
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use object_proto::PeerState;
+
+    use super::*;
+
+    #[test]
+    fn ranges_are_shown_with_their_bounds_and_servers() {
+        let server = ServerStatus {
+            server: ObjectServerId::new(3),
+            name: "os2".to_owned(),
+            addr: "127.0.0.1:7301".parse().expect("an address"),
+            state: PeerState::Up,
+            ranges: 1,
+            requests: 0,
+            bytes: 0,
+        };
+        let range = |id, first, server, served| RangeStatus {
+            range: RangeId::new(id),
+            first: BucketId::new(first),
+            server,
+            served,
+            cause: if served { String::new() } else { "it is being opened".to_owned() },
+            requests: 7,
+            bytes: 9,
+        };
+        let ranges = vec![range(1, 0, Some(server.server), true), range(2, 1 << 62, None, false)];
+        let all = shown(&ServiceStatus { servers: vec![server], ranges, peers: Vec::new() });
+        assert_eq!(all[0].end_bucket.as_deref(), Some("4000000000000000"));
+        assert_eq!((all[0].server.as_deref(), all[0].state), (Some("os2"), "served"));
+        assert_eq!((all[1].end_bucket.as_deref(), all[1].state), (None, "no server"));
+        let json = serde_json::to_value(&all).expect("JSON");
+        assert_eq!(json[0]["ops_s"], 7);
+        assert!(json[0].get("cause").is_none());
+        assert_eq!(json[1]["cause"], "it is being opened");
+    }
+}
