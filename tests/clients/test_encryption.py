@@ -132,6 +132,11 @@ class Encryption(Case):
             self.assertTrue(body[5 * MIB : 10 * MIB] == part["Body"].read(), kind)
             across = self.body(bucket, "k", Range=f"bytes={5 * MIB - 9}-{10 * MIB + 9}", **read)
             self.assertTrue(body[5 * MIB - 9 : 10 * MIB + 10] == across, kind)
+            # Listings know the bytes of the content too, by the parts.
+            listed = self.s3.list_objects_v2(Bucket=bucket)["Contents"]
+            versions = self.s3.list_object_versions(Bucket=bucket)["Versions"]
+            sizes = [entry["Size"] for entry in listed + versions]
+            self.assertEqual([len(body)] * 2, sizes, kind)
 
     def test_parts_need_the_key_of_their_upload(self):
         bucket = self.new_bucket()

@@ -15,6 +15,7 @@ use crate::row::ObjectRow;
 use crate::upload_row::{Due, UploadRow};
 use crate::uploads::part_row;
 use crate::usage::{put_row, without_upload};
+use crate::whole::whole_map;
 
 /// What is due about an upload, and the key of its row.
 struct Entry<'a> {
@@ -182,7 +183,7 @@ impl Collector {
                 _ => false,
             };
             if is_of(&row.info.object.data) {
-                range.whole_map(&rows, target, &mut row).await?;
+                whole_map(&rows, target, &mut row).await?;
                 if let ObjectData::Parts(map) = row.info.object.data {
                     return Ok((is_open, Some(map)));
                 }

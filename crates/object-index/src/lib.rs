@@ -70,6 +70,7 @@ mod usage;
 mod users;
 mod versions;
 mod watchers;
+mod whole;
 mod wrapping_keys;
 
 pub use config::{ClientFiles, Config};

@@ -4,8 +4,8 @@ use std::ops::Bound;
 
 use object_proto::limits::LIST_MAX;
 use object_proto::{
-    BucketId, Error, ListPage, ListRequest, Listed, ListedUpload, ObjectData, ObjectKey, Target,
-    UploadsPage, UploadsRequest,
+    BucketId, Error, ListPage, ListRequest, Listed, ListedUpload, ObjectKey, Target, UploadsPage,
+    UploadsRequest,
 };
 use table::{Range, Snapshot};
 
@@ -16,6 +16,7 @@ use crate::keys::{
 use crate::limits::PAGE_BYTES;
 use crate::row::ObjectRow;
 use crate::upload_row::UploadRow;
+use crate::whole::{listed, map_bytes};
 
 /// Which keys of a section of a bucket are asked for.
 pub(crate) struct Keys<'a> {
@@ -94,8 +95,9 @@ pub(crate) async fn page(rows: Snapshot, ask: &ListRequest) -> Result<ListPage, 
         }
         bytes += key.len() + value.len();
         let row = ObjectRow::decode(&value);
-        let mut info = row.ok_or_else(|| damaged(&format!("the row of {target}")))?.info;
-        info.object.data = ObjectData::Inline(Vec::new());
+        let row = row.ok_or_else(|| damaged(&format!("the row of {target}")))?;
+        let info = listed(&rows, &target, row).await?;
+        bytes += map_bytes(&info);
         page.entries.push(Listed::Object { key: target.key, info: Box::new(info) });
     }
     Ok(page)

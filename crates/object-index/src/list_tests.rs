@@ -1,14 +1,19 @@
 //! What a page of a listing reads of the range's table. What it shows is in `tests/index`.
 
-use object_proto::{BucketId, ListPage, ListRequest, ObjectKey, Target};
+use object_proto::{
+    BucketId, Envelope, ListPage, ListRequest, Listed, ListedVersion, ObjectData, ObjectKey,
+    PartMap, PartNumber, Stamp, Target, UploadId, VersionsRequest, sealed_len,
+};
 use runtime::sim::Sim;
 use table::{Batch, Cache, Options, Table};
 use testing::tables::MemDisk;
 
-use crate::keys::{CURRENT, object_key};
-use crate::list;
+use crate::keys::{CURRENT, MAP, object_key};
+use crate::map::map_apart;
 use crate::row::ObjectRow;
 use crate::row_tests::info;
+use crate::versions::beside;
+use crate::{list, list_versions};
 
 const BUCKET: BucketId = BucketId::new(7);
 
@@ -90,4 +95,58 @@ fn page_of_small_prefixes_reads_each_block_once_and_ahead() {
         assert_eq!(shown, names(250));
         assert!(reads <= 30, "{reads} reads");
     });
+}
+
+#[test]
+fn an_encrypted_object_of_parts_is_listed_with_the_bytes_of_its_content() {
+    let id = UploadId { stamp: Stamp::new(5), nonce: 6 };
+    let sim = Sim::new(1);
+    let disk = MemDisk::new(&sim);
+    let done = sim.run(async {
+        let host = sim.add_host("owner");
+        let env = sim.boot(host);
+        let store = disk.store(&env);
+        let table = Table::open(&env, store, &Cache::new(1), Options::default()).await.unwrap();
+        // Parts of one size, whose map is in the object's row; and parts of sizes of their own.
+        for (parts, step, is_apart) in [(6, 0, false), (40, 1, true)] {
+            let content = |at: u16| (5 << 20) + step * u64::from(at);
+            let all = (1..=parts).map(|at| (PartNumber::new(at.into()).unwrap(), content(at)));
+            let sealed = all.clone().map(|(number, len)| (number, sealed_len(len)));
+            let map = PartMap::of(id, sealed);
+            let mut info = info(0, 0, true);
+            let object = &mut info.object;
+            object.size = map.size();
+            object.facts.encryption = Envelope::new(vec![6; 90]);
+            object.data = ObjectData::Parts(map.clone());
+            let (row, _) = ObjectRow::encode(info.stamp, object, None, false);
+            assert_eq!(ObjectRow::decode(&row).expect("a row").map_apart, is_apart);
+            let target = Target { bucket: BUCKET, key: ObjectKey::new("k").unwrap() };
+            let mut batch = Batch::new();
+            batch.put(&object_key(CURRENT, &target), &row);
+            if let Some(apart) = map_apart(info.stamp, &map) {
+                let row = ObjectRow::decode(&row).expect("a row");
+                batch.put(&beside(MAP, &target, &row), &apart);
+            }
+            table.write(&batch).await.unwrap();
+            let size = all.map(|(_, len)| len).sum::<u64>();
+            let (page, _) = page(&disk, &table, "").await;
+            let [Listed::Object { info, .. }] = page.entries.as_slice() else { panic!("{page:?}") };
+            assert_eq!(info.object.content_size(), Some(size));
+            let ask = VersionsRequest {
+                bucket: BUCKET,
+                prefix: String::new(),
+                delimiter: String::new(),
+                after: String::new(),
+                after_version: None,
+                limit: 1000,
+            };
+            let page = list_versions::page(table.snapshot(), &ask).await.unwrap();
+            let [ListedVersion::Version { info, .. }] = page.entries.as_slice() else {
+                panic!("{page:?}")
+            };
+            assert_eq!(info.object.content_size(), Some(size));
+        }
+    });
+    done.expect("it goes on");
+    sim.close();
 }

@@ -3,8 +3,7 @@
 
 use object_proto::limits::LIST_MAX;
 use object_proto::{
-    Error, ListedVersion, ObjectData, ObjectKey, Stamp, Target, VersionId, VersionsPage,
-    VersionsRequest,
+    Error, ListedVersion, ObjectKey, Stamp, Target, VersionId, VersionsPage, VersionsRequest,
 };
 use table::{Range, Scan, Snapshot};
 
@@ -15,6 +14,7 @@ use crate::keys::{
 use crate::limits::PAGE_BYTES;
 use crate::list::Keys;
 use crate::row::{ObjectRow, decode_stamp};
+use crate::whole::{listed, map_bytes};
 
 /// Rows of one section, of which the next is known.
 struct Rows {
@@ -130,20 +130,21 @@ pub(crate) async fn page(rows: Snapshot, ask: &VersionsRequest) -> Result<Versio
         bytes += key.as_str().len() + value.len();
         let row = ObjectRow::decode(&value);
         let row = row.ok_or_else(|| damaged(&format!("a version of {key}")))?;
-        let mut info = row.info;
         let latest = shown.as_ref() != Some(&key);
         shown = Some(key.clone());
         page.entries.push(match row.marker {
             true => ListedVersion::Marker {
                 key,
-                version: info.version(),
-                stamp: info.stamp,
-                owner: info.object.facts.owner,
+                version: row.info.version(),
+                stamp: row.info.stamp,
+                owner: row.info.object.facts.owner,
                 latest,
             },
             false => {
-                info.object.data = ObjectData::Inline(Vec::new());
-                ListedVersion::Version { key, info: Box::new(info), latest }
+                let target = Target { bucket: *bucket, key };
+                let info = Box::new(listed(&rows, &target, row).await?);
+                bytes += map_bytes(&info);
+                ListedVersion::Version { key: target.key, info, latest }
             }
         });
         from.step().await?;

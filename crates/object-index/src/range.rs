@@ -11,19 +11,18 @@ use object_proto::{
     RangeRequest, RequestHead, SessionId, Stamp, Target, VersionId,
 };
 use runtime::{Class, Duration, Env, Instant};
-use table::{Batch, Place, Purpose, Snapshot};
+use table::{Batch, Place, Purpose};
 
 use crate::buckets::Buckets;
 use crate::decisions::{Basis, Decisions, damaged, of_table};
 use crate::ground::{Lease, Managers};
 use crate::headers::Headers;
 use crate::keys::{
-    CURRENT, FILE, LOG, MAP, METADATA, REPLY, USAGE, number_key, object_key, read_number_key,
+    CURRENT, FILE, LOG, METADATA, REPLY, USAGE, number_key, object_key, read_number_key,
     read_reply_key, reply_key, text_key,
 };
 use crate::list;
 use crate::list_versions;
-use crate::map::decode_map;
 use crate::once::{Came, Once};
 use crate::piece::Body;
 use crate::planted::{Bugs, Planted};
@@ -31,6 +30,7 @@ use crate::row::{FileRow, InLog, LogRow, ObjectRow, decode_committed, encode_com
 use crate::sessions::Sessions;
 use crate::usage::{Usages, behind, put_row};
 use crate::versions::{Decided, Marker, Replaced, beside, fill};
+use crate::whole::whole_map;
 
 /// A range of keys that this process owns.
 pub(crate) struct Range {
@@ -311,29 +311,8 @@ impl Range {
                 apart.ok_or_else(|| damaged(&format!("the metadata of {target}")))?;
             headers.give(&mut row.info.object.facts);
         }
-        self.whole_map(&rows, target, &mut row).await?;
+        whole_map(&rows, target, &mut row).await?;
         Ok(row.info)
-    }
-
-    /// Reads the map of an object's parts where that has a row of its own.
-    pub(crate) async fn whole_map(
-        &self,
-        rows: &Snapshot,
-        target: &Target,
-        row: &mut ObjectRow,
-    ) -> Result<(), Error> {
-        let key = beside(MAP, target, row);
-        if row.map_apart
-            && let ObjectData::Parts(map) = &mut row.info.object.data
-        {
-            let apart = rows.get(&key).await.map_err(of_table)?;
-            let apart = apart.and_then(|value| decode_map(&value, map.upload));
-            let size = row.info.object.size;
-            let apart = apart.filter(|(of, all)| *of == row.info.stamp && all.size() == size);
-            let (_, all) = apart.ok_or_else(|| damaged(&format!("the parts of {target}")))?;
-            *map = all;
-        }
-        Ok(())
     }
 
     /// Makes a change, once.
