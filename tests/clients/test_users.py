@@ -94,6 +94,31 @@ class Users(Case):
         self.refused("InvalidAccessKeyId", 403, second.list_buckets)
         first.list_buckets()
 
+    def test_call_of_another_user_is_no_repeat_where_acls_are_off(self):
+        bucket = self.new_bucket()
+        made, other = new_user()
+        put = allow("s3:PutObject", f"arn:aws:s3:::{bucket}/*", {"CanonicalUser": made["id"]})
+        self.s3.put_bucket_policy(Bucket=bucket, Policy=json.dumps(put))
+
+        def create(s3, attempt):
+            """Creates an object, as an attempt at a call of that name."""
+
+            def named(request, **_):
+                # It is not signed.
+                request.headers["amz-sdk-invocation-id"] = attempt
+
+            s3.meta.events.register("before-send.s3.PutObject", named)
+            try:
+                s3.put_object(Bucket=bucket, Key="k", Body=b"same", IfNoneMatch="*")
+            finally:
+                s3.meta.events.unregister("before-send.s3.PutObject", named)
+
+        create(self.s3, "one")
+        create(self.s3, "one")
+        self.refused("PreconditionFailed", 412, create, s3=self.s3, attempt="two")
+        # The object is the bucket owner's in both cases: the caller makes the difference.
+        self.refused("PreconditionFailed", 412, create, s3=other, attempt="one")
+
     def test_given_keys_work(self):
         secret = "a secret/with+signs"
         self.assertIn("without spaces", craton("user", "create", "x", "--access-key", "AAA",
@@ -240,8 +265,8 @@ class Buckets(Case):
         bounds = [["content-length-range", 1, 20], ["starts-with", "$key", "in/"]]
         # As with presigned URLs, botocore signs forms with version 2 by default.
         s3 = client(signature_version="s3v4")
-        form = s3.generate_presigned_post(bucket, "in/${filename}", {"acl": "private"},
-                                          [{"acl": "private"}, *bounds])  # fmt: skip
+        acl = {"acl": "bucket-owner-full-control"}
+        form = s3.generate_presigned_post(bucket, "in/${filename}", acl, [acl, *bounds])
 
         def send(body, **fields):
             parts = {**form["fields"], **fields}

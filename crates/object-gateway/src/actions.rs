@@ -176,6 +176,23 @@ pub fn actions_of(operation: &str, has_version: bool, headers: &HeaderMap) -> Ve
 }
 
 /// A request names grants of what it makes.
+/// What CreateBucket asks for with these headers, all of which must be allowed.
+pub fn actions_of_new_bucket(headers: &HeaderMap) -> Vec<Action> {
+    let mut actions = vec![Action::CREATE];
+    // A new bucket has the ACL `private` in any case.
+    let is_private = headers.get("x-amz-acl").is_none_or(|acl| acl == "private");
+    if !is_private || headers.keys().any(|name| name.as_str().starts_with("x-amz-grant-")) {
+        actions.push(Action::new("s3:PutBucketAcl"));
+    }
+    if headers.contains_key("x-amz-object-ownership") {
+        actions.push(Action::new("s3:PutBucketOwnershipControls"));
+    }
+    if headers.contains_key("x-amz-bucket-object-lock-enabled") {
+        actions.extend([Action::PUT_LOCK_RULE, Action::PUT_VERSIONING]);
+    }
+    actions
+}
+
 fn has_acl(headers: &HeaderMap) -> bool {
     let is_grant = |name: &str| name == "x-amz-acl" || name.starts_with("x-amz-grant-");
     headers.keys().any(|name| is_grant(name.as_str()))

@@ -9,7 +9,7 @@ use s3s::auth::{S3Auth, SecretKey};
 use s3s::path::S3Path;
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
-use crate::actions::{Action, actions_of};
+use crate::actions::{Action, actions_of, actions_of_new_bucket};
 use crate::clock;
 use crate::errors::{internal, s3_error};
 use crate::facts::{Client, Facts};
@@ -148,10 +148,8 @@ impl S3Access for Access {
             }
             (None, _) => return Err(denied()),
             (Some(bucket), "CreateBucket") => {
-                rights.check_service(Action::CREATE, bucket, &facts)?;
-                if cx.headers().contains_key("x-amz-bucket-object-lock-enabled") {
-                    rights.check_service(Action::PUT_LOCK_RULE, bucket, &facts)?;
-                    rights.check_service(Action::PUT_VERSIONING, bucket, &facts)?;
+                for action in actions_of_new_bucket(cx.headers()) {
+                    rights.check_service(action, bucket, &facts)?;
                 }
                 None
             }

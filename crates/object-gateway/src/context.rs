@@ -77,3 +77,7 @@ impl RequestContext {
 /// operation for HEAD.
 #[derive(Clone, Copy, Debug)]
 pub struct PartOnly;
+
+/// Extension of a response: the tag in its XML stands there without quotes, as in GetObjectAttributes alone.
+#[derive(Clone, Copy, Debug)]
+pub struct BareTag;

@@ -17,12 +17,12 @@ use crate::body::{BodyTimes, GuardedBody, drain};
 use crate::budget::Budget;
 use crate::clock;
 use crate::conn::{Watch, WatchedBody};
-use crate::context::{PartOnly, RequestContext};
+use crate::context::{BareTag, PartOnly, RequestContext};
 use crate::cors::{self, Asked};
 use crate::form::Forms;
 use crate::head;
 use crate::hosts::Domains;
-use crate::reply::{Refusal, Target, complete, page};
+use crate::reply::{Refusal, Target, complete, page, with_bare_tag};
 use crate::requests::{Following, Note, Requests};
 
 /// Path of the page that answers as long as the process does.
@@ -189,7 +189,10 @@ impl Front {
                 if response.extensions().get::<PartOnly>().is_some() {
                     *response.status_mut() = StatusCode::PARTIAL_CONTENT;
                 }
-                response
+                match response.extensions().get::<BareTag>() {
+                    Some(_) => response.map(with_bare_tag),
+                    None => response,
+                }
             }
             Err(error) => {
                 let error: s3s::StdError = error.into();

@@ -205,6 +205,16 @@ fn with_references(xml: Bytes) -> Bytes {
     Bytes::from(bytes)
 }
 
+/// XML whose first tag has no quotes: s3s writes all tags as headers have them.
+pub fn with_bare_tag(body: Body) -> Body {
+    let Some(bytes) = body.bytes() else { return body };
+    let text = String::from_utf8_lossy(&bytes);
+    let Some((before, rest)) = text.split_once("<ETag>") else { return body };
+    let Some((tag, behind)) = rest.split_once("</ETag>") else { return body };
+    let tag = tag.replace("&quot;", "").replace('"', "");
+    Body::from(format!("{before}<ETag>{tag}</ETag>{behind}"))
+}
+
 /// Text for an element's content.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());

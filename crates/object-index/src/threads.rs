@@ -214,6 +214,21 @@ impl Backend for ServiceHandle {
         self.run(|service| async move { service.parts(ask).await })
     }
 
+    fn object_parts(&self, mut ask: PartsRequest) -> Answer<'_, Vec<(PartNumber, ObjectInfo)>> {
+        self.run(|service| async move {
+            let mut all: Vec<(PartNumber, ObjectInfo)> = Vec::new();
+            // An owner answers some at once.
+            while ask.limit > 0 {
+                let some = service.part_bodies(ask.clone()).await?;
+                let Some((last, _)) = some.last() else { break };
+                ask.after = last.get();
+                ask.limit = ask.limit.saturating_sub(some.len() as u32);
+                all.extend(some);
+            }
+            Ok(all)
+        })
+    }
+
     fn complete_upload(
         &self,
         target: Target,

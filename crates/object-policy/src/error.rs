@@ -50,6 +50,8 @@ pub enum Flaw {
     Principal,
     /// Principals of another kind than users.
     Provider(String),
+    /// `NotPrincipal` allows something: what is not named would be the whole world.
+    AllowedNotPrincipal,
     /// A policy of a user, or of a key, names principals.
     PrincipalGiven,
     /// There is no such operator of conditions.
@@ -92,6 +94,7 @@ impl fmt::Display for Flaw {
                 "Invalid principal in policy: there are no principals of the kind {provider}, only \
                  AWS and CanonicalUser"
             ),
+            Flaw::AllowedNotPrincipal => f.write_str("Allow with NotPrincipal is not allowed"),
             Flaw::PrincipalGiven => f.write_str("Policy document should not specify a principal."),
             Flaw::ConditionType(operator) => write!(f, "Invalid Condition type : {operator}"),
             Flaw::ConditionKey => f.write_str("Policy has an invalid condition key"),

@@ -167,6 +167,9 @@ impl Fields {
     fn into_statement(self, place: Place<'_>) -> Result<Statement, PolicyError> {
         let effect = effect(self.effect)?;
         let principals = principals(self.principals, place)?;
+        if effect == Effect::Allow && matches!(principals, Some(Either::Not(_))) {
+            return Err(Flaw::AllowedNotPrincipal.into());
+        }
         let (field, actions) = either(["Action", "NotAction"], self.actions)?;
         let parse = match place.bucket {
             Some(_) => ActionPattern::of_bucket,

@@ -137,6 +137,10 @@ pub trait Backend: Send + Sync + 'static {
     /// Parts of an upload that is under way.
     fn parts(&self, ask: PartsRequest) -> Answer<'_, PartsPage>;
 
+    /// Parts of an object that its upload was completed to, in order, each with its own facts; the upload may be
+    /// forgotten. None when the object is gone.
+    fn object_parts(&self, ask: PartsRequest) -> Answer<'_, Vec<(PartNumber, ObjectInfo)>>;
+
     /// Makes an object of the parts named, if the conditions hold, and ends the upload. Other parts are
     /// gone. [`Error::NoSuchPart`] when a part has not the body that is named. All checks of order, sizes
     /// and tags are the caller's, before this.

@@ -100,6 +100,8 @@ pub enum Ownership {
     Preferred,
     /// The writer's.
     Writer,
+    /// The writer's, as nothing was said.
+    Unset,
 }
 
 /// A permission that an ACL grants.

@@ -68,7 +68,7 @@ choice!(Permission { 0 => Full, 1 => Read, 2 => Write, 3 => ReadAcl, 4 => WriteA
 choice!(Grantee { 0 => User(id), 1 => All, 2 => Authenticated, 3 => LogDelivery });
 record!(Grant { grantee, permission });
 record!(PublicAccess { block_acls, ignore_acls, block_policy, restrict });
-choice!(Ownership { 0 => Enforced, 1 => Preferred, 2 => Writer });
+choice!(Ownership { 0 => Enforced, 1 => Preferred, 2 => Writer, 3 => Unset });
 record!(CorsRule { id, origins, methods, headers, expose, max_age });
 choice!(DefaultEncryption { 0 => S3, 1 => Kms { key, bucket_key } });
 record!(BucketEncryption { default, blocks_customer_keys });

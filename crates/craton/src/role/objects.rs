@@ -138,7 +138,7 @@ pub fn serve_http(
         BucketDefaults::Aws => BucketSettings::default(),
         BucketDefaults::Classic => BucketSettings {
             public_access: PublicAccess::all(false),
-            ownership: Ownership::Writer,
+            ownership: Ownership::Unset,
             encryption: BucketEncryption { default: None, blocks_customer_keys: false },
             ..BucketSettings::default()
         },

@@ -186,7 +186,7 @@ async fn info(service: &Service, name: BucketName, json: bool) -> Done {
         ownership: match settings.ownership {
             Ownership::Enforced => "BucketOwnerEnforced",
             Ownership::Preferred => "BucketOwnerPreferred",
-            Ownership::Writer => "ObjectWriter",
+            Ownership::Writer | Ownership::Unset => "ObjectWriter",
         },
         grants: settings.acl.len(),
         policy: settings.policy.is_some(),

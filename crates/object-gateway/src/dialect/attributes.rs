@@ -2,17 +2,19 @@
 
 use http::header::HeaderMap;
 use object_proto::limits::LIST_MAX;
-use object_proto::{ObjectData, PartMap};
+use object_proto::{ObjectData, PartMap, PartNumber};
 use s3s::dto::{
     Checksum, ETag, GetObjectAttributesInput, GetObjectAttributesOutput, GetObjectAttributesParts,
     ObjectAttributes, ObjectPart, StorageClass,
 };
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
+use super::part_checksums::part_checksums;
 use super::sse::OWN;
 use super::state::{
     State, bucket_of, checksum_type, count_of, modified, shown_version, target_of, version_id_of,
 };
+use crate::context::BareTag;
 use crate::errors::s3_error;
 
 /// Reads facts of an object, those that are asked for.
@@ -60,11 +62,25 @@ pub async fn get_attributes(
     if let ObjectData::Parts(map) = &info.object.data
         && is_asked(ObjectAttributes::OBJECT_PARTS)
     {
-        output.object_parts = Some(shown_parts(map, input.part_number_marker.unwrap_or(0), limit));
+        let marker = input.part_number_marker.unwrap_or(0);
+        let mut shown = shown_parts(map, marker, limit);
+        if !facts.checksums.is_empty() {
+            let after = u16::try_from(marker).unwrap_or_default();
+            let all = part_checksums(state, &target, map, (after, limit.min(LIST_MAX))).await?;
+            for part in shown.parts.iter_mut().flatten() {
+                let number = part.part_number.and_then(|number| u64::try_from(number).ok());
+                let number = number.and_then(PartNumber::new);
+                let checksums = number.and_then(|number| all.get(&number));
+                show_checksums!(part, checksums.into_iter().flatten());
+            }
+        }
+        output.object_parts = Some(shown);
     }
     let mut headers = HeaderMap::new();
     opening.show(&mut headers)?;
-    Ok(S3Response::with_headers(output, headers))
+    let mut response = S3Response::with_headers(output, headers);
+    response.extensions.insert(BareTag);
+    Ok(response)
 }
 
 const KNOWN: [&str; 5] = [

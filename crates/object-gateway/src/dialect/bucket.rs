@@ -27,6 +27,10 @@ pub async fn create_bucket(
     check_wishes_of_bucket(&request)?;
     let invalid = |_| S3Error::new(S3ErrorCode::InvalidBucketName);
     let name = BucketName::new(&input.bucket).map_err(invalid)?;
+    // Such names were made before, and stay reachable.
+    if name.as_str().contains(".-") || name.as_str().contains("-.") {
+        return Err(S3Error::new(S3ErrorCode::InvalidBucketName));
+    }
     let location = format!("/{name}");
     let owner = caller_of(&request)?.id.clone();
     let ownership = input.object_ownership.as_ref();

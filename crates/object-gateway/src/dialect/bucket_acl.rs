@@ -13,6 +13,14 @@ use super::settings::{acl_with_ownership, ownership_of, set, settings_of};
 use super::state::{State, bucket_of};
 use crate::errors::{coded, s3_error};
 
+/// S3's error for an ACL where ACLs are off.
+pub fn acls_are_off() -> S3Error {
+    S3Error::with_message(
+        S3ErrorCode::AccessControlListNotSupported,
+        "The bucket does not allow ACLs",
+    )
+}
+
 /// Refuses an ACL that is public where such ones are blocked.
 pub fn check_public(acl: &[Grant], blocks: PublicAccess) -> S3Result<()> {
     match blocks.block_acls && is_public(acl) {
@@ -56,13 +64,10 @@ pub async fn put_acl(
     let settings = settings_of(&request)?;
     let owner = &bucket_of(&request)?.owner;
     let asked = asked_acl(&request.headers, document, owner)?;
-    let acl = asked.stored(state, Owners { own: owner, bucket: None }).await?;
-    if settings.ownership == Ownership::Enforced && !acl.is_empty() {
-        return Err(S3Error::with_message(
-            S3ErrorCode::AccessControlListNotSupported,
-            "The bucket does not allow ACLs",
-        ));
+    if settings.ownership == Ownership::Enforced && !asked.is_full_control_of(owner) {
+        return Err(acls_are_off());
     }
+    let acl = asked.stored(state, Owners { own: owner, bucket: None }).await?;
     check_public(&acl, settings.public_access)?;
     set(state, &request, Setting::Acl(acl)).await?;
     Ok(S3Response::new(PutBucketAclOutput {}))
@@ -76,7 +81,7 @@ pub async fn get_acl(
     let (owner, settings) = (&bucket_of(&request)?.owner, settings_of(&request)?);
     let acl = match settings.ownership {
         Ownership::Enforced => &[][..],
-        Ownership::Preferred | Ownership::Writer => &settings.acl,
+        Ownership::Preferred | Ownership::Writer | Ownership::Unset => &settings.acl,
     };
     let users = state.backend.users().await.map_err(s3_error)?;
     Ok(S3Response::new(GetBucketAclOutput {

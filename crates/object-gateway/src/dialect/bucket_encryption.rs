@@ -99,7 +99,9 @@ impl S3Route for EncryptionRoute {
     async fn call(&self, mut request: S3Request<Body>) -> S3Result<S3Response<Body>> {
         let now = &settings_of(&request)?.encryption;
         if request.method == Method::GET {
-            let text = document_of(now).ok_or_else(|| Missing::Encryption.error())?;
+            let is_new = *now == self.state.new_buckets.encryption;
+            let text = document_of(now).filter(|_| !is_new);
+            let text = text.ok_or_else(|| Missing::Encryption.error())?;
             let mut response = S3Response::new(Body::from(text));
             let xml = HeaderValue::from_static("application/xml");
             response.headers.insert(CONTENT_TYPE, xml);

@@ -114,7 +114,7 @@ pub async fn copy_object(
         lock,
         encryption: sealing.envelope(),
     };
-    let conditions = of_call(conditions, &request.headers, &facts);
+    let conditions = of_call(conditions, &request, &facts)?;
     facts.etag = sealing.etag(&found, &request.headers);
     let etag = ETag::Strong(facts.etag.as_str().to_owned());
     let committed = upload.commit(facts, conditions).await.map_err(s3_error)?;

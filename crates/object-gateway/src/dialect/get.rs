@@ -9,7 +9,7 @@ use http::header::{
 };
 use http::header::{CONTENT_RANGE, CONTENT_TYPE, ETAG, EXPIRES, LAST_MODIFIED};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
-use object_proto::{Metadata, ObjectData, ObjectInfo};
+use object_proto::{Checksum, Metadata, ObjectData, ObjectInfo, Target};
 use s3s::dto::{
     ChecksumMode, ChecksumType, ETag, GetObjectInput, GetObjectOutput, HeadObjectInput,
     HeadObjectOutput, StreamingBlob, Timestamp, TimestampFormat,
@@ -19,6 +19,7 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 use super::conditions::{ReadConditions, Verdict, precondition_failed};
 use super::download::Download;
 use super::object_lock::show_lock;
+use super::part_checksums::part_checksums;
 use super::put::SYSTEM_HEADERS;
 use super::sse::OWN;
 use super::state::{
@@ -44,6 +45,12 @@ struct Ask<'a> {
     part_number: Option<i32>,
     checksum_mode: Option<&'a ChecksumMode>,
     version_id: Option<&'a str>,
+}
+
+impl Ask<'_> {
+    fn wants_checksum(&self) -> bool {
+        self.checksum_mode.is_some_and(|mode| mode.as_str() == "ENABLED")
+    }
 }
 
 /// What GET and HEAD ask for, and the headers that they want otherwise: s3s has a type of input for
@@ -89,6 +96,7 @@ pub async fn get_object(
     let asked = (&request.headers, &request.extensions);
     let opening = state.sealer.opening(asked, OWN, (&target, found.info))?;
     let mut answer = Answer::decide(&ask, &opening.info)?;
+    add_part_checksums(state, &ask, (&target, &opening.info), &mut answer.headers).await?;
     opening.show(&mut answer.headers)?;
     answer.name_version(shown_version(bucket_of(&request)?, &opening.info))?;
     show_lock(&request, &input.key, &opening.info, &mut answer.headers)?;
@@ -119,6 +127,7 @@ pub async fn head_object(
     let asked = (&request.headers, &request.extensions);
     let opening = state.sealer.opening(asked, OWN, (&target, info))?;
     let mut answer = Answer::decide(&ask, &opening.info)?;
+    add_part_checksums(state, &ask, (&target, &opening.info), &mut answer.headers).await?;
     opening.show(&mut answer.headers)?;
     answer.name_version(shown_version(bucket_of(&request)?, &opening.info))?;
     show_lock(&request, &input.key, &opening.info, &mut answer.headers)?;
@@ -160,9 +169,10 @@ impl Answer {
         if let (Some(_), ObjectData::Parts(map)) = (ask.part_number, &info.object.data) {
             headers.insert(PARTS_COUNT, HeaderValue::from(map.count()));
         }
-        let wants_checksum = ask.checksum_mode.is_some_and(|mode| mode.as_str() == "ENABLED");
-        if wants_checksum && range == (0..size) {
-            add_checksums(info, &mut headers)?;
+        let is_of_parts = matches!(info.object.data, ObjectData::Parts(_));
+        if ask.wants_checksum() && range == (0..size) && !(is_of_parts && ask.part_number.is_some())
+        {
+            add_checksums(info, &info.object.facts.checksums, &mut headers)?;
         }
         let tags = info.object.facts.tags.iter().len();
         if tags > 0 {
@@ -267,18 +277,42 @@ fn encoded_word(value: &str) -> String {
     }
 }
 
-fn add_checksums(info: &ObjectInfo, headers: &mut HeaderMap) -> S3Result<()> {
-    for checksum in &info.object.facts.checksums {
+/// Checksums of an object or of a part of it, with the type that the object's have.
+fn add_checksums(
+    info: &ObjectInfo,
+    checksums: &[Checksum],
+    headers: &mut HeaderMap,
+) -> S3Result<()> {
+    let is_composite = info.object.facts.checksums.iter().any(|checksum| checksum.parts > 0);
+    let kind = if is_composite { ChecksumType::COMPOSITE } else { ChecksumType::FULL_OBJECT };
+    for checksum in checksums {
         let name = crate::digest::header_of(checksum.kind);
         headers.insert(name, header_value(&text_of(checksum))?);
-        let kind = match checksum.parts {
-            0 => ChecksumType::FULL_OBJECT,
-            _ => ChecksumType::COMPOSITE,
-        };
         let name = HeaderName::from_static("x-amz-checksum-type");
         headers.insert(name, HeaderValue::from_static(kind));
     }
     Ok(())
+}
+
+/// Checksums of the part that is asked for by its number.
+async fn add_part_checksums(
+    state: &State,
+    ask: &Ask<'_>,
+    (target, info): (&Target, &ObjectInfo),
+    headers: &mut HeaderMap,
+) -> S3Result<()> {
+    let (Some(number), ObjectData::Parts(map)) = (ask.part_number, &info.object.data) else {
+        return Ok(());
+    };
+    if !ask.wants_checksum() || info.object.facts.checksums.is_empty() {
+        return Ok(());
+    }
+    let number = part_number_of(number)?;
+    let of = part_checksums(state, target, map, (number.get() - 1, 1)).await?;
+    match of.get(&number) {
+        Some(checksums) => add_checksums(info, checksums, headers),
+        None => Ok(()),
+    }
 }
 
 /// Headers that the query gives other values, with GET and HEAD.

@@ -3,11 +3,11 @@
 use object_proto::{BucketId, ListPage, ListRequest, Listed, ObjectInfo};
 use s3s::dto::{
     ChecksumAlgorithm, CommonPrefix, ETag, EncodingType, ListObjectsInput, ListObjectsOutput,
-    ListObjectsV2Input, ListObjectsV2Output, Object, ObjectStorageClass, Owner,
+    ListObjectsV2Input, ListObjectsV2Output, Object, ObjectStorageClass,
 };
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
-use super::state::{State, bucket_of, checksum_type, count_of, modified, shown_size};
+use super::state::{Lister, State, bucket_of, checksum_type, count_of, modified, shown_size};
 use crate::base64;
 use crate::digest::name_of;
 use crate::errors::s3_error;
@@ -19,6 +19,7 @@ pub async fn list_objects(
     request: S3Request<ListObjectsInput>,
 ) -> S3Result<S3Response<ListObjectsOutput>> {
     let bucket = bucket_of(&request)?.clone();
+    let lister = Lister::of(&request)?;
     let input = request.input;
     let text = Text::of(input.encoding_type.as_ref())?;
     let delimiter = input.delimiter.filter(|delimiter| !delimiter.is_empty());
@@ -37,7 +38,7 @@ pub async fn list_objects(
     let next_marker = next_marker.filter(|next| delimiter.is_some() || last != Some(*next));
     let next_marker = next_marker.map(|next| text.of_name(next));
     let is_truncated = page.next.is_some();
-    let shown = Shown::of(page, text, true);
+    let shown = Shown::of(page, text, Some(&lister));
     Ok(S3Response::new(ListObjectsOutput {
         name: Some(bucket.name.as_str().to_owned()),
         prefix: Some(text.of_name(&ask.prefix)),
@@ -59,6 +60,7 @@ pub async fn list_objects_v2(
     request: S3Request<ListObjectsV2Input>,
 ) -> S3Result<S3Response<ListObjectsV2Output>> {
     let bucket = bucket_of(&request)?.clone();
+    let lister = Lister::of(&request)?;
     let input = request.input;
     let text = Text::of(input.encoding_type.as_ref())?;
     let delimiter = input.delimiter.filter(|delimiter| !delimiter.is_empty());
@@ -76,7 +78,8 @@ pub async fn list_objects_v2(
     let page = ask.page(state, 0).await?;
     let next_token = page.next.as_deref().map(token_of);
     let key_count = i32::try_from(page.entries.len()).unwrap_or(i32::MAX);
-    let shown = Shown::of(page, text, input.fetch_owner == Some(true));
+    let with_owner = input.fetch_owner == Some(true);
+    let shown = Shown::of(page, text, with_owner.then_some(&lister));
     Ok(S3Response::new(ListObjectsV2Output {
         name: Some(bucket.name.as_str().to_owned()),
         prefix: Some(text.of_name(&ask.prefix)),
@@ -181,12 +184,13 @@ struct Shown {
 }
 
 impl Shown {
-    fn of(page: ListPage, text: Text, with_owner: bool) -> Shown {
+    /// With owners, where they are asked for.
+    fn of(page: ListPage, text: Text, lister: Option<&Lister>) -> Shown {
         let mut shown = Shown::default();
         for entry in page.entries {
             match entry {
                 Listed::Object { key, info } => {
-                    shown.objects.push(object(text.of_name(key.as_str()), &info, with_owner));
+                    shown.objects.push(object(text.of_name(key.as_str()), &info, lister));
                 }
                 Listed::Prefix(prefix) => {
                     let prefix = Some(text.of_name(&prefix));
@@ -198,14 +202,13 @@ impl Shown {
     }
 }
 
-fn object(key: String, info: &ObjectInfo, with_owner: bool) -> Object {
+fn object(key: String, info: &ObjectInfo, lister: Option<&Lister>) -> Object {
     let facts = &info.object.facts;
     let algorithms = facts.checksums.iter();
     let algorithms: Vec<_> =
         algorithms.map(|checksum| ChecksumAlgorithm::from_static(name_of(checksum.kind))).collect();
     let kind = facts.checksums.first().map(|checksum| checksum_type(checksum.parts > 0));
-    let owner =
-        with_owner.then(|| Owner { id: Some(facts.owner.as_str().to_owned()), display_name: None });
+    let owner = lister.map(|lister| lister.owner(&facts.owner));
     Object {
         key: Some(key),
         last_modified: Some(modified(info.stamp)),

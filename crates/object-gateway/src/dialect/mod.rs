@@ -33,6 +33,7 @@ mod list;
 mod lock_rule;
 mod object_acl;
 mod object_lock;
+mod part_checksums;
 mod put;
 mod receive;
 mod retention;

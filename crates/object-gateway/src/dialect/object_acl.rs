@@ -2,22 +2,15 @@
 
 use object_proto::{Grant, Ownership, UserId};
 use s3s::dto::{GetObjectAclInput, GetObjectAclOutput, PutObjectAclInput, PutObjectAclOutput};
-use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
+use s3s::{S3Request, S3Response, S3Result};
 
-use super::acl::{AskedAcl, Owners, has_others, shown, shown_owner};
-use super::bucket_acl::{asked_acl, check_public};
+use super::acl::{AskedAcl, Owners, shown, shown_owner};
+use super::bucket_acl::{acls_are_off, asked_acl, check_public};
 use super::state::{State, place_of, read_error, target_of, version_id_of};
 use super::wishes::check_features;
 
-fn acls_are_off() -> S3Error {
-    S3Error::with_message(
-        S3ErrorCode::AccessControlListNotSupported,
-        "The bucket does not allow ACLs",
-    )
-}
-
-/// The ACL as it is stored, of an object of `owner`. Where ACLs are off only what grants nothing to
-/// others than the bucket's owner is taken.
+/// The ACL as it is stored, of an object of `owner`. Where ACLs are off only the bucket owner's full control
+/// is taken, by its name or as a grant: with all else, `private` too, a client shows that it counts on ACLs.
 async fn stored<T>(
     state: &State,
     request: &S3Request<T>,
@@ -26,13 +19,14 @@ async fn stored<T>(
 ) -> S3Result<Vec<Grant>> {
     let view = &place_of(request)?.view;
     let (bucket_owner, settings) = (&view.bucket.owner, &view.settings);
-    let acl = asked.stored(state, Owners { own: owner, bucket: Some(bucket_owner) }).await?;
     if settings.ownership == Ownership::Enforced {
-        return match acl.is_empty() || !has_others(&acl, bucket_owner) {
+        // Other names are not looked up.
+        return match asked.is_full_control_of(bucket_owner) {
             true => Ok(Vec::new()),
             false => Err(acls_are_off()),
         };
     }
+    let acl = asked.stored(state, Owners { own: owner, bucket: Some(bucket_owner) }).await?;
     check_public(&acl, settings.public_access)?;
     Ok(acl)
 }
@@ -43,17 +37,10 @@ pub async fn acl_of_new<T>(
     request: &S3Request<T>,
     owner: &UserId,
 ) -> S3Result<Vec<Grant>> {
-    let Some(asked) = AskedAcl::of_headers(&request.headers)? else { return Ok(Vec::new()) };
-    if place_of(request)?.view.settings.ownership == Ownership::Enforced {
-        // Other names are not looked up.
-        return match asked {
-            AskedAcl::Canned(name) if name == "private" || name == "bucket-owner-full-control" => {
-                Ok(Vec::new())
-            }
-            _ => Err(acls_are_off()),
-        };
+    match AskedAcl::of_headers(&request.headers)? {
+        None => Ok(Vec::new()),
+        Some(asked) => stored(state, request, asked, owner).await,
     }
-    stored(state, request, asked, owner).await
 }
 
 /// Gives an object, or a version of it, another ACL.
@@ -89,7 +76,9 @@ pub async fn get_acl(
     let view = &place_of(&request)?.view;
     let (owner, acl) = match view.settings.ownership {
         Ownership::Enforced => (&view.bucket.owner, &[][..]),
-        Ownership::Preferred | Ownership::Writer => (&facts.owner, &facts.acl[..]),
+        Ownership::Preferred | Ownership::Writer | Ownership::Unset => {
+            (&facts.owner, &facts.acl[..])
+        }
     };
     let users = state.backend.users().await.map_err(crate::errors::s3_error)?;
     Ok(S3Response::new(GetObjectAclOutput {

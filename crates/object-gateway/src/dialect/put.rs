@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use http::header::{HeaderMap, HeaderName, IF_MATCH, IF_NONE_MATCH};
-use object_proto::{CallId, ChecksumKind, Conditions, Etag, Metadata, ObjectFacts, Tags};
+use object_proto::{CallId, ChecksumKind, Conditions, Etag, Metadata, ObjectFacts, Tags, UserId};
 use s3s::crypto::{Checksum as _, Sha256};
 use s3s::dto::{ChecksumType, ETag, ETagCondition, PutObjectInput, PutObjectOutput};
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
@@ -13,7 +13,7 @@ use super::object_acl::acl_of_new;
 use super::object_lock::{check_digest, lock_of_new};
 use super::receive::Sent;
 use super::settings::settings_of;
-use super::state::{State, made_version, owner_of, target_of};
+use super::state::{State, made_version, owner_of, rights_of, target_of};
 use super::tags::tags_of;
 use super::wishes::check_features;
 use crate::errors::s3_error;
@@ -72,7 +72,7 @@ pub async fn put_object(
         lock,
         encryption: sealing.envelope(),
     };
-    let conditions = of_call(conditions, &request.headers, &facts);
+    let conditions = of_call(conditions, &request, &facts)?;
     facts.etag = sealing.etag(&found, &request.headers);
     let etag = ETag::Strong(facts.etag.as_str().to_owned());
     let committed = upload.commit(facts, conditions).await.map_err(s3_error)?;
@@ -88,7 +88,23 @@ pub async fn put_object(
 
 /// Conditions with the call that a request is an attempt at: a client that repeats a create whose answer was
 /// lost does not lose to itself (`object-protocols.md` 6.4). Another user, or other content, is another call.
-pub fn of_call(conditions: Conditions, headers: &HeaderMap, facts: &ObjectFacts) -> Conditions {
+///
+/// The user is the one that asks: where ACLs are off, the object's owner is the same for all users.
+pub fn of_call<T>(
+    conditions: Conditions,
+    request: &S3Request<T>,
+    facts: &ObjectFacts,
+) -> S3Result<Conditions> {
+    let caller = rights_of(request)?.id();
+    Ok(of_call_by(&caller, conditions, &request.headers, facts))
+}
+
+fn of_call_by(
+    caller: &UserId,
+    conditions: Conditions,
+    headers: &HeaderMap,
+    facts: &ObjectFacts,
+) -> Conditions {
     let Some(id) = invocation_of(headers) else { return conditions };
     if conditions.is_empty() {
         return conditions;
@@ -99,7 +115,7 @@ pub fn of_call(conditions: Conditions, headers: &HeaderMap, facts: &ObjectFacts)
         hash.update(field);
     };
     add(id);
-    add(facts.owner.as_str().as_bytes());
+    add(caller.as_str().as_bytes());
     add(facts.etag.as_str().as_bytes());
     for checksum in &facts.checksums {
         add(&checksum.value);
@@ -137,9 +153,12 @@ pub fn metadata_of(headers: &HeaderMap, users: Option<&s3s::dto::Metadata>) -> S
 
 /// `aws-chunked` is how the body was sent, not how the content is encoded.
 fn without_aws_chunked(values: &[&str]) -> String {
-    let encodings = values.iter().flat_map(|value| value.split(',')).map(str::trim);
-    let kept = encodings.filter(|encoding| !encoding.eq_ignore_ascii_case("aws-chunked"));
-    kept.filter(|encoding| !encoding.is_empty()).collect::<Vec<_>>().join(",")
+    let all = values.join(",");
+    let kept = all.split(',').filter(|encoding| {
+        !encoding.trim().is_empty() && !encoding.trim().eq_ignore_ascii_case("aws-chunked")
+    });
+    // With the spaces that were sent.
+    kept.collect::<Vec<_>>().join(",").trim().to_owned()
 }
 
 /// Conditions on the object that is there.
@@ -178,22 +197,34 @@ pub fn conditions_of_headers(headers: &HeaderMap) -> S3Result<Conditions> {
 
 #[cfg(test)]
 mod tests {
-    use object_proto::UserId;
-
     use super::super::call::{INVOCATION_ID, INVOCATION_ID_MAX};
     use super::*;
 
     #[test]
+    fn an_encoding_is_kept_as_it_was_sent_without_that_of_the_body() {
+        for (sent, kept) in [
+            (&["deflate, gzip"][..], "deflate, gzip"),
+            (&["deflate,gzip"], "deflate,gzip"),
+            (&["gzip, aws-chunked"], "gzip"),
+            (&["aws-chunked, deflate, gzip"], "deflate, gzip"),
+            (&["aws-chunked, AWS-chunked", ""], ""),
+            (&["gzip", "aws-chunked", "br"], "gzip,br"),
+        ] {
+            assert_eq!(without_aws_chunked(sent), kept, "{sent:?}");
+        }
+    }
+
+    #[test]
     fn a_call_is_known_by_its_id_user_and_content() {
-        let facts = |user: &str, etag: &str| ObjectFacts {
+        let facts = |etag: &str| ObjectFacts {
             etag: Etag::new(etag),
-            owner: UserId::new(user),
+            owner: UserId::new("the bucket's"),
             ..ObjectFacts::default()
         };
         let call = |conditions: Conditions, id: &str, user: &str, etag: &str| {
             let value = id.parse().expect("a header's value");
             let headers = HeaderMap::from_iter([(HeaderName::from_static(INVOCATION_ID), value)]);
-            of_call(conditions, &headers, &facts(user, etag)).call
+            of_call_by(&UserId::new(user), conditions, &headers, &facts(etag)).call
         };
         let create = || Conditions { if_none_match: Some(Tags::Any), ..Conditions::default() };
         let first = call(create(), "id", "me", "tag");
@@ -211,6 +242,7 @@ mod tests {
         for id in ["", &"x".repeat(INVOCATION_ID_MAX + 1)] {
             assert_eq!(call(create(), id, "me", "tag"), None);
         }
-        assert_eq!(of_call(create(), &HeaderMap::new(), &facts("me", "tag")), create());
+        let me = UserId::new("me");
+        assert_eq!(of_call_by(&me, create(), &HeaderMap::new(), &facts("tag")), create());
     }
 }

@@ -173,19 +173,19 @@ pub fn get_ownership(
 ) -> S3Result<S3Response<GetBucketOwnershipControlsOutput>> {
     let ownership = settings_of(request)?.ownership;
     let name = OWNERSHIPS.iter().find(|(_, other)| *other == ownership).map(|(name, _)| *name);
-    let object_ownership = ObjectOwnership::from_static(name.ok_or_else(internal)?);
+    let name = name.ok_or_else(|| Missing::Ownership.error())?;
+    let object_ownership = ObjectOwnership::from_static(name);
     let rules = vec![OwnershipControlsRule { object_ownership }];
     let ownership_controls = Some(OwnershipControls { rules });
     Ok(S3Response::new(GetBucketOwnershipControlsOutput { ownership_controls }))
 }
 
-/// Has a bucket's objects be their writers', as S3 does. The answer to a question behind it says so,
-/// where S3's is `OwnershipControlsNotFoundError`: what a Put has set must be there to read.
+/// Has a bucket's objects be their writers', as where nothing was said of them.
 pub async fn delete_ownership(
     state: &State,
     request: S3Request<DeleteBucketOwnershipControlsInput>,
 ) -> S3Result<S3Response<DeleteBucketOwnershipControlsOutput>> {
-    set(state, &request, Setting::Ownership(Ownership::Writer)).await?;
+    set(state, &request, Setting::Ownership(Ownership::Unset)).await?;
     Ok(S3Response::new(DeleteBucketOwnershipControlsOutput {}))
 }
 

@@ -1,5 +1,7 @@
 //! Headers of server-side encryption: what requests ask for, and what answers show.
 
+use std::collections::BTreeMap;
+
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{Extensions, StatusCode};
 use ring::hmac;
@@ -213,21 +215,21 @@ pub fn no_kms_key(name: &str) -> S3Error {
     )
 }
 
-/// A context is JSON in base64: a client that sends another one has mistaken something.
+/// A context is a JSON object of strings, in base64: a client that sends another one has mistaken something.
 fn context_of(text: &str) -> S3Result<String> {
-    let flawed = || invalid("The header x-amz-server-side-encryption-context is not valid");
+    let flawed = || {
+        invalid(
+            "The header x-amz-server-side-encryption-context is a JSON object of strings, in base64",
+        )
+    };
     if text.len() > CONTEXT_MAX {
         return Err(invalid(format!(
             "The header x-amz-server-side-encryption-context has {CONTEXT_MAX} bytes at most"
         )));
     }
     let bytes = base64::decode(text).ok_or_else(flawed)?;
-    let json = String::from_utf8(bytes).map_err(|_| flawed())?;
-    let json = json.trim();
-    match json.starts_with('{') && json.ends_with('}') && json.len() >= 2 {
-        true => Ok(text.to_owned()),
-        false => Err(flawed()),
-    }
+    let fields = serde_json::from_slice::<BTreeMap<String, String>>(&bytes);
+    fields.map(|_| text.to_owned()).map_err(|_| flawed())
 }
 
 /// Reads name no encryption but SSE-C: S3 chooses the rest by the object.
@@ -355,9 +357,13 @@ mod tests {
         assert_eq!(code(&[(sse, "aws:kms:dsse")]).as_deref(), Some("NotImplemented"));
         let context = "x-amz-server-side-encryption-context";
         assert_eq!(code(&[(sse, "aws:kms"), (context, "eyJhIjoiYiJ9")]), None);
-        for flawed in ["x", "YQ==", &"e30=".repeat(300)] {
+        // {a}, {"a":1}, {"a":{}}, {"a":"b"}}, {"a":"b"}{}, bytes that are no UTF-8, and "{}".
+        let json = ["e2F9", "eyJhIjoxfQ==", "eyJhIjp7fX0=", "eyJhIjoiYiJ9fQ==", "eyJhIjoiYiJ9e30="];
+        for flawed in json.iter().chain(&["eyJhIjoi/yJ9", "Int9Ig==", "x", "YQ=="]) {
             assert_eq!(code(&[(sse, "aws:kms"), (context, flawed)]), argument, "{flawed}");
         }
+        let long = "e30=".repeat(300);
+        assert_eq!(code(&[(sse, "aws:kms"), (context, &long)]), argument, "it is too long");
         // A read may leave the MD5 out.
         let read = CustomerKey::of(&headers(&all[..2]), OWN, false).expect("a key");
         assert_eq!(read.expect("a key").md5, md5);

@@ -8,7 +8,7 @@ use object_proto::{
     Backend, Bucket, BucketSettings, ChecksumPlan, Committed, NewObject, ObjectInfo, ObjectKey,
     Ownership, PartNumber, Stamp, Target, User, UserId, VersionId, Versioning,
 };
-use s3s::dto::{ChecksumAlgorithm, ChecksumType, Timestamp};
+use s3s::dto::{ChecksumAlgorithm, ChecksumType, Owner, Timestamp};
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Result};
 
 use super::sealer::Sealer;
@@ -66,11 +66,33 @@ pub fn owner_of<T>(request: &S3Request<T>) -> S3Result<UserId> {
     let is_owners = match view.settings.ownership {
         Ownership::Enforced => true,
         Ownership::Preferred => acl.is_some_and(|acl| acl == "bucket-owner-full-control"),
-        Ownership::Writer => false,
+        Ownership::Writer | Ownership::Unset => false,
     };
     match is_owners {
         true => Ok(view.bucket.owner.clone()),
         false => rights_of(request).map(Rights::id),
+    }
+}
+
+/// The caller as listings name it. Names of others would be a request to the object manager.
+#[derive(Clone, Default)]
+pub struct Lister(Option<(UserId, String)>);
+
+impl Lister {
+    /// Of a request.
+    pub fn of<T>(request: &S3Request<T>) -> S3Result<Lister> {
+        let user = rights_of(request)?.user();
+        Ok(Lister(user.map(|user| (user.id.clone(), user.display_name.clone()))))
+    }
+
+    /// The name of a user, if it is the caller.
+    pub fn name_of(&self, id: &UserId) -> Option<String> {
+        self.0.as_ref().filter(|(own, _)| own == id).map(|(_, name)| name.clone())
+    }
+
+    /// An owner, with its name if it is the caller.
+    pub fn owner(&self, id: &UserId) -> Owner {
+        Owner { id: Some(id.as_str().to_owned()), display_name: self.name_of(id) }
     }
 }
 

@@ -22,6 +22,8 @@ pub enum Missing {
     Encryption,
     /// Object lock.
     ObjectLock,
+    /// Whose objects are.
+    Ownership,
     /// Replication.
     Replication,
     /// Website.
@@ -50,6 +52,9 @@ impl Missing {
                 "ObjectLockConfigurationNotFoundError",
                 "Object Lock configuration does not exist for this bucket",
             ),
+            Missing::Ownership => {
+                ("OwnershipControlsNotFoundError", "The bucket ownership controls were not found")
+            }
             Missing::Replication => (
                 "ReplicationConfigurationNotFoundError",
                 "The replication configuration was not found",

@@ -10,7 +10,9 @@ use s3s::dto::{
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::list::Text;
-use super::state::{State, bucket_of, count_of, modified, out_of_bounds, shown_plan, target_of};
+use super::state::{
+    Lister, State, bucket_of, count_of, modified, out_of_bounds, shown_plan, target_of,
+};
 use super::upload::{parts_of_content, under_way, upload_id_of};
 use crate::errors::s3_error;
 
@@ -36,7 +38,7 @@ pub async fn list_parts(
         }
     };
     let next = page.parts.last().map_or(marker, |part| i32::from(part.number.get()));
-    let owner = info.upload.owner.as_str().to_owned();
+    let owner = Lister::of(&request)?.owner(&info.upload.owner);
     let (checksum_algorithm, checksum_type) = shown_plan(info.upload.checksum);
     Ok(S3Response::new(ListPartsOutput {
         bucket: Some(bucket_of(&request)?.name.as_str().to_owned()),
@@ -47,8 +49,8 @@ pub async fn list_parts(
         max_parts: Some(limit.cast_signed()),
         is_truncated: Some(page.more),
         parts: Some(page.parts.iter().map(shown_part).collect()),
-        initiator: Some(Initiator { id: Some(owner.clone()), display_name: None }),
-        owner: Some(Owner { id: Some(owner), display_name: None }),
+        initiator: Some(initiator_of(&owner)),
+        owner: Some(owner),
         storage_class: Some(StorageClass::from_static(StorageClass::STANDARD)),
         checksum_algorithm,
         checksum_type,
@@ -74,6 +76,7 @@ pub async fn list_uploads(
     request: S3Request<ListMultipartUploadsInput>,
 ) -> S3Result<S3Response<ListMultipartUploadsOutput>> {
     let bucket = bucket_of(&request)?.clone();
+    let lister = Lister::of(&request)?;
     let input = request.input;
     let text = Text::of(input.encoding_type.as_ref())?;
     let limit = count_of(input.max_uploads, "max-uploads")?;
@@ -101,7 +104,7 @@ pub async fn list_uploads(
     for entry in page.entries {
         match entry {
             ListedUpload::Upload { key, info } => {
-                uploads.push(shown_upload(text.of_name(key.as_str()), &info));
+                uploads.push(shown_upload(text.of_name(key.as_str()), &info, &lister));
             }
             ListedUpload::Prefix(prefix) => {
                 prefixes.push(CommonPrefix { prefix: Some(text.of_name(&prefix)) });
@@ -133,15 +136,19 @@ fn after_upload_of(key: &str, marker: Option<&str>) -> S3Result<Option<UploadId>
     })
 }
 
-fn shown_upload(key: String, info: &UploadInfo) -> MultipartUpload {
-    let owner = info.upload.owner.as_str().to_owned();
+fn initiator_of(owner: &Owner) -> Initiator {
+    Initiator { id: owner.id.clone(), display_name: owner.display_name.clone() }
+}
+
+fn shown_upload(key: String, info: &UploadInfo, lister: &Lister) -> MultipartUpload {
+    let owner = lister.owner(&info.upload.owner);
     let (checksum_algorithm, checksum_type) = shown_plan(info.upload.checksum);
     MultipartUpload {
         key: Some(key),
         upload_id: Some(info.id.to_string()),
         initiated: Some(modified(info.id.stamp)),
-        initiator: Some(Initiator { id: Some(owner.clone()), display_name: None }),
-        owner: Some(Owner { id: Some(owner), display_name: None }),
+        initiator: Some(initiator_of(&owner)),
+        owner: Some(owner),
         storage_class: Some(StorageClass::from_static(StorageClass::STANDARD)),
         checksum_algorithm,
         checksum_type,

@@ -4,8 +4,7 @@ use object_proto::{ListedVersion, ObjectInfo, Versioning, VersionsPage, Versions
 use s3s::dto::{
     BucketVersioningStatus, ChecksumAlgorithm, CommonPrefix, DeleteMarkerEntry, ETag,
     GetBucketVersioningOutput, ListObjectVersionsInput, ListObjectVersionsOutput, MFADelete,
-    ObjectVersion, ObjectVersionStorageClass, Owner, PutBucketVersioningInput,
-    PutBucketVersioningOutput,
+    ObjectVersion, ObjectVersionStorageClass, PutBucketVersioningInput, PutBucketVersioningOutput,
 };
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
@@ -13,7 +12,8 @@ use super::list::Text;
 use super::lock_rule::invalid_state;
 use super::settings::settings_of;
 use super::state::{
-    State, bucket_of, checksum_type, count_of, modified, not_implemented, shown_size, version_id_of,
+    Lister, State, bucket_of, checksum_type, count_of, modified, not_implemented, shown_size,
+    version_id_of,
 };
 use super::wishes::check_wishes;
 use crate::digest::name_of;
@@ -73,6 +73,7 @@ pub async fn list_versions(
     request: S3Request<ListObjectVersionsInput>,
 ) -> S3Result<S3Response<ListObjectVersionsOutput>> {
     let bucket = bucket_of(&request)?.clone();
+    let lister = Lister::of(&request)?;
     let input = request.input;
     let text = Text::of(input.encoding_type.as_ref())?;
     let delimiter = input.delimiter.filter(|delimiter| !delimiter.is_empty());
@@ -100,7 +101,7 @@ pub async fn list_versions(
     let next_key_marker = last.map(|last| text.of_name(last.name()));
     let next_version_id_marker = last.and_then(ListedVersion::version).map(|id| id.to_string());
     let is_truncated = Some(page.more);
-    let shown = Shown::of(page, text);
+    let shown = Shown::of(page, text, &lister);
     Ok(S3Response::new(ListObjectVersionsOutput {
         name: Some(bucket.name.as_str().to_owned()),
         prefix: Some(text.of_name(&ask.prefix)),
@@ -128,13 +129,12 @@ struct Shown {
 }
 
 impl Shown {
-    fn of(page: VersionsPage, text: Text) -> Shown {
+    fn of(page: VersionsPage, text: Text, lister: &Lister) -> Shown {
         let mut shown = Shown::default();
-        let owner_of = |id: &str| Some(Owner { id: Some(id.to_owned()), display_name: None });
         for entry in page.entries {
             match entry {
                 ListedVersion::Version { key, info, latest } => {
-                    let owner = owner_of(info.object.facts.owner.as_str());
+                    let owner = Some(lister.owner(&info.object.facts.owner));
                     shown.versions.push(ObjectVersion {
                         is_latest: Some(latest),
                         owner,
@@ -146,7 +146,7 @@ impl Shown {
                         is_latest: Some(latest),
                         key: Some(text.of_name(key.as_str())),
                         last_modified: Some(modified(stamp)),
-                        owner: owner_of(owner.as_str()),
+                        owner: Some(lister.owner(&owner)),
                         version_id: Some(version.to_string()),
                     });
                 }

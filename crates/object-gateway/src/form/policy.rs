@@ -117,6 +117,14 @@ fn is_time(text: &str) -> bool {
     })
 }
 
+/// The policy's end is written as S3 wants it, which s3s takes more lightly: with a `T`, in GMT.
+fn has_gmt(policy: &str) -> bool {
+    let bytes = base64::decode(policy).unwrap_or_default();
+    let fields = serde_json::from_slice::<serde_json::Value>(&bytes).unwrap_or_default();
+    let end = fields["expiration"].as_str().unwrap_or_default();
+    end.ends_with('Z') && end.as_bytes().get(10) == Some(&b'T')
+}
+
 /// S3's refusal of a form without a field that it must have.
 pub fn missing(name: &str) -> Refusal {
     let message = format!(
@@ -139,9 +147,14 @@ pub fn check(
     (fields, bucket): (&Fields, &str),
     now: u64,
 ) -> Result<(u64, u64), Refusal> {
-    let policy = PostPolicy::from_base64(policy).map_err(|error| {
+    let text = policy;
+    let policy = PostPolicy::from_base64(text).map_err(|error| {
         Refusal::new("InvalidPolicyDocument", format!("Invalid Policy: {error}"))
     })?;
+    if !has_gmt(text) {
+        let message = "Invalid Policy: Invalid 'expiration' value, as 2099-12-31T12:00:00.000Z";
+        return Err(Refusal::new("InvalidPolicyDocument", message));
+    }
     let now = std::time::UNIX_EPOCH + std::time::Duration::from_secs(now);
     if policy.expiration <= s3s::dto::Timestamp::from(now) {
         return Err(against("Policy expired."));

@@ -268,7 +268,7 @@ fn fields_are_headers_metadata_and_tags_of_the_object() {
         .field("x-amz-meta-One", "1")
         .field("x-amz-meta-two", "é")
         .field("x-amz-storage-class", "STANDARD")
-        .field("acl", "private")
+        .field("acl", "bucket-owner-full-control")
         .field("tagging", tags)
         .field("x-amz-checksum-crc32", "")
         .field("submit", "Upload")
@@ -402,6 +402,8 @@ fn a_policy_that_is_none_is_refused() {
         format!(r#"{{"expiration":"{time}"}}"#),
         format!(r#"{{"expiration":"{time}","CONDITIONS":[]}}"#),
         r#"{"expiration":"tomorrow","conditions":[]}"#.to_owned(),
+        r#"{"expiration":"2099-01-01 00:00:00+00:00","conditions":[]}"#.to_owned(),
+        r#"{"expiration":"2099-01-01T00:00:00+00:00","conditions":[]}"#.to_owned(),
         format!(r#"{{"expiration":"{time}","conditions":[{{}}]}}"#),
         format!(r#"{{"expiration":"{time}","conditions":[["ends-with","$key","k"]]}}"#),
         format!(r#"{{"expiration":"{time}","conditions":[["content-length-range",1]]}}"#),
@@ -510,12 +512,13 @@ fn a_form_without_a_policy_needs_a_bucket_that_all_may_write() {
     let named = form("${filename}").plain().file("in", b"x").send(&bed);
     refused(&named, 403, "AccessDenied");
     let tags = "<Tagging><TagSet><Tag><Key>a</Key><Value>1</Value></Tag></TagSet></Tagging>";
-    for (name, value) in [("tagging", tags), ("acl", "private"), ("x-amz-tagging", "a=1")] {
+    const ACL: &str = "bucket-owner-full-control";
+    for (name, value) in [("tagging", tags), ("acl", ACL), ("x-amz-tagging", "a=1")] {
         refused(&form("in/k").plain().field(name, value).send(&bed), 403, "AccessDenied");
     }
     let all = r#"["s3:PutObject","s3:PutObjectAcl","s3:PutObjectTagging"]"#;
     set_policy(&bed, &[(r#""*""#, all, "*")]);
-    for (name, value) in [("tagging", tags), ("acl", "private"), ("x-amz-tagging", "a=1")] {
+    for (name, value) in [("tagging", tags), ("acl", ACL), ("x-amz-tagging", "a=1")] {
         assert_eq!(form("in/k").plain().field(name, value).send(&bed).status, 204, "{name}");
     }
     assert_eq!(bed.model.objects(), 1);

@@ -322,7 +322,8 @@ impl Data {
         let committed = self.put(target.clone(), content, facts, place, conditions)?;
         let stamp = committed.stamp;
         let upload = self.under_way(&target, id)?;
-        upload.parts.clear();
+        let is_named = |number: &PartNumber| completion.parts.iter().any(|(it, _)| it == number);
+        upload.parts.retain(|number, _| is_named(number));
         let (etag, checksums) = (completion.etag, completion.checksums);
         upload.info.end = Some(UploadEnd { stamp, etag, checksums });
         Ok(committed)
@@ -589,6 +590,21 @@ impl Backend for Model {
             let left: Vec<_> = parts.filter(|part| part.number.get() > ask.after).collect();
             let parts = left.iter().take(limit).map(|part| Part::clone(part)).collect();
             Ok(PartsPage { parts, more: left.len() > limit })
+        }))
+    }
+
+    fn object_parts(&self, ask: PartsRequest) -> Answer<'_, Vec<(PartNumber, ObjectInfo)>> {
+        answer(self.ask(|data| {
+            let upload = data.uploads.get(&(ask.target.clone(), ask.upload));
+            let parts = upload.into_iter().flat_map(|upload| upload.parts.values());
+            let parts = parts.filter(|(part, _)| part.number.get() > ask.after).map(|(part, _)| {
+                let (etag, checksums) = (part.etag.clone(), part.checksums.clone());
+                let facts = ObjectFacts { etag, checksums, ..ObjectFacts::default() };
+                let data = ObjectData::Inline(Vec::new());
+                let object = NewObject { data_id: part.data_id, size: part.size, facts, data };
+                (part.number, ObjectInfo { stamp: part.stamp, has_id: false, object })
+            });
+            Ok(parts.take(ask.limit as usize).collect())
         }))
     }
 

@@ -193,6 +193,35 @@ fn a_users_policy_says_what_the_user_may_in_any_bucket_and_in_its_own() {
 }
 
 #[test]
+fn a_bucket_made_with_an_acl_or_an_ownership_needs_their_actions_too() {
+    let bed = bed();
+    let make = |name: &str, (header, value)| {
+        bed.ask("PUT", &format!("/{name}")).by(OTHER).header(header, value).send()
+    };
+    let allow = |actions: &str| {
+        let text = format!(
+            r#"{{"Version":"2012-10-17","Statement":{{"Effect":"Allow","Action":{actions},"Resource":"*"}}}}"#
+        );
+        bed.model.change_key(OTHER.0, |key| key.user.policy = Some(text));
+    };
+    let acl = ("x-amz-acl", "authenticated-read");
+    let grant = ("x-amz-grant-read", "id=id-admin");
+    let ownership = ("x-amz-object-ownership", "ObjectWriter");
+    allow(r#""s3:CreateBucket""#);
+    for (name, header) in [("made-1", acl), ("made-2", grant), ("made-3", ownership)] {
+        assert!(is_denied(&make(name, header)), "{header:?}");
+    }
+    // What every new bucket has needs no leave.
+    assert_eq!(make("made-4", ("x-amz-acl", "private")).status, 200);
+    allow(r#"["s3:CreateBucket","s3:PutBucketOwnershipControls"]"#);
+    assert_eq!(make("made-5", ownership).status, 200);
+    allow(r#"["s3:CreateBucket","s3:PutBucketAcl"]"#);
+    // The ACL may be given; that the bucket has none is said by the operation.
+    let refused = make("made-6", grant).error();
+    assert_eq!(refused, (400, "InvalidBucketAclWithObjectOwnership".into()));
+}
+
+#[test]
 fn a_keys_policy_narrows_what_its_user_may() {
     let bed = bed();
     let text = r#"{"Version":"2012-10-17","Statement":{"Effect":"Allow","Action":"s3:GetObject",

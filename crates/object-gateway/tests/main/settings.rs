@@ -128,7 +128,9 @@ fn an_ownership_is_put_and_read() {
     let found = || get(&bed, "ownershipControls").field("ObjectOwnership");
     assert_eq!(found(), "BucketOwnerEnforced");
     assert_eq!(delete(&bed, "ownershipControls").status, 204);
-    assert_eq!(found(), "ObjectWriter");
+    let none = get(&bed, "ownershipControls").error();
+    assert_eq!(none, (404, "OwnershipControlsNotFoundError".into()));
+    assert_eq!(delete(&bed, "ownershipControls").status, 204);
 }
 
 fn put_tags(bed: &Bed, tags: &[(&str, &str)]) -> Reply {

@@ -187,6 +187,24 @@ fn attributes_of_an_object_are_shown_if_asked_for() {
     ] {
         assert_eq!(all.field(name), value, "{name}: {}", all.text());
     }
+    // The object's own, and one of each part: what a put of the part's bytes has.
+    let sums = all.fields("ChecksumCRC64NVME");
+    let of_part = |len: usize| {
+        let put = bed.put("part", &vec![7; len]);
+        put.header("x-amz-checksum-crc64nvme").expect("a checksum").to_owned()
+    };
+    assert_eq!(sums[1..], [of_part(PART), of_part(5)], "{}", all.text());
+    for (number, sum) in [("2", &sums[1]), ("4", &sums[2])] {
+        for method in ["GET", "HEAD"] {
+            let part = bed.object(method, "k").query("partNumber", number);
+            assert_eq!(part.clone().send().header("x-amz-checksum-crc64nvme"), None);
+            let part = part.header("x-amz-checksum-mode", "ENABLED").send();
+            assert_eq!(part.header("x-amz-checksum-crc64nvme"), Some(sum.as_str()), "{method}");
+            assert_eq!(part.header("x-amz-checksum-type"), Some("FULL_OBJECT"));
+        }
+    }
+    let tag = bed.object("HEAD", "k").send().header("etag").expect("a tag").to_owned();
+    assert_eq!(all.field("ETag"), tag.trim_matches('"'), "as in S3, without quotes");
     assert_eq!(all.fields("PartNumber"), ["2", "4"]);
     assert_eq!(all.fields("Size"), ["5242880", "5"]);
     let page = ask("k", "ObjectParts").header("x-amz-max-parts", "1").send();

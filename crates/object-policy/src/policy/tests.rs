@@ -130,6 +130,7 @@ fn fields_have_one_form() {
         ("Resource", r#""Resource":[]"#, Flaw::Empty("Resource")),
         ("Resource", r#""Resource":null"#, Flaw::Syntax("Resource")),
         ("Principal", r#""NotPrincipal":[]"#, Flaw::Syntax("NotPrincipal")),
+        ("Principal", r#""NotPrincipal":{"AWS":"ann"}"#, Flaw::AllowedNotPrincipal),
     ] {
         assert_eq!(flaw(&with(field, replacement), BUCKET), expected, "{replacement}");
     }
@@ -310,8 +311,7 @@ fn policies_for_everyone_are_public_unless_they_are_narrowed() {
         ("Allow", r#""Principal":{"AWS":"*"}"#, "", true),
         ("Allow", r#""Principal":{"AWS":["ann","*"]}"#, "", true),
         ("Allow", r#""Principal":{"AWS":"ann"}"#, "", false),
-        ("Allow", r#""NotPrincipal":{"AWS":"ann"}"#, "", true),
-        ("Allow", r#""NotPrincipal":"*""#, "", false),
+        ("Deny", r#""NotPrincipal":{"AWS":"ann"}"#, "", false),
         ("Deny", r#""Principal":"*""#, "", false),
         ("Allow", r#""Principal":"*""#, deny, false),
         (
@@ -387,7 +387,10 @@ fn any_statement(effect: &'static str) -> impl Strategy<Value = String> {
     let principal = prop_oneof![
         Just(r#""Principal":"*""#),
         Just(r#""Principal":{"AWS":"ann"}"#),
-        Just(r#""NotPrincipal":{"AWS":["bob","u1"]}"#),
+        Just(match effect {
+            "Deny" => r#""NotPrincipal":{"AWS":["bob","u1"]}"#,
+            _ => r#""Principal":{"AWS":["ann","u2"]}"#,
+        }),
     ];
     let action = prop_oneof![
         Just(r#""Action":"*""#),
