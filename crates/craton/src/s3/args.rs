@@ -7,8 +7,9 @@ use object_proto::{BucketName, RangeId};
 
 use crate::sizes::{parse_seconds, parse_size};
 
-/// The user that buckets are made for by default.
-const ADMIN: &str = "admin";
+/// The administrator that a first start makes. Buckets are made for it by default.
+pub const ADMIN: &str = "admin";
+
 /// `craton user`.
 #[derive(Subcommand, Debug)]
 pub enum UserCommand {

@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use object_gateway::KeyFile;
 use object_index::{Local, Service};
 use object_proto::Error;
+use runtime::Duration;
 
 use crate::cluster::Directory;
 use crate::connect::{self, with_client};
@@ -84,6 +85,37 @@ pub fn reached(connection: &Connection) -> Result<Access, Failure> {
     let access = objects::read(&dir.join(objects::ACCESS))?;
     access.ok_or_else(|| {
         Failure::failed(format!("{} has no object service yet: 'craton up'", dir.display()))
+    })
+}
+
+/// Wait for a cluster's directory, when 'craton up' was started just before.
+const DIRECTORY_WAIT: Duration = Duration::from_secs(3);
+/// Wait for its first start to write how S3 is reached; it takes about 1 s.
+const ACCESS_WAIT: Duration = Duration::from_secs(20);
+/// Wait for the administrator and its key to be made, behind that.
+const ADMIN_WAIT: Duration = Duration::from_secs(5);
+/// Interval of the looks.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// As [`reached`], of a cluster that may be starting: `craton up --dir DIR &` and what needs it are typed or
+/// pasted at once.
+pub fn reached_soon(connection: &Connection) -> Result<Access, Failure> {
+    let runtime = connect::runtime()?;
+    let env = runtime.env();
+    runtime.block_on(async {
+        let begun = env.now();
+        loop {
+            let failure = match reached(connection) {
+                Err(failure) if failure.code != Code::Usage => failure,
+                done => return done,
+            };
+            let is_made = connect::target(connection).is_ok();
+            let wait = if is_made { ACCESS_WAIT } else { DIRECTORY_WAIT };
+            if env.now() >= begun + wait {
+                return Err(failure);
+            }
+            env.sleep(LOOK).await;
+        }
     })
 }
 

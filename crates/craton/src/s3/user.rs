@@ -1,14 +1,18 @@
 //! `craton user`: users of S3, their access keys and policies.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use object_index::Service;
 use object_proto::{AccessKey, Quota, User, UserChange, UserId};
 use serde::Serialize;
 
-use super::args::{CreateArgs, KeyCommand, UserCommand};
+use super::args::{ADMIN, CreateArgs, KeyCommand, UserCommand};
 use super::quota::{self, ShownQuota};
-use super::{failed, json_time, note_key, policy, reached, with_service, wrapping_keys};
+use super::{
+    ADMIN_WAIT, LOOK, failed, json_time, note_key, policy, reached_soon, with_service,
+    wrapping_keys,
+};
 use crate::connection::Connection;
 use crate::exit::{Done, Failure};
 use crate::output::{print_json, print_line, print_table, table};
@@ -251,28 +255,41 @@ fn set_policy(connection: &Connection, name: &str, set: Option<&PathBuf>, clear:
     print_line(&format!("{name} {done}"))
 }
 
-/// The first key of a user that is served.
-fn print_env(connection: &Connection, name: &str, s3_keys: Option<&PathBuf>) -> Done {
-    let keys = wrapping_keys(connection, s3_keys)?;
-    let access = reached(connection)?;
-    let key = with_service(connection, async |service| {
-        let user = find(service, name).await?;
-        let refused = |error| failed(&about(name), error);
-        let now_us = service.env().unix_time().as_nanos() / 1000;
-        let good = |key: &AccessKey| {
-            key.enabled && key.policy.is_none() && key.expires_us.is_none_or(|end| now_us < end)
-        };
-        let all = service.keys(user.id).await.map_err(refused)?;
-        let id = all.into_iter().find(good).map(|key| key.id);
-        let id = id.ok_or_else(|| {
-            Failure::failed(format!(
-                "{name} has no access key that is enabled, without end and policy: 'craton user key \
-                 add {name}'"
-            ))
-        })?;
-        service.access_key(&id).await.map_err(refused)
+/// The first key of a user that is served, without end and policy.
+async fn first_key(service: &Service, name: &str) -> Result<Arc<AccessKey>, Failure> {
+    let user = find(service, name).await?;
+    let refused = |error| failed(&about(name), error);
+    let now_us = service.env().unix_time().as_nanos() / 1000;
+    let good = |key: &AccessKey| {
+        key.enabled && key.policy.is_none() && key.expires_us.is_none_or(|end| now_us < end)
+    };
+    let all = service.keys(user.id).await.map_err(refused)?;
+    let id = all.into_iter().find(good).map(|key| key.id);
+    let id = id.ok_or_else(|| {
+        Failure::failed(format!(
+            "{name} has no access key that is enabled, without end and policy: 'craton user key \
+             add {name}'"
+        ))
     })?;
-    let key = key.ok_or_else(|| Failure::failed("the access key was removed just now"))?;
+    let key = service.access_key(&id).await.map_err(refused)?;
+    key.ok_or_else(|| Failure::failed("the access key was removed just now"))
+}
+
+/// Prints that key, and how S3 is reached.
+fn print_env(connection: &Connection, name: &str, s3_keys: Option<&PathBuf>) -> Done {
+    let access = reached_soon(connection)?;
+    let keys = wrapping_keys(connection, s3_keys)?;
+    let key = with_service(connection, async |service| {
+        let env = service.env();
+        let end = env.now() + ADMIN_WAIT;
+        loop {
+            match first_key(service, name).await {
+                // At a first start the file that says how S3 is reached is there before the administrator is.
+                Err(_) if name == ADMIN && env.now() < end => env.sleep(LOOK).await,
+                done => return done,
+            }
+        }
+    })?;
     let secret = keys.unwrap(&key.id, &key.wrapped_secret);
     let secret = secret.map_err(|error| Failure::setup(error.to_string()))?;
     print_line(&format!("export AWS_ENDPOINT_URL='{}'", access.endpoint))?;
