@@ -32,6 +32,7 @@ need fio fio
 need nbdfuse libnbd-bin
 need fusermount3 fuse3
 need openssl openssl
+need curl curl
 if [ -n "$missing" ]; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
         # One word each.
@@ -55,3 +56,5 @@ if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
         apt-get update -q && apt-get install -y -q --no-install-recommends python3 python3-venv || true
     fi
 fi
+# What S3's tests drive is installed here, so that the time of their stage is that of the tests.
+"$(dirname "$0")/../tests/clients/run.sh" --make

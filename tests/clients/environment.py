@@ -1,6 +1,8 @@
-"""The virtual environment with the clients, in target/clients; then the suite, run by its Python.
+"""Two virtual environments: target/clients has what the suite runs in, target/clients-tools the tools
+that it drives. Then the suite, run by the Python of the first.
 
-It is made again when requirements.txt or the Python that made it changes.
+Each is made again when its requirements or the Python that made it change. With '--make' the second is
+made, and nothing is run: 'make test' has that done before its stages.
 """
 
 import hashlib
@@ -15,8 +17,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 REQUIREMENTS = HERE / "requirements.txt"
 TARGET = ROOT / "target" / "clients"
-# Written last: an environment without it was left half-made.
-STAMP = TARGET / "stamp"
+TOOLS_REQUIREMENTS = HERE / "requirements-tools.txt"
+TOOLS = ROOT / "target" / "clients-tools"
 
 # What pip prints when a connection to the package index fails, and nothing of what was asked for
 # came. A hash that differs or a version that the index lacks is a failure of the run.
@@ -24,28 +26,30 @@ UNREACHABLE = "connection broken by"
 # Seconds for a connection to the index, and tries.
 CONNECT_S = 15
 TRIES = 3
-# Seconds for all packages, 21 MB.
+# Seconds for all packages, 21 MB and 180 MB.
 INSTALL_S_MAX = 300
 
 
-def wanted():
-    """What the environment must have been made from."""
-    digest = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
+def wanted(requirements):
+    """What an environment must have been made from."""
+    digest = hashlib.sha256(requirements.read_bytes()).hexdigest()
     return f"{digest}\n{sys.version}\n{os.path.realpath(sys.executable)}\n"
 
 
-def is_made():
-    return STAMP.is_file() and STAMP.read_text() == wanted()
-
-
-def make():
-    """Makes the environment; ends the run when that fails."""
-    shutil.rmtree(TARGET, ignore_errors=True)
-    venv.create(TARGET, with_pip=True)
+def make(target, requirements):
+    """Makes an environment, unless it is there; ends the run when that fails. False where no package
+    index is reached."""
+    # Written last: an environment without it was left half-made.
+    stamp = target / "stamp"
+    if stamp.is_file() and stamp.read_text() == wanted(requirements):
+        return True
+    print(f"S3 clients are installed into target/{target.name}", flush=True)
+    shutil.rmtree(target, ignore_errors=True)
+    venv.create(target, with_pip=True)
     command = [
-        TARGET / "bin" / "python", "-m", "pip", "install", "--quiet", "--require-hashes",
+        target / "bin" / "python", "-m", "pip", "install", "--quiet", "--require-hashes",
         "--disable-pip-version-check", "--no-input", "--timeout", str(CONNECT_S),
-        "--retries", str(TRIES - 1), "--requirement", REQUIREMENTS,
+        "--retries", str(TRIES - 1), "--requirement", requirements,
     ]  # fmt: skip
     try:
         pip = subprocess.run(
@@ -55,18 +59,23 @@ def make():
     except subprocess.TimeoutExpired:
         sys.exit(f"S3 clients: pip did not end within {INSTALL_S_MAX} s")
     if pip.returncode == 0:
-        STAMP.write_text(wanted())
-        return
+        stamp.write_text(wanted(requirements))
+        return True
     if UNREACHABLE in pip.stdout and "DO NOT MATCH" not in pip.stdout:
-        print("skipped: S3 clients: pip reaches no package index to install them from")
-        sys.exit(0)
-    sys.exit(f"S3 clients: pip cannot install tests/clients/requirements.txt:\n{pip.stdout}")
+        return False
+    sys.exit(f"S3 clients: pip cannot install tests/clients/{requirements.name}:\n{pip.stdout}")
 
 
 def main():
-    if not is_made():
-        print("S3 clients are installed into target/clients", flush=True)
-        make()
+    if sys.argv[1:] == ["--make"]:
+        make(TARGET, REQUIREMENTS)
+        make(TOOLS, TOOLS_REQUIREMENTS)
+        return
+    if not make(TARGET, REQUIREMENTS):
+        print("skipped: S3 clients: pip reaches no package index to install them from")
+        return
+    # Where there are none, their tests are skipped, and say so.
+    make(TOOLS, TOOLS_REQUIREMENTS)
     python = TARGET / "bin" / "python"
     # Without what may change the meaning of a test: settings of clients, proxies, other modules.
     kept = ("PATH", "TMPDIR", "LANG", "LC_ALL", "CRATON_BINARY")

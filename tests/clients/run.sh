@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs S3 clients against a server of its own: 'tests/clients/run.sh [TEST ...]', where TEST is part
-# of a test's name. README.md has the rest.
+# Runs S3 clients against a server of its own: 'tests/clients/run.sh [--long] [TEST ...]', where TEST is
+# part of a test's name. '--make' installs the clients only. README.md has the rest.
 set -eu
 cd "$(dirname "$0")/../.."
 

@@ -115,6 +115,13 @@ fn stages(length: Length) -> Vec<Stage> {
             ))],
         });
         stages.push(Stage {
+            name: "clients, long",
+            budget: minutes(10),
+            steps: vec![Step::Tests(
+                with_shipped().into_iter().chain(words("tests/clients/run.sh --long")).collect(),
+            )],
+        });
+        stages.push(Stage {
             name: "rolling upgrade",
             budget: minutes(20),
             steps: vec![Step::Check("rolling upgrade", words("scripts/rolling-upgrade.sh"))],
