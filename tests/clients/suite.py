@@ -24,6 +24,7 @@ MODULES = [
     "test_quotas",
     "test_locks",
     "test_encryption",
+    "test_lifecycle",
     "test_cluster",
     "test_tls",
     "test_tools",

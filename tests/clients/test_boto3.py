@@ -1030,17 +1030,3 @@ class VirtualHosts(Case):
         self.assertIn(f"{bucket}.localhost", hosts)
         # By the path it is the same bucket.
         self.assertEqual(set(listed), set(self.keys(bucket)))
-
-
-class NotYet(Case):
-    """What is refused until it is built. Each of these becomes a test of what it does then."""
-
-    def test_settings_of_buckets_are_refused_as_not_implemented(self):
-        bucket = self.new_bucket()
-        rule = {"ID": "r", "Status": "Enabled", "Filter": {}, "Expiration": {"Days": 1}}
-        lifecycle = {"LifecycleConfiguration": {"Rules": [rule]}}
-        for call, arguments in [
-            (self.s3.put_bucket_lifecycle_configuration, lifecycle),
-        ]:
-            with self.subTest(call=call.__name__):
-                self.refused("NotImplemented", 501, call, Bucket=bucket, **arguments)

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use metrics::Registry;
-use object_proto::BucketSettings;
+use object_proto::{BucketSettings, LifecycleDay};
 
 use crate::access_log::AccessLog;
 use crate::limits;
@@ -42,6 +42,8 @@ pub struct GatewayConfig {
     pub registry: Registry,
     /// And written there, each as it ends.
     pub access_log: Option<AccessLog>,
+    /// Length of a day of lifecycle, the same as object servers have: it is in what answers say of rules.
+    pub lifecycle_day: LifecycleDay,
     /// Time limits.
     pub times: Times,
 }
@@ -89,6 +91,7 @@ impl Default for GatewayConfig {
             new_buckets: BucketSettings::default(),
             registry: Registry::new(),
             access_log: None,
+            lifecycle_day: LifecycleDay::default(),
             times: Times::default(),
         }
     }

@@ -242,6 +242,7 @@ fn front(
         claim_time: config.times.claim,
         region: config.region.clone(),
         new_buckets: config.new_buckets.clone(),
+        lifecycle_day: config.lifecycle_day,
     };
     let mut settings = S3Config::default();
     settings.xml_max_body_size = XML_MAX;

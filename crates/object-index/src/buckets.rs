@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use object_proto::{
-    BucketConfig, BucketId, BucketRules, BucketState, CatalogReply, CatalogRequest, Error,
+    BucketConfig, BucketId, BucketRules, BucketState, CatalogReply, CatalogRequest, Error, Stamp,
     Versioning,
 };
 use runtime::{Env, Instant};
@@ -39,7 +39,7 @@ impl Buckets {
     pub(crate) fn learn(&self, id: BucketId, config: BucketConfig) {
         let heard = self.env.now();
         let known = &mut *self.known.borrow_mut();
-        let entry = known.entry(id).or_insert(Known { config, heard });
+        let entry = known.entry(id).or_insert_with(|| Known { config: config.clone(), heard });
         entry.heard = heard;
         // IDs are not used again: what is gone stays so.
         let is_gone = entry.config.state == BucketState::Gone;
@@ -65,6 +65,27 @@ impl Buckets {
         if is_known { Ok(()) } else { self.ask(id).await }
     }
 
+    /// Asks for a bucket that may be known.
+    pub(crate) async fn ask_again(&self, id: BucketId) -> Result<(), Error> {
+        self.ask(id).await
+    }
+
+    /// Known buckets with rules of lifecycle, in order, from one on.
+    pub(crate) fn with_rules_from(&self, first: BucketId) -> Vec<BucketId> {
+        let has_rules = |known: &Known| match &known.config.state {
+            BucketState::Open(rules) | BucketState::Closing(rules) => rules.lifecycle.is_some(),
+            BucketState::Gone => false,
+        };
+        let known = self.known.borrow();
+        let from = known.range(first..).filter(|(_, known)| has_rules(known));
+        from.map(|(bucket, _)| *bucket).collect()
+    }
+
+    /// When a bucket was changed last.
+    pub(crate) fn changed(&self, id: BucketId) -> Stamp {
+        self.known.borrow().get(&id).map_or(Stamp::default(), |known| known.config.changed)
+    }
+
     async fn ask(&self, id: BucketId) -> Result<(), Error> {
         let cause = match self.managers.ask(CatalogRequest::Config(id)).await {
             Ok(CatalogReply::Config(config)) => {
@@ -78,7 +99,7 @@ impl Buckets {
     }
 
     fn state(&self, id: BucketId) -> BucketState {
-        self.known.borrow().get(&id).map_or(BucketState::Gone, |known| known.config.state)
+        self.known.borrow().get(&id).map_or(BucketState::Gone, |known| known.config.state.clone())
     }
 
     /// What is kept of a bucket's objects.

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use object_proto::limits::{BUCKETS_PER_USER_MAX, SETTINGS_MAX};
+use object_proto::limits::{BUCKETS_PER_USER_MAX, LIFECYCLE_MAX, SETTINGS_MAX};
 use object_proto::{
     Bucket, BucketConfig, BucketId, BucketName, BucketSettings, BucketState, BucketView,
     CatalogReply, CatalogRequest, Error, KeptName, RangeId, RangeMap, RangePlace, RequestHead,
@@ -63,6 +63,11 @@ fn check_settings(settings: &BucketSettings) -> Result<(), Error> {
     let period = settings.lock.and_then(|rule| rule.default).map(|(_, period)| period);
     if period.is_some_and(|period| !period.is_valid()) {
         let message = "objects are retained for a day to 100 years".to_owned();
+        return Err(Error::Invalid { message });
+    }
+    let lifecycle = settings.lifecycle.as_ref();
+    if lifecycle.is_some_and(|lifecycle| lifecycle.encoded_len() > LIFECYCLE_MAX) {
+        let message = format!("rules of lifecycle have {LIFECYCLE_MAX} bytes at most");
         return Err(Error::Invalid { message });
     }
     match settings.encode().len() > SETTINGS_MAX {
@@ -482,9 +487,10 @@ impl Catalog {
         name: &BucketName,
         setting: Setting,
     ) -> Result<(), Error> {
-        let for_owner = matches!(setting, Setting::Lock(_));
+        let is_lock = matches!(setting, Setting::Lock(_));
+        let for_owner = is_lock || matches!(setting, Setting::Lifecycle(_));
         self.change_bucket(head, name, for_owner, |row| {
-            if for_owner && row.bucket.versioning != Versioning::Enabled {
+            if is_lock && row.bucket.versioning != Versioning::Enabled {
                 let message = "object lock needs versions: enable versioning first".to_owned();
                 return Err(Error::Invalid { message });
             }

@@ -5,13 +5,15 @@ use std::rc::Rc;
 use base::Fault;
 use client::Client;
 use futures_util::future::LocalBoxFuture;
+use object_proto::LifecycleDay;
 use runtime::Duration;
 use table::{ClientStore, Options, Store};
 use wire::control::Policy;
 
 use crate::ground::Files;
 use crate::limits::{
-    COLLECT_INTERVAL, LOCK_TTL, LOG_BYTES, LOG_LEAST, RANGES, TRASH_AGE, UPLOAD_AGE, UPLOAD_END_AGE,
+    COLLECT_INTERVAL, LIFECYCLE_BYTES_PER_S, LOCK_TTL, LOG_BYTES, LOG_LEAST, RANGES, TRASH_AGE,
+    UPLOAD_AGE, UPLOAD_END_AGE,
 };
 use crate::planted::Bugs;
 
@@ -56,6 +58,10 @@ pub struct Config {
     pub upload_end_age: Duration,
     /// Between two passes of collection.
     pub collect_interval: Duration,
+    /// Length of a day of lifecycle.
+    pub lifecycle_day: LifecycleDay,
+    /// Bytes a second that the ranges of a server read for it.
+    pub lifecycle_bytes_per_s: u64,
     /// Ranges of a new cluster.
     pub new_ranges: u32,
     /// The only manager is in the same process: it gets heartbeats less often.
@@ -76,6 +82,8 @@ impl Default for Config {
             upload_age: UPLOAD_AGE,
             upload_end_age: UPLOAD_END_AGE,
             collect_interval: COLLECT_INTERVAL,
+            lifecycle_day: LifecycleDay::default(),
+            lifecycle_bytes_per_s: LIFECYCLE_BYTES_PER_S,
             new_ranges: RANGES,
             beside_manager: false,
             bugs: Bugs::default(),

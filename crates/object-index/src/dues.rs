@@ -5,12 +5,12 @@ use object_proto::{Error, ObjectData, Stamp, Target};
 use table::{Purpose, Range as Rows};
 
 use crate::collect::Collector;
-use crate::decisions::{damaged, of_table};
+use crate::decisions::{damaged, of_table, unix_us};
 use crate::keys::{
     CURRENT, DUE, FILE, due_key, object_key, parts_prefix, read_due_key, read_part_key, text_key,
     upload_key, version_key,
 };
-use crate::limits::COLLECT_ROWS;
+use crate::limits::{COLLECT_ROWS, LIFECYCLE_LOOK};
 use crate::row::ObjectRow;
 use crate::upload_row::{Due, UploadRow};
 use crate::uploads::part_row;
@@ -64,7 +64,20 @@ impl Collector {
             }
             None => None,
         };
-        let ends = row.is_some_and(|row| row.end.is_none() == is_open);
+        let ends = row.as_ref().is_some_and(|row| row.end.is_none() == is_open);
+        if let Some(row) = row.filter(|_| ends && is_open)
+            && let Some(later_us) = self.later_by_rule(target, *begun).await?
+        {
+            // A rule of the bucket gives it more time.
+            let basis = range.decisions.submit(|batch, _| {
+                batch.set_purpose(Purpose::Recovery);
+                batch.delete(key);
+                batch.put(&due_key(later_us, target, *begun), &Due::Abort.encode());
+                batch.put(&upload, &UploadRow { abort_us: later_us, ..row }.encode());
+            });
+            drop(held);
+            return range.decisions.settled(basis?.1).await;
+        }
         let part_bytes = match ends && is_open {
             true => Some(range.part_bytes(target, *begun).await?),
             false => None,
@@ -95,6 +108,20 @@ impl Collector {
             range.env.mark("object: an upload is aborted by its age");
         }
         Ok(())
+    }
+
+    /// When to look again at an upload whose default time is over: one for which there is a rule is aborted by that,
+    /// and by the time of rules.
+    async fn later_by_rule(&self, target: &Target, begun: Stamp) -> Result<Option<u64>, Error> {
+        let range = &self.range;
+        range.buckets.load(target.bucket).await?;
+        let Some(rules) = range.lifecycle(target.bucket) else { return Ok(None) };
+        let found = rules.abort_due(target.key.as_str(), begun, range.day);
+        let Some((due_us, _)) = found.filter(|(due_us, _)| *due_us > range.expired_us()) else {
+            return Ok(None);
+        };
+        let again_us = unix_us(&range.env).saturating_add(LIFECYCLE_LOOK.as_micros() as u64);
+        Ok(Some(due_us.max(again_us)))
     }
 
     /// Removes the parts of an upload that is over, and their files, but for those that an object keeps;

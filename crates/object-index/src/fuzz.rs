@@ -12,6 +12,7 @@ use crate::keys::{
     trash_key, upload_key, version_key,
 };
 use crate::map::{decode_map, map_apart};
+use crate::pass_rows::{BucketPassRow, PassRow};
 use crate::piece::Body;
 use crate::row::{
     BucketRow, FileRow, InLog, KeyRow, LogRow, ObjectRow, decode_committed, decode_session,
@@ -62,7 +63,7 @@ pub fn fuzz_object_key(bytes: &[u8]) {
 /// A value of a row: the first byte says of which.
 pub fn fuzz_object_row(bytes: &[u8]) {
     let Some((&kind, value)) = bytes.split_first() else { return };
-    match kind % 16 {
+    match kind % 18 {
         0 => {
             if let Some(row) = ObjectRow::decode(value) {
                 // What metadata a row has apart, it does not say.
@@ -150,6 +151,16 @@ pub fn fuzz_object_row(bytes: &[u8]) {
         15 => {
             if let Some(row) = ServerRow::decode(value) {
                 assert_eq!(ServerRow::decode(&row.encode()), Some(row));
+            }
+        }
+        16 => {
+            if let Some(row) = PassRow::decode(value) {
+                assert_eq!(row.encode(), value);
+            }
+        }
+        17 => {
+            if let Some(row) = BucketPassRow::decode(value) {
+                assert_eq!(row.encode(), value);
             }
         }
         _ => {
@@ -273,6 +284,9 @@ pub(crate) fn corpus() -> Vec<Seed> {
         uploads: 1,
         upload_bytes: 1 << 33,
     };
+    let at = Some(object_key(crate::keys::CURRENT, &target));
+    let pass = PassRow { day_us: 86_400_000_000, day: 20_785, at };
+    let bucket_pass = BucketPassRow { ended_us: 1 << 50, day_us: 1 << 49, removed: 300 };
     let access = KeyRow { user: owner, wrapped_secret, enabled: true, expires_us, policy };
     vec![
         ("key-object", fuzz_object_key, object_key(crate::keys::CURRENT, &target)),
@@ -309,6 +323,8 @@ pub(crate) fn corpus() -> Vec<Seed> {
         ("row-range", fuzz_object_row, row(14, range_row.encode())),
         ("row-server", fuzz_object_row, row(15, server_row.encode())),
         ("row-access", fuzz_object_row, row(6, access.encode())),
+        ("row-pass", fuzz_object_row, row(16, pass.encode())),
+        ("row-bucket-pass", fuzz_object_row, row(17, bucket_pass.encode())),
         ("row-session", fuzz_object_row, row(7, encode_session(true))),
         ("piece", fuzz_object_piece, body.piece(0, b"hello")),
     ]

@@ -25,6 +25,8 @@ pub const DUE: u8 = b'e';
 pub const FILE: u8 = b'f';
 /// Answers to requests.
 pub const REPLY: u8 = b'i';
+/// How far passes of lifecycle are, and what came of them for buckets.
+pub const PASS: u8 = b'l';
 /// Usage of buckets.
 pub const USAGE: u8 = b'q';
 /// Time of the last commit.

@@ -120,6 +120,19 @@ pub const ROOM_PAUSE_KEPT: Duration = Duration::from_secs(30);
 /// On a full core a log ends after so many appends, at the end of a pass: each has a sector of 4 KiB at least,
 /// which a log that goes on holds.
 pub const LOG_APPENDS_FULL: u64 = 128;
+/// Bytes a second that the ranges of a server read for lifecycle: 10^9 keys take hours
+/// (`object-protocols.md` 11.1).
+pub const LIFECYCLE_BYTES_PER_S: u64 = 10_000_000;
+/// Between two looks whether a day has begun, and at least when days are short.
+pub const LIFECYCLE_LOOK: Duration = Duration::from_secs(60);
+/// See [`LIFECYCLE_LOOK`].
+pub const LIFECYCLE_LOOK_LEAST: Duration = Duration::from_millis(50);
+/// Rows after which such a pass waits for its rate, and lets others run.
+pub const LIFECYCLE_SLICE: usize = 16;
+/// A pass of lifecycle takes note so often how far it is: a new owner repeats as much.
+pub const LIFECYCLE_NOTE: Duration = Duration::from_secs(1);
+/// Versions of a key that lifecycle removes while it holds the key, at most.
+pub const EXPIRED_AT_ONCE: usize = 256;
 /// Rows of a log after which a pass lets others run.
 pub const COLLECT_SLICE: usize = 32;
 /// Rows of one batch of a pass.

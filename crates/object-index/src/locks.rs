@@ -1,6 +1,7 @@
 //! Object lock as the owner of a range keeps it (`object-protocols.md` 7.2).
 //!
-//! Invariant: a version's row goes in [`Range::submit`] alone, which asks [`Range::check_removal`].
+//! Invariant: a version's row goes in [`Range::submit`] and [`Range::submit_own`] alone, which ask
+//! [`Range::check_removal`].
 
 use object_proto::{BucketId, Error, ObjectLock};
 
@@ -14,18 +15,21 @@ impl Range {
     /// Retentions that end by this time have ended, microseconds since 1970: the lower one of this owner's clock
     /// and the manager's. None has while they are far apart, or the manager's is not known.
     pub(crate) fn over_us(&self) -> u64 {
-        let own_us = unix_us(&self.env);
         if self.has_bug(Planted::LockByClock) {
-            return own_us;
+            return unix_us(&self.env);
         }
-        match self.lease.manager_us() {
-            Some(manager_us) if are_apart(own_us, manager_us) => {
-                self.env.mark("object: no lock ends, as clocks are apart");
-                0
-            }
-            Some(manager_us) => own_us.min(manager_us),
-            None => 0,
+        let over_us = self.clock_us();
+        if over_us.is_none() && self.lease.manager_us().is_some() {
+            self.env.mark("object: no lock ends, as clocks are apart");
         }
+        over_us.unwrap_or(0)
+    }
+
+    /// The lower one of this owner's clock and the manager's; none while they are far apart, or the manager's is
+    /// not known.
+    pub(crate) fn clock_us(&self) -> Option<u64> {
+        let (own_us, manager_us) = (unix_us(&self.env), self.lease.manager_us()?);
+        (!are_apart(own_us, manager_us)).then_some(own_us.min(manager_us))
     }
 
     /// An error when a change removes a version that is locked.

@@ -35,7 +35,10 @@ impl Orders {
         bucket: BucketId,
         config: BucketConfig,
     ) -> Result<bool, Error> {
-        let build = |epoch| RangeRequest::Configure { epoch, bucket, config };
+        let build = |epoch| {
+            let config = config.clone();
+            RangeRequest::Configure { epoch, bucket, config }
+        };
         match self.give(self.map.of(bucket), build).await? {
             RangeReply::Configured { is_empty } => Ok(is_empty),
             _ => Err(unexpected()),

@@ -68,6 +68,18 @@ pub enum Planted {
     MoveForgetsTags,
     /// Moves an object's data though its row has changed since it was read.
     BlindMove,
+    /// Has whatever a key then has expire, when what was read of it was due.
+    ExpireByKey,
+    /// Goes by the tags that an object had when it was read.
+    ExpireForgetsTags,
+    /// Has objects expire by the owner's clock alone.
+    ExpireByClock,
+    /// Removes versions by lifecycle that are locked.
+    ExpireLocked,
+    /// Removes older versions by rules that were taken away since they were read.
+    ExpireByOldRules,
+    /// Counts the days of an older version from its own time on, not from that of the next newer one.
+    NoncurrentByOwnAge,
 }
 
 /// The bug that runs, if any.

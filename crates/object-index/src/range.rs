@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use object_proto::{
-    BucketConfig, BucketId, BucketState, CatalogReply, CatalogRequest, Change, ChangeReply,
-    Committed, Conditions, Error, FileName, NewObject, ObjectData, ObjectInfo, RangeReply,
-    RangeRequest, RequestHead, SessionId, Stamp, Target, VersionId,
+    BucketConfig, BucketId, BucketState, BucketUsage, CatalogReply, CatalogRequest, Change,
+    ChangeReply, Committed, Conditions, Error, FileName, LifecycleDay, NewObject, ObjectData,
+    ObjectInfo, RangeReply, RangeRequest, RequestHead, SessionId, Stamp, Target, VersionId,
 };
 use runtime::{Class, Duration, Env, Instant};
 use table::{Batch, Place, Purpose};
@@ -18,12 +18,13 @@ use crate::decisions::{Basis, Decisions, damaged, of_table};
 use crate::ground::{Lease, Managers};
 use crate::headers::Headers;
 use crate::keys::{
-    CURRENT, FILE, LOG, METADATA, REPLY, USAGE, number_key, object_key, read_number_key,
+    CURRENT, FILE, LOG, METADATA, PASS, REPLY, USAGE, number_key, object_key, read_number_key,
     read_reply_key, reply_key, text_key,
 };
 use crate::list;
 use crate::list_versions;
 use crate::once::{Came, Once};
+use crate::pass_rows::Passes;
 use crate::piece::Body;
 use crate::planted::{Bugs, Planted};
 use crate::row::{FileRow, InLog, LogRow, ObjectRow, decode_committed, encode_committed};
@@ -42,6 +43,10 @@ pub(crate) struct Range {
     pub(crate) lease: Rc<dyn Lease>,
     epoch: u64,
     pub(crate) upload_times: UploadTimes,
+    /// Of lifecycle.
+    pub(crate) day: LifecycleDay,
+    /// How far lifecycle is, with all that is submitted.
+    pub(crate) passes: Passes,
     once: Once<ChangeReply>,
     /// What buckets hold, with all that is submitted.
     pub(crate) usages: Usages,
@@ -65,6 +70,7 @@ pub(crate) struct Ground {
     pub(crate) lease: Rc<dyn Lease>,
     pub(crate) epoch: u64,
     pub(crate) upload_times: UploadTimes,
+    pub(crate) day: LifecycleDay,
     pub(crate) bugs: Bugs,
 }
 
@@ -102,6 +108,7 @@ impl Range {
         ground: Ground,
     ) -> Result<Rc<Range>, Error> {
         let usages = Usages::open(&decisions).await?;
+        let passes = Passes::open(&decisions).await?;
         let mut replies: BTreeMap<SessionId, BTreeSet<u64>> = BTreeMap::new();
         for (key, _) in decisions.all(&[REPLY]).await? {
             let (session, number) = read_reply_key(&key).ok_or_else(|| damaged("an answer"))?;
@@ -112,7 +119,7 @@ impl Range {
             let (log, row) = row.ok_or_else(|| damaged("a log's row"))?;
             decisions.logs.known(log, row);
         }
-        let Ground { managers, lease, epoch, upload_times, bugs } = ground;
+        let Ground { managers, lease, epoch, upload_times, day, bugs } = ground;
         Ok(Rc::new(Range {
             env: env.clone(),
             decisions,
@@ -122,6 +129,8 @@ impl Range {
             lease,
             epoch,
             upload_times,
+            day,
+            passes,
             once: Once::default(),
             usages,
             replies: RefCell::new(replies),
@@ -202,6 +211,14 @@ impl Range {
                 self.check_lease()?;
                 Ok(RangeReply::Usage(usages))
             }
+            RangeRequest::Lifecycle(bucket) => {
+                let state = match self.buckets.check(bucket) {
+                    Ok(()) => Ok(self.lifecycle_state(bucket)),
+                    Err(error) => Err(error),
+                };
+                self.check_lease()?;
+                state.map(RangeReply::Lifecycle)
+            }
             RangeRequest::IsCommitted(file) => {
                 let row = self.file_row(&file).await;
                 self.check_lease()?;
@@ -259,9 +276,10 @@ impl Range {
         bucket: BucketId,
         config: BucketConfig,
     ) -> Result<bool, Error> {
+        let is_gone = config.state == BucketState::Gone;
         self.buckets.learn(bucket, config);
         self.decisions.settled_for_refusal(self.decisions.last()).await?;
-        if config.state == BucketState::Gone {
+        if is_gone {
             self.forget_bucket(bucket);
             let range = self.clone();
             // What is not done here is found when the uploads have been under way for too long.
@@ -525,25 +543,58 @@ impl Range {
         also: impl FnOnce(&mut Batch, Stamp),
     ) -> Result<(Committed, Basis), Error> {
         self.check_removal(&decided)?;
-        let bucket = decided.target.bucket;
-        let usage = behind(self.usages.of(bucket), &decided);
-        let usage = usage.ok_or_else(|| damaged(&format!("the usage of {bucket}")))?;
+        let usage = self.usage_behind(&decided)?;
         let mut dead = None;
         let answer = |stamp| decided.committed(stamp);
         let done = self.submit_answered(head, answer, |batch, stamp| {
-            fill(batch, stamp, &decided);
-            if decided.new.is_some() {
-                batch.set_purpose(Purpose::Data); // Of small bodies too: deletions need the reserve.
-            }
-            if let Some(gone) = &decided.replaced.gone {
-                dead = self.count_dead(batch, &decided.target, (&gone.row, gone.basis));
-            }
-            put_row(batch, bucket, usage);
+            dead = self.fill(batch, stamp, (&decided, usage));
             also(batch, stamp);
         })?;
         self.note_dead(dead);
-        self.usages.set(bucket, usage);
+        self.usages.set(decided.target.bucket, usage);
         Ok(done)
+    }
+
+    /// The same of a removal that no request asks for.
+    pub(crate) fn submit_own(
+        self: &Rc<Self>,
+        decided: &Decided,
+        also: impl FnOnce(&mut Batch),
+    ) -> Result<Basis, Error> {
+        if !self.bugs.has(Planted::ExpireLocked) {
+            self.check_removal(decided)?;
+        }
+        let usage = self.usage_behind(decided)?;
+        let mut dead = None;
+        let (_, basis) = self.decisions.submit(|batch, stamp| {
+            dead = self.fill(batch, stamp, (decided, usage));
+            also(batch);
+        })?;
+        self.note_dead(dead);
+        self.usages.set(decided.target.bucket, usage);
+        Ok(basis)
+    }
+
+    fn usage_behind(&self, decided: &Decided) -> Result<BucketUsage, Error> {
+        let bucket = decided.target.bucket;
+        let usage = behind(self.usages.of(bucket), decided);
+        usage.ok_or_else(|| damaged(&format!("the usage of {bucket}")))
+    }
+
+    /// Puts a change into a batch, with the usage behind it; what of a log it replaces.
+    fn fill(
+        &self,
+        batch: &mut Batch,
+        stamp: Stamp,
+        (decided, usage): (&Decided, BucketUsage),
+    ) -> Option<Dead> {
+        fill(batch, stamp, decided);
+        if decided.new.is_some() {
+            batch.set_purpose(Purpose::Data); // Of small bodies too: deletions need the reserve.
+        }
+        put_row(batch, decided.target.bucket, usage);
+        let gone = decided.replaced.gone.as_ref()?;
+        self.count_dead(batch, &decided.target, (&gone.row, gone.basis))
     }
 
     /// Submits what `fill` puts into a batch, with the answer to its request.
@@ -637,9 +688,11 @@ impl Range {
     /// Forgets what a bucket that is gone held: nothing.
     pub(crate) fn forget_bucket(&self, bucket: BucketId) {
         self.usages.forget(bucket);
+        self.passes.forget(bucket);
         // The row is of no use; should it stay, it says that nothing is there.
         let _ = self.decisions.submit(|batch, _| {
             batch.delete(&number_key(USAGE, bucket.get()));
+            batch.delete(&number_key(PASS, bucket.get()));
         });
     }
 }

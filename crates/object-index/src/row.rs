@@ -431,7 +431,8 @@ impl BucketRow {
     /// What the range of its keys is to make of it.
     pub fn config(&self) -> BucketConfig {
         let (versioning, lock) = (self.bucket.versioning, self.settings.lock);
-        let rules = BucketRules { versioning, lock };
+        let lifecycle = self.settings.lifecycle.clone();
+        let rules = BucketRules { versioning, lock, lifecycle };
         let state = match self.closing {
             true => BucketState::Closing(rules),
             false => BucketState::Open(rules),

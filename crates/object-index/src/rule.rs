@@ -21,7 +21,9 @@ use crate::config::Config;
 use crate::decisions::{Basis, Decisions, damaged, of_table};
 use crate::ground::{Files, Lease, Managers, Ranges};
 use crate::keys::{RANGE, SERVER, read_number_key};
+use crate::lifecycle::Keeper;
 use crate::limits::COLLECT_INTERVAL_FULL;
+use crate::pace::Pace;
 use crate::paths::{CATALOG_DIR, range_dir};
 use crate::planted::Bugs;
 use crate::range::{Ground, Range, UploadTimes};
@@ -37,6 +39,7 @@ pub struct RangeRule {
     env: Env,
     range: Rc<Range>,
     collector: Collector,
+    keeper: Keeper,
 }
 
 impl RangeRule {
@@ -45,7 +48,7 @@ impl RangeRule {
         (env, files, config): (&Env, &dyn Files, &Config),
         range: RangeId,
         (lease, epoch): Held,
-        (cache, room): (&Cache, &Room),
+        (cache, room, pace): (&Cache, &Room, &Pace),
         managers: Rc<dyn Managers>,
     ) -> Result<Rc<RangeRule>, Error> {
         let dir = range_dir(range);
@@ -55,7 +58,8 @@ impl RangeRule {
         let bugs = config.bugs;
         let decisions = Decisions::new(env, rows, room, bugs).await?;
         let upload_times = UploadTimes { age: config.upload_age, end_age: config.upload_end_age };
-        let ground = Ground { managers, lease, epoch, upload_times, bugs };
+        let day = config.lifecycle_day;
+        let ground = Ground { managers, lease, epoch, upload_times, day, bugs };
         let range = Range::open(env, decisions, ground).await?;
         let store = files.dir(&dir).await.map_err(of_fault)?;
         let collector = Collector {
@@ -65,7 +69,8 @@ impl RangeRule {
             damaged_logs: RefCell::default(),
             log_began: Cell::new(0),
         };
-        Ok(Rc::new(RangeRule { env: env.clone(), range, collector }))
+        let keeper = Keeper { range: range.clone(), pace: pace.clone() };
+        Ok(Rc::new(RangeRule { env: env.clone(), range, collector, keeper }))
     }
 
     /// Answers a request.
@@ -80,8 +85,12 @@ impl RangeRule {
     }
 
     /// Removes what is of no use any more, in passes that begin `interval` apart, and sooner on a full
-    /// core. For ever.
+    /// core, and what has expired, in a pass of each day. For ever.
     pub async fn collect(&self, interval: Duration) {
+        join(self.collect_garbage(interval), self.keeper.run()).await;
+    }
+
+    async fn collect_garbage(&self, interval: Duration) {
         let (env, room) = (&self.env, &self.range.decisions.room);
         loop {
             if !room.is_tight(env) {

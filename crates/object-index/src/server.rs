@@ -32,6 +32,7 @@ use crate::limits::{
     BEAT_ATTEMPT, BEAT_LOCAL, BEAT_PAUSE, CLOSE_TIME, LEAD_PAUSE, LINK_ATTEMPT, LOADS, OPENING_WAIT,
 };
 use crate::locks::are_apart;
+use crate::pace::Pace;
 use crate::planted::Planted;
 use crate::room::Room;
 use crate::rule::RangeRule;
@@ -71,6 +72,7 @@ struct ServerInner {
     config: Config,
     cache: Cache,
     room: Room,
+    pace: Pace,
     ownership: RefCell<OwnershipLease<RangeId, Plain>>,
     places: RefCell<BTreeMap<RangeId, Place>>,
     boot: Cell<u64>,
@@ -150,6 +152,7 @@ impl ObjectServer {
             owners,
             files,
             cache: Cache::new(config.cache_bytes),
+            pace: Pace::new(config.lifecycle_bytes_per_s),
             config,
             room: Room::default(),
             ownership: RefCell::default(),
@@ -507,7 +510,7 @@ impl ObjectServer {
             let what = (&inner.env, &*inner.files, &inner.config);
             let lease = Rc::new(RangeLease { server: Rc::downgrade(&self.0), range, epoch });
             let managers = Rc::new(Link(inner.owners.clone()));
-            let common = (&inner.cache, &inner.room);
+            let common = (&inner.cache, &inner.room, &inner.pace);
             match RangeRule::open(what, range, (lease, epoch), common, managers).await {
                 Ok(rule) => break rule,
                 Err(error) => {

@@ -11,11 +11,11 @@ use futures_util::future::LocalBoxFuture;
 use object_proto::limits::{INLINE_MAX, SMALL_MAX};
 use object_proto::{
     BucketId, BucketUsage, CatalogReply, CatalogRequest, Change, ChangeReply, Committed,
-    Completion, Conditions, DataId, Error, FileName, Grant, ListPage, ListRequest, LockChange,
-    NewObject, NewUpload, ObjectData, ObjectFacts, ObjectInfo, ObjectTags, PartNumber, PartsPage,
-    PartsRequest, RangeId, RangeMap, RangeReply, RangeRequest, Reply, Request, RequestHead, Target,
-    UploadId, UploadInfo, UploadsPage, UploadsRequest, UserId, VersionId, VersionsPage,
-    VersionsRequest,
+    Completion, Conditions, DataId, Error, FileName, Grant, LifecycleState, ListPage, ListRequest,
+    LockChange, NewObject, NewUpload, ObjectData, ObjectFacts, ObjectInfo, ObjectTags, PartNumber,
+    PartsPage, PartsRequest, RangeId, RangeMap, RangeReply, RangeRequest, Reply, Request,
+    RequestHead, Target, UploadId, UploadInfo, UploadsPage, UploadsRequest, UserId, VersionId,
+    VersionsPage, VersionsRequest,
 };
 use runtime::{Class, Env, Instant};
 use table::{Source, Store};
@@ -319,6 +319,14 @@ impl Service {
     pub async fn usage(&self, bucket: BucketId) -> Result<BucketUsage, Error> {
         match self.ask_range(bucket, RangeRequest::Usage(vec![bucket])).await? {
             RangeReply::Usage(usages) => usages.first().copied().ok_or_else(unexpected),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// How far lifecycle is with a bucket.
+    pub async fn lifecycle_state(&self, bucket: BucketId) -> Result<LifecycleState, Error> {
+        match self.ask_range(bucket, RangeRequest::Lifecycle(bucket)).await? {
+            RangeReply::Lifecycle(state) => Ok(state),
             _ => Err(unexpected()),
         }
     }

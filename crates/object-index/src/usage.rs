@@ -88,6 +88,11 @@ impl Usages {
         self.0.borrow().get(&bucket).copied()
     }
 
+    /// Buckets in which something was put, from one on.
+    pub(crate) fn buckets_from(&self, first: BucketId) -> Vec<BucketId> {
+        self.0.borrow().range(first..).map(|(bucket, _)| *bucket).collect()
+    }
+
     /// A batch with this was submitted.
     pub(crate) fn set(&self, bucket: BucketId, usage: BucketUsage) {
         self.0.borrow_mut().insert(bucket, usage);

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use codec::cursor::{Cursor, put_bytes, put_varint};
 
@@ -230,6 +231,16 @@ impl<T: Field> Field for Box<T> {
 
     fn get(input: &mut Cursor<'_>) -> Option<Box<T>> {
         T::get(input).map(Box::new)
+    }
+}
+
+impl<T: Field> Field for Arc<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        (**self).put(out);
+    }
+
+    fn get(input: &mut Cursor<'_>) -> Option<Arc<T>> {
+        T::get(input).map(Arc::new)
     }
 }
 

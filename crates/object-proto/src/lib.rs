@@ -17,6 +17,7 @@ mod fields;
 mod fleet;
 pub mod fuzz;
 mod ids;
+mod lifecycle;
 pub mod limits;
 mod listed_versions;
 mod locks;
@@ -47,6 +48,10 @@ pub use fleet::{
     ServerBeat, ServerGrant, ServerRequest, ServerStatus, ServiceStatus, Unserved,
 };
 pub use ids::{BucketId, CallId, DataId, ObjectServerId, RangeId, SessionId, Stamp, UserId};
+pub use lifecycle::{
+    Aging, CurrentExpiry, FilterForm, Lifecycle, LifecycleDay, LifecycleFilter, LifecycleRule,
+    LifecycleState, NEWER_MAX, NoncurrentExpiry, RULE_ID_MAX, RULES_MAX,
+};
 pub use listed_versions::{ListedVersion, VersionsPage, VersionsRequest};
 pub use locks::{LockChange, LockPeriod, LockRule, ObjectLock, Retention, RetentionMode};
 pub use message::{

@@ -19,8 +19,10 @@ pub const KEYS_PER_USER_MAX: usize = 100;
 /// Bytes of a policy at most, as in S3.
 pub const POLICY_MAX: usize = 20 << 10;
 /// Bytes of a bucket's settings in its row at most: a policy, rules for scripts of other sites (64 KiB in S3),
-/// 50 tags and 100 grants fit.
-pub const SETTINGS_MAX: usize = 160 << 10;
+/// 50 tags, 100 grants and rules of lifecycle fit.
+pub const SETTINGS_MAX: usize = 240 << 10;
+/// Of these, bytes of rules of lifecycle at most: 80 for each of 1,000 rules.
+pub const LIFECYCLE_MAX: usize = 80 << 10;
 /// Permissions of an ACL at most, as in S3.
 pub const GRANTS_MAX: usize = 100;
 /// Bytes of a body that are in its row (`object-protocols.md` 2.4).

@@ -6,6 +6,7 @@ use crate::access::{AccessKey, KeptChanges, SeenChanges, User, UserChange};
 use crate::condition::Conditions;
 use crate::fleet::{Peer, RangeAt, ServerBeat, ServerGrant, ServerRequest, ServiceStatus};
 use crate::ids::{BucketId, ObjectServerId, RangeId, SessionId, UserId};
+use crate::lifecycle::LifecycleState;
 use crate::listed_versions::{VersionsPage, VersionsRequest};
 use crate::locks::LockChange;
 use crate::names::{BucketName, ObjectKey};
@@ -261,6 +262,8 @@ pub enum RangeRequest {
     Versions(VersionsRequest),
     /// Asks what buckets hold, of which the range has the keys; nothing for those that it does not know.
     Usage(Vec<BucketId>),
+    /// Asks how far lifecycle is with a bucket.
+    Lifecycle(BucketId),
     /// Asks whether a body's file was committed. No request that could do so may be under way.
     IsCommitted(FileName),
     /// Asks for the epoch of the owner. The session measures the round trip: the owner knows the
@@ -308,6 +311,7 @@ impl RangeRequest {
             RangeRequest::List(ask) => Some(ask.bucket),
             RangeRequest::Uploads(ask) => Some(ask.bucket),
             RangeRequest::Versions(ask) => Some(ask.bucket),
+            RangeRequest::Lifecycle(bucket) => Some(*bucket),
             RangeRequest::Change { .. }
             | RangeRequest::Usage(_)
             | RangeRequest::IsCommitted(_)
@@ -338,6 +342,8 @@ pub enum RangeReply {
     Uploads(UploadsPage),
     /// What the buckets hold, in the order of the question.
     Usage(Vec<BucketUsage>),
+    /// How far lifecycle is with the bucket.
+    Lifecycle(LifecycleState),
     /// Whether the file was committed.
     Committed(bool),
     /// The page of versions.

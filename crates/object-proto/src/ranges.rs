@@ -1,7 +1,10 @@
 //! What owners and gateways hear from the object manager: which range has a bucket's keys
 //! ([`RangeMap`]), and what a bucket is ([`BucketConfig`]).
 
+use std::sync::Arc;
+
 use crate::ids::{BucketId, RangeId, Stamp};
+use crate::lifecycle::Lifecycle;
 use crate::locks::LockRule;
 use crate::versions::Versioning;
 
@@ -53,7 +56,7 @@ impl RangeMap {
 }
 
 /// What a bucket is, since a change of it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BucketConfig {
     /// The commit of the change: of two the later one counts.
     pub changed: Stamp,
@@ -62,16 +65,18 @@ pub struct BucketConfig {
 }
 
 /// What a range keeps of a bucket's objects.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct BucketRules {
     /// What becomes of objects that are replaced.
     pub versioning: Versioning,
     /// How versions are locked, where object lock is enabled.
     pub lock: Option<LockRule>,
+    /// What becomes of them with time; none without rules.
+    pub lifecycle: Option<Arc<Lifecycle>>,
 }
 
 /// What a range does with a bucket's keys.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum BucketState {
     /// It changes and shows them.
     Open(BucketRules),

@@ -1,8 +1,10 @@
 //! [`BucketSettings`]: what a bucket's owner sets, for gateways to go by.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::ids::UserId;
+use crate::lifecycle::Lifecycle;
 use crate::locks::LockRule;
 use crate::usage::Quota;
 
@@ -28,6 +30,8 @@ pub struct BucketSettings {
     pub quota: Quota,
     /// How new objects are encrypted.
     pub encryption: BucketEncryption,
+    /// What becomes of its objects with time; none without rules.
+    pub lifecycle: Option<Arc<Lifecycle>>,
 }
 
 /// How new objects of a bucket are encrypted.
@@ -179,6 +183,8 @@ pub enum Setting {
     Quota(Quota),
     /// See [`BucketSettings::encryption`].
     Encryption(BucketEncryption),
+    /// See [`BucketSettings::lifecycle`].
+    Lifecycle(Option<Arc<Lifecycle>>),
 }
 
 impl BucketSettings {
@@ -194,6 +200,7 @@ impl BucketSettings {
             Setting::Lock(rule) => self.lock = Some(rule),
             Setting::Quota(quota) => self.quota = quota,
             Setting::Encryption(encryption) => self.encryption = encryption,
+            Setting::Lifecycle(lifecycle) => self.lifecycle = lifecycle,
         }
     }
 
@@ -209,6 +216,7 @@ impl BucketSettings {
             lock,
             quota,
             encryption,
+            lifecycle,
         } = self.clone();
         let new = BucketSettings::default();
         [
@@ -221,6 +229,7 @@ impl BucketSettings {
             lock.map(Setting::Lock),
             (quota != new.quota).then_some(Setting::Quota(quota)),
             (encryption != new.encryption).then_some(Setting::Encryption(encryption)),
+            lifecycle.map(|lifecycle| Setting::Lifecycle(Some(lifecycle))),
         ]
         .into_iter()
         .flatten()

@@ -14,6 +14,10 @@ use crate::fleet::{
     ServerBeat, ServerGrant, ServerRequest, ServerStatus, ServiceStatus, Unserved,
 };
 use crate::ids::BucketId;
+use crate::lifecycle::{
+    CurrentExpiry, FilterForm, Lifecycle, LifecycleFilter, LifecycleRule, LifecycleState,
+    NoncurrentExpiry,
+};
 use crate::listed_versions::{ListedVersion, VersionsPage, VersionsRequest};
 use crate::locks::{LockChange, LockPeriod, LockRule, ObjectLock, Retention, RetentionMode};
 use crate::message::{
@@ -60,7 +64,7 @@ choice!(Versioning { 0 => Off, 1 => Enabled, 2 => Suspended });
 choice!(VersionId { 0 => Null, 1 => Of { stamp, nonce } });
 record!(Committed { stamp, version, marker });
 record!(RangePlace { range, first });
-record!(BucketRules { versioning, lock });
+record!(BucketRules { versioning, lock, lifecycle });
 choice!(BucketState { 0 => Open(rules), 1 => Closing(rules), 2 => Gone });
 record!(BucketConfig { changed, state });
 record!(Bucket { id, name, owner, created_us, versioning });
@@ -72,6 +76,13 @@ choice!(Ownership { 0 => Enforced, 1 => Preferred, 2 => Writer, 3 => Unset });
 record!(CorsRule { id, origins, methods, headers, expose, max_age });
 choice!(DefaultEncryption { 0 => S3, 1 => Kms { key, bucket_key } });
 record!(BucketEncryption { default, blocks_customer_keys });
+choice!(FilterForm { 0 => Rule, 1 => Plain, 2 => And });
+record!(LifecycleFilter { form, prefix, tags, larger, smaller });
+choice!(CurrentExpiry { 0 => Days(days), 1 => Date(date_us), 2 => LoneMarkers });
+record!(NoncurrentExpiry { days, newer });
+record!(LifecycleRule { id, enabled, filter, current, noncurrent, abort_days });
+record!(Lifecycle { rules });
+record!(LifecycleState { last_pass_us, removed, behind_us });
 choice!(Setting {
     0 => Policy(policy),
     1 => PublicAccess(blocks),
@@ -82,6 +93,7 @@ choice!(Setting {
     6 => Lock(rule),
     7 => Quota(quota),
     8 => Encryption(encryption),
+    9 => Lifecycle(lifecycle),
 });
 record!(Quota { objects, bytes });
 record!(Room { objects, bytes });
@@ -187,6 +199,7 @@ choice!(RangeRequest {
     12 => CloseSession { epoch, session },
     13 => Sweep { epoch, session },
     14 => Usage(buckets),
+    15 => Lifecycle(bucket),
 });
 choice!(RangeReply {
     0 => Changed(reply),
@@ -202,6 +215,7 @@ choice!(RangeReply {
     10 => Done,
     11 => Configured { is_empty },
     12 => Usage(usages),
+    13 => Lifecycle(state),
 });
 record!(Seen { term, change });
 record!(RangeLoad { range, requests, bytes });
@@ -303,6 +317,7 @@ list!(
     Setting,
     Grant,
     CorsRule,
+    LifecycleRule,
     User,
     AccessKey,
     KeptName,
@@ -343,6 +358,13 @@ impl Request {
     /// From bytes; `None` when they are no request of this version.
     pub fn decode(bytes: &[u8]) -> Option<Request> {
         decode(bytes)
+    }
+}
+
+impl Lifecycle {
+    /// Bytes that it takes in messages and rows.
+    pub fn encoded_len(&self) -> usize {
+        encode(self).len()
     }
 }
 

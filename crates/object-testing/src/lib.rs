@@ -4,6 +4,7 @@
 //! Invariant: no crate but `sim` depends on it, except for its tests.
 
 pub mod buckets;
+pub mod days;
 pub mod history;
 pub mod load;
 mod network;

@@ -13,7 +13,7 @@ use object_index::{
     ClientFiles, Files, Local, ObjectManager, ObjectPeer, ObjectServer, RemoteOwners, Service,
     ServiceOptions,
 };
-use object_proto::{Peer, PeerRole};
+use object_proto::{LifecycleDay, Peer, PeerRole};
 use runtime::{Class, Duration, Env, Handle};
 use tenancy::Contest;
 use transport::Endpoint;
@@ -177,7 +177,9 @@ pub async fn start_server_with(
     let endpoint = home.endpoint(env)?;
     let client = home.connect(env, &endpoint, client::Config::default()).await?;
     let beside_manager = manager.is_some();
-    let mut settings = object_index::Config { beside_manager, ..object_index::Config::default() };
+    let lifecycle_day = LifecycleDay::from_us(config.lifecycle_day_ms * 1000);
+    let mut settings =
+        object_index::Config { beside_manager, lifecycle_day, ..object_index::Config::default() };
     tune(&mut settings);
     let policy = Policy::rep(config.copies);
     let files: Rc<dyn Files> = Rc::new(ClientFiles { client: client.clone(), policy });

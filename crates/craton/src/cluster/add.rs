@@ -49,7 +49,8 @@ pub async fn run(env: &Env, dir: &Path, role: RoleName, json: bool) -> Done {
             made
         }
         RoleName::ObjectManager | RoleName::ObjectServer => {
-            plan::object_role(env, &directory, &mut ports, &book, (role, id))?
+            let what = ((role, id), &S3Access::default());
+            plan::object_role(env, &directory, &mut ports, &book, what)?
         }
         RoleName::Gateway => {
             let shared = plan::shared_of(&book)?;

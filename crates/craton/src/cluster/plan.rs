@@ -194,7 +194,8 @@ pub fn make(
     for (role, prefix, count) in counts {
         for index in 1..=count {
             let id = format!("{prefix}{index}");
-            let made = object_role(env, directory, ports, &book, (role, id))?;
+            let what = ((role, id), &shape.s3);
+            let made = object_role(env, directory, ports, &book, what)?;
             book.processes.push(made);
         }
     }
@@ -315,7 +316,7 @@ pub fn object_role(
     directory: &Directory,
     ports: &mut Reserved,
     book: &ClusterFile,
-    (role, id): (RoleName, String),
+    ((role, id), s3): ((RoleName, String), &S3Access),
 ) -> Result<Process, Failure> {
     let addr = ports.take(env)?;
     let made = process(role, id, addr, directory.path());
@@ -326,10 +327,30 @@ pub fn object_role(
         let config = ObjectManager { key_file, metrics, log, ..read_text(&text)? };
         directory.write_config(&made.dir, role, &config)?;
     } else {
-        let config = ObjectServer { key_file, metrics, log, ..read_text(&text)? };
+        let mut config = ObjectServer { key_file, metrics, log, ..read_text(&text)? };
+        if let Some(day_ms) = lifecycle_day_ms(book, s3)? {
+            config.lifecycle_day_ms = day_ms;
+        }
         directory.write_config(&made.dir, role, &config)?;
     }
     Ok(made)
+}
+
+/// The length of a day of lifecycle that a cluster has, or else is to have; none for the default.
+fn lifecycle_day_ms(book: &ClusterFile, s3: &S3Access) -> Result<Option<u64>, Failure> {
+    for one in &book.processes {
+        let path = config_path(&one.dir, one.role);
+        match one.role {
+            RoleName::ObjectServer => {
+                return Ok(Some(config::read::<ObjectServer>(&path)?.lifecycle_day_ms));
+            }
+            RoleName::Gateway => {
+                return Ok(Some(config::read::<Gateway>(&path)?.lifecycle_day_ms));
+            }
+            _ => {}
+        }
+    }
+    Ok(s3.lifecycle_day.map(|day| day.as_millis() as u64))
 }
 
 /// The address that the gateways of a cluster share, if they do.
@@ -367,13 +388,19 @@ pub fn gateway(
     };
     let first = book.processes.iter().find(|one| one.role == RoleName::Gateway);
     match first {
-        None => s3.apply(&mut config)?,
+        None => {
+            s3.apply(&mut config)?;
+            if let Some(day_ms) = lifecycle_day_ms(book, s3)? {
+                config.lifecycle_day_ms = day_ms;
+            }
+        }
         // All of them are alike.
         Some(first) => {
             let first: Gateway = config::read(&config_path(&first.dir, first.role))?;
             (config.tls, config.plain, config.allow_v2) = (first.tls, first.plain, first.allow_v2);
             (config.domains, config.region) = (first.domains, first.region);
             (config.defaults, config.access_log) = (first.defaults, first.access_log);
+            config.lifecycle_day_ms = first.lifecycle_day_ms;
         }
     }
     let is_first = first.is_none();
@@ -399,7 +426,8 @@ pub fn objects(
     let has = |book: &ClusterFile, role| book.processes.iter().any(|one| one.role == role);
     for (role, id) in [(RoleName::ObjectManager, "om1"), (RoleName::ObjectServer, "os1")] {
         if !has(book, role) {
-            let made = object_role(env, directory, ports, book, (role, id.to_owned()))?;
+            let what = ((role, id.to_owned()), s3);
+            let made = object_role(env, directory, ports, book, what)?;
             book.processes.push(made);
         }
     }

@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use object_gateway::Tls;
 use roles::config::{BucketDefaults, Gateway};
+use runtime::Duration;
 
 use crate::exit::{Done, Failure, io};
+use crate::upkeep::args::parse_time;
 
 /// How clients reach S3.
 #[derive(Args, Clone, Default, Debug)]
@@ -39,6 +41,10 @@ pub struct S3Access {
     /// Write each request as it ends to access.jsonl in the directory of the gateway's log
     #[arg(long)]
     pub s3_access_log: bool,
+    /// Length of a day of lifecycle, as 24h, 10m or 2s: shorter for tests alone, as all objects expire
+    /// as much sooner [default: 24h]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub lifecycle_day: Option<Duration>,
 }
 
 /// Settings of new buckets.
@@ -103,6 +109,9 @@ impl S3Access {
         if let Some(defaults) = self.s3_defaults {
             config.defaults = defaults.into();
         }
+        if let Some(day) = self.lifecycle_day {
+            config.lifecycle_day_ms = day.as_millis() as u64;
+        }
         Ok(())
     }
 
@@ -119,6 +128,7 @@ impl S3Access {
             ("--s3-domain", asked.domains != config.domains),
             ("--s3-region", asked.region != config.region),
             ("--s3-defaults", asked.defaults != config.defaults),
+            ("--lifecycle-day", asked.lifecycle_day_ms != config.lifecycle_day_ms),
         ];
         flags.into_iter().find(|(_, differs)| *differs).map(|(flag, _)| flag)
     }
@@ -177,6 +187,7 @@ mod tests {
             s3_domain: Some("s3.example.com".to_owned()),
             s3_region: Some("eu".to_owned()),
             s3_defaults: Some(Defaults::Classic),
+            lifecycle_day: Some(Duration::from_secs(2)),
             ..S3Access::default()
         };
         let mut made = config();
@@ -186,6 +197,9 @@ mod tests {
         assert_eq!(said.contradicts(&config()), Some("--s3-plain"));
         let other = S3Access { s3_region: Some("us".to_owned()), ..said };
         assert_eq!(other.contradicts(&made), Some("--s3-region"));
+        let day = Some(Duration::from_secs(3600));
+        let other = S3Access { lifecycle_day: day, ..S3Access::default() };
+        assert_eq!(other.contradicts(&made), Some("--lifecycle-day"));
         let at = "127.0.0.1:9000".parse().expect("an address");
         let elsewhere = S3Access {
             s3_listen: Some("127.0.0.1:9001".parse().expect("an address")),

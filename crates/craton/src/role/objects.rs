@@ -9,8 +9,8 @@ use metrics::Exposition;
 use object_gateway::{Gateway, GatewayConfig, KeyFile, Keyring, Tls};
 use object_index::{Local, Service, ServiceHandle};
 use object_proto::{
-    BucketEncryption, BucketSettings, Error, NewKey, Ownership, PublicAccess, User, UserChange,
-    UserId,
+    BucketEncryption, BucketSettings, Error, LifecycleDay, NewKey, Ownership, PublicAccess, User,
+    UserChange, UserId,
 };
 use roles::config::{self, BucketDefaults};
 use roles::object::{self, GatewayRole, ManagerRole, ServerRole};
@@ -159,6 +159,7 @@ pub fn serve_http(
         new_buckets,
         registry: env.tracer().registry().clone(),
         access_log,
+        lifecycle_day: LifecycleDay::from_us(config.lifecycle_day_ms * 1000),
         request_nonce: env.random_u64(),
         ..GatewayConfig::default()
     };

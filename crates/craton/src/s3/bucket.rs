@@ -5,9 +5,9 @@ use std::path::Path;
 use object_index::Service;
 use object_proto::{
     Bucket, BucketEncryption, BucketName, BucketSettings, BucketView, Conditions,
-    DefaultEncryption, Error, ListedVersion, LockPeriod, LockRule, ObjectKey, ObjectLock,
-    Ownership, PublicAccess, RetentionMode, Setting, Target, UserId, VersionId, Versioning,
-    VersionsPage, VersionsRequest,
+    DefaultEncryption, Error, Lifecycle, LifecycleState, ListedVersion, LockPeriod, LockRule,
+    ObjectKey, ObjectLock, Ownership, PublicAccess, RetentionMode, Setting, Target, UserId,
+    VersionId, Versioning, VersionsPage, VersionsRequest,
 };
 use serde::Serialize;
 
@@ -60,6 +60,40 @@ struct ShownView {
     #[serde(flatten)]
     usage: ShownUsage,
     quota: Option<ShownQuota>,
+    lifecycle: Option<ShownLifecycle>,
+}
+
+/// How far lifecycle is with a bucket, as JSON.
+#[derive(Serialize)]
+struct ShownLifecycle {
+    rules: usize,
+    last_pass: Option<String>,
+    removed: u64,
+    behind_s: u64,
+}
+
+impl ShownLifecycle {
+    /// None without rules, and without a pass ever.
+    fn of(rules: Option<&Lifecycle>, state: LifecycleState) -> Option<ShownLifecycle> {
+        let LifecycleState { last_pass_us, removed, behind_us } = state;
+        let last_pass = (last_pass_us > 0).then(|| json_time(last_pass_us));
+        let rules = rules.map(|lifecycle| lifecycle.rules.len());
+        (rules.is_some() || last_pass.is_some() || removed > 0).then(|| ShownLifecycle {
+            rules: rules.unwrap_or(0),
+            last_pass,
+            removed,
+            behind_s: behind_us / 1_000_000,
+        })
+    }
+
+    fn text(&self) -> String {
+        let ShownLifecycle { rules, last_pass, removed, behind_s } = self;
+        let last = match last_pass {
+            Some(time) => format!("last pass {time}"),
+            None => "no pass yet".to_owned(),
+        };
+        format!("{rules} rules, {last}, {removed} removed, {behind_s} s behind")
+    }
 }
 
 /// Runs `craton bucket`.
@@ -180,6 +214,8 @@ async fn find(service: &Service, name: &BucketName) -> Result<BucketView, Failur
 async fn info(service: &Service, name: BucketName, json: bool) -> Done {
     let BucketView { bucket, settings, .. } = find(service, &name).await?;
     let usage = service.usage(bucket.id).await.map_err(|error| failed(&about(&name), error))?;
+    let state = service.lifecycle_state(bucket.id).await;
+    let state = state.map_err(|error| failed(&about(&name), error))?;
     let view = ShownView {
         bucket: shown(&bucket, names(service).await?),
         public_access_blocked: settings.public_access == PublicAccess::all(true),
@@ -208,6 +244,7 @@ async fn info(service: &Service, name: BucketName, json: bool) -> Done {
         tags: settings.tags,
         usage: ShownUsage::of(usage),
         quota: ShownQuota::of(settings.quota),
+        lifecycle: ShownLifecycle::of(settings.lifecycle.as_deref(), state),
     };
     if json {
         return print_json(&view);
@@ -242,6 +279,8 @@ async fn info(service: &Service, name: BucketName, json: bool) -> Done {
     }
     view.usage.print()?;
     print_line(&format!("quota: {}", quota::text(settings.quota)))?;
+    let lifecycle = view.lifecycle.as_ref().map_or_else(|| "none".to_owned(), ShownLifecycle::text);
+    print_line(&format!("lifecycle: {lifecycle}"))?;
     view.tags.iter().try_for_each(|(name, value)| print_line(&format!("tag: {name}={value}")))
 }
 

@@ -84,7 +84,8 @@ pub enum ScrubCommand {
     Start,
 }
 
-fn parse_time(text: &str) -> Result<Duration, String> {
+/// A time of up to 24 hours.
+pub fn parse_time(text: &str) -> Result<Duration, String> {
     let units = [("s", 1), ("m", 60), ("h", 3600)];
     let time = parse_seconds(text, &units, "90s, 30m or 2h")?;
     match time.checked_mul(1000) {

@@ -6,13 +6,14 @@ use http::header::HeaderMap;
 use object_proto::limits::{LIST_MAX, OBJECT_MAX, PART_MIN};
 use object_proto::{
     Checksum, ChecksumPlan, Completion, Conditions, Error, Etag, Part, PartNumber, PartsRequest,
-    Target, UploadId, VersionId,
+    Stamp, Target, UploadId, VersionId,
 };
 use s3s::dto::{
     ChecksumType, CompleteMultipartUploadInput, CompleteMultipartUploadOutput, CompletedPart, ETag,
 };
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
+use super::lifecycle::show_made;
 use super::put::conditions_of;
 use super::sealer::upload_headers;
 use super::state::{State, bucket_of, checksum_type, made_version, part_number_of, target_of};
@@ -64,6 +65,8 @@ impl Named {
 struct Made {
     etag: Etag,
     checksums: Vec<Checksum>,
+    /// The commit.
+    stamp: Stamp,
     /// The version that it is, in a bucket with versions.
     version: Option<String>,
     /// Of its encryption.
@@ -100,7 +103,9 @@ pub async fn complete_upload(
     let host = request.headers.get("host").and_then(|host| host.to_str().ok());
     let path = request.uri.path();
     let scheme = request.extensions.get::<Client>().map_or("http", |client| client.scheme());
+    let expiration = show_made(state, &request, &target, made.stamp).await?;
     let mut output = CompleteMultipartUploadOutput {
+        expiration,
         location: Some(
             host.map_or_else(|| path.to_owned(), |host| format!("{scheme}://{host}{path}")),
         ),
@@ -164,7 +169,8 @@ impl Wish {
                     let there = state.backend.head(target.clone(), Some(id)).await;
                     let version = there.is_ok().then(|| id.to_string());
                     let (etag, checksums) = (end.etag, end.checksums);
-                    Ok(Attempt::Made(Made { etag, checksums, version, headers }))
+                    let stamp = end.stamp;
+                    Ok(Attempt::Made(Made { etag, checksums, stamp, version, headers }))
                 }
                 false => Err(s3_error(Error::NoSuchUpload)),
             };
@@ -178,7 +184,8 @@ impl Wish {
         match state.backend.complete_upload(target.clone(), completion, conditions).await {
             Ok(committed) => {
                 let version = made_version(&committed);
-                Ok(Attempt::Made(Made { version, headers, ..made }))
+                let stamp = committed.stamp;
+                Ok(Attempt::Made(Made { stamp, version, headers, ..made }))
             }
             Err(error) => changed(error),
         }
@@ -243,7 +250,8 @@ impl Wish {
         let checksum = self.checksum_of(plan, &parts)?;
         let checksums = checksum.into_iter().collect();
         let (version, headers) = (None, HeaderMap::new());
-        let made = Made { etag: etag.clone(), checksums, version, headers };
+        let stamp = Stamp::default();
+        let made = Made { etag: etag.clone(), checksums, stamp, version, headers };
         let completion = Completion {
             upload,
             parts: parts.iter().map(|part| (part.number, part.data_id)).collect(),

@@ -17,6 +17,7 @@ use s3s::dto::{
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::conditions::{ReadConditions, Verdict, precondition_failed};
+use super::lifecycle::show_made;
 use super::object_acl::acl_of_new;
 use super::object_lock::lock_of_new;
 use super::put::{conditions_of_headers, metadata_of, of_call};
@@ -101,6 +102,7 @@ pub async fn copy_object(
     let kind = asked.unwrap_or_else(|| source.kind());
     check_room(&request, 1, size)?;
 
+    let made_at = target.clone();
     let upload = state.backend.put(target, sealing.len(Some(size))).await.map_err(s3_error)?;
     let mut upload = sealing.upload(upload, 0)?;
     let found = source.copy(state, 0..size, kind, &mut *upload).await?;
@@ -129,6 +131,7 @@ pub async fn copy_object(
         copy_object_result: Some(result),
         version_id: made_version(&committed),
         copy_source_version_id: source_version,
+        expiration: show_made(state, &request, &made_at, committed.stamp).await?,
         ..CopyObjectOutput::default()
     };
     Ok(S3Response::with_headers(output, sealing.headers()?))

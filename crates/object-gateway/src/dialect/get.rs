@@ -18,6 +18,7 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::conditions::{ReadConditions, Verdict, precondition_failed};
 use super::download::Download;
+use super::lifecycle::show_expiry;
 use super::object_lock::show_lock;
 use super::part_checksums::part_checksums;
 use super::put::SYSTEM_HEADERS;
@@ -34,6 +35,9 @@ const DEFAULT_TYPE: &str = "binary/octet-stream";
 
 /// Number of the object's parts.
 const PARTS_COUNT: HeaderName = HeaderName::from_static("x-amz-mp-parts-count");
+
+/// When the object expires.
+const EXPIRATION: HeaderName = HeaderName::from_static("x-amz-expiration");
 
 /// Number of the object's tags.
 const TAGGING_COUNT: HeaderName = HeaderName::from_static("x-amz-tagging-count");
@@ -100,6 +104,7 @@ pub async fn get_object(
     opening.show(&mut answer.headers)?;
     answer.name_version(shown_version(bucket_of(&request)?, &opening.info))?;
     show_lock(&request, &input.key, &opening.info, &mut answer.headers)?;
+    answer.show_expiry(state, &request, (&input.key, &ask, &opening.info))?;
     overrides.apply(&mut answer.headers)?;
     let content = Arc::from(state.sealer.content(&opening, found.content).await?);
     let download =
@@ -131,6 +136,7 @@ pub async fn head_object(
     opening.show(&mut answer.headers)?;
     answer.name_version(shown_version(bucket_of(&request)?, &opening.info))?;
     show_lock(&request, &input.key, &opening.info, &mut answer.headers)?;
+    answer.show_expiry(state, &request, (&input.key, &ask, &opening.info))?;
     overrides.apply(&mut answer.headers)?;
     let output =
         HeadObjectOutput { content_length: Some(answer.len()), ..HeadObjectOutput::default() };
@@ -184,6 +190,24 @@ impl Answer {
     fn name_version(&mut self, version: Option<String>) -> S3Result<()> {
         if let Some(version) = version {
             self.headers.insert(VERSION_ID, header_value(&version)?);
+        }
+        Ok(())
+    }
+
+    /// Adds when the object expires: what is asked for by its version may be no current object.
+    fn show_expiry<T>(
+        &mut self,
+        state: &State,
+        request: &S3Request<T>,
+        (key, ask, info): (&str, &Ask<'_>, &ObjectInfo),
+    ) -> S3Result<()> {
+        let of = (key, &info.object.facts.tags, info.object.size);
+        let expiry = match ask.version_id {
+            None => show_expiry(state, request, of, info.stamp)?,
+            Some(_) => None,
+        };
+        if let Some(expiry) = expiry {
+            self.headers.insert(EXPIRATION, header_value(&expiry)?);
         }
         Ok(())
     }

@@ -29,6 +29,7 @@ mod cors;
 mod delete;
 mod download;
 mod get;
+mod lifecycle;
 mod list;
 mod lock_rule;
 mod object_acl;
@@ -366,9 +367,16 @@ impl S3 for Dialect {
 
     async fn get_bucket_lifecycle_configuration(
         &self,
-        _: S3Request<GetBucketLifecycleConfigurationInput>,
+        request: S3Request<GetBucketLifecycleConfigurationInput>,
     ) -> S3Result<S3Response<GetBucketLifecycleConfigurationOutput>> {
-        Err(Missing::Lifecycle.error())
+        lifecycle::get_lifecycle(&request)
+    }
+
+    async fn put_bucket_lifecycle_configuration(
+        &self,
+        request: S3Request<PutBucketLifecycleConfigurationInput>,
+    ) -> S3Result<S3Response<PutBucketLifecycleConfigurationOutput>> {
+        lifecycle::put_lifecycle(&self.0, request).await
     }
 
     async fn get_bucket_tagging(
@@ -478,9 +486,9 @@ impl S3 for Dialect {
 
     async fn delete_bucket_lifecycle(
         &self,
-        _: S3Request<DeleteBucketLifecycleInput>,
+        request: S3Request<DeleteBucketLifecycleInput>,
     ) -> S3Result<S3Response<DeleteBucketLifecycleOutput>> {
-        Ok(S3Response::new(DeleteBucketLifecycleOutput {}))
+        lifecycle::delete_lifecycle(&self.0, request).await
     }
 
     async fn delete_bucket_tagging(

@@ -9,6 +9,7 @@ use s3s::dto::{ChecksumType, ETag, ETagCondition, PutObjectInput, PutObjectOutpu
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::call::invocation_of;
+use super::lifecycle::show_expiry;
 use super::object_acl::acl_of_new;
 use super::object_lock::{check_digest, lock_of_new};
 use super::receive::Sent;
@@ -73,6 +74,7 @@ pub async fn put_object(
         encryption: sealing.envelope(),
     };
     let conditions = of_call(conditions, &request, &facts)?;
+    let tags = facts.tags.clone();
     facts.etag = sealing.etag(&found, &request.headers);
     let etag = ETag::Strong(facts.etag.as_str().to_owned());
     let committed = upload.commit(facts, conditions).await.map_err(s3_error)?;
@@ -80,6 +82,12 @@ pub async fn put_object(
         e_tag: Some(etag),
         checksum_type: Some(ChecksumType::from_static(ChecksumType::FULL_OBJECT)),
         version_id: made_version(&committed),
+        expiration: show_expiry(
+            state,
+            &request,
+            (&request.input.key, &tags, found.len),
+            committed.stamp,
+        )?,
         ..PutObjectOutput::default()
     };
     show_checksums!(output, [&found.checksum]);

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use object_proto::limits::LIST_MAX;
 use object_proto::{
-    Backend, Bucket, BucketSettings, ChecksumPlan, Committed, NewObject, ObjectInfo, ObjectKey,
-    Ownership, PartNumber, Stamp, Target, User, UserId, VersionId, Versioning,
+    Backend, Bucket, BucketSettings, ChecksumPlan, Committed, LifecycleDay, NewObject, ObjectInfo,
+    ObjectKey, Ownership, PartNumber, Stamp, Target, User, UserId, VersionId, Versioning,
 };
 use s3s::dto::{ChecksumAlgorithm, ChecksumType, Owner, Timestamp};
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Result};
@@ -37,6 +37,8 @@ pub struct State {
     pub region: String,
     /// Settings of new buckets, where requests say nothing.
     pub new_buckets: BucketSettings,
+    /// Length of a day of lifecycle.
+    pub lifecycle_day: LifecycleDay,
 }
 
 /// The bucket that access was checked for, with its settings.

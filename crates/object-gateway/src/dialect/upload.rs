@@ -11,6 +11,7 @@ use s3s::dto::{
 };
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
+use super::lifecycle::show_abort;
 use super::object_acl::acl_of_new;
 use super::object_lock::{check_digest, lock_of_new};
 use super::put::metadata_of;
@@ -51,7 +52,10 @@ pub async fn create_upload(
     };
     let id = state.backend.begin_upload(target, upload).await.map_err(s3_error)?;
     let (checksum_algorithm, checksum_type) = shown_plan(checksum);
+    let (abort_date, abort_rule_id) = show_abort(state, &request, &request.input.key, id.stamp)?;
     let output = CreateMultipartUploadOutput {
+        abort_date,
+        abort_rule_id,
         bucket: Some(bucket_of(&request)?.name.as_str().to_owned()),
         key: Some(request.input.key),
         upload_id: Some(id.to_string()),

@@ -9,6 +9,7 @@ use s3s::dto::{
 };
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
+use super::lifecycle::show_abort;
 use super::list::Text;
 use super::state::{
     Lister, State, bucket_of, count_of, modified, out_of_bounds, shown_plan, target_of,
@@ -40,7 +41,10 @@ pub async fn list_parts(
     let next = page.parts.last().map_or(marker, |part| i32::from(part.number.get()));
     let owner = Lister::of(&request)?.owner(&info.upload.owner);
     let (checksum_algorithm, checksum_type) = shown_plan(info.upload.checksum);
+    let (abort_date, abort_rule_id) = show_abort(state, &request, &input.key, info.id.stamp)?;
     Ok(S3Response::new(ListPartsOutput {
+        abort_date,
+        abort_rule_id,
         bucket: Some(bucket_of(&request)?.name.as_str().to_owned()),
         key: Some(input.key.clone()),
         upload_id: Some(input.upload_id.clone()),

@@ -10,6 +10,7 @@ mod encrypted_parts;
 mod encryption;
 mod forms;
 mod heads;
+mod lifecycle;
 mod listing;
 mod locks;
 mod model;

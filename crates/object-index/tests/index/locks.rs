@@ -524,7 +524,7 @@ async fn overwrite(
     }
     let epoch = world.epoch(Unit::All);
     let changed = Stamp::new(u64::MAX / 2);
-    let rules = BucketRules { versioning, lock: Some(rule) };
+    let rules = BucketRules { versioning, lock: Some(rule), lifecycle: None };
     let config = BucketConfig { changed, state: BucketState::Open(rules) };
     let order = RangeRequest::Configure { epoch, bucket: bucket.id, config };
     let owners = world.network.owners(env);

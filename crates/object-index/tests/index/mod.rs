@@ -1,6 +1,8 @@
 mod basics;
+mod days;
 mod facts;
 mod kept;
+mod lifecycle;
 mod locks;
 mod owners;
 mod quotas;

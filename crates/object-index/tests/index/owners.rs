@@ -17,7 +17,7 @@ use testing::tables::StoreFaults;
 
 use super::support::{Host, Unit, World, bucket};
 
-const FATE: Fate =
+pub const FATE: Fate =
     Fate { lose: 30, late_one_in: 25, late: Duration::from_secs(14), double: 12, stray: 12 };
 
 /// Where most attempts take several trips.
@@ -25,7 +25,7 @@ const WORSE: Fate = Fate { lose: 8, late_one_in: 4, ..FATE };
 
 type Marks = BTreeMap<&'static str, u64>;
 
-fn faults(world: &World, on: bool) {
+pub fn faults(world: &World, on: bool) {
     let dirs = world.range_dirs().into_iter();
     for dir in dirs.chain([object_index::CATALOG_DIR.to_owned()]) {
         world.disk.beside(&dir).with_faults(|faults| {
@@ -51,22 +51,22 @@ fn set_clock(world: &World, host: &Host, rng: &mut Rng) {
 }
 
 /// Owners of a unit come and go until the load is stopped.
-async fn reign(world: Rc<World>, unit: Unit, load: Loads, mut rng: Rng) {
-    while !load.is_stopped() {
+pub async fn reign(world: Rc<World>, unit: Unit, is_stopped: impl Fn() -> bool, mut rng: Rng) {
+    while !is_stopped() {
         let Ok(host) = world.take_over_unit(unit).await else {
             world.sim.sleep(Duration::from_millis(50)).await;
             continue;
         };
         let most = if rng.one_in(3) { 30_000 } else { 5000 };
         let end = world.sim.elapsed() + Duration::from_millis(rng.between(400, most));
-        while world.sim.elapsed() < end && !load.is_stopped() {
+        while world.sim.elapsed() < end && !is_stopped() {
             // Of ranges alone: the right one is the manager's.
             if unit != Unit::Manager && rng.one_in(100) {
                 set_clock(&world, &host, &mut rng);
             }
             world.sim.sleep(Duration::from_millis(20)).await;
         }
-        if load.is_stopped() {
+        if is_stopped() {
             world.sim.set_wall_skew(host.id, 0);
             return;
         }
@@ -145,7 +145,9 @@ fn run(seed: u64, bugs: Bugs) -> Result<((u64, u64, u64), Marks), String> {
             .iter()
             .map(|&unit| {
                 let rng = world.sim.with_rng(Rng::fork);
-                world.sim.spawn("reign", reign(world.clone(), unit, load.clone(), rng))
+                let load = load.clone();
+                let is_stopped = move || load.is_stopped();
+                world.sim.spawn("reign", reign(world.clone(), unit, is_stopped, rng))
             })
             .collect();
         let gateways: Vec<_> = (0..3)
@@ -305,7 +307,7 @@ const MARKS: [&str; 13] = [
 ];
 
 /// The seeds of `OBJECT_SEEDS=from..to`, for a longer search.
-fn seeds_of(text: &str) -> std::ops::Range<u64> {
+pub fn seeds_of(text: &str) -> std::ops::Range<u64> {
     let (from, to) = text.split_once("..").expect("OBJECT_SEEDS=from..to");
     from.parse().expect("a number")..to.parse().expect("a number")
 }
@@ -336,7 +338,14 @@ fn keys_are_linearizable_and_nothing_is_left_behind() {
 
 /// What a seed finds with a bug: a broken rule, or an assertion of the product.
 fn fails(seed: u64, bug: Planted) -> Option<String> {
-    match std::panic::catch_unwind(|| run(seed, Bugs::of(bug))) {
+    outcome(|| run(seed, Bugs::of(bug)))
+}
+
+/// What a run ends with: a broken rule, or an assertion of the product.
+pub fn outcome<T>(
+    run: impl FnOnce() -> Result<T, String> + std::panic::UnwindSafe,
+) -> Option<String> {
+    match std::panic::catch_unwind(run) {
         Ok(outcome) => outcome.err(),
         Err(cause) => Some(match cause.downcast_ref::<String>() {
             Some(text) => text.clone(),

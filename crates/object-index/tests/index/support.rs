@@ -8,12 +8,12 @@ use std::rc::{Rc, Weak};
 use base::Fault;
 use futures_util::future::{LocalBoxFuture, join, join_all, select, select_all, try_join_all};
 use object_index::{
-    Bugs, Config, Files, Held, Lease, ManagerRule, Managers, Owners, RangeRule, Ranges, Room,
+    Bugs, Config, Files, Held, Lease, ManagerRule, Managers, Owners, Pace, RangeRule, Ranges, Room,
     Service, ServiceOptions, range_dir,
 };
 use object_proto::{
-    Bucket, BucketName, BucketSettings, CatalogReply, CatalogRequest, Error, RangeId, RangeReply,
-    RangeRequest, Reply, Request, UserId,
+    Bucket, BucketName, BucketSettings, CatalogReply, CatalogRequest, Error, LifecycleDay, RangeId,
+    RangeReply, RangeRequest, Reply, Request, UserId,
 };
 use object_testing::{Network, Target};
 use runtime::sim::{CrashMode, HostId, Sim};
@@ -42,6 +42,8 @@ pub struct World {
     pub trash_age: Cell<Duration>,
     /// Of the next owner ([`Config::log_least`], [`Config::log_bytes`]).
     pub log_bytes: Cell<(u64, u64)>,
+    /// Of the next owner ([`Config::lifecycle_day`], [`Config::lifecycle_bytes_per_s`]).
+    pub lifecycle: Cell<(LifecycleDay, u64)>,
     /// Owners hear nothing of the manager's clock.
     pub is_clock_silent: Cell<bool>,
     /// Of the first manager ([`Config::new_ranges`]).
@@ -250,7 +252,9 @@ impl Rule {
         let opening = manager.map().places().iter().map(async |place| {
             let link = Rc::new(ManagerHere(Rc::downgrade(&manager)));
             let held = (lease.clone(), epoch);
-            let rule = RangeRule::open(what, place.range, held, (&cache, room), link).await?;
+            let pace = Pace::new(config.lifecycle_bytes_per_s);
+            let common = (&cache, room, &pace);
+            let rule = RangeRule::open(what, place.range, held, common, link).await?;
             Ok::<_, Error>((place.range, rule))
         });
         let opened = try_join_all(opening).await?;
@@ -339,6 +343,7 @@ impl World {
             small_max: Cell::new(600),
             trash_age: Cell::new(Duration::from_secs(2)),
             log_bytes: Cell::new((LOG_BYTES, LOG_BYTES)),
+            lifecycle: Cell::new((LifecycleDay::default(), 10_000_000)),
             is_clock_silent: Cell::new(false),
             new_ranges: Cell::new(1),
             reigns: RefCell::default(),
@@ -387,7 +392,16 @@ impl World {
         self.reigns.borrow_mut().insert(unit, (epoch, self.sim.elapsed() + LEASE));
         let (trash_age, (log_least, log_bytes)) = (self.trash_age.get(), self.log_bytes.get());
         let new_ranges = self.new_ranges.get();
-        let config = Config { trash_age, log_least, log_bytes, new_ranges, ..config(self.bugs) };
+        let (lifecycle_day, lifecycle_bytes_per_s) = self.lifecycle.get();
+        let config = Config {
+            trash_age,
+            log_least,
+            log_bytes,
+            new_ranges,
+            lifecycle_day,
+            lifecycle_bytes_per_s,
+            ..config(self.bugs)
+        };
         let renewing = renew(self.clone(), lease.clone(), (id, unit));
         let renewed = env.spawn(Class::Control, "renew", renewing);
         let opening = self.clone().open(env.clone(), config.clone(), unit, (lease.clone(), epoch));
@@ -419,7 +433,9 @@ impl World {
                 Ruled::Manager(ManagerRule::open(what, held, (&cache, &room), links).await?)
             }
             Unit::Range(range) => {
-                Ruled::Range(RangeRule::open(what, range, held, (&cache, &room), links).await?)
+                let pace = Pace::new(config.lifecycle_bytes_per_s);
+                let common = (&cache, &room, &pace);
+                Ruled::Range(RangeRule::open(what, range, held, common, links).await?)
             }
         })
     }

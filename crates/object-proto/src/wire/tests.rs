@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 
@@ -88,14 +89,40 @@ fn status() -> ServiceStatus {
 }
 
 fn configs() -> impl Iterator<Item = BucketConfig> {
-    let rules = |versioning, lock| BucketRules { versioning, lock };
+    let rules = |versioning, lock| BucketRules { versioning, lock, lifecycle: None };
     let states = [
         BucketState::Open(rules(Versioning::Suspended, None)),
         BucketState::Open(rules(Versioning::Enabled, Some(lock_rules()[1]))),
+        BucketState::Open(BucketRules { lifecycle: Some(lifecycle()), ..BucketRules::default() }),
         BucketState::Closing(rules(Versioning::Off, Some(lock_rules()[0]))),
         BucketState::Gone,
     ];
     states.into_iter().map(|state| BucketConfig { changed: Stamp::new(1 << 40), state })
+}
+
+fn lifecycle() -> Arc<Lifecycle> {
+    let rule = |id: &str, form, current| LifecycleRule {
+        id: id.to_owned(),
+        enabled: form != FilterForm::Plain,
+        filter: LifecycleFilter {
+            form,
+            prefix: (form != FilterForm::Plain).then(|| "a/".to_owned()),
+            tags: [("x".to_owned(), "1".to_owned())].into(),
+            larger: Some(1 << 40),
+            smaller: None,
+        },
+        current,
+        noncurrent: current.is_none().then_some(NoncurrentExpiry { days: 30, newer: 5 }),
+        abort_days: current.is_none().then_some(7),
+    };
+    Arc::new(Lifecycle {
+        rules: vec![
+            rule("r1", FilterForm::Rule, Some(CurrentExpiry::Days(365))),
+            rule("", FilterForm::Plain, Some(CurrentExpiry::Date(1 << 50))),
+            rule("r3", FilterForm::And, Some(CurrentExpiry::LoneMarkers)),
+            rule("r4", FilterForm::And, None),
+        ],
+    })
 }
 
 fn upload() -> UploadId {
@@ -331,6 +358,7 @@ fn requests() -> Vec<Request> {
             RangeRequest::Route { session, sent_us: 9 },
             RangeRequest::CloseSession { epoch: 9, session },
             RangeRequest::Sweep { epoch: 9, session },
+            RangeRequest::Lifecycle(BucketId::new(9)),
             RangeRequest::Usage(vec![BucketId::new(1), BucketId::new(u64::MAX)]),
         ])
         .chain(configs().map(|config| {
@@ -428,6 +456,7 @@ fn settings() -> Vec<Setting> {
             default: Some(DefaultEncryption::Kms { key: Some("k".into()), bucket_key: true }),
             blocks_customer_keys: false,
         }),
+        Setting::Lifecycle(Some(lifecycle())),
     ]
 }
 
@@ -452,6 +481,7 @@ fn settings_have_one_form() {
     assert_eq!(list(&[tags, policy.clone()]), None, "another order");
     assert_eq!(list(&[policy.clone(), policy]), None, "twice");
     assert_eq!(list(&[Setting::Policy(None)]), None, "as in a new bucket");
+    assert_eq!(list(&[Setting::Lifecycle(None)]), None, "as in a new bucket");
 }
 
 fn answers() -> Vec<Result<Reply, Error>> {
@@ -540,6 +570,7 @@ fn answers() -> Vec<Result<Reply, Error>> {
         RangeReply::Done,
         RangeReply::Configured { is_empty: true },
         RangeReply::Usage(vec![BucketUsage::default(), usage]),
+        RangeReply::Lifecycle(LifecycleState { last_pass_us: 1 << 50, removed: 7, behind_us: 8 }),
         RangeReply::Page(ListPage { entries, next: Some("n".into()) }),
         RangeReply::Page(ListPage::default()),
         RangeReply::Upload(Box::new(shown(Some(end)))),

@@ -51,6 +51,13 @@ fn copies_default() -> u8 {
     3
 }
 
+/// Length of a day of lifecycle, ms, at least and at most.
+const LIFECYCLE_DAY_MS: (u64, u64) = (100, 24 * 3600 * 1000);
+
+fn lifecycle_day_default() -> u64 {
+    LIFECYCLE_DAY_MS.1
+}
+
 impl Config for ObjectManager {
     fn process(&self) -> Process<'_> {
         Process { id: &self.id, log: &self.log, memory_mib: self.memory_mib }
@@ -100,6 +107,10 @@ pub struct ObjectServer {
     /// Of no use any more: object managers have the lock. Accepted, so that a file of before is.
     #[serde(default, skip_serializing)]
     pub lock_ms: Option<u64>,
+    /// Length of a day of lifecycle, ms, 100 to 86,400,000: shorter than 24 h for tests alone. The same for all
+    /// object servers and gateways.
+    #[serde(default = "lifecycle_day_default")]
+    pub lifecycle_day_ms: u64,
     /// MiB of buffers that the process may hold, 64 to 1,048,576.
     #[serde(default = "memory_default")]
     pub memory_mib: u64,
@@ -118,6 +129,7 @@ impl Config for ObjectServer {
         check_peers(&self.masters, self.cluster.as_deref())?;
         check_port(self.listen)?;
         within("copies", self.copies.into(), (1, 5))?;
+        within("lifecycle_day_ms", self.lifecycle_day_ms, LIFECYCLE_DAY_MS)?;
         check_memory(self.memory_mib)?;
         self.log.check()
     }
@@ -190,6 +202,10 @@ pub struct Gateway {
     /// MiB of bodies of requests in memory, 8 to 65,536.
     #[serde(default = "Gateway::bodies_default")]
     pub bodies_mib: u64,
+    /// Length of a day of lifecycle, ms, 100 to 86,400,000, as object servers have it: answers say with it when
+    /// objects expire.
+    #[serde(default = "lifecycle_day_default")]
+    pub lifecycle_day_ms: u64,
     /// Connections at once, 1 to 100,000.
     #[serde(default = "Gateway::connections_default")]
     pub connections: u64,
@@ -259,6 +275,7 @@ impl Config for Gateway {
         within("copies", self.copies.into(), (1, 5))?;
         within("bodies_mib", self.bodies_mib, (8, 65_536))?;
         within("connections", self.connections, (1, 100_000))?;
+        within("lifecycle_day_ms", self.lifecycle_day_ms, LIFECYCLE_DAY_MS)?;
         check_memory(self.memory_mib)?;
         self.log.check()
     }

@@ -139,11 +139,15 @@ pub enum Planted {
     LockByClock,
     /// Object managers grant leases without their clock.
     ClockUnsaid,
+    /// Lifecycle has whatever a key then has expire, when what was read of it was due.
+    ExpireByKey,
+    /// Lifecycle goes by the tags that an object had when it was read.
+    ExpireForgetsTags,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 52] = [
+    pub const ALL: [Planted; 54] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -196,6 +200,8 @@ impl Planted {
         Planted::KeyForever,
         Planted::LockByClock,
         Planted::ClockUnsaid,
+        Planted::ExpireByKey,
+        Planted::ExpireForgetsTags,
     ];
 }
 
@@ -326,6 +332,12 @@ pub(crate) fn object_bugs() -> object_index::Bugs {
         }
         Some(bug @ Planted::ClockUnsaid) if acts(bug) => {
             object_index::Bugs::of(object_index::Planted::ClockUnsaid)
+        }
+        Some(bug @ Planted::ExpireByKey) if acts(bug) => {
+            object_index::Bugs::of(object_index::Planted::ExpireByKey)
+        }
+        Some(bug @ Planted::ExpireForgetsTags) if acts(bug) => {
+            object_index::Bugs::of(object_index::Planted::ExpireForgetsTags)
         }
         _ => object_index::Bugs::default(),
     }

@@ -27,6 +27,7 @@ mod locks;
 mod many_bad;
 mod names;
 mod nbd;
+mod object_clients;
 mod objects;
 mod operator;
 mod ownership_views;
@@ -717,6 +718,7 @@ pub const SCENARIOS: &[Scenario] = &[
     objects::RACES,
     objects::VERSIONS,
     objects::KEYS_AND_SETTINGS,
+    objects::DAYS,
     bad_client::SCENARIO,
     many_bad::SCENARIO,
     Scenario {

@@ -16,12 +16,7 @@ use object_index::{
     Config, Files, Local, ObjectServer, Owners, RemoteOwners, Service, ServiceOptions, range_dir,
 };
 use object_proto::limits::{INLINE_MAX, SMALL_MAX};
-use object_proto::{
-    Bucket, BucketId, BucketName, BucketSettings, Error, RangeId, Reply, Request, UserId,
-};
-use object_testing::load::{KEYS, Load, Plan as Keys};
-use object_testing::settings::SettingsLoad;
-use object_testing::versioned::VersionedLoad;
+use object_proto::{Bucket, BucketName, BucketSettings, Error, RangeId, Reply, Request, UserId};
 use object_testing::{Fate, Network, Target};
 use roles::object::{ManagerRole, ServerRole};
 use runtime::sim::{CrashMode, HostId, Sim};
@@ -29,6 +24,7 @@ use runtime::{Class, Env, Rng};
 use table::{ClientStore, Store};
 
 use super::entry::{STORM, Scenario};
+use super::object_clients::{Clients, DAY, Kind};
 use super::policy;
 use crate::cluster::{Cluster, Shape, parse};
 use crate::nemesis::{Cut, Faults, NONE, Nemesis, Way, keep_cutting};
@@ -52,6 +48,8 @@ const SWEPT: Duration = Duration::from_secs(80);
 const SWEPT_AHEAD: Duration = Duration::from_secs(150);
 /// Milliseconds that a wall clock is set wrong by, at most: more than a minute, from which on no lock ends.
 const CLOCK_MS: u64 = 65_000;
+/// Of passes of lifecycle: 16 rows take some hundred milliseconds.
+const LIFECYCLE_BYTES_PER_S: u64 = 15_000;
 /// Retentions of a run have ended behind its last request.
 const RETENTIONS: Duration = Duration::from_secs(10);
 
@@ -154,6 +152,32 @@ pub(super) const KEYS_AND_SETTINGS: Scenario = Scenario {
     ],
 };
 
+pub(super) const DAYS: Scenario = Scenario {
+    name: "object-days",
+    about: "lifecycle of short days against overwrites, tags, locks and completions, while owners and gateways change and clocks are set",
+    run: |sim| {
+        let faults = Faults { server_crashes: true, master_crashes: true, ..NONE };
+        let (kind, load) = (Kind::Days, Duration::from_secs(20));
+        let plan = Plan { faults, fate: LOSSY, kind, load };
+        Box::pin(run(sim, plan))
+    },
+    marks: &[
+        "object: an object expires",
+        "object: an object has changed before it expired",
+        "object: an older version is removed by its age",
+        "object: a delete marker is removed by its age",
+        "object: an upload is aborted by a rule",
+        "object: a locked version outlives its days",
+        "object: a version that was locked is removed",
+        "object: a pass of lifecycle over a bucket ends",
+        "object: a pass of lifecycle goes on",
+        "objects: a manager's clock is set",
+        "objects: an owner's clock is set",
+        "objects: an owner crashes",
+        "objects: a gateway crashes",
+    ],
+};
+
 /// Between gateways and owners.
 const LOSSY: Fate =
     Fate { lose: 60, late_one_in: 40, late: Duration::from_secs(3), double: 30, stray: 30 };
@@ -166,123 +190,6 @@ struct Plan {
     fate: Fate,
     kind: Kind,
     load: Duration,
-}
-
-/// What clients do.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    All,
-    Races,
-    Versions,
-    Keys,
-}
-
-/// The clients of a run.
-#[derive(Clone)]
-enum Clients {
-    Plain(Load),
-    Versioned(VersionedLoad),
-    Settings(SettingsLoad),
-}
-
-impl Clients {
-    /// Clients of a kind; of versions, with locks where a right wall clock is given (microseconds since 1970).
-    fn new(sim: &Sim, bucket: Bucket, kind: Kind, clock_us: Option<u64>) -> Clients {
-        let pause = Duration::from_millis(40);
-        let (keys, races) = match kind {
-            Kind::All => (KEYS.len(), false),
-            Kind::Races => (2, true),
-            Kind::Versions => {
-                let load = VersionedLoad::new(sim, bucket, 4, pause);
-                return Clients::Versioned(match clock_us {
-                    Some(now_us) => load.with_locks(now_us),
-                    None => load,
-                });
-            }
-            Kind::Keys => return Clients::Settings(SettingsLoad::new(sim, pause / 4)),
-        };
-        Clients::Plain(Load::new(sim, bucket.id, Keys { keys, pause, races }))
-    }
-
-    async fn client(self, service: Service, rng: Rng) {
-        match self {
-            Clients::Plain(load) => load.client(service, rng).await,
-            Clients::Versioned(load) => load.client(service, rng).await,
-            Clients::Settings(load) => load.client(service, rng).await,
-        }
-    }
-
-    fn violation(&self) -> Option<String> {
-        match self {
-            Clients::Plain(load) => load.violation(),
-            Clients::Versioned(load) => load.violation(),
-            Clients::Settings(load) => load.violation(),
-        }
-    }
-
-    fn stop(&self) {
-        match self {
-            Clients::Plain(load) => load.stop(),
-            Clients::Versioned(load) => load.stop(),
-            Clients::Settings(load) => load.stop(),
-        }
-    }
-
-    fn bucket(&self) -> BucketId {
-        match self {
-            Clients::Plain(load) => load.bucket(),
-            Clients::Versioned(load) => load.bucket(),
-            // No object is put.
-            Clients::Settings(_) => BucketId::new(0),
-        }
-    }
-
-    fn done(&self) -> u64 {
-        match self {
-            Clients::Plain(load) => load.done(),
-            Clients::Versioned(load) => load.done(),
-            Clients::Settings(load) => load.done().0,
-        }
-    }
-
-    fn check(&self) -> Result<(), String> {
-        match self {
-            Clients::Plain(load) => load.check(),
-            Clients::Versioned(load) => load.check(),
-            Clients::Settings(load) => load.violation().map_or(Ok(()), Err),
-        }
-    }
-
-    async fn settle(&self, service: &Service) -> Result<(), String> {
-        match self {
-            Clients::Plain(load) => load.settle(service).await.map(drop),
-            Clients::Versioned(load) => load.settle(service).await,
-            Clients::Settings(load) => load.settle(service).await,
-        }
-    }
-
-    /// Behind the end of all retentions each locked version is removed, once its hold is taken off.
-    async fn unlock(&self, service: &Service) -> Result<(), String> {
-        match self {
-            Clients::Versioned(load) => load.unlock(service).await,
-            Clients::Plain(_) | Clients::Settings(_) => Ok(()),
-        }
-    }
-
-    /// Makes what the clients need besides the bucket.
-    async fn prepare(&self, service: &Service) {
-        if let Clients::Settings(load) = self {
-            load.prepare(service).await;
-        }
-    }
-
-    async fn files(&self, service: &Service) -> Result<(Vec<String>, Vec<String>), String> {
-        match self {
-            Clients::Plain(load) => load.files(service).await,
-            Clients::Versioned(load) => load.files(service).await,
-            Clients::Settings(_) => Ok((Vec::new(), Vec::new())),
-        }
-    }
 }
 
 /// The service of a cluster.
@@ -373,6 +280,8 @@ fn tune(config: &mut Config) {
     config.upload_age = Duration::from_secs(20);
     config.upload_end_age = Duration::from_secs(10);
     config.collect_interval = Duration::from_secs(1);
+    config.lifecycle_day = DAY;
+    config.lifecycle_bytes_per_s = LIFECYCLE_BYTES_PER_S;
     config.bugs = object_bugs();
 }
 
@@ -700,13 +609,15 @@ async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
     let bucket = world.bucket(&client).await?;
     let locks = plan.kind == Kind::Versions && world.draw(0, 2) > 0;
-    let clock_us = locks.then(|| client.env().unix_time().as_nanos() / 1000);
+    let sets_clocks = locks || plan.kind == Kind::Days && world.draw(0, 1) == 0;
+    let needs_clock = locks || plan.kind == Kind::Days;
+    let clock_us = needs_clock.then(|| client.env().unix_time().as_nanos() / 1000);
     let load = Clients::new(&sim, bucket, plan.kind, clock_us);
     let preparing = {
         let (load, service) = (load.clone(), world.service(&client, Kind::All));
         async move { load.prepare(&service).await }
     };
-    if plan.kind == Kind::Keys {
+    if matches!(plan.kind, Kind::Keys | Kind::Days) {
         let prepared = client.env().spawn(Class::Foreground, "prepare", preparing).await;
         prepared.map_err(|_| "the host went down".to_owned())?;
     }
@@ -719,7 +630,7 @@ async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     let cutting = sim.spawn("cuts", cutting);
     let operator = world.service(&client, Kind::All);
     let operating = sim.spawn("operator", world.clone().operate(operator));
-    let setting = locks.then(|| sim.spawn("clocks", world.clone().set_clocks()));
+    let setting = sets_clocks.then(|| sim.spawn("clocks", world.clone().set_clocks()));
     let gateways: Vec<_> = (0..GATEWAYS)
         .map(|_| sim.spawn("gateway", world.clone().gateway(load.clone(), plan.kind)))
         .collect();
@@ -746,7 +657,7 @@ async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     if let Some(violation) = world.violation.take() {
         return Err(violation);
     }
-    settle(&world, &load, locks).await?;
+    settle(&world, &load, sets_clocks).await?;
     load.check()?;
     if load.done() < DONE_MIN {
         return Err(format!("only {} operations in {:?}", load.done(), plan.load));

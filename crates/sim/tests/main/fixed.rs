@@ -102,6 +102,7 @@ scenarios! {
     object_races "object-races",
     object_versions "object-versions",
     object_keys "object-keys",
+    object_days "object-days",
     objects "objects",
     policies "policies",
     repair_latent "repair-latent",

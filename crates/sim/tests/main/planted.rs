@@ -3,7 +3,7 @@
 use sim::{Planted, find, run_planted, run_seed};
 
 /// Each bug with scenarios and the seeds that find it first there, and what is said then.
-const FOUND: [(Planted, &str, u64, &str); 55] = [
+const FOUND: [(Planted, &str, u64, &str); 57] = [
     // Oracle: acknowledged bytes are there.
     (Planted::AckEarly, "append-blackout", 13, "were acknowledged"),
     (Planted::AckUnsent, "append-writers", 0, "were there before"),
@@ -84,6 +84,9 @@ const FOUND: [(Planted, &str, u64, &str); 55] = [
     (Planted::LockByClock, "object-versions", 0, "not linearizable"),
     // Each lock has ended behind the run.
     (Planted::ClockUnsaid, "object-versions", 0, "the version is locked"),
+    // What expires was due, by a right clock, and nothing else goes.
+    (Planted::ExpireByKey, "object-days", 6, "was due"),
+    (Planted::ExpireForgetsTags, "object-days", 14, "was due never"),
     // Exclusion of attachments.
     (Planted::OldAttachment, "volumes", 0, "acts after"),
     (Planted::StandingCached, "volumes", 52, "acts after"),
