@@ -169,13 +169,11 @@ class Cluster(Processes):
             url = "http://{}/metrics".format(line.split('"')[1])
             with urllib.request.urlopen(url, timeout=10) as answer:
                 page = answer.read().decode()
-            self.assertIn(wanted.get(process["id"], ""), page)
+            self.assertTrue(wanted.get(process["id"], "") in page, process["id"])
             seen += page
-        self.assertIn(
-            'craton_s3_requests_total{operation="CreateBucket",caller="administrator",status="2xx"}',
-            seen,
-        )
-        self.assertIn("craton_object_service_ranges_unserved 0", seen)
+        count = 'craton_s3_requests_total{operation="CreateBucket",caller="administrator",status="2xx"}'
+        self.assertTrue(count in seen, "no gateway has counted it")
+        self.assertTrue("\ncraton_object_service_ranges 4\n" in seen, "no manager leads")
 
     def kill_and_restart(self, name):
         process = next(one for one in self.book()["processes"] if one["id"] == name)

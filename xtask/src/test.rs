@@ -92,7 +92,7 @@ fn stages(length: Length) -> Vec<Stage> {
         },
         Stage {
             name: "clients",
-            budget: minutes(3),
+            budget: minutes(4),
             steps: vec![Step::Tests(
                 with_shipped().into_iter().chain(words("tests/clients/run.sh")).collect(),
             )],
