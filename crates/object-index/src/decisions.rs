@@ -321,6 +321,12 @@ impl Decisions {
         if self.bugs.has(Planted::EarlyRefusal) {
             return Ok(());
         }
+        self.settled_to_go_on(basis).await
+    }
+
+    /// As [`Decisions::settled`], for a decision that is to be made on durable rows; nothing was changed
+    /// for it yet.
+    pub(crate) async fn settled_to_go_on(&self, basis: Basis) -> Result<(), Error> {
         self.settled(basis).await.map_err(|_| Error::Reroute)
     }
 

@@ -190,7 +190,7 @@ impl Collector {
     ) -> Result<(bool, Option<object_proto::PartMap>), Error> {
         let range = &self.range;
         let _held = range.decisions.lock(&object_key(CURRENT, target)).await;
-        range.decisions.settled_for_refusal(range.decisions.last()).await?;
+        range.decisions.settled_to_go_on(range.decisions.last()).await?;
         let upload = range.decisions.durable(&upload_key(target, begun)).await?;
         let is_open = match upload {
             Some(value) => {

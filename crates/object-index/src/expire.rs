@@ -118,7 +118,7 @@ impl Range {
             let mut tags = tags_of(target, &current.row, apart)?;
             let replaced = self.replaced(target, Some(current.clone())).await?;
             if let Some(unplaced) = replaced.unplaced() {
-                self.decisions.settled_for_refusal(unplaced).await?;
+                self.decisions.settled_to_go_on(unplaced).await?;
                 continue;
             }
             if versioning != self.buckets.versioning(bucket) {
@@ -183,7 +183,7 @@ impl Range {
         loop {
             let held = self.decisions.lock(&object_key(CURRENT, target)).await;
             // All rows of the key are durable then, and stay what they are while it is held.
-            self.decisions.settled_for_refusal(self.decisions.last()).await?;
+            self.decisions.settled_to_go_on(self.decisions.last()).await?;
             let Some(rules) = self.rules_now(target.bucket, seen) else { return Ok(removed) };
             let (due, more) = self.due_versions(target, &rules).await?;
             let mut last = None;

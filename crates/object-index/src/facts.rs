@@ -46,7 +46,7 @@ impl Range {
             match &found {
                 // A row without a place is not written again: its place would be lost.
                 Ok(found) if found.row.log == Some(InLog::Unplaced) => {
-                    self.decisions.settled_for_refusal(found.basis).await?;
+                    self.decisions.settled_to_go_on(found.basis).await?;
                 }
                 _ => break found,
             }

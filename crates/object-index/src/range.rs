@@ -278,7 +278,7 @@ impl Range {
     ) -> Result<bool, Error> {
         let is_gone = config.state == BucketState::Gone;
         self.buckets.learn(bucket, config);
-        self.decisions.settled_for_refusal(self.decisions.last()).await?;
+        self.decisions.settled_to_go_on(self.decisions.last()).await?;
         if is_gone {
             self.forget_bucket(bucket);
             let range = self.clone();
@@ -436,7 +436,7 @@ impl Range {
                 _ => self.replaced(&target, there.clone()).await?,
             };
             if let Some(unplaced) = replaced.unplaced() {
-                self.decisions.settled_for_refusal(unplaced).await?;
+                self.decisions.settled_to_go_on(unplaced).await?;
             } else if versioning == self.buckets.versioning(target.bucket) {
                 break (there, basis, replaced);
             }

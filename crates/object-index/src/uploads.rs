@@ -311,7 +311,7 @@ impl Range {
 
     /// Bytes of the parts of an upload, whose key the caller holds: so they stay what they are.
     pub(crate) async fn part_bytes(&self, target: &Target, begun: Stamp) -> Result<u64, Error> {
-        self.decisions.settled_for_refusal(self.decisions.last()).await?;
+        self.decisions.settled_to_go_on(self.decisions.last()).await?;
         let rows = self.decisions.snapshot();
         let mut scan = rows.scan(Rows::prefix(&parts_prefix(target, begun)));
         let (mut seen, mut bytes) = (0, 0);

@@ -356,6 +356,8 @@ pub fn outcome<T>(
 
 #[test]
 fn planted_bugs_are_found() {
+    let given = std::env::var("OBJECT_SEEDS").ok();
+    let seeds = given.as_deref().map_or(0..1500, seeds_of);
     for bug in [
         Planted::DurableOnly,
         Planted::EarlyRefusal,
@@ -378,8 +380,12 @@ fn planted_bugs_are_found() {
         Planted::MoveForgetsTags,
         Planted::CloseUnrecorded,
     ] {
-        let found = (0..1500).find_map(|seed| fails(seed, bug).map(|what| (seed, what)));
-        let (seed, what) = found.unwrap_or_else(|| panic!("{bug:?} is not found"));
+        let found = seeds.clone().find_map(|seed| fails(seed, bug).map(|what| (seed, what)));
+        let Some((seed, what)) = found else {
+            assert!(given.is_some(), "{bug:?} is not found");
+            println!("{bug:?}: not found");
+            continue;
+        };
         println!("{bug:?}: seed {seed}: {}", what.lines().next().unwrap_or_default());
     }
 }
