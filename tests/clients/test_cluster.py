@@ -312,7 +312,7 @@ class Cluster(Processes):
 class Added(Processes):
     """A cluster that was made without objects gets them later."""
 
-    SHAPE = []
+    SHAPE = ["--object-servers", 0]
 
     def test_objects_are_added_and_an_administrator_with_them(self):
         self.assertNotIn("s3", self.book()["endpoints"])
