@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use base::Civil;
 use http::Uri;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// Parameters of a URL that give its holder a right, as presigned ones do: their values are not written.
 const SECRET_PARAMETERS: [&str; 3] = ["x-amz-signature", "x-amz-security-token", "signature"];
@@ -40,102 +40,64 @@ impl fmt::Debug for AccessLog {
     }
 }
 
-/// A request that ended.
+/// A request that ended, as a line shows it; what is not known is left out.
+#[derive(Serialize)]
 pub(crate) struct Entry<'a> {
     /// When its head had come, microseconds since 1970.
+    #[serde(rename = "time", serialize_with = "as_time")]
     pub(crate) at_us: u64,
     pub(crate) request_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) remote: Option<IpAddr>,
     pub(crate) tls: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) user: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) access_key: Option<&'a str>,
     pub(crate) operation: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
     pub(crate) bucket: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
     pub(crate) key: &'a str,
     pub(crate) method: &'a str,
+    #[serde(serialize_with = "as_shown")]
     pub(crate) uri: &'a Uri,
     /// None where the client was gone before there was an answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) status: Option<u16>,
     /// S3's code.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<&'a str>,
     pub(crate) received_bytes: u64,
     pub(crate) sent_bytes: u64,
     /// The answer ended before its last byte.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) cut: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) first_byte_us: Option<u64>,
     pub(crate) total_us: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) host: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) user_agent: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) referer: Option<&'a str>,
-}
-
-/// The line's form; what is not known is left out.
-#[derive(Serialize)]
-struct Line<'a> {
-    time: String,
-    request_id: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    remote: Option<IpAddr>,
-    tls: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    user: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    access_key: Option<&'a str>,
-    operation: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    bucket: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    key: &'a str,
-    method: &'a str,
-    uri: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<u16>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<&'a str>,
-    received_bytes: u64,
-    sent_bytes: u64,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    cut: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    first_byte_us: Option<u64>,
-    total_us: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    host: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    user_agent: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    referer: Option<&'a str>,
 }
 
 impl Entry<'_> {
     fn line(&self) -> String {
-        let line = Line {
-            time: time_of(self.at_us),
-            request_id: self.request_id,
-            remote: self.remote,
-            tls: self.tls,
-            user: self.user,
-            access_key: self.access_key,
-            operation: self.operation,
-            bucket: self.bucket,
-            key: self.key,
-            method: self.method,
-            uri: shown_uri(self.uri),
-            status: self.status,
-            error: self.error,
-            received_bytes: self.received_bytes,
-            sent_bytes: self.sent_bytes,
-            cut: self.cut,
-            first_byte_us: self.first_byte_us,
-            total_us: self.total_us,
-            host: self.host,
-            user_agent: self.user_agent,
-            referer: self.referer,
-        };
-        let mut text = serde_json::to_string(&line).expect("it has texts and numbers only");
+        let mut text = serde_json::to_string(self).expect("it has texts and numbers only");
         text.push('\n');
         text
     }
+}
+
+fn as_time<S: Serializer>(at_us: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&time_of(*at_us))
+}
+
+fn as_shown<S: Serializer>(uri: &&Uri, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&shown_uri(uri))
 }
 
 /// A time as in RFC 3339, UTC.

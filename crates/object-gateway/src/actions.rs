@@ -175,7 +175,6 @@ pub fn actions_of(operation: &str, has_version: bool, headers: &HeaderMap) -> Ve
     }
 }
 
-/// A request names grants of what it makes.
 /// What CreateBucket asks for with these headers, all of which must be allowed.
 pub fn actions_of_new_bucket(headers: &HeaderMap) -> Vec<Action> {
     let mut actions = vec![Action::CREATE];
@@ -193,6 +192,7 @@ pub fn actions_of_new_bucket(headers: &HeaderMap) -> Vec<Action> {
     actions
 }
 
+/// A request names grants of what it makes.
 fn has_acl(headers: &HeaderMap) -> bool {
     let is_grant = |name: &str| name == "x-amz-acl" || name.starts_with("x-amz-grant-");
     headers.keys().any(|name| is_grant(name.as_str()))

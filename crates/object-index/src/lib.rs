@@ -68,6 +68,7 @@ mod session;
 mod sessions;
 mod stats;
 mod threads;
+mod traced;
 mod upload_row;
 mod uploads;
 mod usage;

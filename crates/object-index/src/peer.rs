@@ -13,6 +13,7 @@ use wire::control::{ControlError, ControlReply, ControlRequest, ServiceMessage, 
 use crate::manager::ObjectManager;
 use crate::messages::OBJECTS;
 use crate::server::ObjectServer;
+use crate::traced::as_operation;
 
 /// The manager and the server of a process, which may have one of them alone.
 #[derive(Clone, Default, Debug)]
@@ -95,15 +96,7 @@ async fn handle(
     (trace, peer): (TraceId, SocketAddr),
 ) -> Result<Reply, Error> {
     let Some(operation) = request.operation() else { return local.handle(request).await };
-    let span = env.begin(trace, operation, Some(peer));
-    let handled = span.clone().follow(Box::pin(local.handle(request))).await;
-    let outcome = match &handled {
-        Ok(_) => metrics::Outcome::Done,
-        Err(error) => metrics::Outcome::Failed(error.kind()),
-    };
-    span.note(metrics::Step::Answered, env.now().as_nanos(), metrics::Fact::None);
-    env.end(&span, outcome);
-    handled
+    as_operation(env, (trace, operation, Some(peer)), local.handle(request)).await
 }
 
 impl Handler for ObjectPeer {

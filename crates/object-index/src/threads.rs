@@ -8,9 +8,7 @@ use std::future::ready;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use base::TraceId;
 use futures_util::future::LocalBoxFuture;
-use metrics::Outcome;
 use object_proto::limits::SMALL_MAX;
 use object_proto::{
     AccessKey, Answer, Backend, Bucket, BucketName, BucketSettings, BucketView, Committed,
@@ -25,6 +23,7 @@ use runtime::{Class, Env, real_now};
 use crate::content::BodyContent;
 use crate::kept::Kept;
 use crate::service::{BodyUpload, Service};
+use crate::traced::as_operation;
 
 /// Requests that wait for the service's thread at most; more are refused by the gateway's bound on
 /// connections before.
@@ -96,7 +95,9 @@ impl ServiceHandle {
                 let env = service.env().clone();
                 let worked = match trace {
                     None => work(service).await,
-                    Some(trace) => as_operation(&env, trace, work(service)).await,
+                    Some(trace) => {
+                        as_operation(&env, (trace, "s3 request", None), work(service)).await
+                    }
                 };
                 let _ = done.send(worked); // The caller may have gone.
             })
@@ -107,22 +108,6 @@ impl ServiceHandle {
             outcome.await.map_err(|_| stopped())?
         })
     }
-}
-
-/// Runs work of a gateway's request as an operation of its trace.
-async fn as_operation<T>(
-    env: &Env,
-    trace: TraceId,
-    work: impl Future<Output = Result<T, Error>>,
-) -> Result<T, Error> {
-    let span = env.begin(trace, "s3 request", None);
-    let worked = span.clone().follow(Box::pin(work)).await;
-    let outcome = match &worked {
-        Ok(_) => Outcome::Done,
-        Err(error) => Outcome::Failed(error.kind()),
-    };
-    env.end(&span, outcome);
-    worked
 }
 
 impl fmt::Debug for ServiceHandle {
