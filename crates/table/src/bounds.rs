@@ -219,3 +219,133 @@ impl BoundsSet {
         self.sets.iter().map(|(&number, set)| (number, set))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::limits::KEY_MAX;
+
+    /// All keys of up to four bytes of two kinds.
+    fn keys() -> Vec<Vec<u8>> {
+        let mut all = vec![vec![]];
+        for len in 1..=4 {
+            let longer = |key: &Vec<u8>| [0, 255].map(|byte| [key.as_slice(), &[byte]].concat());
+            let next: Vec<_> = all.iter().filter(|key| key.len() + 1 == len).collect();
+            let next: Vec<_> = next.into_iter().flat_map(longer).collect();
+            all.extend(next);
+        }
+        all.sort();
+        all
+    }
+
+    fn end() -> impl Strategy<Value = Bound<Vec<u8>>> {
+        let key = || prop::sample::select(keys());
+        prop_oneof![
+            1 => Just(Bound::Unbounded),
+            4 => key().prop_map(Bound::Included),
+            4 => key().prop_map(Bound::Excluded),
+        ]
+    }
+
+    fn ranges() -> impl Strategy<Value = Vec<Range>> {
+        let range =
+            (end(), end()).prop_map(|(lower, upper)| Range { lower, upper, reverse: false });
+        prop::collection::vec(range, 0..5)
+    }
+
+    fn is_in(range: &Range, key: &[u8]) -> bool {
+        use std::ops::RangeBounds;
+        let ends = (range.lower.as_ref(), range.upper.as_ref());
+        let ends = (ends.0.map(Vec::as_slice), ends.1.map(Vec::as_slice));
+        RangeBounds::<[u8]>::contains(&ends, key)
+    }
+
+    proptest! {
+        /// Bounds have the keys of their ranges, in one form, and answer what is near them.
+        #[test]
+        fn bounds_have_the_keys_of_their_ranges(ranges in ranges()) {
+            let bounds = Bounds::of(&ranges);
+            let again = Bounds::from_ranges(bounds.ranges.clone());
+            prop_assert_eq!(again.as_ref(), Some(&bounds));
+            let has = |key: &[u8]| ranges.iter().any(|range| is_in(range, key));
+            // The empty one is no key.
+            let keys: Vec<_> = keys().into_iter().skip(1).collect();
+            for (index, key) in keys.iter().enumerate() {
+                prop_assert_eq!(bounds.has(key), has(key), "{:?}", key);
+                // Places between the keys of the test may be shown, too.
+                let next = bounds.next(key).map(<[u8]>::to_vec);
+                let above = keys[index..].iter().find(|key| has(key));
+                prop_assert!(next.as_ref().is_none_or(|next| next >= key && bounds.has(next)));
+                match (&next, above) {
+                    (Some(next), Some(above)) => prop_assert!(next <= above),
+                    (None, Some(above)) => prop_assert!(false, "{:?} is not met", above),
+                    _ => {}
+                }
+                for inclusive in [false, true] {
+                    let below = keys[..index + usize::from(inclusive)].iter().rev();
+                    let below = below.filter(|key| has(key)).max();
+                    match (bounds.before(key, inclusive), below) {
+                        (Some((at, at_it)), Some(below)) => {
+                            let below = below.as_slice();
+                            prop_assert!(at > below || at_it && at == below);
+                            let key = key.as_slice();
+                            prop_assert!(at <= key && (inclusive || at < key || !at_it));
+                        }
+                        (None, Some(below)) => prop_assert!(false, "{:?} is not met", below),
+                        _ => {}
+                    }
+                }
+                for last in &keys[index..] {
+                    let within = keys[index..].iter().take_while(|key| *key <= last);
+                    let shown = within.clone().filter(|key| has(key)).count();
+                    prop_assert!(shown == 0 || bounds.meets(key, last));
+                    prop_assert!(!bounds.covers(key, last) || shown == within.count());
+                }
+            }
+        }
+
+        /// Both sets' keys, in the form of a set.
+        #[test]
+        fn intersection_has_the_keys_of_both(a in ranges(), b in ranges()) {
+            let (a, b) = (Bounds::of(&a), Bounds::of(&b));
+            let both = a.intersect(&b);
+            prop_assert_eq!(&both, &b.intersect(&a));
+            prop_assert_eq!(&both.intersect(&a), &both);
+            let again = Bounds::from_ranges(both.ranges.clone());
+            prop_assert_eq!(again.as_ref(), Some(&both));
+            for key in keys().iter().skip(1) {
+                prop_assert_eq!(both.has(key), a.has(key) && b.has(key), "{:?}", key);
+            }
+        }
+    }
+
+    #[test]
+    fn ends_beyond_the_longest_key_are_cut_and_mean_the_same() {
+        let long = |last: u8, len: usize| [&vec![7; KEY_MAX][..], &vec![last; len]].concat();
+        let of = |from: &[u8], to: &[u8]| Bounds::of(&[Range::between(from, to)]);
+        let key = vec![7; KEY_MAX];
+        assert!(!of(&long(0, 1), &[8]).has(&key) && !of(&long(9, 100), &[8]).has(&key));
+        assert!(of(&[7], &long(0, 1)).has(&key) && of(&[7], &long(9, 100)).has(&key));
+        let set = of(&long(9, 100), &[8]);
+        assert_eq!(set.ranges()[0].low.len(), BOUND_BYTES_MAX);
+    }
+
+    #[test]
+    fn sets_have_a_bound_together() {
+        let set = |from: u32, count: u32| {
+            let at = |n: u32| (2 * n).to_be_bytes();
+            let one = |n: u32| Range::between(&at(n), &(2 * n + 1).to_be_bytes());
+            Bounds::of(&(from..from + count).map(one).collect::<Vec<_>>())
+        };
+        let most = BOUNDS_RANGES_MAX as u32;
+        let mut all = BoundsSet::default();
+        assert_eq!(all.number_for(set(0, most - 1)), Ok(1));
+        assert_eq!(all.number_for(set(0, most - 1)), Ok(1), "it is there");
+        assert!(all.number_for(set(1, 2)).is_err());
+        assert_eq!(all.number_for(set(1, 1)), Ok(2));
+        assert!(all.add(2, Bounds::default()).is_err() && all.add(0, Bounds::default()).is_err());
+        assert!(all.bound_log(FileNo::new(1, 1), 3).is_err());
+    }
+}

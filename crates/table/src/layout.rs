@@ -259,4 +259,60 @@ mod tests {
         let mut plain = Layout { generation: 1, ..Layout::default() };
         assert!(plain.apply(Change::KeepLog { log: log(one, 1000, 880) }).is_err());
     }
+
+    #[test]
+    fn child_has_what_it_shows_within_the_bounds_of_its_parent() {
+        use crate::range::Range;
+        let file = |counter: u32, first: &str, last: &str| FileInfo {
+            file: FileNo::new(1, counter),
+            len: 100,
+            top_at: 90,
+            versions: 3,
+            first_key: first.into(),
+            last_key: last.into(),
+            bounds: 0,
+        };
+        let run = |first, last, files| {
+            let (first, last) = (Seq::new(first), Seq::new(last));
+            Change::AddRun(RunInfo { first, last, files })
+        };
+        let mut layout = Layout::default();
+        let log = FileNo::new(1, 9);
+        for good in [
+            Change::Owner { generation: 1 },
+            Change::AddLog(log),
+            run(1, 9, vec![file(1, "a", "c"), file(2, "d", "k"), file(3, "m", "z")]),
+            run(10, 12, vec![file(4, "u", "w")]),
+        ] {
+            layout.apply(good).unwrap();
+        }
+        assert!(!layout.is_bounded());
+        let left = layout.clipped(&Bounds::of(&[Range::between(b"", b"f")])).unwrap();
+        let names = |layout: &Layout| layout.files().map(|file| file.counter).collect::<Vec<_>>();
+        assert_eq!(names(&left), [1, 2]);
+        assert_eq!(left.runs.len(), 2, "sequences without a file");
+        assert_eq!(left.flushed(), layout.flushed());
+        // All of a file, a part, and a log of which nothing is known.
+        let ids: Vec<_> = left.runs[1].files.iter().map(|file| file.bounds != 0).collect();
+        assert_eq!(ids, [false, true]);
+        assert!(left.bounds.of_log(log).is_some_and(|shows| shows.has(b"e") && !shows.has(b"f")));
+        let mut again = Layout { generation: 0, ..Layout::default() };
+        left.snapshot().into_iter().for_each(|change| again.apply(change).unwrap());
+        assert_eq!(again, left);
+        // Of the other side nothing comes back.
+        let whole = left.clipped(&Bounds::of(&[Range::all()])).unwrap();
+        assert_eq!(whole.bounds.of_log(log), left.bounds.of_log(log));
+        let right = left.clipped(&Bounds::of(&[Range::between(b"e", b"x")])).unwrap();
+        assert_eq!(names(&right), [2]);
+        let shows = right.bounds.of_log(log).unwrap();
+        assert!(shows.has(b"e") && !shows.has(b"f") && !shows.has(b"d"));
+        for bad in [
+            run(20, 21, vec![FileInfo { bounds: 9, ..file(5, "a", "b") }]),
+            Change::BoundLog { file: FileNo::new(1, 8), bounds: 1 },
+            Change::BoundLog { file: log, bounds: 1 },
+            Change::AddBounds { number: 1, bounds: Bounds::default() },
+        ] {
+            assert!(right.clone().apply(bad.clone()).is_err(), "{bad:?}");
+        }
+    }
 }
