@@ -21,7 +21,7 @@ use crate::limits::{
     BALANCE, BYTES_PER_REQUEST, CHANGES_PAGE, LEASE, PEER_DEAD, PEER_FORGOTTEN, PEERS_MAX,
     RANGE_COST, REBALANCE_COOLDOWN, SERVER_DEAD, SERVERS_MAX, TICK, UNREACHED,
 };
-use crate::server_row::{RangeRow, ServerRow};
+use crate::server_row::{RangeRow, ServerRow, SplitRow};
 
 /// What is on record of servers and ranges.
 #[derive(Clone, Default, Debug)]
@@ -107,6 +107,43 @@ impl Assignments {
     pub(crate) fn owner(&self, range: RangeId) -> Option<(u64, SocketAddr)> {
         let row = self.record.ranges.get(&range)?;
         Some((row.epoch, self.record.servers.get(&row.owner?)?.addr))
+    }
+
+    /// The epoch of a range; none when there is no such range.
+    pub(crate) fn epoch(&self, range: RangeId) -> Option<u64> {
+        self.record.ranges.get(&range).map(|row| row.epoch)
+    }
+
+    /// Two ranges come in the place of one, with its owner. Returns their rows, which are stored together with
+    /// the end of the other.
+    pub(crate) fn split(
+        &mut self,
+        now: Instant,
+        range: RangeId,
+        split: &SplitRow,
+    ) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let Some(row) = self.record.ranges.remove(&range) else { return Vec::new() };
+        let firsts = [(split.low, row.first), (split.high, split.at.clone())];
+        let rows = firsts.into_iter().map(|(half, first)| {
+            let half_row = RangeRow { first, epoch: row.epoch + 1, owner: row.owner };
+            let stored = (number_key(RANGE, half.get()), half_row.encode());
+            self.record.ranges.insert(half, half_row);
+            stored
+        });
+        let rows = rows.collect();
+        if let Some(owner) = row.owner {
+            self.fleet.take(now, range, (owner, row.epoch));
+        }
+        for half in [split.low, split.high] {
+            self.fleet.give(now, half, None, row.owner, &self.record);
+        }
+        rows
+    }
+
+    /// The owner of a range that was not split after all gets it again, under another epoch.
+    pub(crate) fn give_again(&mut self, now: Instant, range: RangeId) {
+        let owner = self.record.owner(range);
+        self.give(now, range, owner);
     }
 
     /// Where ranges are served.
@@ -461,6 +498,7 @@ impl Assignments {
         ServiceStatus {
             servers: servers.collect(),
             ranges,
+            splitting: 0,
             peers: self.peers.values().map(peer).collect(),
         }
     }

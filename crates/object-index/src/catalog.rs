@@ -27,14 +27,16 @@ use crate::quotas::Quotas;
 use crate::row::{BucketRow, decode_session, decode_user, encode_session, encode_stamp};
 use crate::server_row::RangeRow;
 use crate::sessions::Sessions;
+use crate::splits::Splits;
 use crate::watchers::Watchers;
 
 /// The catalog that this process owns.
 pub(crate) struct Catalog {
-    env: Env,
+    pub(crate) env: Env,
     pub(crate) decisions: Rc<Decisions>,
     sessions: Sessions,
-    orders: Orders,
+    pub(crate) orders: Orders,
+    pub(crate) splits: Splits,
     pub(crate) watchers: Watchers,
     pub(crate) quotas: Quotas,
     lease: Rc<dyn Lease>,
@@ -46,7 +48,7 @@ pub(crate) struct Catalog {
     staying: RefCell<BTreeSet<BucketName>>,
     /// Names of buckets that are there.
     names: RefCell<BTreeMap<BucketId, BucketName>>,
-    bugs: Bugs,
+    pub(crate) bugs: Bugs,
 }
 
 /// What a manager stands on.
@@ -131,6 +133,8 @@ impl Catalog {
     ) -> Result<Rc<Catalog>, Error> {
         let Ground { ranges, lease, epoch, new_ranges, bugs } = ground;
         let map = map_of(&decisions, new_ranges).await?;
+        let last = map.places().iter().map(|place| place.range.get()).max().unwrap_or(0);
+        let splits = Splits::open(&decisions, last).await?;
         let mut sessions = Vec::new();
         for (key, value) in decisions.all(&[SESSION]).await? {
             let id = read_number_key(&key).map(SessionId::new);
@@ -153,6 +157,7 @@ impl Catalog {
             decisions,
             sessions: Sessions::of_manager(env, sessions, bugs),
             orders: Orders::new(env, map, ranges),
+            splits,
             watchers: Watchers::new(env, epoch, bugs),
             quotas,
             lease,
@@ -218,6 +223,9 @@ impl Catalog {
             CatalogRequest::Where
             | CatalogRequest::Register { .. }
             | CatalogRequest::MoveRange { .. }
+            | CatalogRequest::SplitRange { .. }
+            | CatalogRequest::PrepareSplit { .. }
+            | CatalogRequest::EndSplit { .. }
             | CatalogRequest::ServerBeat(_)
             | CatalogRequest::Here(_)
             | CatalogRequest::Status => {

@@ -7,11 +7,12 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use base::Kind;
-use object_proto::{Error, FileName, ObjectData, SessionId};
+use object_proto::{Error, FileName, ObjectData, RangeId, SessionId};
 use runtime::Duration;
 use table::{KeptLog, Place, Purpose, Range as Rows, Snapshot, Store};
 
 use crate::decisions::{Basis, damaged, of_table, unix_us};
+use crate::ground::Managers;
 use crate::keys::{
     CURRENT, FILE, LOG, TRASH, VERSIONS, number_key, object_key, part_key, read_object_key,
     read_trash_key, read_version_key, session_files, text_key, trash_key, version_key,
@@ -26,6 +27,11 @@ use crate::row::{FileOf, FileRow, InLog, LogRow, ObjectRow};
 
 /// What a pass needs.
 pub(crate) struct Collector {
+    /// The range's number.
+    pub(crate) id: RangeId,
+    pub(crate) managers: Rc<dyn Managers>,
+    /// The range was split off another one, and may have files of that one's.
+    pub(crate) inherits: Cell<bool>,
     pub(crate) range: Rc<Range>,
     pub(crate) store: Rc<dyn Store>,
     /// Files stay in the trash for this long.
@@ -40,7 +46,8 @@ impl Collector {
     /// One pass. What fails is left for the next one and holds up nothing else; returns the first error.
     pub(crate) async fn pass(&self) -> Result<(), Error> {
         self.range.check_lease()?;
-        let mut result = self.empty_trash().await;
+        let mut result = self.drop_foreign().await;
+        result = result.and(self.empty_trash().await);
         result = result.and(self.tend_uploads().await);
         result = result.and(self.end_log().await);
         let decisions = &self.range.decisions;

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use base::Fault;
+use base::{Fault, Kind};
 use client::Client;
 use futures_util::future::LocalBoxFuture;
 use object_proto::LifecycleDay;
@@ -12,8 +12,8 @@ use wire::control::Policy;
 
 use crate::ground::Files;
 use crate::limits::{
-    COLLECT_INTERVAL, LIFECYCLE_BYTES_PER_S, LOCK_TTL, LOG_BYTES, LOG_LEAST, RANGES, TRASH_AGE,
-    UPLOAD_AGE, UPLOAD_END_AGE,
+    COLLECT_INTERVAL, LIFECYCLE_BYTES_PER_S, LOCK_TTL, LOG_BYTES, LOG_LEAST, RANGE_BYTES, RANGES,
+    TRASH_AGE, UPLOAD_AGE, UPLOAD_END_AGE,
 };
 use crate::planted::Bugs;
 
@@ -32,6 +32,17 @@ impl Files for ClientFiles {
             let store = ClientStore::new(&self.client, path, self.policy).await;
             let store = store.map_err(|error| Fault::new(error.kind(), error.to_string()))?;
             Ok(Rc::new(store) as Rc<dyn Store>)
+        })
+    }
+
+    fn remove_dir<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<(), Fault>> {
+        Box::pin(async move {
+            match self.client.rmdir(path).await {
+                Err(error) if error.kind() != Kind::NotFound => {
+                    Err(Fault::new(error.kind(), error.to_string()))
+                }
+                _ => Ok(()),
+            }
         })
     }
 }
@@ -64,6 +75,8 @@ pub struct Config {
     pub lifecycle_bytes_per_s: u64,
     /// Ranges of a new cluster.
     pub new_ranges: u32,
+    /// A range is split when its sorted files have more bytes.
+    pub range_bytes: u64,
     /// The only manager is in the same process: it gets heartbeats less often.
     pub beside_manager: bool,
     /// For tests.
@@ -85,6 +98,7 @@ impl Default for Config {
             lifecycle_day: LifecycleDay::default(),
             lifecycle_bytes_per_s: LIFECYCLE_BYTES_PER_S,
             new_ranges: RANGES,
+            range_bytes: RANGE_BYTES,
             beside_manager: false,
             bugs: Bugs::default(),
         }

@@ -32,6 +32,9 @@ impl Lease for tenancy::Term {
 pub trait Files {
     /// The files of a directory, which is made if it is missing.
     fn dir<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Rc<dyn Store>, Fault>>;
+
+    /// Removes a directory, which is empty. None is no error.
+    fn remove_dir<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<(), Fault>>;
 }
 
 /// How a gateway reaches owners and the manager. An answer that is lost, or comes too late, is

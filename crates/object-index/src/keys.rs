@@ -3,7 +3,10 @@
 //! The first byte is the section. Sections by object have the bucket and the object's key behind it,
 //! escaped so that their order is that of the key's bytes and no key is the beginning of another's.
 
-use object_proto::{BucketId, FileName, ObjectKey, PartNumber, SessionId, Stamp, Target};
+use object_proto::{
+    BucketId, FileName, ObjectKey, PartNumber, RangeBound, SessionId, Stamp, Target,
+};
+use table::Range;
 
 /// Current objects.
 pub const CURRENT: u8 = b'c';
@@ -49,6 +52,12 @@ pub const SESSION: u8 = b'S';
 pub const RANGE: u8 = b'R';
 /// Object servers, in the catalog.
 pub const SERVER: u8 = b'O';
+/// Splits of ranges that have begun, by range, in the catalog; without one: the last number that a range got.
+pub const SPLIT: u8 = b'P';
+/// Directories of ranges that are no more, or never were, in the catalog.
+pub const GONE: u8 = b'Z';
+/// How the usage of a range is divided that was split; in its halves, until these have been opened.
+pub const HALVES: u8 = b'h';
 
 /// Stands for a NUL of a key, and for a key's end.
 const NUL: [u8; 2] = [0, 0xff];
@@ -82,6 +91,13 @@ pub fn object_key(section: u8, target: &Target) -> Vec<u8> {
     let mut out = key_prefix(section, target.bucket, target.key.as_str());
     out.extend(END);
     out
+}
+
+/// The rows of a section that are behind a bound, or at it, and before another: none for the section's end.
+pub fn between_bounds(section: u8, first: &RangeBound, end: Option<&RangeBound>) -> Range {
+    let at = |bound: &RangeBound| key_prefix(section, bound.bucket, &bound.key);
+    let end = end.map_or_else(|| vec![section + 1], at);
+    Range::between(&at(first), &end)
 }
 
 /// A key above the rows of `key` in a bucket, of which there may be none, and below all others.
@@ -260,6 +276,12 @@ pub fn session_files(session: SessionId) -> String {
     format!("body-{:016x}-", session.get())
 }
 
+/// The session of a body's file.
+pub fn read_session(name: &str) -> Option<SessionId> {
+    let digits = name.strip_prefix("body-")?.get(..16)?;
+    u64::from_str_radix(digits, 16).ok().map(SessionId::new)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -328,6 +350,8 @@ mod tests {
     fn local_keys_read_back() {
         let file = file_name(SessionId::new(7), 9);
         assert_eq!(file.as_str(), "body-0000000000000007-0000000000000009");
+        assert_eq!(read_session(file.as_str()), Some(SessionId::new(7)));
+        assert_eq!(read_session("body-7"), None);
         assert_eq!(read_trash_key(&trash_key(5, &file)), Some((5, file)));
         let session = SessionId::new(u64::MAX);
         assert_eq!(read_reply_key(&reply_key(session, 3)), Some((session, 3)));

@@ -1,7 +1,7 @@
 //! What operators, and gateways for them, ask the object manager.
 
 use object_proto::{
-    CatalogReply, CatalogRequest, Error, ObjectServerId, Peer, RangeId, Reply, Request,
+    CatalogReply, CatalogRequest, Error, ObjectServerId, Peer, RangeBound, RangeId, Reply, Request,
     ServiceStatus,
 };
 
@@ -29,6 +29,16 @@ impl Service {
     pub async fn move_range(&self, range: RangeId, server: ObjectServerId) -> Result<(), Error> {
         match self.ask_twice(CatalogRequest::MoveRange { range, server }).await? {
             CatalogReply::Done => Ok(()),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Has a range's owner begin to split it, at a key or in its middle. It is done when other ranges are in its
+    /// place.
+    pub async fn split_range(&self, range: RangeId, at: Option<RangeBound>) -> Result<(), Error> {
+        let ask = Request::Catalog(CatalogRequest::SplitRange { range, at });
+        match self.owners().call(ask, STATUS_ATTEMPT).await? {
+            Reply::Catalog(CatalogReply::Done) => Ok(()),
             _ => Err(unexpected()),
         }
     }

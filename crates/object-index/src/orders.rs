@@ -10,8 +10,8 @@ use std::rc::Rc;
 
 use futures_util::future::try_join_all;
 use object_proto::{
-    BucketConfig, BucketId, BucketUsage, Error, RangeId, RangeMap, RangeReply, RangeRequest,
-    SessionId,
+    BucketConfig, BucketId, BucketUsage, Error, RangeBound, RangeId, RangeMap, RangeReply,
+    RangeRequest, SessionId,
 };
 use runtime::Env;
 
@@ -22,7 +22,7 @@ use crate::limits::{ORDER_TIME, PAUSE};
 pub(crate) struct Orders {
     env: Env,
     map: RefCell<Rc<RangeMap>>,
-    ranges: Rc<dyn Ranges>,
+    pub(crate) ranges: Rc<dyn Ranges>,
 }
 
 impl Orders {
@@ -34,6 +34,22 @@ impl Orders {
     /// The ranges, at present.
     pub(crate) fn map(&self) -> Rc<RangeMap> {
         self.map.borrow().clone()
+    }
+
+    /// The ranges are these from now on.
+    pub(crate) fn set_map(&self, map: RangeMap) {
+        self.map.replace(Rc::new(map));
+    }
+
+    /// Has a range's owner begin to split it.
+    pub(crate) async fn split(&self, range: RangeId, at: Option<RangeBound>) -> Result<(), Error> {
+        let Some(epoch) = self.ranges.epoch(range) else {
+            return Err(Error::Busy { cause: format!("{range} has no owner") });
+        };
+        match self.ranges.order(range, RangeRequest::Split { epoch, at }).await? {
+            RangeReply::Done => Ok(()),
+            _ => Err(unexpected()),
+        }
     }
 
     /// The owners of a bucket's keys act by its configuration from now on; returns whether they hold

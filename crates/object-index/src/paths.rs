@@ -9,7 +9,7 @@ pub const SERVICE_DIR: &str = "/.craton/object";
 /// Directory of the catalog's table.
 pub const CATALOG_DIR: &str = "/.craton/object/catalog";
 /// Directory of the ranges' directories.
-const RANGES_DIR: &str = "/.craton/object/ranges";
+pub const RANGES_DIR: &str = "/.craton/object/ranges";
 
 /// Directory of a range: its table and the files of bodies.
 pub fn range_dir(range: RangeId) -> String {

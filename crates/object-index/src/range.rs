@@ -240,8 +240,8 @@ impl Range {
                 self.sessions.shut(session);
                 Ok(RangeReply::Done)
             }
-            RangeRequest::Sweep { .. } => {
-                unreachable!("collection does it")
+            RangeRequest::Sweep { .. } | RangeRequest::Split { .. } => {
+                unreachable!("collection does it, or the server")
             }
         }
     }
@@ -551,7 +551,7 @@ impl Range {
             also(batch, stamp);
         })?;
         self.note_dead(dead);
-        self.usages.set(decided.target.bucket, usage);
+        self.usages.set(&decided.target, usage);
         Ok(done)
     }
 
@@ -571,7 +571,7 @@ impl Range {
             also(batch);
         })?;
         self.note_dead(dead);
-        self.usages.set(decided.target.bucket, usage);
+        self.usages.set(&decided.target, usage);
         Ok(basis)
     }
 

@@ -57,7 +57,7 @@ pub(crate) struct ServiceInner {
     doubtful: RefCell<Vec<(RangeId, FileName)>>,
     /// The task that removes them runs.
     removing: Cell<bool>,
-    options: ServiceOptions,
+    pub(crate) options: ServiceOptions,
 }
 
 /// Options of a service.

@@ -106,7 +106,7 @@ impl Range {
             batch.put(&due_key(abort_us, target, stamp), &Due::Abort.encode());
             put_row(batch, target.bucket, usage);
         })?;
-        self.usages.set(target.bucket, usage);
+        self.usages.set(target, usage);
         Ok(done)
     }
 
@@ -171,7 +171,7 @@ impl Range {
             }
             put_row(batch, target.bucket, usage);
         })?;
-        self.usages.set(target.bucket, usage);
+        self.usages.set(target, usage);
         Ok(done)
     }
 
@@ -305,7 +305,7 @@ impl Range {
             batch.put(&due_key(stamp.get(), target, upload.stamp), &Due::Parts(None).encode());
             put_row(batch, target.bucket, usage);
         })?;
-        self.usages.set(target.bucket, usage);
+        self.usages.set(target, usage);
         Ok(done)
     }
 

@@ -196,6 +196,8 @@ pub struct ServiceStatus {
     pub servers: Vec<ServerStatus>,
     /// Ranges, in order of their keys.
     pub ranges: Vec<RangeStatus>,
+    /// Ranges that are being split.
+    pub splitting: u32,
     /// Managers and gateways.
     pub peers: Vec<PeerStatus>,
 }

@@ -98,6 +98,32 @@ impl RangeMap {
         self.0[first - 1..first].iter().chain(within).map(|place| place.range)
     }
 
+    /// The bounds of a range: its first key, and the first behind it, if there is one. None when there is no such
+    /// range.
+    pub fn bounds(&self, range: RangeId) -> Option<(&RangeBound, Option<&RangeBound>)> {
+        let at = self.0.iter().position(|place| place.range == range)?;
+        Some((&self.0[at].first, self.0.get(at + 1).map(|place| &place.first)))
+    }
+
+    /// The map with two ranges in the place of one; the upper one begins at a bound. None unless the bound is
+    /// within that range.
+    pub fn split(
+        &self,
+        range: RangeId,
+        at: &RangeBound,
+        (low, high): (RangeId, RangeId),
+    ) -> Option<RangeMap> {
+        let (first, end) = self.bounds(range)?;
+        if at <= first || end.is_some_and(|end| at >= end) {
+            return None;
+        }
+        let mut places = self.0.clone();
+        let place = places.iter().position(|place| place.range == range)?;
+        places[place].range = low;
+        places.insert(place + 1, RangePlace { range: high, first: at.clone() });
+        RangeMap::new(places)
+    }
+
     /// The ranges, in order of their keys.
     pub fn places(&self) -> &[RangePlace] {
         &self.0
@@ -181,6 +207,23 @@ mod tests {
         };
         assert_eq!((ranges(4), ranges(5)), (vec![1], vec![1, 7, 3]));
         assert_eq!((ranges(6), ranges(7)), (vec![4], vec![4]));
+    }
+
+    #[test]
+    fn a_split_is_within_a_range() {
+        let map = RangeMap::even(2);
+        let halves = (RangeId::new(3), RangeId::new(4));
+        let at = place(0, 9, "k").first;
+        let split = map.split(RangeId::new(1), &at, halves).expect("it is within");
+        let ranges: Vec<u64> = split.places().iter().map(|place| place.range.get()).collect();
+        assert_eq!(ranges, [3, 4, 2]);
+        assert_eq!((of(&split, 9, "j"), of(&split, 9, "k")), (3, 4));
+        assert_eq!(split.bounds(halves.1), Some((&at, Some(&map.places()[1].first))));
+        let edges = [place(0, 0, "").first, map.places()[1].first.clone()];
+        for at in edges.iter().chain([&place(0, u64::MAX, "k").first]) {
+            assert_eq!(map.split(RangeId::new(1), at, halves), None, "{at}");
+        }
+        assert_eq!(split.split(RangeId::new(1), &at, halves), None);
     }
 
     #[test]

@@ -201,6 +201,7 @@ choice!(RangeRequest {
     13 => Sweep { epoch, session },
     14 => Usage(buckets),
     15 => Lifecycle(bucket),
+    20 => Split { epoch, at },
 });
 choice!(RangeReply {
     0 => Changed(reply),
@@ -232,7 +233,7 @@ choice!(PeerState { 0 => Up, 1 => Down, 2 => Unreached });
 record!(ServerStatus { server, name, addr, state, ranges, requests, bytes });
 record!(RangeStatus { range, first, server, served, cause, requests, bytes });
 record!(PeerStatus { peer, state, leads });
-record!(ServiceStatus { servers, ranges, peers });
+record!(ServiceStatus { servers, ranges, splitting, peers });
 choice!(CatalogRequest {
     0 => OpenSession,
     1 => Beat(session),
@@ -260,6 +261,9 @@ choice!(CatalogRequest {
     28 => UseKey(key),
     29 => KeysInUse,
     30 => MoveRange { range, server },
+    31 => SplitRange { range, at },
+    32 => PrepareSplit { range, epoch, at },
+    33 => EndSplit { range, epoch, commit },
 });
 choice!(CatalogReply {
     0 => Done,
@@ -281,6 +285,8 @@ choice!(CatalogReply {
     16 => Keys(keys),
     17 => Changes(changes),
     24 => KeysInUse(keys),
+    25 => Halves { low, high },
+    26 => SplitEnded { committed },
 });
 choice!(Request { 0 => Range(range, request), 1 => Catalog(request), 2 => Server(request) });
 choice!(Reply { 0 => Range(reply), 1 => Catalog(reply), 2 => Server });

@@ -1,7 +1,9 @@
 //! `craton range`: the ranges of all buckets' keys, and which object server owns each.
 
 use object_index::Service;
-use object_proto::{ObjectServerId, RangeBound, RangeId, RangeStatus, ServerStatus, ServiceStatus};
+use object_proto::{
+    BucketName, ObjectServerId, RangeBound, RangeId, RangeStatus, ServerStatus, ServiceStatus,
+};
 use runtime::{Duration, Instant};
 use serde::Serialize;
 
@@ -13,6 +15,10 @@ use crate::output::{print_json, print_line, print_table, table};
 
 /// A server that lives serves what it is given within its predecessor's lease, and the replay of a log.
 const MOVE_TIME: Duration = Duration::from_secs(30);
+/// A split reads the range's index once, 8 GiB at most, and links its files.
+const SPLIT_TIME: Duration = Duration::from_secs(300);
+/// A split is on record within this time, or was not begun.
+const BEGIN_TIME: Duration = Duration::from_secs(120);
 /// Between two looks whether it does.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -52,6 +58,7 @@ pub fn run(connection: &Connection, command: RangeCommand) -> Done {
             list(&shown(&status), json)
         }
         RangeCommand::Move { range, server } => relocate(service, range, &server).await,
+        RangeCommand::Split { range, at } => split(service, range, at).await,
     })
 }
 
@@ -141,6 +148,57 @@ async fn relocate(service: &Service, range: RangeId, server: &str) -> Done {
     }
 }
 
+/// The bound that an operator names: a bucket, and a key of it.
+async fn bound(service: &Service, at: &str) -> Result<RangeBound, Failure> {
+    let (bucket, key) = at.split_once('/').unwrap_or((at, ""));
+    let name = BucketName::new(bucket).map_err(|error| Failure::usage(error.to_string()))?;
+    let view = service.bucket(name).await;
+    let view = view.map_err(|error| failed(&format!("the bucket {bucket}"), error))?;
+    Ok(RangeBound { bucket: view.bucket.id, key: key.to_owned() })
+}
+
+/// Splits a range, and waits until others serve its keys.
+async fn split(service: &Service, range: RangeId, at: Option<String>) -> Done {
+    let at = match at {
+        Some(at) => Some(bound(service, &at).await?),
+        None => None,
+    };
+    let known: Vec<RangeId> = status(service).await?.ranges.iter().map(|one| one.range).collect();
+    let (env, began) = (service.env(), service.env().now());
+    service.split_range(range, at).await.map_err(|error| failed("the split", error))?;
+    let mut was_begun = false;
+    while env.now() < began + SPLIT_TIME {
+        env.sleep(LOOK).await;
+        // A manager that ends while one looks is no failure.
+        let Ok(status) = service.status().await else { continue };
+        let there = |one: &RangeStatus| one.range == range;
+        if !status.ranges.iter().any(there) {
+            let new = status.ranges.iter().filter(|one| !known.contains(&one.range));
+            let new: Vec<_> = new.collect();
+            if new.iter().all(|one| one.served) {
+                let names: Vec<_> = new.iter().map(|one| one.range.to_string()).collect();
+                let took = (env.now() - began).as_millis();
+                let names = names.join(" and ");
+                return print_line(&format!(
+                    "{names} are in the place of {range}, after {took} ms"
+                ));
+            }
+            continue;
+        }
+        was_begun |= status.splitting > 0;
+        if was_begun && status.splitting == 0 || env.now() > began + BEGIN_TIME && !was_begun {
+            return Err(Failure::failed(format!(
+                "{range} was not split: the log of its object server shows why; it has too few keys, or the key is \
+                 not within it, or the server had to give up"
+            )));
+        }
+    }
+    Err(Failure::new(
+        Code::Unavailable,
+        format!("{range} is not split after {SPLIT_TIME:?}: 'craton range ls' shows what is there"),
+    ))
+}
+
 /// Whether a server serves a range before the deadline.
 async fn served_by(
     service: &Service,
@@ -189,7 +247,8 @@ mod tests {
             bytes: 9,
         };
         let ranges = vec![range(1, 0, Some(server.server), true), range(2, 1 << 62, None, false)];
-        let all = shown(&ServiceStatus { servers: vec![server], ranges, peers: Vec::new() });
+        let servers = vec![server];
+        let all = shown(&ServiceStatus { servers, ranges, ..ServiceStatus::default() });
         let end = all[0].end.as_ref().expect("a bound");
         assert_eq!((end.bucket.as_str(), end.key.as_str()), ("4000000000000000", "a"));
         assert_eq!((all[0].server.as_deref(), all[0].state), (Some("os2"), "served"));

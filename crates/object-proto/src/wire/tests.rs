@@ -77,13 +77,14 @@ fn status() -> ServiceStatus {
         }],
         ranges: vec![RangeStatus {
             range,
-            first: RangeBound { bucket: BucketId::new(7), key: "a/b".to_owned() },
+            first: bound(),
             server: Some(server),
             served: false,
             cause: "it is being opened".into(),
             requests: 8,
             bytes: 9,
         }],
+        splitting: 2,
         peers: vec![PeerStatus { peer: peer(), state: PeerState::Down, leads: false }],
     }
 }
@@ -358,6 +359,8 @@ fn requests() -> Vec<Request> {
             RangeRequest::Route { session, sent_us: 9 },
             RangeRequest::CloseSession { epoch: 9, session },
             RangeRequest::Sweep { epoch: 9, session },
+            RangeRequest::Split { epoch: 9, at: None },
+            RangeRequest::Split { epoch: 9, at: Some(bound()) },
             RangeRequest::Lifecycle(BucketId::new(9)),
             RangeRequest::Usage(vec![BucketId::new(1), BucketId::new(u64::MAX)]),
         ])
@@ -400,6 +403,9 @@ fn requests() -> Vec<Request> {
             CatalogRequest::Where,
             CatalogRequest::Register { name: "os1".into(), addr: addr() },
             CatalogRequest::MoveRange { range: RangeId::new(2), server: ObjectServerId::new(3) },
+            CatalogRequest::SplitRange { range: RangeId::new(2), at: Some(bound()) },
+            CatalogRequest::PrepareSplit { range: RangeId::new(2), epoch: 3, at: bound() },
+            CatalogRequest::EndSplit { range: RangeId::new(2), epoch: 3, commit: true },
             CatalogRequest::ServerBeat(Box::new(beat())),
             CatalogRequest::Here(peer()),
             CatalogRequest::Status,
@@ -415,6 +421,10 @@ fn requests() -> Vec<Request> {
     );
     all.extend([ServerRequest::Ping, ServerRequest::BeatNow].map(Request::Server));
     all
+}
+
+fn bound() -> RangeBound {
+    RangeBound { bucket: BucketId::new(7), key: "a/b".to_owned() }
 }
 
 fn settings() -> Vec<Setting> {
@@ -597,6 +607,8 @@ fn answers() -> Vec<Result<Reply, Error>> {
             CatalogReply::Changes(KeptChanges { seen: at, names: None }),
             CatalogReply::Changes(KeptChanges { seen: at, names: Some(kept.to_vec()) }),
             CatalogReply::Map(RangeMap::even(4)),
+            CatalogReply::Halves { low: RangeId::new(5), high: RangeId::new(6) },
+            CatalogReply::SplitEnded { committed: true },
             CatalogReply::Open(true),
             CatalogReply::Where(vec![
                 RangeAt { range: RangeId::new(1), addr: None },

@@ -143,11 +143,25 @@ pub enum Planted {
     ExpireByKey,
     /// Lifecycle goes by the tags that an object had when it was read.
     ExpireForgetsTags,
+    /// An object manager commits a split whatever owner its range has.
+    SplitLateCommit,
+    /// An object manager removes the directories of a split that goes on.
+    SweepEatsSplit,
+    /// A half of a range takes no answers over.
+    SplitNoInherit,
+    /// An owner has a split committed of which a half is not whole.
+    SplitHalfCommit,
+    /// A listing ends with the range in which it began.
+    OneRangeShown,
+    /// Halves take in the other half's rows when they merge files of both.
+    SplitLooseBounds,
+    /// An owner that has cut its range goes on.
+    SplitUnsealed,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 54] = [
+    pub const ALL: [Planted; 61] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -202,6 +216,13 @@ impl Planted {
         Planted::ClockUnsaid,
         Planted::ExpireByKey,
         Planted::ExpireForgetsTags,
+        Planted::SplitLateCommit,
+        Planted::SweepEatsSplit,
+        Planted::SplitNoInherit,
+        Planted::SplitHalfCommit,
+        Planted::OneRangeShown,
+        Planted::SplitLooseBounds,
+        Planted::SplitUnsealed,
     ];
 }
 
@@ -317,29 +338,39 @@ pub(crate) fn planted() -> Option<Planted> {
 
 /// The bug of an object server or manager, if that is where it is planted.
 pub(crate) fn object_bugs() -> object_index::Bugs {
+    use object_index::Planted as Object;
+
+    let of_objects = match planted() {
+        Some(Planted::RangeNoHold) => Object::NoHold,
+        Some(Planted::RangeLongLease) => Object::LongLease,
+        Some(Planted::KeyForever) => Object::KeyForever,
+        Some(Planted::LockByClock) => Object::LockByClock,
+        Some(Planted::ClockUnsaid) => Object::ClockUnsaid,
+        Some(Planted::ExpireByKey) => Object::ExpireByKey,
+        Some(Planted::ExpireForgetsTags) => Object::ExpireForgetsTags,
+        Some(Planted::SplitLateCommit) => Object::LateCommit,
+        Some(Planted::SweepEatsSplit) => Object::SweepEatsSplit,
+        Some(Planted::SplitNoInherit) => Object::NoInherit,
+        Some(Planted::SplitHalfCommit) => Object::HalfCommit,
+        Some(Planted::OneRangeShown) => Object::OneRangeShown,
+        _ => return object_index::Bugs::default(),
+    };
+    match planted().is_some_and(acts) {
+        true => object_index::Bugs::of(of_objects),
+        false => object_index::Bugs::default(),
+    }
+}
+
+/// The bug of an object server's tables, if that is where it is planted.
+pub(crate) fn object_table_bugs() -> table::Bugs {
     match planted() {
-        Some(bug @ Planted::RangeNoHold) if acts(bug) => {
-            object_index::Bugs::of(object_index::Planted::NoHold)
+        Some(bug @ Planted::SplitLooseBounds) if acts(bug) => {
+            table::Bugs::of(table::Planted::LooseBounds)
         }
-        Some(bug @ Planted::RangeLongLease) if acts(bug) => {
-            object_index::Bugs::of(object_index::Planted::LongLease)
+        Some(bug @ Planted::SplitUnsealed) if acts(bug) => {
+            table::Bugs::of(table::Planted::UnsealedParent)
         }
-        Some(bug @ Planted::KeyForever) if acts(bug) => {
-            object_index::Bugs::of(object_index::Planted::KeyForever)
-        }
-        Some(bug @ Planted::LockByClock) if acts(bug) => {
-            object_index::Bugs::of(object_index::Planted::LockByClock)
-        }
-        Some(bug @ Planted::ClockUnsaid) if acts(bug) => {
-            object_index::Bugs::of(object_index::Planted::ClockUnsaid)
-        }
-        Some(bug @ Planted::ExpireByKey) if acts(bug) => {
-            object_index::Bugs::of(object_index::Planted::ExpireByKey)
-        }
-        Some(bug @ Planted::ExpireForgetsTags) if acts(bug) => {
-            object_index::Bugs::of(object_index::Planted::ExpireForgetsTags)
-        }
-        _ => object_index::Bugs::default(),
+        _ => table::Bugs::default(),
     }
 }
 

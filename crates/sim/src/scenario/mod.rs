@@ -719,6 +719,7 @@ pub const SCENARIOS: &[Scenario] = &[
     objects::VERSIONS,
     objects::KEYS_AND_SETTINGS,
     objects::DAYS,
+    objects::RANGES_SPLIT,
     bad_client::SCENARIO,
     many_bad::SCENARIO,
     Scenario {

@@ -13,10 +13,15 @@ use client::Client;
 use futures_util::future::LocalBoxFuture;
 use object_index::limits::RANGES;
 use object_index::{
-    Config, Files, Local, ObjectServer, Owners, RemoteOwners, Service, ServiceOptions, range_dir,
+    Config, Files, Local, ObjectServer, Owners, RANGES_DIR, RemoteOwners, Service, ServiceOptions,
+    range_dir,
 };
 use object_proto::limits::{INLINE_MAX, SMALL_MAX};
-use object_proto::{Bucket, BucketName, BucketSettings, Error, RangeId, Reply, Request, UserId};
+use object_proto::{
+    Bucket, BucketId, BucketName, BucketSettings, Error, RangeBound, RangeId, Reply, Request,
+    UserId,
+};
+use object_testing::load::KEYS;
 use object_testing::{Fate, Network, Target};
 use roles::object::{ManagerRole, ServerRole};
 use runtime::sim::{CrashMode, HostId, Sim};
@@ -28,7 +33,7 @@ use super::object_clients::{Clients, DAY, Kind};
 use super::policy;
 use crate::cluster::{Cluster, Shape, parse};
 use crate::nemesis::{Cut, Faults, NONE, Nemesis, Way, keep_cutting};
-use crate::planted::{files_of, object_bugs};
+use crate::planted::{files_of, object_bugs, object_table_bugs};
 use crate::tuning::Tuning;
 
 const MANAGERS: usize = 2;
@@ -46,6 +51,10 @@ const DONE_MIN: u64 = 8;
 const SWEPT: Duration = Duration::from_secs(80);
 /// The same where clocks of owners were ahead by [`CLOCK_MS`] at most: commits have later times for as long.
 const SWEPT_AHEAD: Duration = Duration::from_secs(150);
+/// Ranges with keys of the bucket, behind which no more are split.
+const SPLITS_MAX: usize = 6;
+/// Numbers that ranges get in splits, at most, of those whose leases are looked at.
+const SPLIT_IDS: u32 = 60;
 /// Milliseconds that a wall clock is set wrong by, at most: more than a minute, from which on no lock ends.
 const CLOCK_MS: u64 = 65_000;
 /// Of passes of lifecycle: 16 rows take some hundred milliseconds.
@@ -58,7 +67,7 @@ pub(super) const OBJECTS: Scenario = Scenario {
     about: "buckets and objects while owners, gateways, chunkservers and masters crash and are cut off",
     run: |sim| {
         let (kind, load) = (Kind::All, Duration::from_secs(10));
-        let plan = Plan { faults: STORM, fate: LOSSY, kind, load };
+        let plan = Plan { faults: STORM, fate: LOSSY, kind, load, splits: false };
         Box::pin(run(sim, plan))
     },
     marks: &[
@@ -92,7 +101,7 @@ pub(super) const RACES: Scenario = Scenario {
     run: |sim| {
         let faults = Faults { server_crashes: true, ..NONE };
         let (kind, load) = (Kind::Races, Duration::from_secs(14));
-        let plan = Plan { faults, fate: WORSE, kind, load };
+        let plan = Plan { faults, fate: WORSE, kind, load, splits: false };
         Box::pin(run(sim, plan))
     },
     marks: &[
@@ -112,7 +121,7 @@ pub(super) const VERSIONS: Scenario = Scenario {
     run: |sim| {
         let faults = Faults { server_crashes: true, master_crashes: true, ..NONE };
         let (kind, load) = (Kind::Versions, Duration::from_secs(14));
-        let plan = Plan { faults, fate: LOSSY, kind, load };
+        let plan = Plan { faults, fate: LOSSY, kind, load, splits: false };
         Box::pin(run(sim, plan))
     },
     marks: &[
@@ -137,7 +146,7 @@ pub(super) const KEYS_AND_SETTINGS: Scenario = Scenario {
     run: |sim| {
         let faults = Faults { server_crashes: true, master_crashes: true, ..NONE };
         let (kind, load) = (Kind::Keys, Duration::from_secs(14));
-        let plan = Plan { faults, fate: LOSSY, kind, load };
+        let plan = Plan { faults, fate: LOSSY, kind, load, splits: false };
         Box::pin(run(sim, plan))
     },
     marks: &[
@@ -158,7 +167,7 @@ pub(super) const DAYS: Scenario = Scenario {
     run: |sim| {
         let faults = Faults { server_crashes: true, master_crashes: true, ..NONE };
         let (kind, load) = (Kind::Days, Duration::from_secs(20));
-        let plan = Plan { faults, fate: LOSSY, kind, load };
+        let plan = Plan { faults, fate: LOSSY, kind, load, splits: false };
         Box::pin(run(sim, plan))
     },
     marks: &[
@@ -178,6 +187,34 @@ pub(super) const DAYS: Scenario = Scenario {
     ],
 };
 
+pub(super) const RANGES_SPLIT: Scenario = Scenario {
+    name: "object-ranges",
+    about: "ranges are split again and again, also within a bucket, while owners and managers crash and stand still in each step",
+    run: |sim| {
+        let faults = Faults { server_crashes: true, master_crashes: true, ..NONE };
+        let (kind, load) = (Kind::All, Duration::from_secs(14));
+        let plan = Plan { faults, fate: LOSSY, kind, load, splits: true };
+        Box::pin(run(sim, plan))
+    },
+    marks: &[
+        "objects: an operator splits a range",
+        "objects: an operator moves a range",
+        "objects: the owner of a range that is split stands still",
+        "objects: the owner of a range that is split crashes",
+        "objects: a manager stands still",
+        "objects: a manager crashes",
+        "object: the halves of a range are filled",
+        "object: a range is cut",
+        "object: a range is split",
+        "object: the end of a split is asked for again",
+        "object: a split is withdrawn",
+        "object: the directory of a range is removed",
+        "object: what is another half's is removed",
+        "object: answered by a former owner",
+        "table: forked",
+    ],
+};
+
 /// Between gateways and owners.
 const LOSSY: Fate =
     Fate { lose: 60, late_one_in: 40, late: Duration::from_secs(3), double: 30, stray: 30 };
@@ -190,6 +227,8 @@ struct Plan {
     fate: Fate,
     kind: Kind,
     load: Duration,
+    /// Ranges are split.
+    splits: bool,
 }
 
 /// The service of a cluster.
@@ -263,6 +302,17 @@ impl Files for SeamedFiles {
             Ok(files_of(store))
         })
     }
+
+    fn remove_dir<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<(), Fault>> {
+        Box::pin(async move {
+            match self.0.rmdir(path).await {
+                Err(error) if error.kind() != base::Kind::NotFound => {
+                    Err(Fault::new(error.kind(), error.to_string()))
+                }
+                _ => Ok(()),
+            }
+        })
+    }
 }
 
 /// Small parts, so that flushes, merges and passes of collection happen within seconds.
@@ -272,6 +322,7 @@ fn tune(config: &mut Config) {
         block_bytes: 2 << 10,
         file_bytes: 64 << 10,
         manifest_bytes: 1 << 10,
+        bugs: object_table_bugs(),
         ..table::Options::default()
     };
     config.log_bytes = 64 << 10;
@@ -419,6 +470,55 @@ impl World {
         }
     }
 
+    /// Splits ranges that have keys of a bucket, at one of its keys or in the middle, and has something happen to
+    /// their owners.
+    async fn split(self: Rc<Self>, service: Service, bucket: BucketId) {
+        while !self.is_over() {
+            self.sim().sleep(Duration::from_millis(self.draw(50, 1000))).await;
+            let Ok(status) = service.status().await else { continue };
+            let place =
+                |one: &RangeStatus| RangePlace { range: one.range, first: one.first.clone() };
+            let places = status.ranges.iter().map(place).collect();
+            let Some(map) = RangeMap::new(places) else {
+                return self.violated(format!("no map: {:?}", status.ranges));
+            };
+            let ranges: Vec<_> = map.of_bucket(bucket).collect();
+            if ranges.len() > SPLITS_MAX {
+                return;
+            }
+            let range = ranges[self.draw(0, ranges.len() as u64 - 1) as usize];
+            let key = KEYS[self.draw(0, KEYS.len() as u64 - 1) as usize].to_owned();
+            let at = (self.draw(0, 3) > 0).then_some(RangeBound { bucket, key });
+            let Ok(()) = service.split_range(range, at).await else { continue };
+            self.sim().mark("objects: an operator splits a range");
+            let owner = status.ranges.iter().find(|one| one.range == range);
+            let owner = owner.and_then(|one| one.server);
+            let Some(server) = status.servers.iter().find(|one| Some(one.server) == owner) else {
+                continue;
+            };
+            let number = server.name.strip_prefix("os").and_then(|number| number.parse().ok());
+            let index = MANAGERS + number.unwrap_or(1usize) - 1;
+            self.sim().sleep(Duration::from_millis(self.draw(0, 150))).await;
+            if self.sim().env(self.processes[index]).is_none() {
+                continue;
+            }
+            match self.draw(0, 5) {
+                0 | 1 => {
+                    self.sim().mark("objects: the owner of a range that is split stands still");
+                    let time = Duration::from_millis(self.draw(300, 3000));
+                    self.sim().pause(self.processes[index], time);
+                }
+                2 => {
+                    self.sim().mark("objects: the owner of a range that is split crashes");
+                    self.sim().crash(self.processes[index], CrashMode::Process);
+                    self.sim().sleep(Duration::from_millis(self.draw(50, 1500))).await;
+                    self.boot(index);
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// Sets the wall clocks of managers, or of servers: those of the others are right, so that the lower one of two
     /// is never ahead.
     async fn set_clocks(self: Rc<Self>) {
@@ -445,7 +545,7 @@ impl World {
     /// Looks whether two servers believe at one time that they may answer for a range.
     async fn judge(self: Rc<Self>) {
         while !self.is_over() {
-            for range in (1..=RANGES).map(|id| RangeId::new(id.into())) {
+            for range in (1..=RANGES + SPLIT_IDS).map(|id| RangeId::new(id.into())) {
                 let servers = self.servers.borrow();
                 let alive = servers.iter().filter(|(env, _)| !env.is_closed());
                 if alive.filter(|(_, server)| server.believes(range)).count() > 1 {
@@ -572,19 +672,28 @@ async fn settle(world: &Rc<World>, load: &Clients, locks: bool) -> Result<(), St
         service.env().sleep(if locks { SWEPT_AHEAD } else { SWEPT }).await;
         let (files, named) = load.files(&service).await?;
         let map = service.map().await.map_err(|error| error.to_string())?;
-        let of_load = map.of_bucket(load.bucket()).next().expect("each bucket has one");
+        let of_load: BTreeSet<RangeId> = map.of_bucket(load.bucket()).collect();
+        let mut all_there = Vec::new();
         for place in map.places() {
-            let is_of_load = place.range == of_load;
-            let files = files.iter().filter(|_| is_of_load).cloned().collect();
-            let there = names(&client, place.range, "body-").await?;
-            if there != files {
-                return Err(format!("objects have the files {files:?}, and there are {there:?}"));
-            }
+            all_there.extend(names(&client, place.range, "body-").await?);
+            let is_of_load = of_load.contains(&place.range);
             let mut logs = names(&client, place.range, "log-").await?;
             logs.retain(|log| !(is_of_load && named.contains(log)));
             if logs.len() > LOGS_EMPTY_MAX {
                 return Err(format!("no object is in the logs {logs:?} of {}", place.range));
             }
+        }
+        all_there.sort_unstable();
+        if all_there != files {
+            return Err(format!("objects have the files {files:?}, and there are {all_there:?}"));
+        }
+        let dirs = client.list_all(RANGES_DIR).await.map_err(|error| error.to_string())?;
+        let mut dirs: Vec<String> = dirs.into_iter().map(|entry| entry.name).collect();
+        let mut ranges: Vec<_> = map.places().iter().map(|it| it.range.get().to_string()).collect();
+        dirs.sort_unstable();
+        ranges.sort_unstable();
+        if dirs != ranges {
+            return Err(format!("there are the ranges {ranges:?}, and the directories {dirs:?}"));
         }
         Ok(())
     };
@@ -630,6 +739,9 @@ async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     let cutting = sim.spawn("cuts", cutting);
     let operator = world.service(&client, Kind::All);
     let operating = sim.spawn("operator", world.clone().operate(operator));
+    let splitter = world.service(&client, Kind::All);
+    let splitting =
+        plan.splits.then(|| sim.spawn("splits", world.clone().split(splitter, load.bucket())));
     let setting = sets_clocks.then(|| sim.spawn("clocks", world.clone().set_clocks()));
     let gateways: Vec<_> = (0..GATEWAYS)
         .map(|_| sim.spawn("gateway", world.clone().gateway(load.clone(), plan.kind)))
@@ -646,6 +758,7 @@ async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     while !shaking.is_finished()
         || !cutting.is_finished()
         || !operating.is_finished()
+        || splitting.as_ref().is_some_and(|splitting| !splitting.is_finished())
         || setting.as_ref().is_some_and(|setting| !setting.is_finished())
         || gateways.iter().any(|gateway| !gateway.is_finished())
     {

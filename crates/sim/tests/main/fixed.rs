@@ -103,6 +103,7 @@ scenarios! {
     object_versions "object-versions",
     object_keys "object-keys",
     object_days "object-days",
+    object_ranges "object-ranges",
     objects "objects",
     policies "policies",
     repair_latent "repair-latent",
