@@ -18,8 +18,8 @@ use object_index::{
 };
 use object_proto::limits::{INLINE_MAX, SMALL_MAX};
 use object_proto::{
-    Bucket, BucketId, BucketName, BucketSettings, Error, RangeBound, RangeId, Reply, Request,
-    UserId,
+    Bucket, BucketId, BucketName, BucketSettings, Error, RangeBound, RangeId, RangeMap, RangePlace,
+    RangeStatus, Reply, Request, UserId,
 };
 use object_testing::load::KEYS;
 use object_testing::{Fate, Network, Target};
