@@ -38,7 +38,7 @@ pub enum Planted {
     SweepEatsSplit,
     /// A half takes no answers of the range over.
     NoInherit,
-    /// Commits a split of which one half is not whole.
+    /// Commits a split whose halves lack files of bodies.
     HalfCommit,
     /// Ends a listing with the range in which it began.
     OneRangeShown,

@@ -215,10 +215,7 @@ impl Split<'_> {
         let done = cut.await;
         decisions.end("the range was shut out for its split".to_owned());
         self.env.mark("object: a range is cut");
-        match self.range.has_bug(Planted::HalfCommit) {
-            true => Ok(()),
-            false => done,
-        }
+        done
     }
 
     /// Links the files of bodies that a directory lacks; returns how many names were new.
@@ -233,7 +230,7 @@ impl Split<'_> {
                 break;
             }
         }
-        names.retain(|name| is_body(name));
+        names.retain(|name| is_body(name) && !self.range.has_bug(Planted::HalfCommit));
         let mut new = 0;
         for dir in dirs {
             let there = self.files.dir(dir).await.map_err(busy)?;

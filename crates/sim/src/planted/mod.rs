@@ -149,19 +149,17 @@ pub enum Planted {
     SweepEatsSplit,
     /// A half of a range takes no answers over.
     SplitNoInherit,
-    /// An owner has a split committed of which a half is not whole.
+    /// An owner has a split committed whose halves lack files of bodies.
     SplitHalfCommit,
     /// A listing ends with the range in which it began.
     OneRangeShown,
     /// Halves take in the other half's rows when they merge files of both.
     SplitLooseBounds,
-    /// An owner that has cut its range goes on.
-    SplitUnsealed,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 61] = [
+    pub const ALL: [Planted; 60] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -222,7 +220,6 @@ impl Planted {
         Planted::SplitHalfCommit,
         Planted::OneRangeShown,
         Planted::SplitLooseBounds,
-        Planted::SplitUnsealed,
     ];
 }
 
@@ -366,9 +363,6 @@ pub(crate) fn object_table_bugs() -> table::Bugs {
     match planted() {
         Some(bug @ Planted::SplitLooseBounds) if acts(bug) => {
             table::Bugs::of(table::Planted::LooseBounds)
-        }
-        Some(bug @ Planted::SplitUnsealed) if acts(bug) => {
-            table::Bugs::of(table::Planted::UnsealedParent)
         }
         _ => table::Bugs::default(),
     }

@@ -201,6 +201,7 @@ pub(super) const RANGES_SPLIT: Scenario = Scenario {
         "objects: an operator moves a range",
         "objects: the owner of a range that is split stands still",
         "objects: the owner of a range that is split crashes",
+        "objects: the owner of a range that is split is cut off",
         "objects: a manager stands still",
         "objects: a manager crashes",
         "object: the halves of a range are filled",
@@ -414,7 +415,7 @@ impl World {
         let files = Rc::new(SeamedFiles(client.clone()));
         let small_max = self.sim().with_rng(|rng| *rng.pick(&[INLINE_MAX, 10_000, SMALL_MAX]));
         let keeps = kind == Kind::Keys;
-        let options = ServiceOptions { small_max, keeps, ..ServiceOptions::default() };
+        let options = ServiceOptions { small_max, keeps, bugs: object_bugs() };
         // Some ask as real gateways do, over the cluster's network and its faults.
         let owners: Rc<dyn Owners> = match self.draw(0, 2) {
             0 => {
@@ -498,25 +499,43 @@ impl World {
             };
             let number = server.name.strip_prefix("os").and_then(|number| number.parse().ok());
             let index = MANAGERS + number.unwrap_or(1usize) - 1;
-            self.sim().sleep(Duration::from_millis(self.draw(0, 150))).await;
-            if self.sim().env(self.processes[index]).is_none() {
+            self.at_the_cut().await;
+            let host = self.processes[index];
+            if self.sim().env(host).is_none() {
                 continue;
             }
-            match self.draw(0, 5) {
+            match self.draw(0, 6) {
                 0 | 1 => {
                     self.sim().mark("objects: the owner of a range that is split stands still");
-                    let time = Duration::from_millis(self.draw(300, 3000));
-                    self.sim().pause(self.processes[index], time);
+                    self.sim().pause(host, Duration::from_millis(self.draw(300, 3000)));
                 }
                 2 => {
                     self.sim().mark("objects: the owner of a range that is split crashes");
-                    self.sim().crash(self.processes[index], CrashMode::Process);
+                    self.sim().crash(host, CrashMode::Process);
                     self.sim().sleep(Duration::from_millis(self.draw(50, 1500))).await;
                     self.boot(index);
+                }
+                3 | 4 => {
+                    let mark = "objects: the owner of a range that is split is cut off";
+                    let cut = Cut::new(mark, Way::Both, &[host], &self.processes[..MANAGERS]);
+                    self.sim().mark(mark);
+                    cut.set(self.sim(), true);
+                    self.sim().sleep(Duration::from_millis(self.draw(600, 2500))).await;
+                    cut.set(self.sim(), false);
                 }
                 _ => {}
             }
         }
+    }
+
+    /// Ends about when an owner shuts its range out, or when none does for a while.
+    async fn at_the_cut(&self) {
+        let (filled, begun) = ("object: the halves of a range are filled", self.sim().elapsed());
+        let is_filled = || self.sim().last_mark(filled).is_some_and(|at| at >= begun);
+        while !is_filled() && self.sim().elapsed() < begun + Duration::from_millis(400) {
+            self.sim().sleep(Duration::from_millis(1)).await;
+        }
+        self.sim().sleep(Duration::from_millis(self.draw(0, 12))).await;
     }
 
     /// Sets the wall clocks of managers, or of servers: those of the others are right, so that the lower one of two
