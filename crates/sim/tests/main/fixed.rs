@@ -111,6 +111,7 @@ scenarios! {
     segments "segments",
     snapshots "snapshots",
     table "table",
+    table_forks "table-forks",
     takeover "takeover",
     takeover_idle "takeover-idle",
     volume_policy "volume-policy",
