@@ -168,13 +168,13 @@ impl Assignments {
 
     /// Gives a range to a server, or to none.
     fn give(&mut self, now: Instant, range: RangeId, to: Option<ObjectServerId>) {
-        let Some(row) = self.record.ranges.get(&range).copied() else { return };
+        let Some(row) = self.record.ranges.get(&range).cloned() else { return };
         // The first epoch is above the numbers of all that owned the range when one process owned all.
         let epoch = if row.epoch == 0 { self.term } else { row.epoch + 1 };
+        let from = row.owner.map(|from| (from, row.epoch));
         let given = RangeRow { epoch, owner: to, ..row };
         self.rows.push((number_key(RANGE, range.get()), given.encode()));
         self.record.ranges.insert(range, given);
-        let from = row.owner.map(|from| (from, row.epoch));
         self.fleet.give(now, range, from, to, &self.record);
     }
 
@@ -444,7 +444,7 @@ impl Assignments {
             Some(ServerStatus { server: id, name, addr, state, ranges, requests, bytes })
         });
         let of_range = |(&range, row): (&RangeId, &RangeRow)| {
-            let (first, server) = (row.first, row.owner);
+            let (first, server) = (row.first.clone(), row.owner);
             let served = self.fleet.serves(range, server);
             let cause = if served { String::new() } else { self.cause(range, server) };
             let owner = server.and_then(|server| self.fleet.get(server));
@@ -452,7 +452,7 @@ impl Assignments {
             RangeStatus { range, first, server, served, cause, requests, bytes }
         };
         let mut ranges: Vec<RangeStatus> = self.record.ranges.iter().map(of_range).collect();
-        ranges.sort_by_key(|range| range.first);
+        ranges.sort_by(|one, other| one.first.cmp(&other.first));
         let peer = |(peer, heard): &(Peer, Instant)| {
             let state = if now - *heard < PEER_DEAD { PeerState::Up } else { PeerState::Down };
             let leads = peer.role == PeerRole::Manager && peer.addr == leader;

@@ -106,7 +106,7 @@ async fn map_of(decisions: &Rc<Decisions>, new_ranges: u32) -> Result<RangeMap, 
         let (range, row) = row.ok_or_else(|| damaged("a range's row"))?;
         places.push(RangePlace { range: RangeId::new(range), first: row.first });
     }
-    places.sort_unstable_by_key(|place| place.first);
+    places.sort_unstable_by(|one, other| one.first.cmp(&other.first));
     if !places.is_empty() {
         return RangeMap::new(places).ok_or_else(|| damaged("the map of ranges"));
     }
@@ -114,7 +114,7 @@ async fn map_of(decisions: &Rc<Decisions>, new_ranges: u32) -> Result<RangeMap, 
     let map = RangeMap::even(if is_new { new_ranges } else { 1 });
     let (_, basis) = decisions.submit(|batch, _| {
         for place in map.places() {
-            let row = RangeRow { first: place.first, epoch: 0, owner: None };
+            let row = RangeRow { first: place.first.clone(), epoch: 0, owner: None };
             batch.put(&number_key(RANGE, place.range.get()), &row.encode());
         }
     })?;
@@ -171,8 +171,8 @@ impl Catalog {
     }
 
     /// The map of the ranges.
-    pub(crate) fn map(&self) -> &RangeMap {
-        &self.orders.map
+    pub(crate) fn map(&self) -> Rc<RangeMap> {
+        self.orders.map()
     }
 
     /// Answers a request.
@@ -224,7 +224,7 @@ impl Catalog {
                 let message = "this concerns servers, which are no part of the catalog".to_owned();
                 Err(Error::Invalid { message })
             }
-            CatalogRequest::Map => Ok(CatalogReply::Map(self.map().clone())),
+            CatalogRequest::Map => Ok(CatalogReply::Map((*self.map()).clone())),
             CatalogRequest::Config(bucket) => self.config(bucket).await.map(CatalogReply::Config),
             CatalogRequest::IsOpen(session) => {
                 Ok(CatalogReply::Open(self.sessions.is_open(session) == Some(true)))

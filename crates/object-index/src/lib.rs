@@ -46,6 +46,7 @@ mod once;
 mod operator;
 mod orders;
 mod pace;
+mod pages;
 mod parts;
 mod pass_rows;
 mod paths;
@@ -57,6 +58,7 @@ mod range;
 mod recent;
 mod remote;
 mod room;
+mod routes;
 mod row;
 #[cfg(test)]
 mod row_tests;

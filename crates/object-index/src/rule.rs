@@ -161,7 +161,7 @@ impl ManagerRule {
     }
 
     /// The ranges.
-    pub fn map(&self) -> &RangeMap {
+    pub fn map(&self) -> Rc<RangeMap> {
         self.catalog.map()
     }
 

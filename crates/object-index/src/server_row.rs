@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use codec::cursor::put_varint;
-use object_proto::{BucketId, ObjectServerId};
+use object_proto::{BucketId, ObjectServerId, RangeBound};
 
 use crate::fields::{TEXT_MAX, VERSION, begin, put_text, text, whole};
 
@@ -42,10 +42,10 @@ impl ServerRow {
 }
 
 /// A range; its number is the key.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RangeRow {
-    /// The lowest ID of a bucket that it has.
-    pub first: BucketId,
+    /// Its first key.
+    pub first: RangeBound,
     /// The epoch of its owner; 0: it never had one since owners have epochs of their own.
     pub epoch: u64,
     /// Its owner.
@@ -56,7 +56,8 @@ impl RangeRow {
     /// The value.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
-        out.extend(self.first.get().to_le_bytes());
+        out.extend(self.first.bucket.get().to_le_bytes());
+        put_text(&mut out, &self.first.key);
         put_varint(&mut out, self.epoch);
         // Servers are numbered from 1.
         put_varint(&mut out, self.owner.map_or(0, |owner| owner.get().into()));
@@ -66,7 +67,8 @@ impl RangeRow {
     /// Reads a value.
     pub fn decode(value: &[u8]) -> Option<RangeRow> {
         let mut cursor = begin(value)?;
-        let first = BucketId::new(cursor.u64()?);
+        let bucket = BucketId::new(cursor.u64()?);
+        let first = RangeBound { bucket, key: text(&mut cursor, TEXT_MAX)? };
         let epoch = cursor.varint()?;
         let owner = u32::try_from(cursor.varint()?).ok()?;
         let owner = (owner > 0).then(|| ObjectServerId::new(owner));

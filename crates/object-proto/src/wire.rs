@@ -28,7 +28,7 @@ use crate::object::{
     Bucket, BucketView, Checksum, NewObject, ObjectData, ObjectFacts, ObjectInfo, Target,
 };
 use crate::parts::PartNumber;
-use crate::ranges::{BucketConfig, BucketRules, BucketState, RangePlace};
+use crate::ranges::{BucketConfig, BucketRules, BucketState, RangeBound, RangePlace};
 use crate::settings::{
     BucketEncryption, BucketSettings, CorsRule, DefaultEncryption, Grant, Grantee, Ownership,
     Permission, PublicAccess, Setting,
@@ -63,6 +63,7 @@ record!(ObjectInfo { stamp, has_id, object });
 choice!(Versioning { 0 => Off, 1 => Enabled, 2 => Suspended });
 choice!(VersionId { 0 => Null, 1 => Of { stamp, nonce } });
 record!(Committed { stamp, version, marker });
+record!(RangeBound { bucket, key });
 record!(RangePlace { range, first });
 record!(BucketRules { versioning, lock, lifecycle });
 choice!(BucketState { 0 => Open(rules), 1 => Closing(rules), 2 => Gone });

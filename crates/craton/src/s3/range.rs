@@ -1,7 +1,7 @@
 //! `craton range`: the ranges of all buckets' keys, and which object server owns each.
 
 use object_index::Service;
-use object_proto::{BucketId, ObjectServerId, RangeId, RangeStatus, ServerStatus, ServiceStatus};
+use object_proto::{ObjectServerId, RangeBound, RangeId, RangeStatus, ServerStatus, ServiceStatus};
 use runtime::{Duration, Instant};
 use serde::Serialize;
 
@@ -16,13 +16,26 @@ const MOVE_TIME: Duration = Duration::from_secs(30);
 /// Between two looks whether it does.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// Where keys of a range begin: the bucket's ID, and the lowest key of it.
+#[derive(Clone, Serialize, PartialEq, Eq, Debug)]
+struct ShownBound {
+    bucket: String,
+    key: String,
+}
+
+impl ShownBound {
+    fn of(bound: &RangeBound) -> ShownBound {
+        ShownBound { bucket: format!("{:016x}", bound.bucket.get()), key: bound.key.clone() }
+    }
+}
+
 /// A range, as JSON.
 #[derive(Serialize, PartialEq, Eq, Debug)]
 struct Shown {
     id: String,
-    /// The first bucket's ID that may be in it, and the first that is behind it.
-    first_bucket: String,
-    end_bucket: Option<String>,
+    /// Its first key, and the first that is behind it.
+    first: ShownBound,
+    end: Option<ShownBound>,
     server: Option<String>,
     state: &'static str,
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -59,27 +72,25 @@ fn state(range: &RangeStatus) -> &'static str {
 }
 
 fn shown(status: &ServiceStatus) -> Vec<Shown> {
-    let firsts = status.ranges.iter().map(|range| Some(range.first));
-    let ends = firsts.skip(1).chain([None]);
-    let id = |bucket: BucketId| format!("{:016x}", bucket.get());
-    let one = |(range, end): (&RangeStatus, Option<BucketId>)| Shown {
+    let ends = status.ranges.iter().skip(1).map(|range| Some(ShownBound::of(&range.first)));
+    let one = |(range, end): (&RangeStatus, Option<ShownBound>)| Shown {
         id: range.range.to_string(),
-        first_bucket: id(range.first),
-        end_bucket: end.map(id),
+        first: ShownBound::of(&range.first),
+        end,
         server: server_of(status, range.server).map(|server| server.name.clone()),
         state: state(range),
         cause: range.cause.clone(),
         ops_s: range.requests,
         bytes_per_second: range.bytes,
     };
-    status.ranges.iter().zip(ends).map(one).collect()
+    status.ranges.iter().zip(ends.chain([None])).map(one).collect()
 }
 
 fn list(ranges: &[Shown], json: bool) -> Done {
     if json {
         return print_json(&ranges);
     }
-    let mut rows = table(&["range", "buckets from", "server", "state", "requests/s", "bytes/s"]);
+    let mut rows = table(&["range", "first key", "server", "state", "requests/s", "bytes/s"]);
     for range in ranges {
         let state = match range.cause.is_empty() {
             true => range.state.to_owned(),
@@ -87,7 +98,10 @@ fn list(ranges: &[Shown], json: bool) -> Done {
         };
         rows.add_row([
             range.id.clone(),
-            range.first_bucket.clone(),
+            match range.first.key.is_empty() {
+                true => range.first.bucket.clone(),
+                false => format!("{}/{}", range.first.bucket, range.first.key),
+            },
             range.server.clone().unwrap_or_default(),
             state,
             range.ops_s.to_string(),
@@ -150,7 +164,7 @@ async fn served_by(
 
 #[cfg(test)]
 mod tests {
-    use object_proto::PeerState;
+    use object_proto::{BucketId, PeerState};
 
     use super::*;
 
@@ -167,7 +181,7 @@ mod tests {
         };
         let range = |id, first, server, served| RangeStatus {
             range: RangeId::new(id),
-            first: BucketId::new(first),
+            first: RangeBound { bucket: BucketId::new(first), key: "a".repeat(id as usize - 1) },
             server,
             served,
             cause: if served { String::new() } else { "it is being opened".to_owned() },
@@ -176,9 +190,10 @@ mod tests {
         };
         let ranges = vec![range(1, 0, Some(server.server), true), range(2, 1 << 62, None, false)];
         let all = shown(&ServiceStatus { servers: vec![server], ranges, peers: Vec::new() });
-        assert_eq!(all[0].end_bucket.as_deref(), Some("4000000000000000"));
+        let end = all[0].end.as_ref().expect("a bound");
+        assert_eq!((end.bucket.as_str(), end.key.as_str()), ("4000000000000000", "a"));
         assert_eq!((all[0].server.as_deref(), all[0].state), (Some("os2"), "served"));
-        assert_eq!((all[1].end_bucket.as_deref(), all[1].state), (None, "no server"));
+        assert_eq!((all[1].end.clone(), all[1].state), (None, "no server"));
         let json = serde_json::to_value(&all).expect("JSON");
         assert_eq!(json[0]["ops_s"], 7);
         assert!(json[0].get("cause").is_none());

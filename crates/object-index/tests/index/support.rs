@@ -249,7 +249,8 @@ impl Rule {
         let ranges = Rc::new(Here { epoch, ranges: RefCell::default() });
         let held = (lease.clone(), epoch);
         let manager = ManagerRule::open(what, held, (&cache, room), ranges.clone()).await?;
-        let opening = manager.map().places().iter().map(async |place| {
+        let map = manager.map();
+        let opening = map.places().iter().map(async |place| {
             let link = Rc::new(ManagerHere(Rc::downgrade(&manager)));
             let held = (lease.clone(), epoch);
             let pace = Pace::new(config.lifecycle_bytes_per_s);

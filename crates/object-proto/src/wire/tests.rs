@@ -15,7 +15,7 @@ use crate::ids::{BucketId, CallId, DataId, ObjectServerId, RangeId, SessionId, S
 use crate::names::{BucketName, ObjectKey};
 use crate::object::{ChecksumKind, Etag, FileName, Metadata};
 use crate::parts::{PartMap, PartNumber, UploadId};
-use crate::ranges::RangeMap;
+use crate::ranges::{RangeBound, RangeMap};
 use crate::tags::ObjectTags;
 use crate::usage::{BucketUsage, Quota, Room};
 
@@ -77,7 +77,7 @@ fn status() -> ServiceStatus {
         }],
         ranges: vec![RangeStatus {
             range,
-            first: BucketId::new(7),
+            first: RangeBound { bucket: BucketId::new(7), key: "a/b".to_owned() },
             server: Some(server),
             served: false,
             cause: "it is being opened".into(),

@@ -572,7 +572,7 @@ async fn settle(world: &Rc<World>, load: &Clients, locks: bool) -> Result<(), St
         service.env().sleep(if locks { SWEPT_AHEAD } else { SWEPT }).await;
         let (files, named) = load.files(&service).await?;
         let map = service.map().await.map_err(|error| error.to_string())?;
-        let of_load = map.of(load.bucket());
+        let of_load = map.of_bucket(load.bucket()).next().expect("each bucket has one");
         for place in map.places() {
             let is_of_load = place.range == of_load;
             let files = files.iter().filter(|_| is_of_load).cloned().collect();
