@@ -151,7 +151,7 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 54] = [
+    pub const ALL: [Planted; 56] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,

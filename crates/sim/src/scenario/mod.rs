@@ -608,11 +608,7 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "table-forks",
         about: "tables forked and taken over while chunkservers crash and masters fail over",
-        run: |sim| {
-            let faults = Faults { server_crashes: true, master_crashes: true, ..NONE };
-            let load = std::time::Duration::from_secs(20);
-            Box::pin(table_forks::run(sim, table::Plan { faults, load }))
-        },
+        run: |sim| Box::pin(table_forks::run(sim)),
         marks: &["table: forked", "table-forks: given up"],
     },
     Scenario {

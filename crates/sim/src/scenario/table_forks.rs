@@ -15,12 +15,15 @@ use runtime::sim::Sim;
 use table::{Cache, Child, ClientStore, Range, Table};
 use testing::tables::{Oracle, own};
 
-use super::{policy, table::Plan, table::options};
+use super::{policy, table::options};
 use crate::contenders::{self, Resource};
+use crate::nemesis::{Faults, NONE};
 use crate::planted::table_bugs;
 
 /// Tables of a family at most.
 const TABLES_MAX: usize = 6;
+/// Duration of faults and load.
+const LOAD: Duration = Duration::from_secs(20);
 /// Batches to be acknowledged in a run, at least.
 const ACKED_MIN: u64 = 50;
 /// An owner's pause between two steps, at most.
@@ -232,7 +235,8 @@ impl Resource for Family {
     }
 }
 
-pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
-    let plan = contenders::Plan { faults: plan.faults, load: plan.load, acked_min: ACKED_MIN };
+pub(super) async fn run(sim: Sim) -> Result<(), String> {
+    let faults = Faults { server_crashes: true, master_crashes: true, ..NONE };
+    let plan = contenders::Plan { faults, load: LOAD, acked_min: ACKED_MIN };
     contenders::run(sim, plan, (0..2).map(|number| Rc::new(Family::new(number))).collect()).await
 }
