@@ -105,6 +105,8 @@ pub const TARGETS: &[Target] = &[
         "crates/block-nbd/tests/corpus/common_names/",
     ),
     target("nbd_chunk", block_nbd::fuzz::fuzz_chunk, "crates/block-nbd/tests/corpus/chunk"),
+    target("table_manifest", table::fuzz::fuzz_manifest, "crates/table/tests/corpus/"),
+    target("table_changes", table::fuzz::fuzz_changes, "crates/table/tests/corpus/"),
     target(
         "object_key",
         object_index::fuzz::fuzz_object_key,

@@ -189,12 +189,12 @@ impl BoundsSet {
     }
 
     /// The number of a set, which is added unless it is there.
-    pub(crate) fn number_for(&mut self, bounds: Bounds) -> Result<u32, &'static str> {
-        if let Some((&number, _)) = self.sets.iter().find(|(_, set)| ***set == bounds) {
+    pub(crate) fn number_for(&mut self, bounds: &Bounds) -> Result<u32, &'static str> {
+        if let Some((&number, _)) = self.sets.iter().find(|(_, set)| &***set == bounds) {
             return Ok(number);
         }
         let number = self.sets.last_key_value().map_or(1, |(&last, _)| last + 1);
-        self.add(number, bounds)?;
+        self.add(number, bounds.clone())?;
         Ok(number)
     }
 
@@ -341,10 +341,10 @@ mod tests {
         };
         let most = BOUNDS_RANGES_MAX as u32;
         let mut all = BoundsSet::default();
-        assert_eq!(all.number_for(set(0, most - 1)), Ok(1));
-        assert_eq!(all.number_for(set(0, most - 1)), Ok(1), "it is there");
-        assert!(all.number_for(set(1, 2)).is_err());
-        assert_eq!(all.number_for(set(1, 1)), Ok(2));
+        assert_eq!(all.number_for(&set(0, most - 1)), Ok(1));
+        assert_eq!(all.number_for(&set(0, most - 1)), Ok(1), "it is there");
+        assert!(all.number_for(&set(1, 2)).is_err());
+        assert_eq!(all.number_for(&set(1, 1)), Ok(2));
         assert!(all.add(2, Bounds::default()).is_err() && all.add(0, Bounds::default()).is_err());
         assert!(all.bound_log(FileNo::new(1, 1), 3).is_err());
     }

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use futures_util::future::LocalBoxFuture;
+
 use crate::error::Error;
 use crate::file::{OpenedFile, Partition, SortedFile};
 use crate::format::block::{Block, Version};
@@ -118,7 +120,7 @@ impl RunCursor {
 
     fn note_key(&mut self) {
         if let Some(place) = &self.place {
-            self.key = place.data.key(place.entry);
+            place.data.read_key(place.entry, &mut self.key);
         }
     }
 
@@ -131,7 +133,7 @@ impl RunCursor {
             None => self.leave(),
             Some(next) => self.seek_any(&next).await?,
         }
-        self.pass_forward().await
+        if self.is_hidden() { self.pass_forward().await } else { Ok(()) }
     }
 
     /// Goes to the last key below `key`, or at it when `inclusive`.
@@ -143,7 +145,7 @@ impl RunCursor {
             None => self.leave(),
             Some((at, inclusive)) => self.seek_back_any(&at, inclusive).await?,
         }
-        self.pass_back().await
+        if self.is_hidden() { self.pass_back().await } else { Ok(()) }
     }
 
     /// Goes forward to the first key at or above `key`, through blocks that it has; stays when it is
@@ -157,14 +159,14 @@ impl RunCursor {
             None => self.leave(),
             Some(next) => self.seek_ahead_any(&next).await?,
         }
-        self.pass_forward().await
+        if self.is_hidden() { self.pass_forward().await } else { Ok(()) }
     }
 
     /// Goes back to the last key at or below `key`, through blocks that it has; stays when it is
     /// there or below.
     pub(crate) async fn seek_behind(&mut self, key: &[u8]) -> Result<(), Error> {
         self.seek_behind_any(key).await?;
-        if self.is_bounded { self.pass_back().await } else { Ok(()) }
+        if self.is_hidden() { self.pass_back().await } else { Ok(()) }
     }
 
     /// Goes to the first key.
@@ -198,46 +200,52 @@ impl RunCursor {
             self.next_block().await?;
         }
         self.note_key();
-        if self.is_bounded { self.pass_forward().await } else { Ok(()) }
+        if self.is_hidden() { self.pass_forward().await } else { Ok(()) }
     }
 
     /// Goes to the key before.
     pub(crate) async fn back(&mut self) -> Result<(), Error> {
         self.back_any().await?;
-        if self.is_bounded { self.pass_back().await } else { Ok(()) }
+        if self.is_hidden() { self.pass_back().await } else { Ok(()) }
     }
 
     /// True when its key is one that its file does not show.
     fn is_hidden(&self) -> bool {
-        self.place.as_ref().is_some_and(|place| !self.run.files[place.file].shows(&self.key))
+        let is_shown = |place: &CursorPosition| self.run.files[place.file].shows(&self.key);
+        self.is_bounded && !self.place.as_ref().is_none_or(is_shown)
     }
 
-    /// Goes forward past keys that are not shown.
-    async fn pass_forward(&mut self) -> Result<(), Error> {
-        while self.is_hidden() {
-            match self.run.next_shown(&self.key).map(<[u8]>::to_vec) {
-                None => self.leave(),
-                Some(next) => self.seek_ahead_any(&next).await?,
+    /// Goes forward past keys that are not shown. Boxed, so that the steps of cursors that hide nothing
+    /// stay small.
+    fn pass_forward(&mut self) -> LocalBoxFuture<'_, Result<(), Error>> {
+        Box::pin(async {
+            while self.is_hidden() {
+                match self.run.next_shown(&self.key).map(<[u8]>::to_vec) {
+                    None => self.leave(),
+                    Some(next) => self.seek_ahead_any(&next).await?,
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Goes back past keys that are not shown.
-    async fn pass_back(&mut self) -> Result<(), Error> {
-        while self.is_hidden() {
-            let before = self.run.shown_before(&self.key, false);
-            match before.map(|(at, inclusive)| (at.to_vec(), inclusive)) {
-                None => self.leave(),
-                Some((at, inclusive)) => {
-                    self.seek_behind_any(&at).await?;
-                    if !inclusive && self.key() == Some(&at) {
-                        self.back_any().await?;
+    fn pass_back(&mut self) -> LocalBoxFuture<'_, Result<(), Error>> {
+        Box::pin(async {
+            while self.is_hidden() {
+                let before = self.run.shown_before(&self.key, false);
+                match before.map(|(at, inclusive)| (at.to_vec(), inclusive)) {
+                    None => self.leave(),
+                    Some((at, inclusive)) => {
+                        self.seek_behind_any(&at).await?;
+                        if !inclusive && self.key() == Some(&at) {
+                            self.back_any().await?;
+                        }
                     }
                 }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Gives up its position: no key is left.

@@ -121,7 +121,8 @@ impl Fork {
     /// no sorted file and in the present log cannot be linked before the cut; [`Table::flush`] or
     /// [`Table::end_log`] before it leave less for the children to replay.
     ///
-    /// An error leaves the table as it is; the round may be repeated.
+    /// An error leaves the table as it is; the round may be repeated. [`Error::Missing`] means that a
+    /// child's directory is gone, or that a file of the table is.
     pub async fn link(&mut self) -> Result<usize, Error> {
         let engine = self.table.engine().clone();
         let mut attempts = 1;

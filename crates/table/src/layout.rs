@@ -138,12 +138,11 @@ impl Layout {
     pub(crate) fn clipped(&self, shows: &Bounds) -> Result<Layout, &'static str> {
         let mut bounds = BoundsSet::default();
         let mut child = Layout { runs: Vec::new(), bounds: BoundsSet::default(), ..self.clone() };
-        let both = |number: u32| match self.bounds.get(number) {
-            Some(set) => set.intersect(shows),
-            None => shows.clone(),
-        };
+        // What is shown of references that have each of the parent's bounds, or none.
+        let sets = self.bounds.sets().map(|(number, set)| (number, set.intersect(shows)));
+        let both: BTreeMap<u32, Bounds> = sets.chain([(0, shows.clone())]).collect();
         for log in self.all_logs() {
-            let number = bounds.number_for(both(self.bounds.number_of_log(log)))?;
+            let number = bounds.number_for(&both[&self.bounds.number_of_log(log)])?;
             bounds.bound_log(log, number)?;
         }
         for run in &self.runs {
@@ -154,7 +153,7 @@ impl Layout {
                     files.push(file.clone());
                     continue;
                 }
-                let shown = both(file.bounds);
+                let shown = &both[&file.bounds];
                 if shown.meets(first_key, last_key) {
                     let bounds = bounds.number_for(shown)?;
                     files.push(FileInfo { bounds, ..file.clone() });

@@ -177,3 +177,47 @@ fn parts_of_runs_are_scanned_both_ways_and_what_is_between_is_not_read() {
         });
     }
 }
+
+/// Manifests of tables without a fork are as they were; those of a child have bounds as long as one of its
+/// references has.
+#[test]
+fn manifests_have_bounds_as_long_as_references_have() {
+    for (seed, options, versions) in [(1, small(), (1, 3)), (2, small_with_data(), (2, 4))] {
+        let world = World::new(seed);
+        world.run(async {
+            let (_, env) = world.boot();
+            let dirs = Dirs { env, disk: world.disk.clone(), options };
+            let version = |dir: &str| {
+                let disk = world.disk.beside(dir);
+                let mut names = disk.names();
+                names.retain(|name| name.starts_with("manifest-"));
+                let last = names.last().expect("a table has one").clone();
+                disk.content(&last).expect("it is there")[8]
+            };
+            let table = dirs.open("parent", 1).await.unwrap();
+            for number in 0..300 {
+                table.put(&row(number), &[7; 100]).await.unwrap();
+            }
+            assert_eq!(version("parent"), versions.0);
+            let shows = vec![Range::between(&row(100), &row(200))];
+            let child = Child { store: dirs.dir("child"), owner: 1, shows };
+            let mut fork = table.fork(vec![child]).unwrap();
+            let linked = fork.link().await.unwrap();
+            assert!(linked > 0 && fork.link().await.unwrap() <= linked);
+            fork.cut().await.unwrap();
+            assert_eq!(version("child"), versions.1);
+            let child = dirs.open("child", 1).await.unwrap();
+            assert_eq!(version("child"), versions.1, "its log has bounds at least");
+            child.flush().await.unwrap();
+            child.compact().await.unwrap();
+            for log in child.data_logs() {
+                assert!(log.is_inherited && !log.is_own);
+                child.release_log(log.log).await.unwrap();
+            }
+            child.close().await.unwrap();
+            let child = dirs.open("child", 1).await.unwrap();
+            assert_eq!(version("child"), versions.0);
+            assert_eq!(child.scan(Range::all()).take(usize::MAX).await.unwrap().len(), 100);
+        });
+    }
+}

@@ -97,6 +97,10 @@ pub enum Planted {
     OldPlaces,
     /// Front ends answer writes before they are done.
     EarlyAnswer,
+    /// Merges of a table that came from a fork take keys that it does not show.
+    LooseBounds,
+    /// Forks of tables seal nothing, and their instances go on.
+    UnsealedParent,
     /// Owners of tables answer a seal and leave the file to its writer.
     LeakySeal,
     /// Clients ask block managers by force for what they were to ask for without.
@@ -159,7 +163,7 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 60] = [
+    pub const ALL: [Planted; 62] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -220,6 +224,8 @@ impl Planted {
         Planted::SplitHalfCommit,
         Planted::OneRangeShown,
         Planted::SplitLooseBounds,
+        Planted::LooseBounds,
+        Planted::UnsealedParent,
     ];
 }
 
@@ -399,6 +405,19 @@ pub(crate) fn share_of(share: BackgroundShare) -> BackgroundShare {
     match acts(Planted::NoFloor) {
         true => BackgroundShare { busy: 0, idle: 0, urgent: 0, floor_bytes_per_s: 0 },
         false => share,
+    }
+}
+
+/// The bug of a table that is forked, if that is where it is planted.
+pub(crate) fn table_bugs() -> table::Bugs {
+    match planted() {
+        Some(bug @ Planted::LooseBounds) if acts(bug) => {
+            table::Bugs::of(table::Planted::LooseBounds)
+        }
+        Some(bug @ Planted::UnsealedParent) if acts(bug) => {
+            table::Bugs::of(table::Planted::UnsealedParent)
+        }
+        _ => table::Bugs::default(),
     }
 }
 

@@ -43,6 +43,7 @@ mod snapshots;
 mod stack;
 mod stored;
 mod table;
+mod table_forks;
 mod takeover;
 mod volume_policy;
 mod volumes;
@@ -603,6 +604,12 @@ pub const SCENARIOS: &[Scenario] = &[
             Box::pin(table::run(sim, table::Plan { faults, ..table::Plan::default() }))
         },
         marks: &["table: memtable flushed", "table: runs merged", "table: orphan collected"],
+    },
+    Scenario {
+        name: "table-forks",
+        about: "tables forked and taken over while chunkservers crash and masters fail over",
+        run: |sim| Box::pin(table_forks::run(sim)),
+        marks: &["table: forked", "table-forks: given up"],
     },
     Scenario {
         name: "segments",

@@ -38,7 +38,7 @@ const ACKED_MIN: u64 = 50;
 const PAUSE: Duration = Duration::from_millis(60);
 
 /// Small parts, so that flushes, merges and rolls happen within seconds.
-fn options() -> Options {
+pub(super) fn options() -> Options {
     Options {
         memtable_bytes: 32 << 10,
         block_bytes: 2 << 10,

@@ -112,6 +112,7 @@ scenarios! {
     segments "segments",
     snapshots "snapshots",
     table "table",
+    table_forks "table-forks",
     takeover "takeover",
     takeover_idle "takeover-idle",
     volume_policy "volume-policy",

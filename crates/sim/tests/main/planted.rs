@@ -3,7 +3,7 @@
 use sim::{Planted, find, run_planted, run_seed};
 
 /// Each bug with scenarios and the seeds that find it first there, and what is said then.
-const FOUND: [(Planted, &str, u64, &str); 63] = [
+const FOUND: [(Planted, &str, u64, &str); 65] = [
     // Oracle: acknowledged bytes are there.
     (Planted::AckEarly, "append-blackout", 13, "were acknowledged"),
     (Planted::AckUnsent, "append-writers", 0, "were there before"),
@@ -100,6 +100,9 @@ const FOUND: [(Planted, &str, u64, &str); 63] = [
     // One owner of a table, and of a segment's files.
     (Planted::LeakySeal, "table", 0, "did not find"),
     (Planted::LeakySeal, "segments", 0, "shows"),
+    // Children of a fork have what they show, all of it and nothing else.
+    (Planted::LooseBounds, "table-forks", 5, "entries instead of"),
+    (Planted::UnsealedParent, "table-forks", 0, "is acknowledged"),
 ];
 
 /// Bugs that show in their rare form, each with a scenario that finds it, and what it acts once in;

@@ -270,6 +270,13 @@ impl Block {
         [&self.content[self.prefix.clone()], self.suffix(index).0].concat()
     }
 
+    /// Reads a key into a buffer, in place of what that has.
+    pub(crate) fn read_key(&self, index: usize, into: &mut Vec<u8>) {
+        into.clear();
+        into.extend_from_slice(&self.content[self.prefix.clone()]);
+        into.extend_from_slice(self.suffix(index).0);
+    }
+
     /// Comparison of a key with `other`.
     fn compare(&self, index: usize, other: &[u8]) -> Ordering {
         let prefix = &self.content[self.prefix.clone()];

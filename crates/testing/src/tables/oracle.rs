@@ -14,10 +14,13 @@ pub type State = BTreeMap<Vec<u8>, Vec<u8>>;
 /// A state that a table may have: one batch behind another one. 0 is the empty table.
 pub type Node = u64;
 
+/// A key and its new value, none for a deletion.
+type Op = (Vec<u8>, Option<Vec<u8>>);
+
 struct Change {
     parent: Node,
     owner: u32,
-    ops: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    ops: Vec<Op>,
 }
 
 struct Facts {
@@ -49,6 +52,20 @@ impl Oracle {
     pub fn new() -> Oracle {
         let facts = Facts { changes: Vec::new(), acked: 0, owner: 0, cached: (0, State::new()) };
         Oracle(Rc::new(RefCell::new(facts)))
+    }
+
+    /// The oracle of a table that shows some of this one's keys, and the mark: each batch with what it
+    /// changes there, under the same node.
+    pub fn forked(&self, shows: impl Fn(&[u8]) -> bool) -> Oracle {
+        let facts = self.0.borrow();
+        let changes = facts.changes.iter().map(|change| {
+            let is_shown = |op: &&Op| op.0 == Oracle::MARK || shows(&op.0);
+            let ops = change.ops.iter().filter(is_shown).cloned().collect();
+            Change { parent: change.parent, owner: change.owner, ops }
+        });
+        let (acked, owner, cached) = (facts.acked, facts.owner, (0, State::new()));
+        let forked = Facts { changes: changes.collect(), acked, owner, cached };
+        Oracle(Rc::new(RefCell::new(forked)))
     }
 
     /// Notes a batch that an owner is about to submit behind `parent`: adds its mark to it.
