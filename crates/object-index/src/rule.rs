@@ -16,13 +16,13 @@ use table::{Cache, Options, Store, Table};
 
 use crate::assign::Record;
 use crate::catalog::{Catalog, Ground as CatalogGround};
-use crate::collect::Collector;
+use crate::collect::{CollectOptions, Collector};
 use crate::config::Config;
 use crate::decisions::{Basis, Decisions, damaged, of_table};
 use crate::ground::{Files, Lease, Managers, Ranges};
 use crate::keys::{RANGE, SERVER, read_number_key};
 use crate::lifecycle::Keeper;
-use crate::limits::COLLECT_INTERVAL_FULL;
+use crate::limits::{COLLECT_INTERVAL_FULL, PACK_IDLE};
 use crate::pace::Pace;
 use crate::paths::{CATALOG_DIR, range_dir};
 use crate::planted::Bugs;
@@ -45,7 +45,7 @@ pub struct RangeRule {
 impl RangeRule {
     /// Opens a range, which shuts its owners before out.
     pub async fn open(
-        (env, files, config): (&Env, &dyn Files, &Config),
+        (env, files, config): (&Env, &Rc<dyn Files>, &Config),
         range: RangeId,
         (lease, epoch): Held,
         (cache, room, pace): (&Cache, &Room, &Pace),
@@ -54,20 +54,33 @@ impl RangeRule {
         let dir = range_dir(range);
         let (data_log_bytes, data_log_least) = (config.log_bytes, config.log_least);
         let with_data = Options { data_log_bytes, data_log_least, ..config.table.clone() };
-        let rows = open_table(env, files, &dir, (&with_data, cache), epoch).await?;
+        let rows = open_table(env, &**files, &dir, (&with_data, cache), epoch).await?;
         let bugs = config.bugs;
         let decisions = Decisions::new(env, rows, room, bugs).await?;
         let upload_times = UploadTimes { age: config.upload_age, end_age: config.upload_end_age };
         let day = config.lifecycle_day;
         let ground = Ground { managers, lease, epoch, upload_times, day, bugs };
+        let id = range;
         let range = Range::open(env, decisions, ground).await?;
         let store = files.dir(&dir).await.map_err(of_fault)?;
         let collector = Collector {
+            id,
             range: range.clone(),
             store,
-            trash_age: config.trash_age,
+            files: files.clone(),
+            options: CollectOptions {
+                trash_age: config.trash_age,
+                pack_bytes: config.pack_bytes,
+                pack_idle: PACK_IDLE.min(config.trash_age),
+                orphans_interval: config.orphans_interval,
+            },
+            pace: pace.clone(),
             damaged_logs: RefCell::default(),
             log_began: Cell::new(0),
+            output: RefCell::default(),
+            outputs: Cell::new(0),
+            damaged_files: RefCell::default(),
+            orphans_at: Cell::new(env.now()),
         };
         let keeper = Keeper { range: range.clone(), pace: pace.clone() };
         Ok(Rc::new(RangeRule { env: env.clone(), range, collector, keeper }))
@@ -80,6 +93,8 @@ impl RangeRule {
                 self.range.check_epoch(epoch)?;
                 self.collector.sweep(session).await.map(|()| RangeReply::Done)
             }
+            RangeRequest::Hold { session, file } => self.collector.hold(session, &file).await,
+            RangeRequest::Release { file, .. } => self.collector.release(&file).await,
             request => self.range.handle(request).await,
         }
     }
@@ -147,15 +162,16 @@ pub struct ManagerRule {
 impl ManagerRule {
     /// Opens the catalog, which shuts managers before out.
     pub async fn open(
-        (env, files, config): (&Env, &dyn Files, &Config),
+        (env, files, config): (&Env, &Rc<dyn Files>, &Config),
         (lease, epoch): Held,
         (cache, room): (&Cache, &Room),
         ranges: Rc<dyn Ranges>,
     ) -> Result<Rc<ManagerRule>, Error> {
-        let rows = open_table(env, files, CATALOG_DIR, (&config.table, cache), epoch).await?;
+        let rows = open_table(env, &**files, CATALOG_DIR, (&config.table, cache), epoch).await?;
         let decisions = Decisions::new(env, rows, room, Bugs::default()).await?;
         let (new_ranges, bugs) = (config.new_ranges, config.bugs);
-        let ground = CatalogGround { ranges, lease, epoch, new_ranges, bugs };
+        let files = files.clone();
+        let ground = CatalogGround { files, ranges, lease, epoch, new_ranges, bugs };
         let catalog = Catalog::open(env, decisions.clone(), ground).await?;
         Ok(Rc::new(ManagerRule { env: env.clone(), catalog, decisions }))
     }
@@ -212,6 +228,7 @@ impl ManagerRule {
         loop {
             self.env.sleep(self.env.jitter(interval)).await;
             let ended = self.catalog.end_sessions().await;
+            let ended = ended.and(self.catalog.remove_left_dirs().await);
             if let Err(error) = ended.and(self.catalog.take_back_all().await) {
                 tracing::debug!(%error, "what the manager has to end was not all ended");
             }

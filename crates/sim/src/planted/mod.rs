@@ -143,11 +143,27 @@ pub enum Planted {
     ExpireByKey,
     /// Lifecycle goes by the tags that an object had when it was read.
     ExpireForgetsTags,
+    /// Collection of objects moves what has changed since it was read.
+    FileBlindMove,
+    /// Collection of objects takes a file for one of which nothing lives when its count says so.
+    FileDropCounted,
+    /// Collection of objects removes files in which bodies may still be committed.
+    FileDropHeld,
+    /// Collection of objects keeps no file in the trash.
+    FileNoTrash,
+    /// Owners of ranges do not count what dies in files.
+    FileLostCount,
+    /// Owners of ranges commit bodies in files that they do not keep.
+    FileUnheld,
+    /// Owners of ranges and managers leave what closed sessions have sent.
+    FileOrphanKept,
+    /// Gateways go on in a file behind a body that broke off.
+    FileHalfBody,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 54] = [
+    pub const ALL: [Planted; 62] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -202,6 +218,14 @@ impl Planted {
         Planted::ClockUnsaid,
         Planted::ExpireByKey,
         Planted::ExpireForgetsTags,
+        Planted::FileBlindMove,
+        Planted::FileDropCounted,
+        Planted::FileDropHeld,
+        Planted::FileNoTrash,
+        Planted::FileLostCount,
+        Planted::FileUnheld,
+        Planted::FileOrphanKept,
+        Planted::FileHalfBody,
     ];
 }
 
@@ -315,31 +339,31 @@ pub(crate) fn planted() -> Option<Planted> {
     ACTIVE.with_borrow(|active| active.as_ref().map(|active| active.bug))
 }
 
-/// The bug of an object server or manager, if that is where it is planted.
+/// The bug of an object server, manager or gateway, if that is where it is planted.
 pub(crate) fn object_bugs() -> object_index::Bugs {
-    match planted() {
-        Some(bug @ Planted::RangeNoHold) if acts(bug) => {
-            object_index::Bugs::of(object_index::Planted::NoHold)
-        }
-        Some(bug @ Planted::RangeLongLease) if acts(bug) => {
-            object_index::Bugs::of(object_index::Planted::LongLease)
-        }
-        Some(bug @ Planted::KeyForever) if acts(bug) => {
-            object_index::Bugs::of(object_index::Planted::KeyForever)
-        }
-        Some(bug @ Planted::LockByClock) if acts(bug) => {
-            object_index::Bugs::of(object_index::Planted::LockByClock)
-        }
-        Some(bug @ Planted::ClockUnsaid) if acts(bug) => {
-            object_index::Bugs::of(object_index::Planted::ClockUnsaid)
-        }
-        Some(bug @ Planted::ExpireByKey) if acts(bug) => {
-            object_index::Bugs::of(object_index::Planted::ExpireByKey)
-        }
-        Some(bug @ Planted::ExpireForgetsTags) if acts(bug) => {
-            object_index::Bugs::of(object_index::Planted::ExpireForgetsTags)
-        }
-        _ => object_index::Bugs::default(),
+    use object_index::Planted as Of;
+    let Some(bug) = planted() else { return object_index::Bugs::default() };
+    let of_objects = match bug {
+        Planted::RangeNoHold => Of::NoHold,
+        Planted::RangeLongLease => Of::LongLease,
+        Planted::KeyForever => Of::KeyForever,
+        Planted::LockByClock => Of::LockByClock,
+        Planted::ClockUnsaid => Of::ClockUnsaid,
+        Planted::ExpireByKey => Of::ExpireByKey,
+        Planted::ExpireForgetsTags => Of::ExpireForgetsTags,
+        Planted::FileBlindMove => Of::BlindMove,
+        Planted::FileDropCounted => Of::DropCounted,
+        Planted::FileDropHeld => Of::DropUnpinned,
+        Planted::FileNoTrash => Of::NoTrash,
+        Planted::FileLostCount => Of::LostCount,
+        Planted::FileUnheld => Of::CommitUnlinked,
+        Planted::FileOrphanKept => Of::OrphanKept,
+        Planted::FileHalfBody => Of::HalfBody,
+        _ => return object_index::Bugs::default(),
+    };
+    match acts(bug) {
+        true => object_index::Bugs::of(of_objects),
+        false => object_index::Bugs::default(),
     }
 }
 

@@ -719,6 +719,8 @@ pub const SCENARIOS: &[Scenario] = &[
     objects::VERSIONS,
     objects::KEYS_AND_SETTINGS,
     objects::DAYS,
+    objects::COLLECT,
+    objects::GATEWAYS_DIE,
     bad_client::SCENARIO,
     many_bad::SCENARIO,
     Scenario {

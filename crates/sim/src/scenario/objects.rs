@@ -13,7 +13,8 @@ use client::Client;
 use futures_util::future::LocalBoxFuture;
 use object_index::limits::RANGES;
 use object_index::{
-    Config, Files, Local, ObjectServer, Owners, RemoteOwners, Service, ServiceOptions, range_dir,
+    Config, Files, Local, ObjectServer, Owners, PackOptions, RemoteOwners, SESSIONS_DIR, Service,
+    ServiceOptions, dirs_of, range_dir, remove_dir_of,
 };
 use object_proto::limits::{INLINE_MAX, SMALL_MAX};
 use object_proto::{Bucket, BucketName, BucketSettings, Error, RangeId, Reply, Request, UserId};
@@ -24,7 +25,7 @@ use runtime::{Class, Env, Rng};
 use table::{ClientStore, Store};
 
 use super::entry::{STORM, Scenario};
-use super::object_clients::{Clients, DAY, Kind};
+use super::object_clients::{Clients, DAY, Kind, TRASH};
 use super::policy;
 use crate::cluster::{Cluster, Shape, parse};
 use crate::nemesis::{Cut, Faults, NONE, Nemesis, Way, keep_cutting};
@@ -38,6 +39,12 @@ const PROCESSES: usize = MANAGERS + SERVERS;
 const GATEWAYS: usize = 2;
 const CLIENTS: usize = 2;
 const PORT: u16 = 7601;
+/// Files of bodies.
+const PACKS: PackOptions =
+    PackOptions { bytes: 4 << 20, idle: Duration::from_secs(3), own: 3 << 20 };
+/// The same where they are to be collected often.
+const SMALL_PACKS: PackOptions =
+    PackOptions { bytes: 100_000, idle: Duration::from_secs(1), own: 1 << 20 };
 /// Between two looks at who believes to own a range.
 const LOOK: Duration = Duration::from_millis(5);
 /// Operations to be answered in a run, at least: an object server may be cut off for most of it.
@@ -178,6 +185,52 @@ pub(super) const DAYS: Scenario = Scenario {
     ],
 };
 
+pub(super) const COLLECT: Scenario = Scenario {
+    name: "object-collect",
+    about: "files of bodies that are collected all the time, by counts that are wrong at times, while reads are slow and owners die",
+    run: |sim| {
+        let faults = Faults { server_crashes: true, master_crashes: true, ..NONE };
+        let (kind, load) = (Kind::Collect, Duration::from_secs(14));
+        let plan = Plan { faults, fate: LOSSY, kind, load };
+        Box::pin(run(sim, plan))
+    },
+    marks: &[
+        "object: owner rules",
+        "object: moved out of a file",
+        "object: replaced while it was moved",
+        "object: a file of bodies is collected",
+        "object: a count of what lives was wrong",
+        "object: the trash is emptied",
+        "object: parts are dropped",
+        "object: an orphan is removed",
+        "objects: an owner crashes",
+        "objects: an owner stands still",
+        "objects: a gateway crashes",
+    ],
+};
+
+pub(super) const GATEWAYS_DIE: Scenario = Scenario {
+    name: "object-gateways",
+    about: "gateways die in bodies, sleep past their session, and come back",
+    run: |sim| {
+        let faults = Faults { server_crashes: true, ..NONE };
+        let (kind, load) = (Kind::Gateways, Duration::from_secs(90));
+        let plan = Plan { faults, fate: LOSSY, kind, load };
+        Box::pin(run(sim, plan))
+    },
+    marks: &[
+        "object: owner rules",
+        "object: a silent session is closed",
+        "object: a file of a closed session is sealed",
+        "object: the directory of a session is removed",
+        "object: a file is announced again",
+        "object: the trash is emptied",
+        "objects: a gateway sleeps past its session",
+        "objects: a gateway crashes",
+        "objects: an owner crashes",
+    ],
+};
+
 /// Between gateways and owners.
 const LOSSY: Fate =
     Fate { lose: 60, late_one_in: 40, late: Duration::from_secs(3), double: 30, stray: 30 };
@@ -194,6 +247,7 @@ struct Plan {
 
 /// The service of a cluster.
 struct World {
+    kind: Kind,
     cluster: Cluster,
     network: Network,
     processes: Vec<HostId>,
@@ -263,6 +317,14 @@ impl Files for SeamedFiles {
             Ok(files_of(store))
         })
     }
+
+    fn dirs<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Vec<String>, Fault>> {
+        Box::pin(dirs_of(&self.0, path))
+    }
+
+    fn remove_dir<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<(), Fault>> {
+        Box::pin(remove_dir_of(&self.0, path))
+    }
 }
 
 /// Small parts, so that flushes, merges and passes of collection happen within seconds.
@@ -276,13 +338,29 @@ fn tune(config: &mut Config) {
     };
     config.log_bytes = 64 << 10;
     config.cache_bytes = 64 << 10;
-    config.trash_age = Duration::from_secs(3);
+    config.trash_age = TRASH;
+    config.pack_bytes = PACKS.bytes;
+    config.orphans_interval = Duration::from_secs(5);
     config.upload_age = Duration::from_secs(20);
     config.upload_end_age = Duration::from_secs(10);
     config.collect_interval = Duration::from_secs(1);
     config.lifecycle_day = DAY;
     config.lifecycle_bytes_per_s = LIFECYCLE_BYTES_PER_S;
     config.bugs = object_bugs();
+}
+
+/// Small files that are collected all the time, by counts that are wrong at times.
+fn tune_to_collect(config: &mut Config) {
+    tune(config);
+    config.pack_bytes = SMALL_PACKS.bytes;
+    config.collect_interval = Duration::from_millis(300);
+    config.bugs = config.bugs.with_wrong_counts();
+}
+
+impl Kind {
+    fn tune(self) -> fn(&mut Config) {
+        if self == Kind::Collect { tune_to_collect } else { tune }
+    }
 }
 
 impl World {
@@ -328,7 +406,8 @@ impl World {
     ) -> Result<Rc<dyn Target>, String> {
         let text = self.config_text(&format!("om{}", index + 1), host) + "lock_ms = 800\n";
         let seams = self.cluster.seams();
-        let role = roles::object::start_manager_with(env, &parse(&text), &seams, tune).await;
+        let role =
+            roles::object::start_manager_with(env, &parse(&text), &seams, self.kind.tune()).await;
         let role = role.map_err(|error| error.to_string())?;
         Ok(Rc::new(Manager { env: env.clone(), role }))
     }
@@ -341,6 +420,7 @@ impl World {
     ) -> Result<Rc<dyn Target>, String> {
         let text = self.config_text(&format!("os{}", index + 1), host);
         let seams = self.cluster.seams();
+        let tune = self.kind.tune();
         let role = roles::object::start_server_with(env, &parse(&text), None, &seams, tune).await;
         let role = role.map_err(|error| error.to_string())?;
         let servers = &mut *self.servers.borrow_mut();
@@ -361,9 +441,15 @@ impl World {
     fn service(&self, client: &Client, kind: Kind) -> Service {
         let env = client.env();
         let files = Rc::new(SeamedFiles(client.clone()));
-        let small_max = self.sim().with_rng(|rng| *rng.pick(&[INLINE_MAX, 10_000, SMALL_MAX]));
+        let in_files = matches!(kind, Kind::Collect | Kind::Gateways);
+        let small_max = match in_files {
+            true => INLINE_MAX,
+            false => self.sim().with_rng(|rng| *rng.pick(&[INLINE_MAX, 10_000, SMALL_MAX])),
+        };
+        let packs = if kind == Kind::Collect { SMALL_PACKS } else { PACKS };
         let keeps = kind == Kind::Keys;
-        let options = ServiceOptions { small_max, keeps, ..ServiceOptions::default() };
+        let bugs = object_bugs();
+        let options = ServiceOptions { small_max, packs, keeps, bugs };
         // Some ask as real gateways do, over the cluster's network and its faults.
         let owners: Rc<dyn Owners> = match self.draw(0, 2) {
             0 => {
@@ -456,6 +542,14 @@ impl World {
         }
     }
 
+    /// Sleeps, until the run is over at most.
+    async fn sleep(&self, time: Duration) {
+        let end = self.sim().elapsed() + time;
+        while !self.is_over() && self.sim().elapsed() < end {
+            self.sim().sleep(Duration::from_millis(50)).await;
+        }
+    }
+
     /// A cut between an object server and managers, which gateways may reach both.
     fn draw_cut(&self) -> Option<Cut> {
         let (managers, servers) = self.processes.split_at(MANAGERS);
@@ -497,6 +591,13 @@ impl World {
                 self.sim().mark("objects: a gateway is cut off from managers");
                 let time = Duration::from_millis(self.draw(500, 4000));
                 self.network.cut_from_manager(&env, time);
+            } else if kind == Kind::Gateways && self.draw(0, 1) == 0 {
+                // In the middle of bodies; its session is closed, or nearly.
+                self.sim().sleep(Duration::from_millis(self.draw(1000, 4000))).await;
+                self.sim().mark("objects: a gateway sleeps past its session");
+                let time = Duration::from_millis(self.draw(50_000, 75_000));
+                self.sim().pause(at, time);
+                self.sleep(time + Duration::from_millis(self.draw(0, 5000))).await;
             } else if self.draw(0, 3) == 0 {
                 self.sim().sleep(Duration::from_millis(500)).await;
                 self.sim().mark("objects: a gateway is held up");
@@ -576,14 +677,33 @@ async fn settle(world: &Rc<World>, load: &Clients, locks: bool) -> Result<(), St
         for place in map.places() {
             let is_of_load = place.range == of_load;
             let files = files.iter().filter(|_| is_of_load).cloned().collect();
-            let there = names(&client, place.range, "body-").await?;
+            let mut there = names(&client, place.range, "body-").await?;
+            there.extend(names(&client, place.range, "kept-").await?);
             if there != files {
                 return Err(format!("objects have the files {files:?}, and there are {there:?}"));
+            }
+            let stored = service.stored(place.range).await.map_err(|error| error.to_string())?;
+            let mut bytes = 0;
+            for name in &there {
+                let path = format!("{}/{name}", range_dir(place.range));
+                let file = client.open(&path).await.map_err(|error| error.to_string())?;
+                bytes += file.len().await.map_err(|error| error.to_string())?;
+            }
+            if stored.written > 0 || stored.live + stored.garbage + stored.trash != bytes {
+                let known = format!("their owner knows {stored:?}");
+                return Err(format!("files of {} have {bytes} bytes, and {known}", place.range));
             }
             let mut logs = names(&client, place.range, "log-").await?;
             logs.retain(|log| !(is_of_load && named.contains(log)));
             if logs.len() > LOGS_EMPTY_MAX {
                 return Err(format!("no object is in the logs {logs:?} of {}", place.range));
+            }
+        }
+        for session in dirs_of(&client, SESSIONS_DIR).await.map_err(|error| error.to_string())? {
+            let sent = dirs_of(&client, &format!("{SESSIONS_DIR}/{session}")).await;
+            let sent = sent.map_err(|error| error.to_string())?;
+            if !sent.is_empty() {
+                return Err(format!("session {session} has left the files {sent:?}"));
             }
         }
         Ok(())
@@ -598,6 +718,7 @@ async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     let processes: Vec<_> = (1..=PROCESSES).map(|at| sim.add_host(&format!("ob{at}"))).collect();
     processes.iter().for_each(|&host| cluster.add_client_host(host));
     let world = Rc::new(World {
+        kind: plan.kind,
         cluster: cluster.clone(),
         network: Network::new(&sim),
         processes,
