@@ -21,7 +21,7 @@ use crate::limits::{
     BALANCE, BYTES_PER_REQUEST, CHANGES_PAGE, LEASE, PEER_DEAD, PEER_FORGOTTEN, PEERS_MAX,
     RANGE_COST, REBALANCE_COOLDOWN, SERVER_DEAD, SERVERS_MAX, TICK, UNREACHED,
 };
-use crate::server_row::{RangeRow, ServerRow};
+use crate::server_row::{RangeRow, ServerRow, SplitRow};
 
 /// What is on record of servers and ranges.
 #[derive(Clone, Default, Debug)]
@@ -109,6 +109,43 @@ impl Assignments {
         Some((row.epoch, self.record.servers.get(&row.owner?)?.addr))
     }
 
+    /// The epoch of a range; none when there is no such range.
+    pub(crate) fn epoch(&self, range: RangeId) -> Option<u64> {
+        self.record.ranges.get(&range).map(|row| row.epoch)
+    }
+
+    /// Two ranges come in the place of one, with its owner. Returns their rows, which are stored together with
+    /// the end of the other.
+    pub(crate) fn split(
+        &mut self,
+        now: Instant,
+        range: RangeId,
+        split: &SplitRow,
+    ) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let Some(row) = self.record.ranges.remove(&range) else { return Vec::new() };
+        let firsts = [(split.low, row.first), (split.high, split.at.clone())];
+        let rows = firsts.into_iter().map(|(half, first)| {
+            let half_row = RangeRow { first, epoch: row.epoch + 1, owner: row.owner };
+            let stored = (number_key(RANGE, half.get()), half_row.encode());
+            self.record.ranges.insert(half, half_row);
+            stored
+        });
+        let rows = rows.collect();
+        if let Some(owner) = row.owner {
+            self.fleet.take(now, range, (owner, row.epoch));
+        }
+        for half in [split.low, split.high] {
+            self.fleet.give(now, half, None, row.owner, &self.record);
+        }
+        rows
+    }
+
+    /// The owner of a range that was not split after all gets it again, under another epoch.
+    pub(crate) fn give_again(&mut self, now: Instant, range: RangeId) {
+        let owner = self.record.owner(range);
+        self.give(now, range, owner);
+    }
+
     /// Where ranges are served.
     pub(crate) fn places(&self) -> Vec<RangeAt> {
         let at = |&range: &RangeId| RangeAt { range, addr: self.owner(range).map(|it| it.1) };
@@ -168,13 +205,13 @@ impl Assignments {
 
     /// Gives a range to a server, or to none.
     fn give(&mut self, now: Instant, range: RangeId, to: Option<ObjectServerId>) {
-        let Some(row) = self.record.ranges.get(&range).copied() else { return };
+        let Some(row) = self.record.ranges.get(&range).cloned() else { return };
         // The first epoch is above the numbers of all that owned the range when one process owned all.
         let epoch = if row.epoch == 0 { self.term } else { row.epoch + 1 };
+        let from = row.owner.map(|from| (from, row.epoch));
         let given = RangeRow { epoch, owner: to, ..row };
         self.rows.push((number_key(RANGE, range.get()), given.encode()));
         self.record.ranges.insert(range, given);
-        let from = row.owner.map(|from| (from, row.epoch));
         self.fleet.give(now, range, from, to, &self.record);
     }
 
@@ -444,7 +481,7 @@ impl Assignments {
             Some(ServerStatus { server: id, name, addr, state, ranges, requests, bytes })
         });
         let of_range = |(&range, row): (&RangeId, &RangeRow)| {
-            let (first, server) = (row.first, row.owner);
+            let (first, server) = (row.first.clone(), row.owner);
             let served = self.fleet.serves(range, server);
             let cause = if served { String::new() } else { self.cause(range, server) };
             let owner = server.and_then(|server| self.fleet.get(server));
@@ -452,7 +489,7 @@ impl Assignments {
             RangeStatus { range, first, server, served, cause, requests, bytes }
         };
         let mut ranges: Vec<RangeStatus> = self.record.ranges.iter().map(of_range).collect();
-        ranges.sort_by_key(|range| range.first);
+        ranges.sort_by(|one, other| one.first.cmp(&other.first));
         let peer = |(peer, heard): &(Peer, Instant)| {
             let state = if now - *heard < PEER_DEAD { PeerState::Up } else { PeerState::Down };
             let leads = peer.role == PeerRole::Manager && peer.addr == leader;
@@ -461,6 +498,7 @@ impl Assignments {
         ServiceStatus {
             servers: servers.collect(),
             ranges,
+            splitting: 0,
             peers: self.peers.values().map(peer).collect(),
         }
     }

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use object_proto::{
-    BucketId, Error, ObjectServerId, PeerState, RangeId, RangeLoad, Seen, ServerBeat, ServerGrant,
-    Unserved,
+    BucketId, Error, ObjectServerId, PeerState, RangeBound, RangeId, RangeLoad, Seen, ServerBeat,
+    ServerGrant, Unserved,
 };
 use runtime::{Duration, Instant};
 use tenancy::limits::RENEW;
@@ -41,7 +41,11 @@ fn addr(port: u16) -> SocketAddr {
 
 impl World {
     fn new() -> World {
-        let row = |id| RangeRow { first: BucketId::new(id), epoch: 0, owner: None };
+        let row = |id| RangeRow {
+            first: RangeBound::of_bucket(BucketId::new(id)),
+            epoch: 0,
+            owner: None,
+        };
         let ranges = (1..=RANGES).map(|id| (RangeId::new(id), row(id - 1))).collect();
         World::of(TERM, Record { ranges, ..Record::default() })
     }

@@ -10,7 +10,7 @@ use table::Batch;
 
 use crate::decisions::{Decisions, damaged};
 use crate::file_rows::{BodyRow, FileOf, FileRow, FileState};
-use crate::keys::{FILE, Writer, body_key, read_text_key, text_key, writer_of};
+use crate::keys::{FILE, INHERITED, Writer, body_key, read_text_key, text_key, writer_of};
 use crate::piece::stored_len;
 use crate::planted::{Bugs, Planted};
 
@@ -69,7 +69,8 @@ impl BodyFiles {
         bugs: Bugs,
     ) -> Result<BodyFiles, Error> {
         let mut files = BTreeMap::new();
-        for (key, value) in decisions.all(&[FILE]).await? {
+        let rows = decisions.all(&[FILE]).await?;
+        for (key, value) in rows.into_iter().filter(|(key, _)| *key != INHERITED) {
             let row = read_text_key(&key).map(FileName::new).zip(FileRow::decode(&value));
             let (file, row) = row.ok_or_else(|| damaged("a file's row"))?;
             files.insert(file, Known { row, died: 0 });

@@ -28,15 +28,17 @@ use crate::quotas::Quotas;
 use crate::row::{BucketRow, decode_session, decode_user, encode_session, encode_stamp};
 use crate::server_row::RangeRow;
 use crate::sessions::Sessions;
+use crate::splits::Splits;
 use crate::watchers::Watchers;
 
 /// The catalog that this process owns.
 pub(crate) struct Catalog {
-    env: Env,
+    pub(crate) env: Env,
     files: Rc<dyn Files>,
     pub(crate) decisions: Rc<Decisions>,
     sessions: Sessions,
-    orders: Orders,
+    pub(crate) orders: Orders,
+    pub(crate) splits: Splits,
     pub(crate) watchers: Watchers,
     pub(crate) quotas: Quotas,
     lease: Rc<dyn Lease>,
@@ -48,7 +50,7 @@ pub(crate) struct Catalog {
     staying: RefCell<BTreeSet<BucketName>>,
     /// Names of buckets that are there.
     names: RefCell<BTreeMap<BucketId, BucketName>>,
-    bugs: Bugs,
+    pub(crate) bugs: Bugs,
 }
 
 /// What a manager stands on.
@@ -109,7 +111,7 @@ async fn map_of(decisions: &Rc<Decisions>, new_ranges: u32) -> Result<RangeMap, 
         let (range, row) = row.ok_or_else(|| damaged("a range's row"))?;
         places.push(RangePlace { range: RangeId::new(range), first: row.first });
     }
-    places.sort_unstable_by_key(|place| place.first);
+    places.sort_unstable_by(|one, other| one.first.cmp(&other.first));
     if !places.is_empty() {
         return RangeMap::new(places).ok_or_else(|| damaged("the map of ranges"));
     }
@@ -117,7 +119,7 @@ async fn map_of(decisions: &Rc<Decisions>, new_ranges: u32) -> Result<RangeMap, 
     let map = RangeMap::even(if is_new { new_ranges } else { 1 });
     let (_, basis) = decisions.submit(|batch, _| {
         for place in map.places() {
-            let row = RangeRow { first: place.first, epoch: 0, owner: None };
+            let row = RangeRow { first: place.first.clone(), epoch: 0, owner: None };
             batch.put(&number_key(RANGE, place.range.get()), &row.encode());
         }
     })?;
@@ -134,6 +136,8 @@ impl Catalog {
     ) -> Result<Rc<Catalog>, Error> {
         let Ground { files, ranges, lease, epoch, new_ranges, bugs } = ground;
         let map = map_of(&decisions, new_ranges).await?;
+        let last = map.places().iter().map(|place| place.range.get()).max().unwrap_or(0);
+        let splits = Splits::open(&decisions, last).await?;
         let mut sessions = Vec::new();
         for (key, value) in decisions.all(&[SESSION]).await? {
             let id = read_number_key(&key).map(SessionId::new);
@@ -157,6 +161,7 @@ impl Catalog {
             decisions,
             sessions: Sessions::of_manager(env, sessions, bugs),
             orders: Orders::new(env, map, ranges),
+            splits,
             watchers: Watchers::new(env, epoch, bugs),
             quotas,
             lease,
@@ -175,8 +180,8 @@ impl Catalog {
     }
 
     /// The map of the ranges.
-    pub(crate) fn map(&self) -> &RangeMap {
-        &self.orders.map
+    pub(crate) fn map(&self) -> Rc<RangeMap> {
+        self.orders.map()
     }
 
     /// Answers a request.
@@ -222,13 +227,16 @@ impl Catalog {
             CatalogRequest::Where
             | CatalogRequest::Register { .. }
             | CatalogRequest::MoveRange { .. }
+            | CatalogRequest::SplitRange { .. }
+            | CatalogRequest::PrepareSplit { .. }
+            | CatalogRequest::EndSplit { .. }
             | CatalogRequest::ServerBeat(_)
             | CatalogRequest::Here(_)
             | CatalogRequest::Status => {
                 let message = "this concerns servers, which are no part of the catalog".to_owned();
                 Err(Error::Invalid { message })
             }
-            CatalogRequest::Map => Ok(CatalogReply::Map(self.map().clone())),
+            CatalogRequest::Map => Ok(CatalogReply::Map((*self.map()).clone())),
             CatalogRequest::Config(bucket) => self.config(bucket).await.map(CatalogReply::Config),
             CatalogRequest::IsOpen(session) => {
                 Ok(CatalogReply::Open(self.sessions.is_open(session) == Some(true)))

@@ -11,7 +11,7 @@ use runtime::{Duration, Instant};
 use table::{KeptLog, Place, Purpose, Range as Rows, Snapshot, Store};
 
 use crate::decisions::{Basis, damaged, of_table, unix_us};
-use crate::ground::Files;
+use crate::ground::{Files, Managers};
 use crate::keys::{
     CURRENT, LOG, VERSIONS, number_key, object_key, read_object_key, read_version_key, version_key,
 };
@@ -27,7 +27,11 @@ use crate::row::{InLog, LogRow, ObjectRow};
 
 /// What a pass needs.
 pub(crate) struct Collector {
+    /// The range's number.
     pub(crate) id: RangeId,
+    pub(crate) managers: Rc<dyn Managers>,
+    /// The range was split off another one, and may have files of that one's.
+    pub(crate) inherits: Cell<bool>,
     pub(crate) range: Rc<Range>,
     pub(crate) store: Rc<dyn Store>,
     pub(crate) files: Rc<dyn Files>,
@@ -62,7 +66,8 @@ impl Collector {
     /// One pass. What fails is left for the next one and holds up nothing else; returns the first error.
     pub(crate) async fn pass(&self) -> Result<(), Error> {
         self.range.check_lease()?;
-        let mut result = self.tend_uploads().await;
+        let mut result = self.drop_foreign().await;
+        result = result.and(self.tend_uploads().await);
         result = result.and(self.tend_files().await);
         result = result.and(self.end_log().await);
         let decisions = &self.range.decisions;

@@ -23,14 +23,15 @@ use crate::planted::Planted;
 use crate::row::{ObjectRow, moved_row};
 
 /// A body, and where it is.
-struct Placed {
+pub(crate) struct Placed {
     file: FileName,
     offset: u64,
-    row: BodyRow,
+    pub(crate) row: BodyRow,
 }
 
 impl Placed {
-    fn read(key: &[u8], value: &[u8]) -> Result<Placed, Error> {
+    /// Reads its row.
+    pub(crate) fn read(key: &[u8], value: &[u8]) -> Result<Placed, Error> {
         let row = read_body_key(key).zip(BodyRow::decode(value));
         let ((file, offset), row) = row.ok_or_else(|| damaged("the row of a body"))?;
         Ok(Placed { file, offset, row })
@@ -69,7 +70,7 @@ impl Placed {
     }
 
     /// The object or part, as far as its place concerns it.
-    fn object(&self) -> NewObject {
+    pub(crate) fn object(&self) -> NewObject {
         let data = ObjectData::File { file: self.file.clone(), offset: self.offset };
         let (data_id, size) = (self.row.data_id, self.row.size);
         NewObject { data_id, size, facts: ObjectFacts::default(), data }
@@ -88,6 +89,9 @@ fn named(value: &[u8], file: &FileName) -> Option<(u64, DataId)> {
 impl Collector {
     /// One pass over files of bodies.
     pub(crate) async fn tend_files(&self) -> Result<(), Error> {
+        if self.inherits.get() {
+            return Ok(());
+        }
         let mut result = self.end_output().await;
         let until = self.trashed_before(TRASH_AGE_FULL);
         for (file, row) in self.range.files.all() {

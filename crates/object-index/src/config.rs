@@ -13,7 +13,7 @@ use wire::control::Policy;
 use crate::ground::Files;
 use crate::limits::{
     COLLECT_INTERVAL, LIFECYCLE_BYTES_PER_S, LOCK_TTL, LOG_BYTES, LOG_LEAST, ORPHANS_INTERVAL,
-    PACK_BYTES, RANGES, TRASH_AGE, UPLOAD_AGE, UPLOAD_END_AGE,
+    PACK_BYTES, RANGE_BYTES, RANGES, TRASH_AGE, UPLOAD_AGE, UPLOAD_END_AGE,
 };
 use crate::planted::Bugs;
 
@@ -103,6 +103,8 @@ pub struct Config {
     pub lifecycle_bytes_per_s: u64,
     /// Ranges of a new cluster.
     pub new_ranges: u32,
+    /// A range is split when its sorted files have more bytes.
+    pub range_bytes: u64,
     /// The only manager is in the same process: it gets heartbeats less often.
     pub beside_manager: bool,
     /// For tests.
@@ -126,6 +128,7 @@ impl Default for Config {
             lifecycle_day: LifecycleDay::default(),
             lifecycle_bytes_per_s: LIFECYCLE_BYTES_PER_S,
             new_ranges: RANGES,
+            range_bytes: RANGE_BYTES,
             beside_manager: false,
             bugs: Bugs::default(),
         }

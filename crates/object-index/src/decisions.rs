@@ -74,6 +74,8 @@ pub(crate) struct Decisions {
     waiting: RefCell<BTreeMap<u64, Vec<oneshot::Sender<()>>>>,
     /// Nothing is decided any more.
     ending: Notify,
+    /// See [`Decisions::shut`].
+    shut: Cell<bool>,
     /// Why nothing is decided any more.
     over: RefCell<Option<String>>,
     bugs: Bugs,
@@ -131,6 +133,7 @@ impl Decisions {
             durable: Cell::new(0),
             waiting: RefCell::default(),
             ending: Notify::new(),
+            shut: Cell::new(false),
             over: RefCell::default(),
             bugs,
         }))
@@ -194,6 +197,17 @@ impl Decisions {
         self.table.snapshot()
     }
 
+    /// Rows that are submitted and not durable yet.
+    pub(crate) fn submitted(&self) -> BTreeMap<Vec<u8>, Option<Vec<u8>>> {
+        let state = self.state.borrow();
+        state.overlay.iter().map(|(key, (_, value))| (key.clone(), value.clone())).collect()
+    }
+
+    /// Nothing is submitted from now on, until it is taken back: what comes is to be decided elsewhere.
+    pub(crate) fn shut(&self, is_shut: bool) {
+        self.shut.set(is_shut);
+    }
+
     /// Lets others run.
     pub(crate) async fn yield_now(&self) {
         self.env.yield_now().await;
@@ -214,7 +228,7 @@ impl Decisions {
         self: &Rc<Self>,
         fill: impl FnOnce(&mut Batch, Stamp),
     ) -> Result<(Stamp, Basis), Error> {
-        if self.over.borrow().is_some() {
+        if self.over.borrow().is_some() || self.shut.get() {
             return Err(Error::Reroute);
         }
         let stamp = Stamp::new(unix_us(&self.env).max(self.state.borrow().stamp + 1));

@@ -100,7 +100,7 @@ impl Collector {
             }
         })?;
         if let Some(usage) = usage {
-            range.usages.set(target.bucket, usage);
+            range.usages.set(target, usage);
         }
         drop(held);
         range.decisions.settled(basis).await?;

@@ -313,7 +313,7 @@ impl Range {
             })?;
             Ok(basis)
         })?;
-        self.usages.set(target.bucket, usage);
+        self.usages.set(target, usage);
         drop(held);
         self.env.mark("object: an upload is aborted by a rule");
         Ok(Some(basis))

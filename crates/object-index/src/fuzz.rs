@@ -195,7 +195,7 @@ pub(crate) type Seed = (&'static str, fn(&[u8]), Vec<u8>);
 /// The corpus.
 #[cfg(test)]
 pub(crate) fn corpus() -> Vec<Seed> {
-    use object_proto::{FileName, PartMap, PartNumber, SessionId, Stamp};
+    use object_proto::{FileName, PartMap, PartNumber, RangeBound, SessionId, Stamp};
 
     use crate::file_rows::{FileOf, FileState};
 
@@ -279,7 +279,11 @@ pub(crate) fn corpus() -> Vec<Seed> {
     let settings = object_proto::BucketSettings { policy, lock, ..Default::default() };
     let bucket_row = BucketRow { bucket, made_by, changed, closing: true, settings };
     let server = object_proto::ObjectServerId::new(3);
-    let range_row = RangeRow { first: BucketId::new(1 << 62), epoch: 300, owner: Some(server) };
+    let range_row = RangeRow {
+        first: RangeBound { bucket: BucketId::new(1 << 62), key: "a/b".to_owned() },
+        epoch: 300,
+        owner: Some(server),
+    };
     let addr = "127.0.0.1:7601".parse().expect("an address");
     let server_row = ServerRow { name: "os1".to_owned(), addr, given: 4, heard: 3 };
     let (wrapped_secret, expires_us, policy) = (vec![1, 2], Some(9), Some("{}".to_owned()));

@@ -3,7 +3,10 @@
 //! The first byte is the section. Sections by object have the bucket and the object's key behind it,
 //! escaped so that their order is that of the key's bytes and no key is the beginning of another's.
 
-use object_proto::{BucketId, FileName, ObjectKey, PartNumber, RangeId, SessionId, Stamp, Target};
+use object_proto::{
+    BucketId, FileName, ObjectKey, PartNumber, RangeBound, RangeId, SessionId, Stamp, Target,
+};
+use table::Range;
 
 /// Current objects.
 pub const CURRENT: u8 = b'c';
@@ -23,6 +26,8 @@ pub const PART: u8 = b'p';
 pub const DUE: u8 = b'e';
 /// Files of bodies.
 pub const FILE: u8 = b'f';
+/// Key of the row that says that a range is half of another one, and may have rows of the other half's bodies.
+pub const INHERITED: [u8; 1] = [FILE];
 /// Bodies in files, by file and place.
 pub const BODY: u8 = b'b';
 /// Answers to requests.
@@ -49,6 +54,12 @@ pub const SESSION: u8 = b'S';
 pub const RANGE: u8 = b'R';
 /// Object servers, in the catalog.
 pub const SERVER: u8 = b'O';
+/// Splits of ranges that have begun, by range, in the catalog; without one: the last number that a range got.
+pub const SPLIT: u8 = b'P';
+/// Directories of ranges that are no more, or never were, in the catalog.
+pub const GONE: u8 = b'Z';
+/// How the usage of a range is divided that was split; in its halves, until these have been opened.
+pub const HALVES: u8 = b'h';
 
 /// Stands for a NUL of a key, and for a key's end.
 const NUL: [u8; 2] = [0, 0xff];
@@ -82,6 +93,13 @@ pub fn object_key(section: u8, target: &Target) -> Vec<u8> {
     let mut out = key_prefix(section, target.bucket, target.key.as_str());
     out.extend(END);
     out
+}
+
+/// The rows of a section that are behind a bound, or at it, and before another: none for the section's end.
+pub fn between_bounds(section: u8, first: &RangeBound, end: Option<&RangeBound>) -> Range {
+    let at = |bound: &RangeBound| key_prefix(section, bound.bucket, &bound.key);
+    let end = end.map_or_else(|| vec![section + 1], at);
+    Range::between(&at(first), &end)
 }
 
 /// A key above the rows of `key` in a bucket, of which there may be none, and below all others.

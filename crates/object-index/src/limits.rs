@@ -83,6 +83,22 @@ pub const SILENT_PAUSE: Duration = Duration::from_secs(1);
 pub const CUT_OFF: Duration = Duration::from_secs(600);
 /// Ranges of a new cluster: several servers work from the first buckets on.
 pub const RANGES: u32 = 4;
+/// Bytes of a range's sorted files at which it is split (`object-protocols.md` 3.4).
+pub const RANGE_BYTES: u64 = 8 << 30;
+/// Ranges at most: what 16 servers own, and what a map in one message has room for.
+pub const RANGES_MAX: usize = 4096;
+/// Names of a directory that are removed at once.
+pub const REMOVALS: usize = 16;
+/// A split links what is new in its range again, until that are fewer names.
+pub const LINKED_LEAST: usize = 64;
+/// Rounds of that at most: what is written while it lasts is less each time.
+pub const LINK_ROUNDS: usize = 16;
+/// The manager has answered within this time when a range is shut out for its split.
+pub const MANAGER_HEARD: Duration = Duration::from_millis(100);
+/// Places of a range from which a split's bound is chosen, of each section.
+pub const SAMPLES: usize = 1024;
+/// A range whose split has failed is split again after this time, at the earliest.
+pub const SPLIT_PAUSE: Duration = Duration::from_secs(30);
 /// One attempt of a request.
 pub const ATTEMPT: Duration = Duration::from_secs(3);
 /// Round trip of the sample of a session's clock at most: a deadline is late by that at most.

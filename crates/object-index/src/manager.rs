@@ -14,7 +14,7 @@ use client::Client;
 use futures_util::future::{Either, LocalBoxFuture, select};
 use object_proto::{
     CatalogReply, CatalogRequest, Error, ObjectServerId, Peer, PeerRole, PeerState, RangeId,
-    RangeReply, RangeRequest, Reply, Request, ServerGrant, ServerRequest,
+    RangeReply, RangeRequest, Reply, Request, ServerGrant, ServerRequest, ServiceStatus,
 };
 use runtime::sync::Notify;
 use runtime::{Class, Duration, Env, Instant};
@@ -194,6 +194,19 @@ impl ObjectManager {
                 let moved = lead.assignments.borrow_mut().move_range(now, range, server);
                 moved.map(|()| CatalogReply::Done)
             }
+            CatalogRequest::SplitRange { range, at } => {
+                return lead.rule.split(range, at).await.map(|()| CatalogReply::Done);
+            }
+            CatalogRequest::PrepareSplit { range, epoch, at } => {
+                if lead.assignments.borrow().epoch(range) != Some(epoch) {
+                    return Err(Error::Reroute);
+                }
+                return lead.rule.prepare_split(range, epoch, at).await;
+            }
+            CatalogRequest::EndSplit { range, epoch, commit } => {
+                let committed = end_split(&lead, now, (range, epoch), commit)?;
+                Ok(CatalogReply::SplitEnded { committed })
+            }
             CatalogRequest::ServerBeat(beat) => {
                 let leads = lead.lease.is_valid();
                 let grant = lead.assignments.borrow_mut().beat(now, *beat, leads);
@@ -209,7 +222,8 @@ impl ObjectManager {
             }
             CatalogRequest::Status => {
                 let status = lead.assignments.borrow_mut().status(now, inner.addr);
-                Ok(CatalogReply::Status(Box::new(status)))
+                let splitting = lead.rule.splitting() as u32;
+                Ok(CatalogReply::Status(Box::new(ServiceStatus { splitting, ..status })))
             }
             request => return lead.rule.handle(request).await,
         };
@@ -318,6 +332,7 @@ impl ObjectManager {
         inner.env.mark("object: manager leads");
         inner.lead.replace(Some(lead.clone()));
         let (rule, interval) = (lead.rule.clone(), inner.config.collect_interval);
+        let (files, trash_age) = (inner.files.clone(), inner.config.trash_age);
         let tasks = [
             inner.env.spawn(
                 Class::Control,
@@ -330,7 +345,7 @@ impl ObjectManager {
                 self.clone().ping(lead.clone()),
             ),
             inner.env.spawn(Class::Background, "object manager: tend", async move {
-                rule.tend(interval).await;
+                rule.tend((&*files, trash_age), interval).await;
             }),
         ];
         let mut longer = 1;
@@ -432,6 +447,37 @@ impl ObjectManager {
         if !is_unheard(&answer) {
             lead.assignments.borrow_mut().answered(server, sent);
         }
+    }
+}
+
+/// What becomes of a split that an owner has prepared: two ranges in the place of its own, if that has its epoch
+/// still; else, and if it was not prepared to the end, another epoch. Returns whether the range is no more. Both
+/// are on record when what was submitted so far is.
+fn end_split(
+    lead: &Lead,
+    now: Instant,
+    (range, epoch): (RangeId, u64),
+    commit: bool,
+) -> Result<bool, Error> {
+    let assignments = &mut *lead.assignments.borrow_mut();
+    let known = assignments.epoch(range);
+    let is_its = known == Some(epoch);
+    let split = lead.rule.split_of(range, epoch).filter(|_| commit);
+    match split {
+        Some(split) if is_its || known.is_some() && lead.rule.has_bug(Planted::LateCommit) => {
+            let rows = assignments.split(now, range, &split);
+            let submitted = lead.rule.commit_split(range, &split, &rows);
+            // What it has in memory is not on record: it reads what is.
+            let submitted = submitted.inspect_err(|error| lead.rule.end(&error.to_string()));
+            lead.stored.set(submitted?);
+            tracing::info!(%range, low = %split.low, high = %split.high, at = %split.at, "a range is split");
+            Ok(true)
+        }
+        _ if is_its => {
+            assignments.give_again(now, range);
+            Ok(false)
+        }
+        _ => Ok(known.is_none()),
     }
 }
 

@@ -1,8 +1,8 @@
 //! What operators, and gateways for them, ask the object manager.
 
 use object_proto::{
-    CatalogReply, CatalogRequest, Error, ObjectServerId, Peer, RangeId, RangeReply, RangeRequest,
-    Reply, Request, ServiceStatus, StoredBytes,
+    CatalogReply, CatalogRequest, Error, ObjectServerId, Peer, RangeBound, RangeId, RangeReply,
+    RangeRequest, Reply, Request, ServiceStatus, StoredBytes,
 };
 
 use crate::limits::{ATTEMPT, STATUS_ATTEMPT};
@@ -37,6 +37,16 @@ impl Service {
     pub async fn stored(&self, range: RangeId) -> Result<StoredBytes, Error> {
         match self.ask(Request::Range(range, RangeRequest::Stored)).await? {
             Reply::Range(RangeReply::Stored(bytes)) => Ok(bytes),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Has a range's owner begin to split it, at a key or in its middle. It is done when other ranges are in its
+    /// place.
+    pub async fn split_range(&self, range: RangeId, at: Option<RangeBound>) -> Result<(), Error> {
+        let ask = Request::Catalog(CatalogRequest::SplitRange { range, at });
+        match self.owners().call(ask, STATUS_ATTEMPT).await? {
+            Reply::Catalog(CatalogReply::Done) => Ok(()),
             _ => Err(unexpected()),
         }
     }

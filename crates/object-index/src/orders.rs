@@ -4,11 +4,14 @@
 //! carried it out: with that one's opening all owners before it are shut out, and one that comes later asks
 //! by itself.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use futures_util::future::try_join_all;
 use object_proto::{
-    BucketConfig, BucketId, BucketUsage, Error, RangeId, RangeMap, RangeReply, RangeRequest,
-    SessionId,
+    BucketConfig, BucketId, BucketUsage, Error, RangeBound, RangeId, RangeMap, RangeReply,
+    RangeRequest, SessionId,
 };
 use runtime::Env;
 
@@ -18,17 +21,38 @@ use crate::limits::{ORDER_TIME, PAUSE};
 /// Orders to all ranges.
 pub(crate) struct Orders {
     env: Env,
-    pub(crate) map: RangeMap,
-    ranges: Rc<dyn Ranges>,
+    map: RefCell<Rc<RangeMap>>,
+    pub(crate) ranges: Rc<dyn Ranges>,
 }
 
 impl Orders {
     /// For the ranges of a map.
     pub(crate) fn new(env: &Env, map: RangeMap, ranges: Rc<dyn Ranges>) -> Orders {
-        Orders { env: env.clone(), map, ranges }
+        Orders { env: env.clone(), map: RefCell::new(Rc::new(map)), ranges }
     }
 
-    /// The owner of a bucket's keys acts by its configuration from now on; returns whether it holds
+    /// The ranges, at present.
+    pub(crate) fn map(&self) -> Rc<RangeMap> {
+        self.map.borrow().clone()
+    }
+
+    /// The ranges are these from now on.
+    pub(crate) fn set_map(&self, map: RangeMap) {
+        self.map.replace(Rc::new(map));
+    }
+
+    /// Has a range's owner begin to split it.
+    pub(crate) async fn split(&self, range: RangeId, at: Option<RangeBound>) -> Result<(), Error> {
+        let Some(epoch) = self.ranges.epoch(range) else {
+            return Err(Error::Busy { cause: format!("{range} has no owner") });
+        };
+        match self.ranges.order(range, RangeRequest::Split { epoch, at }).await? {
+            RangeReply::Done => Ok(()),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// The owners of a bucket's keys act by its configuration from now on; returns whether they hold
     /// nothing.
     pub(crate) async fn configure(
         &self,
@@ -39,10 +63,15 @@ impl Orders {
             let config = config.clone();
             RangeRequest::Configure { epoch, bucket, config }
         };
-        match self.give(self.map.of(bucket), build).await? {
-            RangeReply::Configured { is_empty } => Ok(is_empty),
-            _ => Err(unexpected()),
+        let concerned = |map: &RangeMap| map.of_bucket(bucket).collect();
+        let mut all_empty = true;
+        for reply in self.give_each(concerned, build).await? {
+            match reply {
+                RangeReply::Configured { is_empty } => all_empty &= is_empty,
+                _ => return Err(unexpected()),
+            }
         }
+        Ok(all_empty)
     }
 
     /// No owner takes changes of a session from now on; it is on record that it is closed.
@@ -55,7 +84,7 @@ impl Orders {
         self.give_all(|epoch| RangeRequest::Sweep { epoch, session }).await
     }
 
-    /// Asks a range's owner once what buckets hold.
+    /// Asks a range's owner once what buckets hold there.
     pub(crate) async fn usage(
         &self,
         range: RangeId,
@@ -68,28 +97,49 @@ impl Orders {
     }
 
     async fn give_all(&self, build: impl Fn(u64) -> RangeRequest) -> Result<(), Error> {
-        for place in self.map.places() {
-            match self.give(place.range, &build).await? {
-                RangeReply::Done => {}
-                _ => return Err(unexpected()),
-            }
+        let all = |map: &RangeMap| map.places().iter().map(|place| place.range).collect();
+        let replies = self.give_each(all, build).await?;
+        match replies.iter().all(|reply| *reply == RangeReply::Done) {
+            true => Ok(()),
+            false => Err(unexpected()),
         }
-        Ok(())
     }
 
-    /// Has a range's owner do something.
+    /// Has the owners of ranges do something. Those that come in the place of one are asked too.
+    async fn give_each(
+        &self,
+        concerned: impl Fn(&RangeMap) -> Vec<RangeId>,
+        build: impl Fn(u64) -> RangeRequest,
+    ) -> Result<Vec<RangeReply>, Error> {
+        let (mut done, mut replies) = (BTreeSet::new(), Vec::new());
+        loop {
+            let mut due = concerned(&self.map());
+            due.retain(|range| !done.contains(range));
+            if due.is_empty() {
+                return Ok(replies);
+            }
+            let given = try_join_all(due.iter().map(|range| self.give(*range, &build))).await?;
+            replies.extend(given.into_iter().flatten());
+            done.extend(due);
+        }
+    }
+
+    /// Has a range's owner do something. None when there is no such range any more.
     async fn give(
         &self,
         range: RangeId,
         build: impl Fn(u64) -> RangeRequest,
-    ) -> Result<RangeReply, Error> {
+    ) -> Result<Option<RangeReply>, Error> {
         let (env, mut pause) = (&self.env, PAUSE.0);
         let deadline = env.now() + ORDER_TIME;
         loop {
             let cause = match self.ranges.epoch(range) {
+                None if self.map().places().iter().all(|place| place.range != range) => {
+                    return Ok(None);
+                }
                 None => format!("{range} has no owner"),
                 Some(epoch) => match self.ranges.order(range, build(epoch)).await {
-                    Ok(reply) => return Ok(reply),
+                    Ok(reply) => return Ok(Some(reply)),
                     Err(error) => format!("the owner of {range}: {error}"),
                 },
             };

@@ -9,7 +9,7 @@ pub const SERVICE_DIR: &str = "/.craton/object";
 /// Directory of the catalog's table.
 pub const CATALOG_DIR: &str = "/.craton/object/catalog";
 /// Directory of the ranges' directories.
-const RANGES_DIR: &str = "/.craton/object/ranges";
+pub const RANGES_DIR: &str = "/.craton/object/ranges";
 
 /// Directory of the directories of gateways' sessions.
 pub const SESSIONS_DIR: &str = "/.craton/object/sessions";

@@ -46,6 +46,16 @@ pub enum Planted {
     OrphanKept,
     /// Goes on behind a body that broke off as if nothing of it was written.
     HalfBody,
+    /// Commits a split whatever owner its range has.
+    LateCommit,
+    /// Removes the directories of a split that goes on.
+    SweepEatsSplit,
+    /// A half takes no answers of the range over.
+    NoInherit,
+    /// Commits a split of which one half is not whole.
+    HalfCommit,
+    /// Ends a listing with the range in which it began.
+    OneRangeShown,
     /// Takes a part whatever became of its upload.
     PartAfterEnd,
     /// Completes an upload that was completed before.

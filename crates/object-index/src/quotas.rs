@@ -104,18 +104,28 @@ impl Quotas {
     /// What an owner does not answer stays as it was.
     pub(crate) async fn look(&self, orders: &Orders) -> Vec<KeptName> {
         let mut asks: BTreeMap<RangeId, Vec<BucketId>> = BTreeMap::new();
-        for id in self.buckets.borrow().keys() {
-            asks.entry(orders.map.of(*id)).or_default().push(*id);
+        let mut usages: BTreeMap<BucketId, BucketUsage> = BTreeMap::new();
+        for &id in self.buckets.borrow().keys() {
+            usages.insert(id, BucketUsage::default());
+            for range in orders.map().of_bucket(id) {
+                asks.entry(range).or_default().push(id);
+            }
         }
         for (range, ids) in asks {
             for some in ids.chunks(USAGE_BUCKETS_MAX) {
-                let Ok(usages) = orders.usage(range, some).await else { continue };
-                let buckets = &mut *self.buckets.borrow_mut();
-                for (id, usage) in some.iter().zip(usages) {
-                    if let Some(known) = buckets.get_mut(id) {
-                        known.usage = usage;
+                match orders.usage(range, some).await {
+                    Ok(parts) => {
+                        for (id, part) in some.iter().zip(parts) {
+                            usages.entry(*id).and_modify(|sum| *sum = sum.and(part));
+                        }
                     }
+                    Err(_) => usages.retain(|id, _| !some.contains(id)),
                 }
+            }
+        }
+        for (id, usage) in usages {
+            if let Some(known) = self.buckets.borrow_mut().get_mut(&id) {
+                known.usage = usage;
             }
         }
         let rooms = self.rooms();

@@ -256,8 +256,9 @@ impl Range {
             }
             RangeRequest::Hold { .. }
             | RangeRequest::Release { .. }
-            | RangeRequest::Sweep { .. } => {
-                unreachable!("collection does it")
+            | RangeRequest::Sweep { .. }
+            | RangeRequest::Split { .. } => {
+                unreachable!("collection does it, or the server")
             }
         }
     }
@@ -568,7 +569,7 @@ impl Range {
             also(batch, stamp);
         })?;
         self.note(noted);
-        self.usages.set(decided.target.bucket, usage);
+        self.usages.set(&decided.target, usage);
         Ok(done)
     }
 
@@ -588,7 +589,7 @@ impl Range {
             also(batch);
         })?;
         self.note(noted);
-        self.usages.set(decided.target.bucket, usage);
+        self.usages.set(&decided.target, usage);
         Ok(basis)
     }
 

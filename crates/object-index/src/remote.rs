@@ -124,6 +124,11 @@ impl RemoteOwners {
         match self.ask_manager(CatalogRequest::Where, deadline).await {
             Ok(Reply::Catalog(CatalogReply::Where(places))) => {
                 let known = &mut *self.ranges.borrow_mut();
+                if places.iter().all(|place| place.range != range) {
+                    // It was split: who asks for it has a former map.
+                    known.remove(&range);
+                    return Err(Error::Reroute);
+                }
                 for place in places {
                     match place.addr {
                         Some(addr) => known.insert(place.range, addr),

@@ -9,8 +9,8 @@ use object_proto::{
     BucketId, BucketName, BucketSettings, CallId, Checksum, ChecksumKind, ChecksumPlan, Committed,
     DataId, Envelope, Etag, FileName, Grant, Grantee, Metadata, NewObject, NewUpload, ObjectData,
     ObjectFacts, ObjectInfo, ObjectKey, ObjectLock, ObjectTags, PartMap, PartNumber, Permission,
-    Quota, Retention, RetentionMode, SessionId, Stamp, Target, UploadEnd, UploadId, User, UserId,
-    VersionId, Versioning,
+    Quota, RangeBound, Retention, RetentionMode, SessionId, Stamp, Target, UploadEnd, UploadId,
+    User, UserId, VersionId, Versioning,
 };
 use proptest::prelude::*;
 use table::Place;
@@ -259,7 +259,11 @@ fn other_rows_read_back() {
         assert_eq!(row.bucket, object_proto::Bucket { versioning, ..bucket.clone() });
     }
     for owner in [None, Some(object_proto::ObjectServerId::new(u32::MAX))] {
-        let row = RangeRow { first: BucketId::new(9), epoch: 1 << 40, owner };
+        let row = RangeRow {
+            first: RangeBound { bucket: BucketId::new(9), key: "a".to_owned() },
+            epoch: 1 << 40,
+            owner,
+        };
         assert_eq!(RangeRow::decode(&row.encode()), Some(row));
     }
     let addr = "[::1]:7000".parse().unwrap();

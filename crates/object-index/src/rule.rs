@@ -8,7 +8,7 @@ use std::rc::Rc;
 use base::Fault;
 use futures_util::future::join;
 use object_proto::{
-    CatalogReply, CatalogRequest, Error, ObjectServerId, RangeId, RangeMap, RangeReply,
+    CatalogReply, CatalogRequest, Error, ObjectServerId, RangeBound, RangeId, RangeMap, RangeReply,
     RangeRequest,
 };
 use runtime::{Duration, Env};
@@ -20,15 +20,17 @@ use crate::collect::{CollectOptions, Collector};
 use crate::config::Config;
 use crate::decisions::{Basis, Decisions, damaged, of_table};
 use crate::ground::{Files, Lease, Managers, Ranges};
-use crate::keys::{RANGE, SERVER, read_number_key};
+use crate::halves::adopt;
+use crate::keys::{INHERITED, RANGE, SERVER, read_number_key};
 use crate::lifecycle::Keeper;
 use crate::limits::{COLLECT_INTERVAL_FULL, PACK_IDLE};
 use crate::pace::Pace;
 use crate::paths::{CATALOG_DIR, range_dir};
-use crate::planted::Bugs;
+use crate::planted::{Bugs, Planted};
 use crate::range::{Ground, Range, UploadTimes};
 use crate::room::Room;
-use crate::server_row::{RangeRow, ServerRow};
+use crate::server_row::{RangeRow, ServerRow, SplitRow};
+use crate::split::{Split, Splitting};
 use crate::stats::TableStats;
 
 /// The rights to a table: until when they last, and their number, which is above those of all before.
@@ -37,34 +39,43 @@ pub type Held = (Rc<dyn Lease>, u64);
 /// A range under one epoch.
 pub struct RangeRule {
     env: Env,
+    id: RangeId,
+    epoch: u64,
+    managers: Rc<dyn Managers>,
     range: Rc<Range>,
     collector: Collector,
     keeper: Keeper,
+    splitting: Splitting,
+    /// Bytes of sorted files at which it is split.
+    range_bytes: u64,
 }
 
 impl RangeRule {
     /// Opens a range, which shuts its owners before out.
     pub async fn open(
         (env, files, config): (&Env, &Rc<dyn Files>, &Config),
-        range: RangeId,
+        id: RangeId,
         (lease, epoch): Held,
         (cache, room, pace): (&Cache, &Room, &Pace),
         managers: Rc<dyn Managers>,
     ) -> Result<Rc<RangeRule>, Error> {
-        let dir = range_dir(range);
+        let dir = range_dir(id);
         let (data_log_bytes, data_log_least) = (config.log_bytes, config.log_least);
         let with_data = Options { data_log_bytes, data_log_least, ..config.table.clone() };
         let rows = open_table(env, &**files, &dir, (&with_data, cache), epoch).await?;
         let bugs = config.bugs;
         let decisions = Decisions::new(env, rows, room, bugs).await?;
+        adopt(&decisions, id).await?;
         let upload_times = UploadTimes { age: config.upload_age, end_age: config.upload_end_age };
         let day = config.lifecycle_day;
-        let ground = Ground { managers, lease, epoch, upload_times, day, bugs };
-        let id = range;
+        let ground = Ground { managers: managers.clone(), lease, epoch, upload_times, day, bugs };
         let range = Range::open(env, decisions, ground).await?;
         let store = files.dir(&dir).await.map_err(of_fault)?;
+        let inherits = range.decisions.durable(&INHERITED).await?.is_some();
         let collector = Collector {
             id,
+            managers: managers.clone(),
+            inherits: Cell::new(inherits),
             range: range.clone(),
             store,
             files: files.clone(),
@@ -83,7 +94,51 @@ impl RangeRule {
             orphans_at: Cell::new(env.now()),
         };
         let keeper = Keeper { range: range.clone(), pace: pace.clone() };
-        Ok(Rc::new(RangeRule { env: env.clone(), range, collector, keeper }))
+        let (env, splitting, range_bytes) = (env.clone(), Splitting::default(), config.range_bytes);
+        let rule = RangeRule {
+            env,
+            id,
+            epoch,
+            managers,
+            range,
+            collector,
+            keeper,
+            splitting,
+            range_bytes,
+        };
+        Ok(Rc::new(rule))
+    }
+
+    /// Begins a split; false when one is under way. The caller goes on with [`RangeRule::split`].
+    pub fn begin_split(&self) -> bool {
+        self.splitting.begin()
+    }
+
+    /// Splits the range at a bound, or in its middle. Ends when it is known what became of it: it goes on, or
+    /// the manager has given it another epoch, or two others are in its place.
+    pub async fn split(&self, files: &dyn Files, at: Option<RangeBound>) -> Result<(), Error> {
+        let split = Split {
+            env: &self.env,
+            files,
+            managers: &*self.managers,
+            range: &self.range,
+            store: &*self.collector.store,
+            splitting: &self.splitting,
+            id: self.id,
+            epoch: self.epoch,
+        };
+        split.run(at).await
+    }
+
+    /// It is shut out for its split: what becomes of it is the manager's to say.
+    pub fn is_cut(&self) -> bool {
+        self.splitting.is_cut()
+    }
+
+    /// It is to be split for its size.
+    pub fn is_too_large(&self) -> bool {
+        let bytes = self.range.decisions.table.stats().bytes;
+        bytes > self.range_bytes && self.splitting.may_begin(&self.env)
     }
 
     /// Answers a request.
@@ -177,7 +232,7 @@ impl ManagerRule {
     }
 
     /// The ranges.
-    pub fn map(&self) -> &RangeMap {
+    pub fn map(&self) -> Rc<RangeMap> {
         self.catalog.map()
     }
 
@@ -218,18 +273,60 @@ impl ManagerRule {
         self.decisions.settled(basis).await
     }
 
-    /// Ends sessions of gateways that are gone, in passes that begin `interval` apart, and watches over
-    /// quotas. For ever.
-    pub async fn tend(&self, interval: Duration) {
-        join(self.end_sessions(interval), self.catalog.watch_usage()).await;
+    /// Has a range's owner begin to split it.
+    pub(crate) async fn split(&self, range: RangeId, at: Option<RangeBound>) -> Result<(), Error> {
+        self.catalog.orders.split(range, at).await
     }
 
-    async fn end_sessions(&self, interval: Duration) {
+    /// See [`Catalog::prepare_split`].
+    pub(crate) async fn prepare_split(
+        &self,
+        range: RangeId,
+        epoch: u64,
+        at: RangeBound,
+    ) -> Result<CatalogReply, Error> {
+        self.catalog.prepare_split(range, epoch, at).await
+    }
+
+    /// See [`Catalog::split_of`].
+    pub(crate) fn split_of(&self, range: RangeId, epoch: u64) -> Option<SplitRow> {
+        self.catalog.split_of(range, epoch)
+    }
+
+    /// See [`Catalog::commit_split`].
+    pub(crate) fn commit_split(
+        &self,
+        range: RangeId,
+        split: &SplitRow,
+        rows: &[(Vec<u8>, Vec<u8>)],
+    ) -> Result<Basis, Error> {
+        self.catalog.commit_split(range, split, rows)
+    }
+
+    /// Ranges that are being split.
+    pub(crate) fn splitting(&self) -> usize {
+        self.catalog.splits.begun()
+    }
+
+    /// Whether a bug is planted.
+    pub(crate) fn has_bug(&self, bug: Planted) -> bool {
+        self.catalog.bugs.has(bug)
+    }
+
+    /// Ends sessions of gateways that are gone and removes what is left of splits, in passes that begin
+    /// `interval` apart, and watches over quotas. For ever.
+    pub async fn tend(&self, trash: (&dyn Files, Duration), interval: Duration) {
+        join(self.end_sessions(trash, interval), self.catalog.watch_usage()).await;
+    }
+
+    async fn end_sessions(&self, (files, trash_age): (&dyn Files, Duration), interval: Duration) {
         loop {
             self.env.sleep(self.env.jitter(interval)).await;
             let ended = self.catalog.end_sessions().await;
             let ended = ended.and(self.catalog.remove_left_dirs().await);
-            if let Err(error) = ended.and(self.catalog.take_back_all().await) {
+            let ended = ended.and(self.catalog.take_back_all().await);
+            let ended = ended.and(self.catalog.withdraw_splits().await);
+            if let Err(error) = ended.and(self.catalog.remove_gone(files, trash_age).await) {
                 tracing::debug!(%error, "what the manager has to end was not all ended");
             }
         }

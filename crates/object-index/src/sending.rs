@@ -3,7 +3,9 @@
 
 use std::rc::Rc;
 
-use object_proto::{Error, FileName, RangeId, RangeReply, RangeRequest, Reply, Request, SessionId};
+use object_proto::{
+    Error, FileName, RangeBound, RangeId, RangeReply, RangeRequest, Reply, Request, SessionId,
+};
 use runtime::{Class, Duration};
 use table::Store;
 use wire::data::Purpose;
@@ -43,13 +45,18 @@ impl Service {
         }
         let store = self.session_store(stay.session()).await?;
         stay.check_fresh()?;
+        let bounds = match self.map().await?.bounds(range) {
+            Some((first, end)) => (first.clone(), end.cloned()),
+            None => return Err(Error::Busy { cause: format!("{range} is no more") }),
+        };
         let name = stay.file();
         let ended = {
             let (service, stay, name) = (Rc::downgrade(&self.0), stay.clone(), name.clone());
+            let bounds = bounds.clone();
             Box::new(move || {
                 let Some(service) = service.upgrade().map(Service) else { return };
                 service.env().clone().spawn(Class::Background, "object: release", async move {
-                    service.release(&stay, range, name).await;
+                    service.release(&stay, &bounds, name).await;
                 });
             })
         };
@@ -123,14 +130,19 @@ impl Service {
         });
     }
 
-    /// Has the owner know that a file is written no more, and takes the session's name away.
-    async fn release(&self, stay: &Stay, range: RangeId, file: FileName) {
+    /// Has owners know that a file is written no more, and takes the session's name away: those of all ranges that
+    /// are now where the file's was.
+    async fn release(&self, stay: &Stay, bounds: &Bounds, file: FileName) {
         let (env, mut pause) = (self.env().clone(), PAUSE.0);
-        let session = stay.session();
-        loop {
+        let (session, mut at) = (stay.session(), Some(bounds.0.clone()));
+        while let Some(bound) = &at {
             let request = RangeRequest::Release { session, file: file.clone() };
-            match self.0.owners.call(Request::Range(range, request), ATTEMPT).await {
-                Ok(_) => break,
+            match self.ask_behind(bound, request).await {
+                Ok((_, end)) => {
+                    let is_within = |end: &RangeBound| bounds.1.as_ref().is_none_or(|to| end < to);
+                    at = end.filter(is_within);
+                    continue;
+                }
                 // What is left then goes with the session.
                 Err(_) if stay.is_over() => return,
                 Err(_) => {}
@@ -143,6 +155,9 @@ impl Service {
         }
     }
 }
+
+/// Where a range begins, and where it ends, if it is not the last one.
+type Bounds = (RangeBound, Option<RangeBound>);
 
 /// The session that has sent a file.
 fn session_of(file: &FileName) -> Result<SessionId, Error> {

@@ -11,10 +11,10 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 
-use futures_util::future::{LocalBoxFuture, join_all};
+use futures_util::future::{LocalBoxFuture, join, join_all, select};
 use object_proto::{
-    CatalogReply, CatalogRequest, Change, Error, ObjectData, ObjectServerId, RangeId, RangeLoad,
-    RangeReply, RangeRequest, Reply, Request, Seen, ServerBeat, ServerGrant, Unserved,
+    CatalogReply, CatalogRequest, Change, Error, ObjectData, ObjectServerId, RangeBound, RangeId,
+    RangeLoad, RangeReply, RangeRequest, Reply, Request, Seen, ServerBeat, ServerGrant, Unserved,
 };
 use runtime::sync::Notify;
 use runtime::{Class, Duration, Env, Instant, JoinHandle};
@@ -248,6 +248,9 @@ impl ObjectServer {
     pub async fn handle(&self, range: RangeId, request: RangeRequest) -> Result<RangeReply, Error> {
         let inner = &*self.0;
         let deadline = inner.env.now() + OPENING_WAIT;
+        if let RangeRequest::Split { epoch, at } = request {
+            return self.split(range, epoch, at).map(|()| RangeReply::Done);
+        }
         loop {
             let changed = inner.changed.notified();
             let (epoch, rule) = match inner.places.borrow().get(&range) {
@@ -263,17 +266,50 @@ impl ObjectServer {
                     inner.env.mark("object: waits for the lease before");
                     inner.env.sleep(until - now).await;
                 }
-                (Some(rule), _) => {
+                (Some(rule), _) if !rule.is_cut() => {
                     self.note(range, &request);
                     return rule.handle(request).await;
                 }
-                (None, _) if now < deadline => {
+                _ if now < deadline => {
                     let _ = inner.env.timeout(deadline - now, changed).await; // Either has happened.
                 }
-                (None, _) => {
-                    let cause = format!("{range} is being opened");
+                _ => {
+                    let cause = format!("{range} is being opened or split");
                     return Err(Error::Busy { cause });
                 }
+            }
+        }
+    }
+
+    /// Begins to split a range, at a bound or in its middle.
+    fn split(&self, range: RangeId, epoch: u64, at: Option<RangeBound>) -> Result<(), Error> {
+        let busy = |cause: &str| Err(Error::Busy { cause: format!("{range} {cause}") });
+        let rule = match self.0.places.borrow().get(&range) {
+            Some(place) if place.epoch == epoch => place.rule.clone(),
+            _ => return Err(Error::Reroute),
+        };
+        let Some(rule) = rule else { return busy("is being opened") };
+        if !rule.begin_split() {
+            return busy("is being split");
+        }
+        let server = self.clone();
+        self.0.env.spawn(Class::Background, "object server: split", async move {
+            tracing::info!(%range, "a range is to be split");
+            // What became of it is on record: the next heartbeat brings it.
+            let _ = rule.split(&*server.0.files, at).await;
+            server.beat_now();
+        });
+        Ok(())
+    }
+
+    /// Splits a range whenever it is too large. For ever.
+    async fn split_when_large(&self, range: RangeId, rule: &RangeRule, epoch: u64) {
+        loop {
+            self.0.env.sleep(self.0.env.jitter(self.0.config.collect_interval)).await;
+            if rule.is_too_large()
+                && let Err(error) = self.split(range, epoch, None)
+            {
+                tracing::debug!(%range, %error, "a range is not split");
             }
         }
     }
@@ -288,6 +324,7 @@ impl ObjectServer {
             // The manager's own say nothing of clients.
             RangeRequest::Configure { .. }
             | RangeRequest::CloseSession { .. }
+            | RangeRequest::Split { .. }
             | RangeRequest::Sweep { .. } => return,
             _ => 0,
         };
@@ -527,8 +564,15 @@ impl ObjectServer {
         inner.changed.notify_waiters();
         self.beat_now();
         let interval = inner.config.collect_interval;
-        futures_util::future::select(Box::pin(rule.ended()), Box::pin(rule.collect(interval)))
-            .await;
+        let tending = join(rule.collect(interval), self.split_when_large(range, &rule, epoch));
+        select(Box::pin(rule.ended()), Box::pin(tending)).await;
+        if rule.is_cut() {
+            self.set(range, epoch, |place| {
+                place.rule = None;
+                place.cause = "it is being split".to_owned();
+            });
+            return;
+        }
         tracing::warn!(%range, epoch, "a range's table has ended: it is opened again");
         inner.env.mark("object: a range has ended by itself");
         self.set(range, epoch, |place| {

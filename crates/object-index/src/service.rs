@@ -10,12 +10,10 @@ use std::sync::Arc;
 use futures_util::future::LocalBoxFuture;
 use object_proto::limits::{INLINE_MAX, SMALL_MAX};
 use object_proto::{
-    BucketId, BucketUsage, CatalogReply, CatalogRequest, Change, ChangeReply, Committed,
-    Completion, Conditions, DataId, Error, FileName, Grant, LifecycleState, ListPage, ListRequest,
-    LockChange, NewObject, NewUpload, ObjectData, ObjectFacts, ObjectInfo, ObjectTags, PartNumber,
-    PartsPage, PartsRequest, RangeId, RangeMap, RangeReply, RangeRequest, Reply, Request,
-    RequestHead, StoredBytes, Target, UploadId, UploadInfo, UploadsPage, UploadsRequest, UserId,
-    VersionId, VersionsPage, VersionsRequest,
+    CatalogReply, CatalogRequest, Change, Committed, Completion, Conditions, DataId, Error,
+    FileName, Grant, LockChange, NewObject, NewUpload, ObjectData, ObjectFacts, ObjectInfo,
+    ObjectTags, PartNumber, PartsPage, PartsRequest, RangeId, RangeMap, RangeReply, RangeRequest,
+    Reply, Request, RequestHead, Target, UploadId, UploadInfo, UserId, VersionId,
 };
 use runtime::{Env, Instant};
 use table::{Source, Store};
@@ -24,13 +22,13 @@ use crate::bodies::{self, BodyReader, BodyWriter, Whole};
 use crate::content::{BodyContent, Bytes};
 use crate::ground::{Files, Owners};
 use crate::kept::Kept;
-use crate::limits::{ATTEMPT, CHANGE_BUDGET, OPENED_MAX, PAUSE};
+use crate::limits::OPENED_MAX;
 use crate::packs::{OpenPack, PackOptions, Packs, SentFile};
 use crate::parts::{Bodies, PartBodies, PartsReader};
 use crate::paths::range_dir;
 use crate::piece::Body;
 use crate::planted::{Bugs, Planted};
-use crate::session::{Decider, GatewaySession, Number, Stay};
+use crate::session::{GatewaySession, Stay};
 
 /// A range's directory.
 type Stores = BTreeMap<RangeId, Rc<dyn Store>>;
@@ -48,11 +46,11 @@ pub(crate) struct ServiceInner {
     pub(crate) silent_until: Cell<Instant>,
     /// Requests that went by what was kept, as they were.
     pub(crate) silent_uses: Cell<u64>,
-    /// The ranges, once they were asked for.
-    map: RefCell<Option<Rc<RangeMap>>>,
+    /// The ranges, as they were when they were asked for.
+    pub(crate) map: RefCell<Option<Rc<RangeMap>>>,
     stores: RefCell<Stores>,
     pub(crate) files: Rc<dyn Files>,
-    session: GatewaySession,
+    pub(crate) session: GatewaySession,
     /// Logs and files that were read lately, newest last.
     opened: RefCell<Vec<Opened>>,
     /// Files that are sent.
@@ -138,130 +136,6 @@ impl Service {
         Ok(store)
     }
 
-    /// The ranges.
-    pub async fn map(&self) -> Result<Rc<RangeMap>, Error> {
-        if let Some(map) = &*self.0.map.borrow() {
-            return Ok(map.clone());
-        }
-        match self.catalog(CatalogRequest::Map).await? {
-            CatalogReply::Map(map) => {
-                let map = Rc::new(map);
-                self.0.map.replace(Some(map.clone()));
-                Ok(map)
-            }
-            _ => Err(unexpected()),
-        }
-    }
-
-    /// Asks the owner of a bucket's keys what changes nothing.
-    async fn ask_range(
-        &self,
-        bucket: BucketId,
-        request: RangeRequest,
-    ) -> Result<RangeReply, Error> {
-        let range = self.map().await?.of(bucket);
-        match self.ask(Request::Range(range, request)).await? {
-            Reply::Range(reply) => Ok(reply),
-            Reply::Catalog(_) | Reply::Server => Err(unexpected()),
-        }
-    }
-
-    /// Asks what changes nothing, until it is answered.
-    pub(crate) async fn ask(&self, request: Request) -> Result<Reply, Error> {
-        let env = &self.0.env;
-        let (deadline, mut pause) = (env.now() + CHANGE_BUDGET, PAUSE.0);
-        loop {
-            let left = deadline - env.now();
-            let cause = match self.0.owners.call(request.clone(), ATTEMPT.min(left)).await {
-                Err(Error::Reroute) => Error::Reroute.to_string(),
-                Err(Error::Busy { cause } | Error::Unknown { cause }) => cause,
-                answer => return answer,
-            };
-            if env.now() + pause >= deadline {
-                return Err(Error::Busy { cause });
-            }
-            env.sleep(env.jitter(pause)).await;
-            pause = (2 * pause).min(PAUSE.1);
-        }
-    }
-
-    /// Makes a change once, whatever is lost on the way; one that names a file of bodies has it kept.
-    async fn change(
-        &self,
-        number: &Number,
-        (decider, file): (Decider, Option<&FileName>),
-        build: impl Fn(RequestHead) -> Request,
-    ) -> Result<Reply, Error> {
-        let (env, session) = (&self.0.env, &self.0.session);
-        let (begun, mut pause) = (env.now(), PAUSE.0);
-        let deadline = begun + CHANGE_BUDGET;
-        // An attempt may be under way still.
-        let mut unanswered = None;
-        let mut cause = String::new();
-        while env.now() < deadline {
-            let left = deadline - env.now();
-            match session.head(number, decider, (deadline, left)).await {
-                Ok(_) if env.now() >= deadline => break,
-                Ok(head) => {
-                    let request = build(head);
-                    match self.0.owners.call(request, ATTEMPT.min(deadline - env.now())).await {
-                        Err(Error::Reroute) => {
-                            session.lost_route(decider);
-                            cause = Error::Reroute.to_string();
-                        }
-                        Err(Error::Unknown { cause: lost }) => {
-                            session.lost_route(decider);
-                            unanswered = Some(lost);
-                        }
-                        Err(Error::Busy { cause: busy }) => cause = busy,
-                        Err(Error::Unheld) => {
-                            cause = Error::Unheld.to_string();
-                            if self.is_lost((decider, file), deadline).await {
-                                break;
-                            }
-                        }
-                        // An earlier attempt may still be made: only its time decides.
-                        Err(Error::Full) if unanswered.is_some() => cause = Error::Full.to_string(),
-                        Err(Error::SessionOver) => {
-                            session.over(number);
-                            cause = Error::SessionOver.to_string();
-                            break;
-                        }
-                        answer => return answer,
-                    }
-                }
-                Err(Error::SessionOver) => {
-                    cause = Error::SessionOver.to_string();
-                    break;
-                }
-                Err(error) => cause = error.to_string(),
-            }
-            env.sleep(env.jitter(pause)).await;
-            pause = (2 * pause).min(PAUSE.1);
-        }
-        match unanswered {
-            None => Err(Error::Busy { cause }),
-            Some(lost) => {
-                // Only then it is decided.
-                env.sleep_until(session.decided_by(deadline)).await;
-                Err(Error::Unknown { cause: lost })
-            }
-        }
-    }
-
-    /// Announces a file again that the owner does not keep; true when it is gone.
-    async fn is_lost(
-        &self,
-        (decider, file): (Decider, Option<&FileName>),
-        deadline: Instant,
-    ) -> bool {
-        let (Decider::Owner(range), Some(file)) = (decider, file) else { return true };
-        let env = &self.0.env;
-        env.mark("object: a file is announced again");
-        let timeout = ATTEMPT.min(deadline - env.now());
-        self.hold(range, file, timeout).await.unwrap_or(false)
-    }
-
     pub(crate) async fn catalog(&self, request: CatalogRequest) -> Result<CatalogReply, Error> {
         match self.ask(Request::Catalog(request)).await? {
             Reply::Catalog(reply) => Ok(reply),
@@ -275,25 +149,9 @@ impl Service {
     ) -> Result<CatalogReply, Error> {
         let number = self.0.session.number().await?;
         let build = |head| Request::Catalog(build(head));
-        match self.change(&number, (Decider::Manager, None), build).await? {
+        match self.change(&number, (None, None), |head, _| build(head)).await? {
             Reply::Catalog(reply) => Ok(reply),
             Reply::Range(..) | Reply::Server => Err(unexpected()),
-        }
-    }
-
-    async fn change_object(&self, number: &Number, change: &Change) -> Result<ChangeReply, Error> {
-        let range = self.map().await?.of(change.target().bucket);
-        let build = |head| {
-            let change = change.clone();
-            Request::Range(range, RangeRequest::Change { head, change })
-        };
-        let file = match change {
-            Change::Put { object, .. } | Change::PutPart { part: object, .. } => object.data.file(),
-            _ => None,
-        };
-        match self.change(number, (Decider::Owner(range), file), build).await? {
-            Reply::Range(RangeReply::Changed(reply)) => Ok(reply),
-            _ => Err(unexpected()),
         }
     }
 
@@ -303,7 +161,7 @@ impl Service {
         target: &Target,
         version: Option<VersionId>,
     ) -> Result<ObjectInfo, Error> {
-        self.find(target.bucket, RangeRequest::Look { target: target.clone(), version }).await
+        self.find(target, RangeRequest::Look { target: target.clone(), version }).await
     }
 
     /// As [`Service::look`], for a caller who reads the object then.
@@ -312,52 +170,12 @@ impl Service {
         target: &Target,
         version: Option<VersionId>,
     ) -> Result<ObjectInfo, Error> {
-        self.find(target.bucket, RangeRequest::Read { target: target.clone(), version }).await
+        self.find(target, RangeRequest::Read { target: target.clone(), version }).await
     }
 
-    async fn find(&self, bucket: BucketId, request: RangeRequest) -> Result<ObjectInfo, Error> {
-        match self.ask_range(bucket, request).await? {
+    async fn find(&self, target: &Target, request: RangeRequest) -> Result<ObjectInfo, Error> {
+        match self.ask_owner(target, request).await? {
             RangeReply::Object(info) => Ok(*info),
-            _ => Err(unexpected()),
-        }
-    }
-
-    /// A page of a bucket's versions.
-    pub async fn versions(&self, ask: VersionsRequest) -> Result<VersionsPage, Error> {
-        match self.ask_range(ask.bucket, RangeRequest::Versions(ask)).await? {
-            RangeReply::Versions(page) => Ok(page),
-            _ => Err(unexpected()),
-        }
-    }
-
-    /// A page of a bucket's keys.
-    pub async fn list(&self, ask: ListRequest) -> Result<ListPage, Error> {
-        match self.ask_range(ask.bucket, RangeRequest::List(ask)).await? {
-            RangeReply::Page(page) => Ok(page),
-            _ => Err(unexpected()),
-        }
-    }
-
-    /// What a bucket holds.
-    pub async fn usage(&self, bucket: BucketId) -> Result<BucketUsage, Error> {
-        match self.ask_range(bucket, RangeRequest::Usage(vec![bucket])).await? {
-            RangeReply::Usage(usages) => usages.first().copied().ok_or_else(unexpected),
-            _ => Err(unexpected()),
-        }
-    }
-
-    /// Bytes of the files of bodies of the range that has a bucket's keys, and those of other buckets.
-    pub async fn stored_beside(&self, bucket: BucketId) -> Result<StoredBytes, Error> {
-        match self.ask_range(bucket, RangeRequest::Stored).await? {
-            RangeReply::Stored(bytes) => Ok(bytes),
-            _ => Err(unexpected()),
-        }
-    }
-
-    /// How far lifecycle is with a bucket.
-    pub async fn lifecycle_state(&self, bucket: BucketId) -> Result<LifecycleState, Error> {
-        match self.ask_range(bucket, RangeRequest::Lifecycle(bucket)).await? {
-            RangeReply::Lifecycle(state) => Ok(state),
             _ => Err(unexpected()),
         }
     }
@@ -436,7 +254,8 @@ impl Service {
 
     /// An upload that is under way, or was completed in the last days.
     pub async fn upload(&self, target: Target, upload: UploadId) -> Result<UploadInfo, Error> {
-        match self.ask_range(target.bucket, RangeRequest::Upload { target, upload }).await? {
+        let ask = RangeRequest::Upload { target: target.clone(), upload };
+        match self.ask_owner(&target, ask).await? {
             RangeReply::Upload(info) => Ok(*info),
             _ => Err(unexpected()),
         }
@@ -444,7 +263,7 @@ impl Service {
 
     /// Parts of an upload that is under way.
     pub async fn parts(&self, ask: PartsRequest) -> Result<PartsPage, Error> {
-        match self.ask_range(ask.target.bucket, RangeRequest::Parts(ask)).await? {
+        match self.ask_owner(&ask.target.clone(), RangeRequest::Parts(ask)).await? {
             RangeReply::Parts(page) => Ok(page),
             _ => Err(unexpected()),
         }
@@ -455,7 +274,7 @@ impl Service {
         &self,
         ask: PartsRequest,
     ) -> Result<Vec<(PartNumber, ObjectInfo)>, Error> {
-        match self.ask_range(ask.target.bucket, RangeRequest::PartBodies(ask)).await? {
+        match self.ask_owner(&ask.target.clone(), RangeRequest::PartBodies(ask)).await? {
             RangeReply::PartBodies(bodies) => Ok(bodies),
             _ => Err(unexpected()),
         }
@@ -478,14 +297,6 @@ impl Service {
     pub async fn abort_upload(&self, target: Target, upload: UploadId) -> Result<(), Error> {
         let number = self.0.session.number().await?;
         self.change_object(&number, &Change::AbortUpload { target, upload }).await.map(drop)
-    }
-
-    /// A page of a bucket's uploads that are under way.
-    pub async fn uploads(&self, ask: UploadsRequest) -> Result<UploadsPage, Error> {
-        match self.ask_range(ask.bucket, RangeRequest::Uploads(ask)).await? {
-            RangeReply::Uploads(page) => Ok(page),
-            _ => Err(unexpected()),
-        }
     }
 
     /// Begins an object.
@@ -514,7 +325,7 @@ impl Service {
         part: Option<(UploadId, PartNumber)>,
         len: Option<u64>,
     ) -> Result<BodyUpload, Error> {
-        let range = self.map().await?.of(target.bucket);
+        let range = self.map().await?.of(&target);
         let stay = self.0.session.stay().await?;
         let env = &self.0.env;
         let data_id = u128::from(env.random_u64()) << 64 | u128::from(env.random_u64());
@@ -546,14 +357,18 @@ impl Service {
     ) -> Result<(ObjectInfo, BodyContent), Error> {
         let mut info = self.read(target, version).await?;
         loop {
+            let before = self.map().await?.of(target);
             let gone = match self.content(target, &info).await {
                 Ok(content) => return Ok((info, content)),
                 Err(Error::NoSuchKey) => info,
                 Err(error) => return Err(error),
             };
             info = self.read(target, version).await?;
-            // Collection may have moved it.
-            if info.object.data == gone.object.data && info.object.data_id == gone.object.data_id {
+            let is_moved = self.map().await?.of(target) != before;
+            let is_same =
+                info.object.data == gone.object.data && info.object.data_id == gone.object.data_id;
+            // Collection may have moved it, or its range was split.
+            if is_same && !is_moved {
                 let what = format!("the file of {target} is not there");
                 tracing::error!(what, "an object is damaged");
                 return Err(Error::Damaged { what });
@@ -586,7 +401,7 @@ impl Service {
                 Whole::Here(piece[body.head_len()..].to_vec())
             }
             ObjectData::Logged { file, offset } | ObjectData::File { file, offset } => {
-                let source = self.source(self.map().await?.of(target.bucket), file).await?;
+                let source = self.source(self.map().await?.of(target), file).await?;
                 Whole::File(self.reader((file, *offset), target, object, source))
             }
             ObjectData::Parts(_) => {

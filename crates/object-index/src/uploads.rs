@@ -108,7 +108,7 @@ impl Range {
             batch.put(&due_key(abort_us, target, stamp), &Due::Abort.encode());
             put_row(batch, target.bucket, usage);
         })?;
-        self.usages.set(target.bucket, usage);
+        self.usages.set(target, usage);
         Ok(done)
     }
 
@@ -172,7 +172,7 @@ impl Range {
             put_row(batch, target.bucket, usage);
         })?;
         files.into_iter().for_each(|rows| self.files.know(rows));
-        self.usages.set(target.bucket, usage);
+        self.usages.set(target, usage);
         Ok(done)
     }
 
@@ -306,7 +306,7 @@ impl Range {
             batch.put(&due_key(stamp.get(), target, upload.stamp), &Due::Parts(None).encode());
             put_row(batch, target.bucket, usage);
         })?;
-        self.usages.set(target.bucket, usage);
+        self.usages.set(target, usage);
         Ok(done)
     }
 

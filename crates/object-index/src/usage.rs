@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use codec::cursor::put_varint;
-use object_proto::{BucketId, BucketUsage, Error};
+use codec::cursor::{Cursor, put_varint};
+use object_proto::{BucketId, BucketUsage, Error, RangeBound, Target};
 use table::{Batch, Purpose, Range as Rows};
 
 use crate::decisions::{Decisions, damaged, of_table};
@@ -23,11 +23,21 @@ use crate::versions::Decided;
 /// The value of a bucket's row.
 pub fn encode_usage(usage: BucketUsage) -> Vec<u8> {
     let mut out = vec![VERSION];
+    put_usage(&mut out, usage);
+    out
+}
+
+pub(crate) fn put_usage(out: &mut Vec<u8>, usage: BucketUsage) {
     let BucketUsage { objects, older, bytes, markers, uploads, upload_bytes } = usage;
     for number in [objects, bytes, markers, older, uploads, upload_bytes] {
-        put_varint(&mut out, number);
+        put_varint(out, number);
     }
-    out
+}
+
+pub(crate) fn read_usage(cursor: &mut Cursor<'_>) -> Option<BucketUsage> {
+    let (objects, bytes, markers) = (cursor.varint()?, cursor.varint()?, cursor.varint()?);
+    let (older, uploads, upload_bytes) = (cursor.varint()?, cursor.varint()?, cursor.varint()?);
+    Some(BucketUsage { objects, older, bytes, markers, uploads, upload_bytes })
 }
 
 /// Reads such a value. The rows of the first version end behind objects and bytes, or behind markers: the
@@ -49,7 +59,25 @@ pub fn decode_usage(value: &[u8]) -> Option<BucketUsage> {
 
 /// What buckets hold, with all that is submitted.
 #[derive(Default)]
-pub(crate) struct Usages(RefCell<BTreeMap<BucketId, BucketUsage>>);
+pub(crate) struct Usages {
+    all: RefCell<BTreeMap<BucketId, BucketUsage>>,
+    /// What has come below a bound in its bucket, and is gone from there, while the range is about to be split
+    /// at it; modulo 2^64 each.
+    below: RefCell<Option<(RangeBound, BucketUsage)>>,
+}
+
+/// `to` and the way from `before` to `after`, each modulo 2^64.
+fn follow(to: BucketUsage, before: BucketUsage, after: BucketUsage) -> BucketUsage {
+    let go = |to: u64, before: u64, after: u64| to.wrapping_add(after.wrapping_sub(before));
+    BucketUsage {
+        objects: go(to.objects, before.objects, after.objects),
+        older: go(to.older, before.older, after.older),
+        bytes: go(to.bytes, before.bytes, after.bytes),
+        markers: go(to.markers, before.markers, after.markers),
+        uploads: go(to.uploads, before.uploads, after.uploads),
+        upload_bytes: go(to.upload_bytes, before.upload_bytes, after.upload_bytes),
+    }
+}
 
 impl Usages {
     /// Of a table that was just opened.
@@ -75,7 +103,7 @@ impl Usages {
             })?;
             decisions.settled(basis).await?;
         }
-        Ok(Usages(RefCell::new(all)))
+        Ok(Usages { all: RefCell::new(all), below: RefCell::default() })
     }
 
     /// What a bucket holds.
@@ -85,22 +113,41 @@ impl Usages {
 
     /// The same; none when nothing was ever there, or the bucket is gone.
     pub(crate) fn known(&self, bucket: BucketId) -> Option<BucketUsage> {
-        self.0.borrow().get(&bucket).copied()
+        self.all.borrow().get(&bucket).copied()
     }
 
     /// Buckets in which something was put, from one on.
     pub(crate) fn buckets_from(&self, first: BucketId) -> Vec<BucketId> {
-        self.0.borrow().range(first..).map(|(bucket, _)| *bucket).collect()
+        self.all.borrow().range(first..).map(|(bucket, _)| *bucket).collect()
     }
 
-    /// A batch with this was submitted.
-    pub(crate) fn set(&self, bucket: BucketId, usage: BucketUsage) {
-        self.0.borrow_mut().insert(bucket, usage);
+    /// A batch with this was submitted, which concerns a key of the bucket.
+    pub(crate) fn set(&self, target: &Target, usage: BucketUsage) {
+        let before = self.all.borrow_mut().insert(target.bucket, usage).unwrap_or_default();
+        if let Some((bound, below)) = &mut *self.below.borrow_mut()
+            && bound.bucket == target.bucket
+            && target.key.as_str() < bound.key.as_str()
+        {
+            *below = follow(*below, before, usage);
+        }
+    }
+
+    /// From now on it is noted what comes and goes below a bound in its bucket.
+    pub(crate) fn follow_below(&self, bound: &RangeBound) {
+        self.below.replace(Some((bound.clone(), BucketUsage::default())));
+    }
+
+    /// What a bucket holds below the bound that is followed, and from there on; `counted` was there below it as
+    /// this began.
+    pub(crate) fn halves(&self, counted: BucketUsage) -> Option<(BucketUsage, BucketUsage)> {
+        let (bound, way) = self.below.take()?;
+        let low = follow(counted, BucketUsage::default(), way);
+        Some((low, follow(self.of(bound.bucket), low, BucketUsage::default())))
     }
 
     /// The bucket is gone.
     pub(crate) fn forget(&self, bucket: BucketId) {
-        self.0.borrow_mut().remove(&bucket);
+        self.all.borrow_mut().remove(&bucket);
     }
 }
 

@@ -3,7 +3,8 @@
 
 use std::net::SocketAddr;
 
-use crate::ids::{BucketId, ObjectServerId, RangeId};
+use crate::ids::{ObjectServerId, RangeId};
+use crate::ranges::RangeBound;
 
 /// Changes of a manager that a server has made. Changes of different terms do not compare.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -163,8 +164,8 @@ pub struct ServerStatus {
 pub struct RangeStatus {
     /// The range.
     pub range: RangeId,
-    /// Its first bucket, by ID: it has all up to the first of the next.
-    pub first: BucketId,
+    /// Its first key: it has all up to the first of the next.
+    pub first: RangeBound,
     /// Its owner.
     pub server: Option<ObjectServerId>,
     /// The owner serves it.
@@ -193,8 +194,10 @@ pub struct PeerStatus {
 pub struct ServiceStatus {
     /// Object servers.
     pub servers: Vec<ServerStatus>,
-    /// Ranges, in order of their buckets.
+    /// Ranges, in order of their keys.
     pub ranges: Vec<RangeStatus>,
+    /// Ranges that are being split.
+    pub splitting: u32,
     /// Managers and gateways.
     pub peers: Vec<PeerStatus>,
 }

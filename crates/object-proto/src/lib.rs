@@ -64,7 +64,7 @@ pub use object::{
     NewObject, ObjectData, ObjectFacts, ObjectInfo, Target,
 };
 pub use parts::{PartMap, PartNumber, PartRun, UploadId};
-pub use ranges::{BucketConfig, BucketRules, BucketState, RangeMap, RangePlace};
+pub use ranges::{BucketConfig, BucketRules, BucketState, RangeBound, RangeMap, RangePlace};
 pub use request_trace::{Traced, current_trace};
 pub use settings::{
     BucketEncryption, BucketSettings, CorsRule, DefaultEncryption, Grant, Grantee, Ownership,

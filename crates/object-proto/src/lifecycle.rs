@@ -245,6 +245,17 @@ pub struct LifecycleState {
     pub behind_us: u64,
 }
 
+impl LifecycleState {
+    /// Of both of two ranges of the bucket.
+    pub fn and(self, other: LifecycleState) -> LifecycleState {
+        LifecycleState {
+            last_pass_us: self.last_pass_us.min(other.last_pass_us),
+            removed: self.removed.saturating_add(other.removed),
+            behind_us: self.behind_us.max(other.behind_us),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,7 +12,7 @@ use crate::locks::LockChange;
 use crate::names::{BucketName, ObjectKey};
 use crate::object::{Bucket, BucketView, FileName, NewObject, ObjectInfo, Target};
 use crate::parts::{PartNumber, UploadId};
-use crate::ranges::{BucketConfig, RangeMap};
+use crate::ranges::{BucketConfig, RangeBound, RangeMap};
 use crate::settings::{BucketSettings, Grant, Setting};
 use crate::tags::ObjectTags;
 use crate::upload::{
@@ -145,6 +145,16 @@ pub enum Change {
 }
 
 impl Change {
+    /// The file of a body that it commits, if that has one.
+    pub fn file(&self) -> Option<&FileName> {
+        let object = match self {
+            Change::Put { object, .. } => object,
+            Change::PutPart { part, .. } => part,
+            _ => return None,
+        };
+        object.data.file()
+    }
+
     /// What it changes.
     pub fn target(&self) -> &Target {
         match self {
@@ -307,6 +317,13 @@ pub enum RangeRequest {
         /// The session.
         session: SessionId,
     },
+    /// The manager's: the range is to be split, by its owner of this epoch. Answered when that has begun.
+    Split {
+        /// The owner.
+        epoch: u64,
+        /// The first key of the upper half; none for the middle.
+        at: Option<RangeBound>,
+    },
     /// The manager's: no owner takes changes of this session, so that what it left may be removed.
     Sweep {
         /// The owner.
@@ -336,6 +353,7 @@ impl RangeRequest {
             | RangeRequest::Route { .. }
             | RangeRequest::Configure { .. }
             | RangeRequest::CloseSession { .. }
+            | RangeRequest::Split { .. }
             | RangeRequest::Sweep { .. } => None,
         }
     }
@@ -481,6 +499,32 @@ pub enum CatalogRequest {
         /// Its next owner.
         server: ObjectServerId,
     },
+    /// Has a range split, of an operator's choice. Answered when that has begun.
+    SplitRange {
+        /// The range.
+        range: RangeId,
+        /// The first key of the upper half; none for the middle.
+        at: Option<RangeBound>,
+    },
+    /// An owner's: it is about to split its range. The answer has the ranges that come in its place, when it is
+    /// on record that their directories are being filled. Again, it is answered alike.
+    PrepareSplit {
+        /// The range.
+        range: RangeId,
+        /// The owner.
+        epoch: u64,
+        /// The first key of the upper half.
+        at: RangeBound,
+    },
+    /// An owner's: it has shut its range out, and waits for what becomes of it.
+    EndSplit {
+        /// The range.
+        range: RangeId,
+        /// The owner.
+        epoch: u64,
+        /// The ranges in its place are whole. If not, it stays, under another epoch.
+        commit: bool,
+    },
     /// An object server's: a process begins as the server of a name.
     Register {
         /// The name.
@@ -535,6 +579,18 @@ pub enum CatalogReply {
     Changes(KeptChanges),
     /// The ranges.
     Map(RangeMap),
+    /// The ranges that come in the place of one.
+    Halves {
+        /// That of the lower keys.
+        low: RangeId,
+        /// That of the upper keys.
+        high: RangeId,
+    },
+    /// What became of a split, on record.
+    SplitEnded {
+        /// The range is no more; else it stays, under another epoch.
+        committed: bool,
+    },
     /// What the bucket is.
     Config(BucketConfig),
     /// Whether the session is open.

@@ -28,7 +28,7 @@ use crate::object::{
     Bucket, BucketView, Checksum, NewObject, ObjectData, ObjectFacts, ObjectInfo, Target,
 };
 use crate::parts::PartNumber;
-use crate::ranges::{BucketConfig, BucketRules, BucketState, RangePlace};
+use crate::ranges::{BucketConfig, BucketRules, BucketState, RangeBound, RangePlace};
 use crate::settings::{
     BucketEncryption, BucketSettings, CorsRule, DefaultEncryption, Grant, Grantee, Ownership,
     Permission, PublicAccess, Setting,
@@ -63,6 +63,7 @@ record!(ObjectInfo { stamp, has_id, object });
 choice!(Versioning { 0 => Off, 1 => Enabled, 2 => Suspended });
 choice!(VersionId { 0 => Null, 1 => Of { stamp, nonce } });
 record!(Committed { stamp, version, marker });
+record!(RangeBound { bucket, key });
 record!(RangePlace { range, first });
 record!(BucketRules { versioning, lock, lifecycle });
 choice!(BucketState { 0 => Open(rules), 1 => Closing(rules), 2 => Gone });
@@ -203,6 +204,7 @@ choice!(RangeRequest {
     16 => Release { session, file },
     17 => Stored,
     18 => Hold { session, file },
+    20 => Split { epoch, at },
 });
 choice!(RangeReply {
     0 => Changed(reply),
@@ -235,7 +237,7 @@ choice!(PeerState { 0 => Up, 1 => Down, 2 => Unreached });
 record!(ServerStatus { server, name, addr, state, ranges, requests, bytes });
 record!(RangeStatus { range, first, server, served, cause, requests, bytes });
 record!(PeerStatus { peer, state, leads });
-record!(ServiceStatus { servers, ranges, peers });
+record!(ServiceStatus { servers, ranges, splitting, peers });
 choice!(CatalogRequest {
     0 => OpenSession,
     1 => Beat(session),
@@ -263,6 +265,9 @@ choice!(CatalogRequest {
     28 => UseKey(key),
     29 => KeysInUse,
     30 => MoveRange { range, server },
+    31 => SplitRange { range, at },
+    32 => PrepareSplit { range, epoch, at },
+    33 => EndSplit { range, epoch, commit },
 });
 choice!(CatalogReply {
     0 => Done,
@@ -284,6 +289,8 @@ choice!(CatalogReply {
     16 => Keys(keys),
     17 => Changes(changes),
     24 => KeysInUse(keys),
+    25 => Halves { low, high },
+    26 => SplitEnded { committed },
 });
 choice!(Request { 0 => Range(range, request), 1 => Catalog(request), 2 => Server(request) });
 choice!(Reply { 0 => Range(reply), 1 => Catalog(reply), 2 => Server });

@@ -175,6 +175,7 @@ impl Builder {
             versions: self.versions,
             first_key: self.first_key,
             last_key: self.last_key,
+            bounds: 0,
         })
     }
 }

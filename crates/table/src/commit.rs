@@ -120,6 +120,11 @@ impl Engine {
             self.count(|counts| counts.refused += 1);
             return Err(Error::Busy { table: table(), cause, retry_after: RETRY_AFTER });
         }
+        Ok(self.queue_up(batch))
+    }
+
+    /// Queues a batch, whatever waits.
+    fn queue_up(&self, batch: &Batch) -> oneshot::Receiver<Result<Written, Error>> {
         let (done, outcome) = oneshot::channel();
         {
             let queue = &mut *self.queue.borrow_mut();
@@ -128,7 +133,22 @@ impl Engine {
         }
         self.note_memory();
         self.wake_commit.notify_one();
-        Ok(outcome)
+        outcome
+    }
+
+    /// Takes no batch any more, and ends when those that it has taken are durable.
+    pub(crate) async fn hold_writes(&self) -> Result<(), Error> {
+        if let Some(error) = self.over_error() {
+            return Err(error);
+        }
+        self.closing.set(true);
+        let gone = |_| {
+            Err(Error::Stopped {
+                table: self.name().to_owned(),
+                cause: "the instance was dropped".to_owned(),
+            })
+        };
+        self.queue_up(&Batch::new()).await.unwrap_or_else(gone).map(drop)
     }
 
     fn take_group(&self, first: Seq) -> Group {
@@ -220,6 +240,7 @@ impl Engine {
         self.end_log.set(false);
         let old = std::mem::replace(log, next);
         self.log_len.set(log.len);
+        self.log_file.set(Some(log.file));
         self.env.mark("table: log rotated");
         self.env.spawn(Class::Background, "close log", async move {
             if let Err(fault) = old.writer.close().await {

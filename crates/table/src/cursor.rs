@@ -15,6 +15,8 @@ use crate::types::Seq;
 pub(crate) struct Run {
     pub(crate) info: Rc<RunInfo>,
     pub(crate) files: Vec<Rc<SortedFile>>,
+    /// Some of them do not show all of their keys.
+    pub(crate) is_bounded: bool,
 }
 
 impl Run {
@@ -27,6 +29,34 @@ impl Run {
     pub(crate) fn file_of(&self, key: &[u8]) -> Option<&Rc<SortedFile>> {
         let place = self.files.partition_point(|file| file.info.last_key.as_slice() < key);
         self.files.get(place).filter(|file| file.info.first_key.as_slice() <= key)
+    }
+
+    /// The lowest place at or above `key` where a file may have a key that it shows.
+    fn next_shown<'a>(&'a self, key: &'a [u8]) -> Option<&'a [u8]> {
+        let number = self.files.partition_point(|file| file.info.last_key.as_slice() < key);
+        self.files[number..].iter().find_map(|file| {
+            let from = key.max(&file.info.first_key);
+            let next = match &file.bounds {
+                None => Some(from),
+                Some(bounds) => bounds.next(from),
+            };
+            next.filter(|&next| next <= file.info.last_key.as_slice())
+        })
+    }
+
+    /// The highest place below `key`, or at it when `inclusive`, where a file may have a key that it
+    /// shows; whether that key may be at the place itself.
+    fn shown_before<'a>(&'a self, key: &'a [u8], inclusive: bool) -> Option<(&'a [u8], bool)> {
+        let number = self.files.partition_point(|file| file.info.first_key.as_slice() <= key);
+        self.files[..number].iter().rev().find_map(|file| {
+            let (first, last) = (file.info.first_key.as_slice(), file.info.last_key.as_slice());
+            let (from, inclusive) = if last < key { (last, true) } else { (key, inclusive) };
+            let before = match &file.bounds {
+                None => Some((from, inclusive)),
+                Some(bounds) => bounds.before(from, inclusive),
+            };
+            before.filter(|&(at, inclusive)| at > first || inclusive && at == first)
+        })
     }
 }
 
@@ -52,14 +82,22 @@ pub(crate) struct RunCursor {
     window: usize,
     /// Keep what is read in the cache.
     fill: bool,
+    /// Files of the run have keys that they do not show: the cursor passes them by.
+    is_bounded: bool,
 }
 
 impl RunCursor {
     /// A cursor without a position. A merge reads ahead from the start and fills no cache.
     pub(crate) fn new(run: Rc<Run>, merge: bool) -> RunCursor {
         let window = if merge { MERGE_READ_BYTES } else { 0 };
-        let ahead = VecDeque::new();
-        RunCursor { run, place: None, key: Vec::new(), ahead, window, fill: !merge }
+        let (ahead, is_bounded) = (VecDeque::new(), run.is_bounded);
+        let (place, key, fill) = (None, Vec::new(), !merge);
+        RunCursor { run, place, key, ahead, window, fill, is_bounded }
+    }
+
+    /// Shows what bounds hide: a bug on purpose.
+    pub(crate) fn show_all(&mut self) {
+        self.is_bounded = false;
     }
 
     /// The key at its position.
@@ -86,6 +124,130 @@ impl RunCursor {
 
     /// Goes to the first key at or above `key`.
     pub(crate) async fn seek(&mut self, key: &[u8]) -> Result<(), Error> {
+        if !self.is_bounded {
+            return self.seek_any(key).await;
+        }
+        match self.run.next_shown(key).map(<[u8]>::to_vec) {
+            None => self.leave(),
+            Some(next) => self.seek_any(&next).await?,
+        }
+        self.pass_forward().await
+    }
+
+    /// Goes to the last key below `key`, or at it when `inclusive`.
+    pub(crate) async fn seek_back(&mut self, key: &[u8], inclusive: bool) -> Result<(), Error> {
+        if !self.is_bounded {
+            return self.seek_back_any(key, inclusive).await;
+        }
+        match self.run.shown_before(key, inclusive).map(|(at, at_it)| (at.to_vec(), at_it)) {
+            None => self.leave(),
+            Some((at, inclusive)) => self.seek_back_any(&at, inclusive).await?,
+        }
+        self.pass_back().await
+    }
+
+    /// Goes forward to the first key at or above `key`, through blocks that it has; stays when it is
+    /// there or above.
+    pub(crate) async fn seek_ahead(&mut self, key: &[u8]) -> Result<(), Error> {
+        if !self.is_bounded {
+            return self.seek_ahead_any(key).await;
+        }
+        match self.run.next_shown(key).map(<[u8]>::to_vec) {
+            _ if self.key().is_none_or(|at| at >= key) => return Ok(()),
+            None => self.leave(),
+            Some(next) => self.seek_ahead_any(&next).await?,
+        }
+        self.pass_forward().await
+    }
+
+    /// Goes back to the last key at or below `key`, through blocks that it has; stays when it is
+    /// there or below.
+    pub(crate) async fn seek_behind(&mut self, key: &[u8]) -> Result<(), Error> {
+        self.seek_behind_any(key).await?;
+        if self.is_bounded { self.pass_back().await } else { Ok(()) }
+    }
+
+    /// Goes to the first key.
+    pub(crate) async fn first(&mut self) -> Result<(), Error> {
+        if self.is_bounded {
+            return self.seek(&[]).await;
+        }
+        self.place = None;
+        self.ahead.clear();
+        if !self.run.files.is_empty() {
+            self.enter_file(0, false).await?;
+        }
+        self.note_key();
+        Ok(())
+    }
+
+    /// Goes to the last key.
+    pub(crate) async fn last(&mut self) -> Result<(), Error> {
+        if !self.is_bounded {
+            return self.last_any().await;
+        }
+        let Some(last) = self.run.files.last().cloned() else { return Ok(()) };
+        self.seek_back(&last.info.last_key, true).await
+    }
+
+    /// Goes to the next key.
+    pub(crate) async fn forward(&mut self) -> Result<(), Error> {
+        let Some(place) = &mut self.place else { return Ok(()) };
+        place.entry += 1;
+        if place.entry == place.data.len() {
+            self.next_block().await?;
+        }
+        self.note_key();
+        if self.is_bounded { self.pass_forward().await } else { Ok(()) }
+    }
+
+    /// Goes to the key before.
+    pub(crate) async fn back(&mut self) -> Result<(), Error> {
+        self.back_any().await?;
+        if self.is_bounded { self.pass_back().await } else { Ok(()) }
+    }
+
+    /// True when its key is one that its file does not show.
+    fn is_hidden(&self) -> bool {
+        self.place.as_ref().is_some_and(|place| !self.run.files[place.file].shows(&self.key))
+    }
+
+    /// Goes forward past keys that are not shown.
+    async fn pass_forward(&mut self) -> Result<(), Error> {
+        while self.is_hidden() {
+            match self.run.next_shown(&self.key).map(<[u8]>::to_vec) {
+                None => self.leave(),
+                Some(next) => self.seek_ahead_any(&next).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes back past keys that are not shown.
+    async fn pass_back(&mut self) -> Result<(), Error> {
+        while self.is_hidden() {
+            let before = self.run.shown_before(&self.key, false);
+            match before.map(|(at, inclusive)| (at.to_vec(), inclusive)) {
+                None => self.leave(),
+                Some((at, inclusive)) => {
+                    self.seek_behind_any(&at).await?;
+                    if !inclusive && self.key() == Some(&at) {
+                        self.back_any().await?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up its position: no key is left.
+    fn leave(&mut self) {
+        self.place = None;
+        self.ahead.clear();
+    }
+
+    /// [`RunCursor::seek`] among all keys, shown or not; so are those below.
+    async fn seek_any(&mut self, key: &[u8]) -> Result<(), Error> {
         self.place = None;
         self.ahead.clear();
         let number = self.run.files.partition_point(|file| file.info.last_key.as_slice() < key);
@@ -112,21 +274,18 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Goes to the last key below `key`, or at it when `inclusive`.
-    pub(crate) async fn seek_back(&mut self, key: &[u8], inclusive: bool) -> Result<(), Error> {
-        self.seek(key).await?;
+    async fn seek_back_any(&mut self, key: &[u8], inclusive: bool) -> Result<(), Error> {
+        self.seek_any(key).await?;
         if self.place.is_none() {
-            return self.last().await;
+            return self.last_any().await;
         }
         if inclusive && self.key == key {
             return Ok(());
         }
-        self.back().await
+        self.back_any().await
     }
 
-    /// Goes forward to the first key at or above `key`, through blocks that it has; stays when it is
-    /// there or above.
-    pub(crate) async fn seek_ahead(&mut self, key: &[u8]) -> Result<(), Error> {
+    async fn seek_ahead_any(&mut self, key: &[u8]) -> Result<(), Error> {
         let Some(place) = &mut self.place else { return Ok(()) };
         if self.key.as_slice() >= key {
             return Ok(());
@@ -140,7 +299,7 @@ impl RunCursor {
         let (before, block) = (place.block, place.partition.index.lower_bound(key));
         if block == place.partition.index.len() {
             self.end_read_ahead();
-            return self.seek(key).await;
+            return self.seek_any(key).await;
         }
         match block.checked_sub(before + 1) {
             None => return Err(self.damaged_index()),
@@ -163,9 +322,7 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Goes back to the last key at or below `key`, through blocks that it has; stays when it is
-    /// there or below.
-    pub(crate) async fn seek_behind(&mut self, key: &[u8]) -> Result<(), Error> {
+    async fn seek_behind_any(&mut self, key: &[u8]) -> Result<(), Error> {
         let Some(place) = &mut self.place else { return Ok(()) };
         if self.key.as_slice() <= key {
             return Ok(());
@@ -179,7 +336,7 @@ impl RunCursor {
         let block = place.partition.index.lower_bound(key);
         if block == 0 {
             // It may be in a partition before.
-            return self.seek_back(key, true).await;
+            return self.seek_back_any(key, true).await;
         }
         if block < place.block {
             self.end_read_ahead();
@@ -215,19 +372,7 @@ impl RunCursor {
         self.window = if self.fill { 0 } else { MERGE_READ_BYTES };
     }
 
-    /// Goes to the first key.
-    pub(crate) async fn first(&mut self) -> Result<(), Error> {
-        self.place = None;
-        self.ahead.clear();
-        if !self.run.files.is_empty() {
-            self.enter_file(0, false).await?;
-        }
-        self.note_key();
-        Ok(())
-    }
-
-    /// Goes to the last key.
-    pub(crate) async fn last(&mut self) -> Result<(), Error> {
+    async fn last_any(&mut self) -> Result<(), Error> {
         self.place = None;
         self.ahead.clear();
         if let Some(last) = self.run.files.len().checked_sub(1) {
@@ -237,19 +382,7 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Goes to the next key.
-    pub(crate) async fn forward(&mut self) -> Result<(), Error> {
-        let Some(place) = &mut self.place else { return Ok(()) };
-        place.entry += 1;
-        if place.entry == place.data.len() {
-            self.next_block().await?;
-        }
-        self.note_key();
-        Ok(())
-    }
-
-    /// Goes to the key before.
-    pub(crate) async fn back(&mut self) -> Result<(), Error> {
+    async fn back_any(&mut self) -> Result<(), Error> {
         let Some(place) = &mut self.place else { return Ok(()) };
         if place.entry > 0 {
             place.entry -= 1;

@@ -1,18 +1,19 @@
 //! [`Engine`]: the state of an open table, and what its tasks share.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use runtime::Env;
 use runtime::sync::{Mutex, Notify};
 use wire::data::Purpose;
 
+use crate::bounds::BoundsSet;
 use crate::commit::Queue;
 use crate::cursor::Run;
 use crate::error::Error;
 use crate::file::{SortedFile, TableFiles};
-use crate::format::edit::{Change, DataLog, RunInfo};
+use crate::format::edit::{Change, DataLog, FileInfo, RunInfo};
 use crate::format::filter;
 use crate::format::frame::Form;
 use crate::layout::Layout;
@@ -34,6 +35,8 @@ pub(crate) enum Over {
     Failed(String),
     /// It was closed or dropped.
     Closed,
+    /// Others have its files now.
+    Forked,
 }
 
 /// A log that is ready to be written.
@@ -89,6 +92,8 @@ pub(crate) struct Engine {
     pub(crate) queue: RefCell<Queue>,
     /// The log after the present one, when it is made.
     pub(crate) next_log: RefCell<Option<Log>>,
+    /// The present log.
+    pub(crate) log_file: Cell<Option<FileNo>>,
     /// Held while a log is made.
     pub(crate) making_log: Mutex<()>,
     /// Length of the present log.
@@ -99,6 +104,8 @@ pub(crate) struct Engine {
     pub(crate) end_log: Cell<bool>,
     /// Logs that are there for their data alone.
     pub(crate) kept_logs: RefCell<BTreeMap<FileNo, DataLog>>,
+    /// Keys that logs and files show which a fork has left: no later one has bounds.
+    pub(crate) bounds: BoundsSet,
     /// The log whose data was read last, opened.
     pub(crate) data_source: RefCell<Option<(FileNo, Rc<dyn Source>)>>,
     pub(crate) over: RefCell<Option<Over>>,
@@ -148,7 +155,8 @@ impl Engine {
     ) -> Engine {
         let generation = layout.generation;
         let over = manifest.is_none().then_some(Over::Closed);
-        let runs = layout.runs.iter().map(|info| make_run(&table_files, info)).collect();
+        let make = |info| make_run(&table_files, info, &layout.bounds);
+        let runs = layout.runs.iter().map(make).collect();
         let recovered = recovered.range().is_some().then(|| Rc::new(recovered));
         let share = Share::new(table_files.cache.writes());
         let engine = Engine {
@@ -167,11 +175,13 @@ impl Engine {
             snapshots: RefCell::default(),
             queue: RefCell::default(),
             next_log: RefCell::default(),
+            log_file: Cell::new(None),
             making_log: Mutex::new(()),
             log_len: Cell::new(0),
             data_log_len: Cell::new(0),
             end_log: Cell::new(false),
             kept_logs: RefCell::new(layout.kept.clone()),
+            bounds: layout.bounds.clone(),
             data_source: RefCell::default(),
             over: RefCell::new(over),
             out_of_room: Cell::new(None),
@@ -265,6 +275,7 @@ impl Engine {
             Over::Fenced => Error::Fenced { table },
             Over::Failed(cause) => Error::Stopped { table, cause: cause.clone() },
             Over::Closed => Error::Stopped { table, cause: "it was closed".to_owned() },
+            Over::Forked => Error::Stopped { table, cause: "it was forked".to_owned() },
         })
     }
 
@@ -330,6 +341,23 @@ impl Engine {
         Ok(source)
     }
 
+    /// Logs that may be written: the present one, and the one after it, if it is made.
+    pub(crate) fn open_logs(&self) -> BTreeSet<FileNo> {
+        let next = self.next_log.borrow().as_ref().map(|log| log.file);
+        self.log_file.get().into_iter().chain(next).collect()
+    }
+
+    /// Ends when the task that writes the log has ended, after the instance.
+    pub(crate) async fn commit_is_over(&self) {
+        while !self.commit_ended.get() {
+            let changed = self.changed.notified();
+            if self.commit_ended.get() {
+                break;
+            }
+            changed.await;
+        }
+    }
+
     /// Present places of entries.
     pub(crate) fn view(&self) -> View {
         let mut memtables = vec![self.active.borrow().clone()];
@@ -347,7 +375,7 @@ impl Engine {
         }
         let hash = filter::hash(key);
         for run in runs.iter().filter(|run| run.info.first <= seq) {
-            let Some(file) = run.file_of(key) else { continue };
+            let Some(file) = run.file_of(key).filter(|file| file.shows(key)) else { continue };
             match file.get(key, hash, seq).await {
                 Ok(None) => {}
                 Ok(Some((_, value))) => return Ok(value),
@@ -403,12 +431,15 @@ impl Engine {
 
     /// The files of runs, for the manifest's view of them.
     pub(crate) fn make_run(&self, info: RunInfo) -> Rc<Run> {
-        make_run(&self.table_files, &Rc::new(info))
+        make_run(&self.table_files, &Rc::new(info), &self.bounds)
     }
 }
 
-fn make_run(table_files: &Rc<TableFiles>, info: &Rc<RunInfo>) -> Rc<Run> {
-    let file =
-        |file: &crate::format::edit::FileInfo| Rc::new(SortedFile::new(table_files, file.clone()));
-    Rc::new(Run { info: info.clone(), files: info.files.iter().map(file).collect() })
+fn make_run(table_files: &Rc<TableFiles>, info: &Rc<RunInfo>, bounds: &BoundsSet) -> Rc<Run> {
+    let file = |file: &FileInfo| {
+        let shows = bounds.get(file.bounds).cloned();
+        Rc::new(SortedFile::new(table_files, file.clone(), shows))
+    };
+    let (info, files) = (info.clone(), info.files.iter().map(file).collect());
+    Rc::new(Run { is_bounded: info.is_bounded(), info, files })
 }

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use runtime::sync::Mutex;
 use runtime::{Class, Env};
 
+use crate::bounds::Bounds;
 use crate::cache::{Cache, Cached};
 use crate::error::Error;
 use crate::format::DecodeError;
@@ -63,6 +64,8 @@ pub(crate) struct Partition {
 pub(crate) struct SortedFile {
     table_files: Rc<TableFiles>,
     pub(crate) info: FileInfo,
+    /// Keys that it shows, if these are not all of its.
+    pub(crate) bounds: Option<Rc<Bounds>>,
     opened: RefCell<Option<Rc<OpenedFile>>>,
     opening: Mutex<()>,
     obsolete: Cell<bool>,
@@ -79,14 +82,24 @@ pub(crate) struct OpenedFile {
 pub(crate) type Owned = (Seq, Option<Vec<u8>>);
 
 impl SortedFile {
-    pub(crate) fn new(table_files: &Rc<TableFiles>, info: FileInfo) -> SortedFile {
+    pub(crate) fn new(
+        table_files: &Rc<TableFiles>,
+        info: FileInfo,
+        bounds: Option<Rc<Bounds>>,
+    ) -> SortedFile {
         SortedFile {
             table_files: table_files.clone(),
             info,
+            bounds,
             opened: RefCell::default(),
             opening: Mutex::new(()),
             obsolete: Cell::new(false),
         }
+    }
+
+    /// True when it shows a key, if it has it.
+    pub(crate) fn shows(&self, key: &[u8]) -> bool {
+        self.bounds.as_ref().is_none_or(|bounds| bounds.has(key))
     }
 
     /// No manifest names it any more.

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use crate::format::edit::{Change, DataLog, RunInfo};
+use crate::bounds::{Bounds, BoundsSet};
+use crate::format::edit::{Change, DataLog, FileInfo, RunInfo};
 use crate::format::frame::{FILE_HEAD, Form};
 use crate::types::{FileNo, Name, Seq};
 
@@ -22,6 +23,8 @@ pub(crate) struct Layout {
     pub(crate) kept: BTreeMap<FileNo, DataLog>,
     /// Newest first; their ranges of sequences are disjoint.
     pub(crate) runs: Vec<Rc<RunInfo>>,
+    /// Keys that logs and files show, where these are not all of theirs.
+    pub(crate) bounds: BoundsSet,
 }
 
 /// A log of which nothing is in runs.
@@ -48,6 +51,7 @@ impl Layout {
                 if self.logs.remove(&file).or_else(|| self.kept.remove(&file)).is_none() {
                     return Err("a log is dropped that is not there");
                 }
+                self.bounds.forget_log(file);
             }
             Change::ReplayLog { .. } | Change::KeepLog { .. } if self.form == Form::Plain => {
                 return Err("a log has data in a table without");
@@ -63,7 +67,17 @@ impl Layout {
                     return Err("a log is kept twice, or was longer");
                 }
             }
+            Change::AddBounds { number, bounds } => self.bounds.add(number, bounds)?,
+            Change::BoundLog { file, bounds } => {
+                if !self.logs.contains_key(&file) && !self.kept.contains_key(&file) {
+                    return Err("a log has bounds that is not there");
+                }
+                self.bounds.bound_log(file, bounds)?;
+            }
             Change::AddRun(run) => {
+                if !run.files.iter().all(|file| self.bounds.knows(file.bounds)) {
+                    return Err("a file has bounds that are not there");
+                }
                 let place = self.runs.partition_point(|other| other.first > run.first);
                 let newer = place.checked_sub(1).map(|newer| &self.runs[newer]);
                 let older = self.runs.get(place);
@@ -86,13 +100,71 @@ impl Layout {
     /// The changes that make this layout out of nothing.
     pub(crate) fn snapshot(&self) -> Vec<Change> {
         let owner = Change::Owner { generation: self.generation };
+        let used = self.bounds_used();
+        let sets = self.bounds.sets().filter(|(number, _)| used.contains(number));
+        let sets = sets.map(|(number, set)| Change::AddBounds { number, bounds: (**set).clone() });
         let logs = self.logs.iter().flat_map(|(&file, log)| {
             let replay = (*log != whole(file)).then_some(Change::ReplayLog { log: *log });
             std::iter::once(Change::AddLog(file)).chain(replay)
         });
         let kept = self.kept.values().map(|log| Change::KeepLog { log: *log });
+        let bound = self.all_logs().filter_map(|file| {
+            let bounds = self.bounds.number_of_log(file);
+            (bounds != 0).then_some(Change::BoundLog { file, bounds })
+        });
         let runs = self.runs.iter().map(|run| Change::AddRun((**run).clone()));
-        std::iter::once(owner).chain(logs).chain(kept).chain(runs).collect()
+        let changes = std::iter::once(owner).chain(sets).chain(logs).chain(kept);
+        changes.chain(bound).chain(runs).collect()
+    }
+
+    /// Numbers of bounds that references name.
+    fn bounds_used(&self) -> BTreeSet<u32> {
+        let logs = self.all_logs().map(|log| self.bounds.number_of_log(log));
+        let files = self.runs.iter().flat_map(|run| run.files.iter().map(|file| file.bounds));
+        logs.chain(files).filter(|&number| number != 0).collect()
+    }
+
+    /// True when a log or file does not show all of its keys.
+    pub(crate) fn is_bounded(&self) -> bool {
+        !self.bounds_used().is_empty()
+    }
+
+    fn all_logs(&self) -> impl Iterator<Item = FileNo> {
+        self.logs.keys().chain(self.kept.keys()).copied()
+    }
+
+    /// What a child has of it that shows the keys of `shows`: of the same files, those with such keys.
+    /// The error names the bound that it exceeds.
+    pub(crate) fn clipped(&self, shows: &Bounds) -> Result<Layout, &'static str> {
+        let mut bounds = BoundsSet::default();
+        let mut child = Layout { runs: Vec::new(), bounds: BoundsSet::default(), ..self.clone() };
+        let both = |number: u32| match self.bounds.get(number) {
+            Some(set) => set.intersect(shows),
+            None => shows.clone(),
+        };
+        for log in self.all_logs() {
+            let number = bounds.number_for(both(self.bounds.number_of_log(log)))?;
+            bounds.bound_log(log, number)?;
+        }
+        for run in &self.runs {
+            let mut files = Vec::new();
+            for file in &run.files {
+                let FileInfo { first_key, last_key, .. } = file;
+                if file.bounds == 0 && shows.covers(first_key, last_key) {
+                    files.push(file.clone());
+                    continue;
+                }
+                let shown = both(file.bounds);
+                if shown.meets(first_key, last_key) {
+                    let bounds = bounds.number_for(shown)?;
+                    files.push(FileInfo { bounds, ..file.clone() });
+                }
+            }
+            // A run of which nothing is shown names its sequences still.
+            child.runs.push(Rc::new(RunInfo { files, ..**run }));
+        }
+        child.bounds = bounds;
+        Ok(child)
     }
 
     /// Sorted files.
@@ -186,5 +258,61 @@ mod tests {
         assert_eq!(layout.kept_names().count(), 0);
         let mut plain = Layout { generation: 1, ..Layout::default() };
         assert!(plain.apply(Change::KeepLog { log: log(one, 1000, 880) }).is_err());
+    }
+
+    #[test]
+    fn child_has_what_it_shows_within_the_bounds_of_its_parent() {
+        use crate::range::Range;
+        let file = |counter: u32, first: &str, last: &str| FileInfo {
+            file: FileNo::new(1, counter),
+            len: 100,
+            top_at: 90,
+            versions: 3,
+            first_key: first.into(),
+            last_key: last.into(),
+            bounds: 0,
+        };
+        let run = |first, last, files| {
+            let (first, last) = (Seq::new(first), Seq::new(last));
+            Change::AddRun(RunInfo { first, last, files })
+        };
+        let mut layout = Layout::default();
+        let log = FileNo::new(1, 9);
+        for good in [
+            Change::Owner { generation: 1 },
+            Change::AddLog(log),
+            run(1, 9, vec![file(1, "a", "c"), file(2, "d", "k"), file(3, "m", "z")]),
+            run(10, 12, vec![file(4, "u", "w")]),
+        ] {
+            layout.apply(good).unwrap();
+        }
+        assert!(!layout.is_bounded());
+        let left = layout.clipped(&Bounds::of(&[Range::between(b"", b"f")])).unwrap();
+        let names = |layout: &Layout| layout.files().map(|file| file.counter).collect::<Vec<_>>();
+        assert_eq!(names(&left), [1, 2]);
+        assert_eq!(left.runs.len(), 2, "sequences without a file");
+        assert_eq!(left.flushed(), layout.flushed());
+        // All of a file, a part, and a log of which nothing is known.
+        let ids: Vec<_> = left.runs[1].files.iter().map(|file| file.bounds != 0).collect();
+        assert_eq!(ids, [false, true]);
+        assert!(left.bounds.of_log(log).is_some_and(|shows| shows.has(b"e") && !shows.has(b"f")));
+        let mut again = Layout { generation: 0, ..Layout::default() };
+        left.snapshot().into_iter().for_each(|change| again.apply(change).unwrap());
+        assert_eq!(again, left);
+        // Of the other side nothing comes back.
+        let whole = left.clipped(&Bounds::of(&[Range::all()])).unwrap();
+        assert_eq!(whole.bounds.of_log(log), left.bounds.of_log(log));
+        let right = left.clipped(&Bounds::of(&[Range::between(b"e", b"x")])).unwrap();
+        assert_eq!(names(&right), [2]);
+        let shows = right.bounds.of_log(log).unwrap();
+        assert!(shows.has(b"e") && !shows.has(b"f") && !shows.has(b"d"));
+        for bad in [
+            run(20, 21, vec![FileInfo { bounds: 9, ..file(5, "a", "b") }]),
+            Change::BoundLog { file: FileNo::new(1, 8), bounds: 1 },
+            Change::BoundLog { file: log, bounds: 1 },
+            Change::AddBounds { number: 1, bounds: Bounds::default() },
+        ] {
+            assert!(right.clone().apply(bad.clone()).is_err(), "{bad:?}");
+        }
     }
 }

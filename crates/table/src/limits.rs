@@ -141,5 +141,19 @@ const _: () = assert!(EDIT_BYTES_MAX > FILES_MAX * (2 * KEY_MAX + 64));
 const _: () = assert!(EDIT_BYTES_MAX > FILES_READ_MAX * (2 * KEY_MAX_BEFORE + 64));
 const _: () = assert!(FILES_READ_MAX >= FILES_MAX && KEY_MAX >= KEY_MAX_BEFORE);
 
+/// Bytes of an end of a key range at most: the successor of the longest key.
+pub const BOUND_BYTES_MAX: usize = KEY_MAX + 1;
+/// Ranges of keys in all bounds of a table's references at most. A fork adds one set of the ranges that
+/// a child shows, and for each older set what both have: a table of objects has 8 sections, so some 100
+/// forks fit in which no file was rewritten. They take 19 MiB of a manifest's record.
+pub const BOUNDS_RANGES_MAX: usize = 4096;
+const _: () = assert!(
+    EDIT_BYTES_MAX
+        > FILES_READ_MAX * (2 * KEY_MAX_BEFORE + 64)
+            + BOUNDS_RANGES_MAX * 2 * (BOUND_BYTES_MAX + 3)
+);
+/// Attempts of a round of links beside merges and flushes, which remove files.
+pub const FORK_ATTEMPTS_MAX: u32 = 8;
+
 /// Files that one batch link gives another name: as many look-ups of masters go at once.
 pub const LINK_BATCH: usize = 128;

@@ -53,7 +53,7 @@ use crate::file::TableFiles;
 use crate::format::DecodeError;
 use crate::format::edit::{Change, put_change, read_changes};
 use crate::format::frame::{
-    FILE_HEAD, Form, Next, Record, manifest_head, next_record, put_record, read_manifest_head,
+    Content, FILE_HEAD, Form, Head, Next, Record, next_record, put_record, read_head,
 };
 use crate::layout::Layout;
 use crate::limits::{EDIT_BYTES_MAX, FILES_MAX, FILES_READ_MAX};
@@ -74,13 +74,6 @@ pub(crate) struct Manifest {
     /// Bytes of edits at which it is rolled over, at least.
     roll_bytes: u64,
     layout: Layout,
-}
-
-/// Result of publishing a draft.
-enum Published {
-    Live(Manifest),
-    /// Another instance has gone on.
-    Overtaken,
 }
 
 /// The highest manifest, if there is one.
@@ -108,8 +101,8 @@ pub(crate) async fn highest(store: &dyn Store) -> Result<Option<u32>, Error> {
 pub(crate) async fn owner(table_files: &TableFiles, number: u32) -> Option<u64> {
     let source = table_files.store.open(&Name::Manifest(number).to_string()).await.ok()?;
     let head = source.read_at(0, FILE_HEAD).await.ok()?;
-    let (_, file, owner) = read_manifest_head(&head).ok()?;
-    (file == FileNo::manifest(number)).then_some(owner)
+    let head = read_head(Content::Manifest, &head).ok()?;
+    (head.file == FileNo::manifest(number)).then_some(head.owner)
 }
 
 /// Seals a manifest and reads it. Nothing when it is gone: a higher one is live.
@@ -153,12 +146,12 @@ fn layout_of(number: u32, bytes: &[u8], path: String) -> Result<Layout, Error> {
 /// The layout that a manifest's bytes encode; else what does not fit, and where.
 pub(crate) fn decode(number: u32, bytes: &[u8]) -> Result<Layout, (DecodeError, u64)> {
     let file = FileNo::manifest(number);
-    let (form, head, owner) = read_manifest_head(bytes).map_err(|flaw| (flaw, 0))?;
+    let head = read_head(Content::Manifest, bytes).map_err(|flaw| (flaw, 0))?;
     // A manifest is drafted before it is known to get its number; a draft has it all the same.
-    if head != file {
+    if head.file != file {
         return Err((DecodeError::Damaged("its head has another number than its name"), 0));
     }
-    let mut layout = Layout { owner, form, ..Layout::default() };
+    let mut layout = Layout { owner: head.owner, form: head.form, ..Layout::default() };
     let mut at = FILE_HEAD;
     let mut expected = 0;
     loop {
@@ -176,6 +169,9 @@ pub(crate) fn decode(number: u32, bytes: &[u8]) -> Result<Layout, (DecodeError, 
             return Err(damaged("an edit is missing or there twice"));
         }
         for change in read_changes(record.body, record.count).map_err(|flaw| (flaw, at as u64))? {
+            if change.is_of_bounds() && !head.is_bounded {
+                return Err(damaged("a reference has bounds in a table without"));
+            }
             layout.apply(change).map_err(damaged)?;
         }
         if layout.generation == 0 {
@@ -209,10 +205,7 @@ impl Manifest {
             message: "has had 2^32 owners; copy it into another directory".to_owned(),
         })?;
         layout.generation = number;
-        match publish(env, table_files, number, layout, roll_bytes).await? {
-            Published::Live(manifest) => Ok(Some(manifest)),
-            Published::Overtaken => Ok(None),
-        }
+        publish(env, table_files, number, layout, roll_bytes).await
     }
 
     /// The parts of the table.
@@ -268,13 +261,13 @@ impl Manifest {
         let number = self.number.checked_add(1).ok_or_else(fenced)?;
         let layout = self.layout.clone();
         match publish(&self.env, &self.table_files, number, layout, self.roll_bytes).await? {
-            Published::Live(manifest) => {
+            Some(manifest) => {
                 self.env.mark("table: manifest rolled over");
                 let old = std::mem::replace(self, manifest);
                 old.table_files.pending_deletes.add(Name::Manifest(old.number));
                 Ok(())
             }
-            Published::Overtaken => Err(fenced()),
+            None => Err(fenced()),
         }
     }
 
@@ -296,7 +289,9 @@ async fn publish_draft(
     (number, layout): (u32, &Layout),
 ) -> Result<Option<u64>, Error> {
     let failed = |fault| Error::of_store(fault, "write", &table_files.path(draft));
-    let mut bytes = manifest_head(layout.form, FileNo::manifest(number), layout.owner).to_vec();
+    let Layout { form, owner, .. } = *layout;
+    let (is_bounded, file) = (layout.is_bounded(), FileNo::manifest(number));
+    let mut bytes = Head { form, is_bounded, file, owner }.encode(Content::Manifest).to_vec();
     encode_edit(number, 0, &layout.snapshot(), &mut bytes);
     match writer.submit(&bytes).await.map_err(failed)?.await {
         // A sweep of an instance that has gone on.
@@ -315,14 +310,15 @@ async fn publish_draft(
     }
 }
 
-/// Steps 3 to 5 of the module's text.
-async fn publish(
+/// Steps 3 to 5 of the module's text, for a manifest of this number: of an instance, or the first of a
+/// child of a fork ([`crate::fork`]). Nothing when another instance has gone on.
+pub(crate) async fn publish(
     env: &Env,
     table_files: &Rc<TableFiles>,
     number: u32,
     layout: Layout,
     roll_bytes: u64,
-) -> Result<Published, Error> {
+) -> Result<Option<Manifest>, Error> {
     let store = &*table_files.store;
     let (draft, writer) = loop {
         // Racing openers have one number; a random part makes their drafts differ.
@@ -339,7 +335,7 @@ async fn publish(
     let published = publish_draft(env, table_files, (draft, &*writer), (number, &layout)).await;
     let len = match published {
         Ok(Some(len)) => len,
-        Ok(None) => return Ok(Published::Overtaken),
+        Ok(None) => return Ok(None),
         Err(error) => {
             // A publication that is still under way finds no draft, or has made the manifest.
             table_files.discard(env, draft);
@@ -349,9 +345,9 @@ async fn publish(
     if highest(store).await?.is_none_or(|highest| highest > number) {
         env.mark("table: published too late");
         table_files.pending_deletes.add(Name::Manifest(number));
-        return Ok(Published::Overtaken);
+        return Ok(None);
     }
-    Ok(Published::Live(Manifest {
+    Ok(Some(Manifest {
         env: env.clone(),
         table_files: table_files.clone(),
         number,

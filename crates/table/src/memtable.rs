@@ -59,6 +59,12 @@ impl Memtable {
         self.range.get()
     }
 
+    /// Counts a change above all before it of which nothing is to be seen.
+    pub(crate) fn pass(&self, seq: Seq) {
+        let first = self.range.get().map_or(seq, |(first, _)| first);
+        self.range.set(Some((first, seq)));
+    }
+
     /// Adds a change above all before it. The version it replaces is dropped when `unseen` is true
     /// of both sequences: no snapshot sees the older one.
     pub(crate) fn insert(
@@ -68,8 +74,7 @@ impl Memtable {
         value: Option<&[u8]>,
         unseen: impl Fn(Seq, Seq) -> bool,
     ) {
-        let first = self.range.get().map_or(seq, |(first, _)| first);
-        self.range.set(Some((first, seq)));
+        self.pass(seq);
         let keys = &mut *self.keys.borrow_mut();
         let mut bytes = self.bytes.get();
         let size = |value: &Option<Rc<[u8]>>| value.as_ref().map_or(0, |value| value.len()) + 24;

@@ -37,8 +37,7 @@ pub(crate) async fn open(
         pending_deletes: Rc::new(PendingDeletes::default()),
     });
     let (manifest, recovered) = loop {
-        let Found { number, mut layout, recovered } =
-            find(&table_files, options.create, options.owner).await?;
+        let Found { number, mut layout, recovered } = find(&table_files, &options).await?;
         if options.data_log_bytes != 0 {
             layout.form = Form::WithData;
         }
@@ -59,6 +58,7 @@ pub(crate) async fn open(
     swept.and(made)?;
     let log = engine.next_log.borrow_mut().take().expect("just made");
     engine.log_len.set(log.len);
+    engine.log_file.set(Some(log.file));
     env.spawn(Class::Foreground, "table log", engine.clone().write_log(log));
     env.spawn(Class::Background, "table flush", engine.clone().flush_always());
     env.spawn(Class::Background, "table remove", engine.clone().remove_always());
@@ -77,7 +77,8 @@ struct Found {
 }
 
 /// Seals and reads the live manifest and the logs that it names.
-async fn find(table_files: &TableFiles, create: bool, owner: u64) -> Result<Found, Error> {
+async fn find(table_files: &TableFiles, options: &Options) -> Result<Found, Error> {
+    let Options { create, owner, bugs, .. } = *options;
     let table = || table_files.store.name().to_owned();
     loop {
         let Some(number) = manifest::highest(&*table_files.store).await? else {
@@ -109,7 +110,7 @@ async fn find(table_files: &TableFiles, create: bool, owner: u64) -> Result<Foun
             return Err(Error::Fenced { table: table() });
         }
         layout.owner = layout.owner.max(owner);
-        if let Some(recovered) = recover::logs(table_files, &layout).await? {
+        if let Some(recovered) = recover::logs(table_files, &layout, bugs).await? {
             // Logs without a change are not needed any more, but for their data.
             let used = recovered.memtable.logs();
             layout.logs.retain(|file, _| used.iter().any(|log| log.file == *file));

@@ -5,6 +5,7 @@ use crate::limits::{
     FILE_BYTES_DEFAULT, MANIFEST_BYTES, MANIFEST_BYTES_DEFAULT, MEMTABLE_BYTES,
     MEMTABLE_BYTES_DEFAULT,
 };
+use crate::planted::Bugs;
 
 /// Compression of blocks of sorted files (C19). Files keep what they were written with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -62,6 +63,8 @@ pub struct Options {
     pub compression: Compression,
     /// Merge sorted runs by itself; without it only [`crate::Table::compact`] does.
     pub auto_compact: bool,
+    /// A bug on purpose, in tests alone.
+    pub bugs: Bugs,
 }
 
 impl Default for Options {
@@ -77,6 +80,7 @@ impl Default for Options {
             manifest_bytes: MANIFEST_BYTES_DEFAULT,
             compression: Compression::default(),
             auto_compact: true,
+            bugs: Bugs::default(),
         }
     }
 }

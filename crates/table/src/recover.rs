@@ -5,6 +5,7 @@ use std::rc::Rc;
 use base::Kind;
 use futures_util::future::join_all;
 
+use crate::bounds::Bounds;
 use crate::error::Error;
 use crate::file::TableFiles;
 use crate::format::DecodeError;
@@ -14,6 +15,7 @@ use crate::format::ops::{Op, read_ops};
 use crate::layout::Layout;
 use crate::limits::BATCH_BYTES_MAX;
 use crate::memtable::Memtable;
+use crate::planted::{Bugs, Planted};
 use crate::store::Source;
 use crate::types::{Name, Seq};
 
@@ -35,6 +37,7 @@ pub(crate) struct Recovered {
 pub(crate) async fn logs(
     table_files: &TableFiles,
     layout: &Layout,
+    bugs: Bugs,
 ) -> Result<Option<Recovered>, Error> {
     // All are sealed at the same time, and before any is read: the old owner is fenced sooner.
     let seals = layout.logs.keys().map(|&file| async move {
@@ -52,7 +55,10 @@ pub(crate) async fn logs(
     let memtable = Memtable::new(Vec::new());
     for (known, len) in layout.logs.values().zip(lens) {
         let before = last;
-        let log = match replay(table_files, *known, End::Sealed(len), &memtable, &mut last).await {
+        let shows = layout.bounds.of_log(known.file).map(|bounds| &**bounds);
+        let shows = shows.filter(|_| !bugs.has(Planted::LooseReplay));
+        let known = Known { log: *known, shows, bugs };
+        let log = match replay(table_files, known, End::Sealed(len), &memtable, &mut last).await {
             Err(Error::Missing { .. }) => return Ok(None),
             replayed => replayed?,
         };
@@ -70,7 +76,9 @@ pub(crate) async fn logs(
 pub(crate) async fn peek(table_files: &TableFiles, layout: &Layout) -> Result<Recovered, Error> {
     let (mut last, memtable) = (layout.flushed(), Memtable::new(Vec::new()));
     for known in layout.logs.values() {
-        replay(table_files, *known, End::Shown, &memtable, &mut last).await?;
+        let shows = layout.bounds.of_log(known.file).map(|bounds| &**bounds);
+        let known = Known { log: *known, shows, bugs: Bugs::default() };
+        replay(table_files, known, End::Shown, &memtable, &mut last).await?;
     }
     Ok(Recovered { memtable, last, kept: Vec::new() })
 }
@@ -247,10 +255,20 @@ impl<'a> LogReader<'a> {
     }
 }
 
+/// A log as the manifest has it.
+#[derive(Clone, Copy)]
+struct Known<'a> {
+    log: DataLog,
+    /// Keys that it shows, if these are not all of its.
+    shows: Option<&'a Bounds>,
+    bugs: Bugs,
+}
+
 /// Replays what a log has behind the part that is known and the change `last`; returns it as it ends.
+/// Of keys that it does not show nothing is seen, but changes of them have their sequences.
 async fn replay(
     table_files: &TableFiles,
-    known: DataLog,
+    Known { log: known, shows, bugs }: Known<'_>,
     end: End,
     memtable: &Memtable,
     last: &mut Seq,
@@ -266,7 +284,11 @@ async fn replay(
         }
         for op in batch.ops {
             *last = last.plus(1);
-            memtable.insert(*last, op.key, op.value, |_, _| true);
+            match shows.is_none_or(|shows| shows.has(op.key)) {
+                true => memtable.insert(*last, op.key, op.value, |_, _| true),
+                false if bugs.has(Planted::ForgetHidden) => {}
+                false => memtable.pass(*last),
+            }
         }
     }
     Ok(match end {
@@ -278,7 +300,7 @@ async fn replay(
 /// Changes of a page of a log at most: a few milliseconds of work.
 const PAGE_CHANGES: usize = 4096;
 
-/// Changes that a log has, in their order, from an offset on.
+/// Changes that a log has, in their order, from an offset on; those of keys that it shows.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LogPage {
     /// Keys and the values that they got; none for a deletion.
@@ -287,10 +309,10 @@ pub struct LogPage {
     pub next: Option<u64>,
 }
 
-/// A page of a sealed log.
+/// A page of a sealed log, with the keys that it shows.
 pub(crate) async fn page(
     table_files: &TableFiles,
-    log: DataLog,
+    (log, shows): (DataLog, Option<&Bounds>),
     from: u64,
 ) -> Result<LogPage, Error> {
     let known = DataLog { len: from.max(FILE_HEAD as u64), ..log };
@@ -300,7 +322,8 @@ pub(crate) async fn page(
     while page.changes.len() < PAGE_CHANGES {
         let Some(batch) = log.next().await? else { return Ok(page) };
         let owned = |op: Op<'_>| (op.key.to_vec(), op.value.map(<[u8]>::to_vec));
-        page.changes.extend(batch.ops.into_iter().map(owned));
+        let shown = batch.ops.into_iter().filter(|op| shows.is_none_or(|shows| shows.has(op.key)));
+        page.changes.extend(shown.map(owned));
     }
     page.next = Some(log.log.len);
     Ok(page)

@@ -7,7 +7,8 @@ use crate::cursor::Run;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::memtable::Memtable;
-use crate::scan::{Range, Scan};
+use crate::range::Range;
+use crate::scan::Scan;
 use crate::types::Seq;
 
 /// Places of entries, newest first.

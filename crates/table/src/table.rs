@@ -15,8 +15,9 @@ use crate::format::edit::DataLog;
 use crate::format::frame::Form;
 use crate::limits::KEY_MAX;
 use crate::options::Options;
+use crate::range::Range;
 use crate::recover::{self, LogPage};
-use crate::scan::{Range, Scan};
+use crate::scan::Scan;
 use crate::snapshot::{Pin, Snapshot};
 use crate::store::Store;
 use crate::types::{FileNo, Name, Place, Seq};
@@ -43,6 +44,9 @@ pub struct KeptLog {
     pub log: u64,
     /// This instance has written it.
     pub is_own: bool,
+    /// A fork has left it here: other tables may have it too, and what it shows of its keys, so of its
+    /// data, may be a part.
+    pub is_inherited: bool,
     /// Its file's name in the table's directory.
     pub name: String,
     /// Its bytes.
@@ -246,6 +250,7 @@ impl Table {
         let public = |log: &DataLog| KeptLog {
             log: log.file.get(),
             is_own: log.file.generation == self.0.0.generation,
+            is_inherited: self.0.0.bounds.of_log(log.file).is_some(),
             name: Name::Log(log.file).to_string(),
             len: log.len,
             data: log.data,
@@ -282,13 +287,15 @@ impl Table {
         self.0.0.form == Form::WithData
     }
 
-    /// Changes that such a log has from an offset on (0 at first), with the places of their data.
+    /// Changes that such a log has from an offset on (0 at first), with the places of their data. A log
+    /// that was inherited by a fork shows those of keys that it was inherited for.
     /// None when it is not kept any more.
     pub async fn read_log(&self, log: u64, from: u64) -> Result<Option<LogPage>, Error> {
         let engine = &self.0.0;
         let known = engine.kept_logs.borrow().get(&FileNo::from_raw(log)).copied();
         let Some(known) = known else { return Ok(None) };
-        match recover::page(&engine.table_files, known, from).await {
+        let shows = engine.bounds.of_log(known.file).map(|bounds| &**bounds);
+        match recover::page(&engine.table_files, (known, shows), from).await {
             Ok(page) => Ok(Some(page)),
             Err(error) => Err(engine.explain(error).await),
         }
@@ -305,6 +312,10 @@ impl Table {
             let what = format!("release of a log of {}", engine.name());
             Err(Error::Unknown { what, cause: "the instance was dropped".to_owned() })
         })
+    }
+
+    pub(crate) fn engine(&self) -> &Rc<Engine> {
+        &self.0.0
     }
 
     /// Its present state.
@@ -341,13 +352,7 @@ impl Table {
         engine.closing.set(true);
         let outcome = last.await.map_or(Ok(()), |outcome| outcome.map(drop));
         engine.end(Over::Closed);
-        while !engine.commit_ended.get() {
-            let changed = engine.changed.notified();
-            if engine.commit_ended.get() {
-                break;
-            }
-            changed.await;
-        }
+        engine.commit_is_over().await;
         let manifest = engine.manifest.lock().await.take();
         if let Some(manifest) = manifest {
             manifest.close().await;

@@ -15,6 +15,7 @@ use crate::format::edit::{Change, DataLog, FileInfo, RunInfo};
 use crate::limits::RUNS_MERGE_MAX;
 use crate::memtable::Memtable;
 use crate::pick::pick;
+use crate::planted::Planted;
 use crate::types::{FileNo, Name, Seq};
 
 /// Pause after background work has failed: first and longest.
@@ -260,13 +261,15 @@ impl Engine {
         }
     }
 
-    /// Merges some runs, or the newest of all with `whole`. False when there is nothing to do.
+    /// Merges some runs, or the newest of all with `whole`, which a single one with bounds is too. False when there is nothing to do.
     pub(crate) async fn merge_step(&self, whole: bool) -> Result<bool, Error> {
         let _merging = self.merging.lock().await;
         let runs = self.runs.borrow().clone();
         let range = if whole {
             let count = runs.len().min(RUNS_MERGE_MAX);
-            (count > 1).then_some(0..count)
+            // Of a file that is shown in parts, the table gets one of its own.
+            let is_due = count > 1 || runs.first().is_some_and(|run| run.is_bounded);
+            is_due.then_some(0..count)
         } else {
             pick(&runs.iter().map(|run| run.bytes()).collect::<Vec<_>>())
         };
@@ -325,6 +328,9 @@ impl Engine {
     ) -> Result<(), Error> {
         let mut cursors: Vec<_> =
             inputs.iter().map(|run| RunCursor::new(run.clone(), true)).collect();
+        if self.options.bugs.has(Planted::LooseBounds) {
+            cursors.iter_mut().for_each(RunCursor::show_all);
+        }
         for cursor in &mut cursors {
             cursor.first().await?;
         }

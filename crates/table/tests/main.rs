@@ -5,6 +5,8 @@ mod conformance;
 mod crash;
 mod damage;
 mod data_logs;
+mod fork_crash;
+mod forks;
 mod owners;
 mod race;
 mod seek;

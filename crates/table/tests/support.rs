@@ -54,3 +54,10 @@ impl World {
 pub async fn on<T: 'static>(env: &Env, work: impl Future<Output = T> + 'static) -> Option<T> {
     env.spawn(runtime::Class::Foreground, "test", work).await.ok()
 }
+
+/// Seeds of a search that a variable asks for, as `a..b`; else the usual ones.
+pub fn seeds(variable: &str, usual: std::ops::Range<u64>) -> std::ops::Range<u64> {
+    let Ok(text) = std::env::var(variable) else { return usual };
+    let (from, to) = text.split_once("..").expect("a..b");
+    from.parse().expect("a number")..to.parse().expect("a number")
+}

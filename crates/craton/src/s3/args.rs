@@ -253,6 +253,15 @@ pub enum RangeCommand {
         /// Name of the object server, as 'craton status' shows it
         server: String,
     },
+    /// Split a range in two, and wait until both are served: no data moves
+    Split {
+        /// The range, as 'craton range ls' shows it (rng_...)
+        #[arg(value_parser = parse_range)]
+        range: RangeId,
+        /// The first key of the upper half, instead of the middle
+        #[arg(long, value_name = "BUCKET[/KEY]")]
+        at: Option<String>,
+    },
 }
 
 fn parse_range(text: &str) -> Result<RangeId, String> {

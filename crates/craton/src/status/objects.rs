@@ -148,7 +148,7 @@ impl Objects {
             object_ranges: Ranges {
                 total: status.ranges.len(),
                 unserved: status.ranges.iter().filter(|range| !range.served).count(),
-                splitting: 0,
+                splitting: status.splitting as usize,
             },
             ..Objects::without("up")
         };

@@ -273,7 +273,8 @@ async fn settle(world: &Rc<World>, load: &Loads, units: &[Unit]) -> Result<(), S
             files.dedup();
             let map = service.map().await.map_err(|error| error.to_string())?;
             let named = [(load.plain.bucket(), logs), (load.versioned.bucket(), versions.1)];
-            Ok::<_, String>((files, named.map(|(bucket, logs)| (map.of(bucket), logs))))
+            let of = |bucket| map.of_bucket(bucket).next().expect("each bucket has one");
+            Ok::<_, String>((files, named.map(|(bucket, logs)| (of(bucket), logs))))
         }
     };
     let (files, named) = env.spawn(Class::Foreground, "files", files).await.expect("no crash")?;

@@ -125,10 +125,10 @@ impl Ruled {
         }
     }
 
-    async fn tend(self, interval: Duration) {
+    async fn tend(self, files: Rc<dyn Files>, interval: Duration) {
         match self {
-            Ruled::All(rule) => rule.tend(interval).await,
-            Ruled::Manager(rule) => rule.tend(interval).await,
+            Ruled::All(rule) => rule.tend(files, interval).await,
+            Ruled::Manager(rule) => rule.tend((&*files, interval), interval).await,
             Ruled::Range(rule) => rule.collect(interval).await,
         }
     }
@@ -254,7 +254,8 @@ impl Rule {
         let ranges = Rc::new(Here { epoch, ranges: RefCell::default() });
         let held = (lease.clone(), epoch);
         let manager = ManagerRule::open(what, held, (&cache, room), ranges.clone()).await?;
-        let opening = manager.map().places().iter().map(async |place| {
+        let map = manager.map();
+        let opening = map.places().iter().map(async |place| {
             let link = Rc::new(ManagerHere(Rc::downgrade(&manager)));
             let held = (lease.clone(), epoch);
             let pace = Pace::new(config.lifecycle_bytes_per_s);
@@ -286,10 +287,10 @@ impl Rule {
         }
     }
 
-    async fn tend(self: Rc<Self>, interval: Duration) {
+    async fn tend(self: Rc<Self>, files: Rc<dyn Files>, interval: Duration) {
         let all = self.all();
         let collecting = join_all(all.iter().map(|rule| rule.collect(interval)));
-        join(self.manager.tend(interval), collecting).await;
+        join(self.manager.tend((&*files, interval), interval), collecting).await;
     }
 
     /// Ends when nothing is decided any more: another owner came, or an append has failed.
@@ -425,7 +426,8 @@ impl World {
         let opening = self.clone().open(env.clone(), config.clone(), unit, (lease.clone(), epoch));
         let rule = env.spawn(Class::Foreground, "open", opening).await;
         let rule = rule.map_err(|_| Error::Reroute)?.inspect_err(|_| renewed.abort())?;
-        env.spawn(Class::Background, "collect", rule.clone().tend(config.collect_interval));
+        let tending = rule.clone().tend(self.files(&env), config.collect_interval);
+        env.spawn(Class::Background, "collect", tending);
         let looking = rule.clone().look_for_room(env.clone(), self.room.clone());
         env.spawn(Class::Background, "look for room", looking);
         let host = Rc::new(Host { id, unit, env, lease, rule });

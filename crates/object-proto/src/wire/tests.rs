@@ -15,7 +15,7 @@ use crate::ids::{BucketId, CallId, DataId, ObjectServerId, RangeId, SessionId, S
 use crate::names::{BucketName, ObjectKey};
 use crate::object::{ChecksumKind, Etag, FileName, Metadata};
 use crate::parts::{PartMap, PartNumber, UploadId};
-use crate::ranges::RangeMap;
+use crate::ranges::{RangeBound, RangeMap};
 use crate::tags::ObjectTags;
 use crate::usage::{BucketUsage, Quota, Room, StoredBytes};
 
@@ -77,13 +77,14 @@ fn status() -> ServiceStatus {
         }],
         ranges: vec![RangeStatus {
             range,
-            first: BucketId::new(7),
+            first: bound(),
             server: Some(server),
             served: false,
             cause: "it is being opened".into(),
             requests: 8,
             bytes: 9,
         }],
+        splitting: 2,
         peers: vec![PeerStatus { peer: peer(), state: PeerState::Down, leads: false }],
     }
 }
@@ -360,6 +361,8 @@ fn requests() -> Vec<Request> {
             RangeRequest::Route { session, sent_us: 9 },
             RangeRequest::CloseSession { epoch: 9, session },
             RangeRequest::Sweep { epoch: 9, session },
+            RangeRequest::Split { epoch: 9, at: None },
+            RangeRequest::Split { epoch: 9, at: Some(bound()) },
             RangeRequest::Lifecycle(BucketId::new(9)),
             RangeRequest::Usage(vec![BucketId::new(1), BucketId::new(u64::MAX)]),
         ])
@@ -402,6 +405,9 @@ fn requests() -> Vec<Request> {
             CatalogRequest::Where,
             CatalogRequest::Register { name: "os1".into(), addr: addr() },
             CatalogRequest::MoveRange { range: RangeId::new(2), server: ObjectServerId::new(3) },
+            CatalogRequest::SplitRange { range: RangeId::new(2), at: Some(bound()) },
+            CatalogRequest::PrepareSplit { range: RangeId::new(2), epoch: 3, at: bound() },
+            CatalogRequest::EndSplit { range: RangeId::new(2), epoch: 3, commit: true },
             CatalogRequest::ServerBeat(Box::new(beat())),
             CatalogRequest::Here(peer()),
             CatalogRequest::Status,
@@ -417,6 +423,10 @@ fn requests() -> Vec<Request> {
     );
     all.extend([ServerRequest::Ping, ServerRequest::BeatNow].map(Request::Server));
     all
+}
+
+fn bound() -> RangeBound {
+    RangeBound { bucket: BucketId::new(7), key: "a/b".to_owned() }
 }
 
 fn settings() -> Vec<Setting> {
@@ -600,6 +610,8 @@ fn answers() -> Vec<Result<Reply, Error>> {
             CatalogReply::Changes(KeptChanges { seen: at, names: None }),
             CatalogReply::Changes(KeptChanges { seen: at, names: Some(kept.to_vec()) }),
             CatalogReply::Map(RangeMap::even(4)),
+            CatalogReply::Halves { low: RangeId::new(5), high: RangeId::new(6) },
+            CatalogReply::SplitEnded { committed: true },
             CatalogReply::Open(true),
             CatalogReply::Where(vec![
                 RangeAt { range: RangeId::new(1), addr: None },

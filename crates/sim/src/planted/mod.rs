@@ -159,11 +159,25 @@ pub enum Planted {
     FileOrphanKept,
     /// Gateways go on in a file behind a body that broke off.
     FileHalfBody,
+    /// An object manager commits a split whatever owner its range has.
+    SplitLateCommit,
+    /// An object manager removes the directories of a split that goes on.
+    SweepEatsSplit,
+    /// A half of a range takes no answers over.
+    SplitNoInherit,
+    /// An owner has a split committed of which a half is not whole.
+    SplitHalfCommit,
+    /// A listing ends with the range in which it began.
+    OneRangeShown,
+    /// Halves take in the other half's rows when they merge files of both.
+    SplitLooseBounds,
+    /// An owner that has cut its range goes on.
+    SplitUnsealed,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 62] = [
+    pub const ALL: [Planted; 69] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -226,6 +240,13 @@ impl Planted {
         Planted::FileUnheld,
         Planted::FileOrphanKept,
         Planted::FileHalfBody,
+        Planted::SplitLateCommit,
+        Planted::SweepEatsSplit,
+        Planted::SplitNoInherit,
+        Planted::SplitHalfCommit,
+        Planted::OneRangeShown,
+        Planted::SplitLooseBounds,
+        Planted::SplitUnsealed,
     ];
 }
 
@@ -359,11 +380,29 @@ pub(crate) fn object_bugs() -> object_index::Bugs {
         Planted::FileUnheld => Of::CommitUnlinked,
         Planted::FileOrphanKept => Of::OrphanKept,
         Planted::FileHalfBody => Of::HalfBody,
+        Planted::SplitLateCommit => Of::LateCommit,
+        Planted::SweepEatsSplit => Of::SweepEatsSplit,
+        Planted::SplitNoInherit => Of::NoInherit,
+        Planted::SplitHalfCommit => Of::HalfCommit,
+        Planted::OneRangeShown => Of::OneRangeShown,
         _ => return object_index::Bugs::default(),
     };
     match acts(bug) {
         true => object_index::Bugs::of(of_objects),
         false => object_index::Bugs::default(),
+    }
+}
+
+/// The bug of an object server's tables, if that is where it is planted.
+pub(crate) fn object_table_bugs() -> table::Bugs {
+    match planted() {
+        Some(bug @ Planted::SplitLooseBounds) if acts(bug) => {
+            table::Bugs::of(table::Planted::LooseBounds)
+        }
+        Some(bug @ Planted::SplitUnsealed) if acts(bug) => {
+            table::Bugs::of(table::Planted::UnsealedParent)
+        }
+        _ => table::Bugs::default(),
     }
 }
 

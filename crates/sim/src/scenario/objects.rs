@@ -13,23 +13,26 @@ use client::Client;
 use futures_util::future::LocalBoxFuture;
 use object_index::limits::RANGES;
 use object_index::{
-    Config, Files, Local, ObjectServer, Owners, PackOptions, RemoteOwners, SESSIONS_DIR, Service,
-    ServiceOptions, dirs_of, range_dir, remove_dir_of,
+    Config, Files, Local, ObjectServer, Owners, PackOptions, RANGES_DIR, RemoteOwners,
+    SESSIONS_DIR, Service, ServiceOptions, dirs_of, range_dir, remove_dir_of,
 };
 use object_proto::limits::{INLINE_MAX, SMALL_MAX};
-use object_proto::{Bucket, BucketName, BucketSettings, Error, RangeId, Reply, Request, UserId};
+use object_proto::{
+    Bucket, BucketId, BucketName, BucketSettings, Error, RangeBound, RangeId, RangeMap, RangePlace,
+    RangeStatus, Reply, Request, UserId,
+};
+use object_testing::load::KEYS;
 use object_testing::{Fate, Network, Target};
 use roles::object::{ManagerRole, ServerRole};
 use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Class, Env, Rng};
 use table::{ClientStore, Store};
 
-use super::entry::{STORM, Scenario};
 use super::object_clients::{Clients, DAY, Kind, TRASH};
 use super::policy;
 use crate::cluster::{Cluster, Shape, parse};
-use crate::nemesis::{Cut, Faults, NONE, Nemesis, Way, keep_cutting};
-use crate::planted::{files_of, object_bugs};
+use crate::nemesis::{Cut, Faults, Nemesis, Way, keep_cutting};
+use crate::planted::{files_of, object_bugs, object_table_bugs};
 use crate::tuning::Tuning;
 
 const MANAGERS: usize = 2;
@@ -53,6 +56,10 @@ const DONE_MIN: u64 = 8;
 const SWEPT: Duration = Duration::from_secs(80);
 /// The same where clocks of owners were ahead by [`CLOCK_MS`] at most: commits have later times for as long.
 const SWEPT_AHEAD: Duration = Duration::from_secs(150);
+/// Ranges with keys of the bucket, behind which no more are split.
+const SPLITS_MAX: usize = 6;
+/// Numbers that ranges get in splits, at most, of those whose leases are looked at.
+const SPLIT_IDS: u32 = 60;
 /// Milliseconds that a wall clock is set wrong by, at most: more than a minute, from which on no lock ends.
 const CLOCK_MS: u64 = 65_000;
 /// Of passes of lifecycle: 16 rows take some hundred milliseconds.
@@ -60,189 +67,15 @@ const LIFECYCLE_BYTES_PER_S: u64 = 15_000;
 /// Retentions of a run have ended behind its last request.
 const RETENTIONS: Duration = Duration::from_secs(10);
 
-pub(super) const OBJECTS: Scenario = Scenario {
-    name: "objects",
-    about: "buckets and objects while owners, gateways, chunkservers and masters crash and are cut off",
-    run: |sim| {
-        let (kind, load) = (Kind::All, Duration::from_secs(10));
-        let plan = Plan { faults: STORM, fate: LOSSY, kind, load };
-        Box::pin(run(sim, plan))
-    },
-    marks: &[
-        "object: manager leads",
-        "object: owner rules",
-        "object: waits for the lease before",
-        "object: a request came again",
-        "object: the trash is emptied",
-        "object: a silent session is closed",
-        "object: an orphan is removed",
-        "table: log kept for its data",
-        "object: a log is counted",
-        "object: a log is collected",
-        "objects: a manager crashes",
-        "objects: a manager stands still",
-        "cut: an object server from managers",
-        "cut: heartbeats of object servers are lost",
-        "cut: answers to object servers are lost",
-        "cut: a manager from object servers",
-        "objects: an owner crashes",
-        "objects: an operator moves a range",
-        "objects: a gateway crashes",
-        "objects: a gateway asks over the network",
-        "object: parts are dropped",
-    ],
-};
-
-pub(super) const RACES: Scenario = Scenario {
-    name: "object-races",
-    about: "creates, swaps and retries of few keys; answers are lost, and owners change",
-    run: |sim| {
-        let faults = Faults { server_crashes: true, ..NONE };
-        let (kind, load) = (Kind::Races, Duration::from_secs(14));
-        let plan = Plan { faults, fate: WORSE, kind, load };
-        Box::pin(run(sim, plan))
-    },
-    marks: &[
-        "object: owner rules",
-        "object: a request came again",
-        "object: answered by a former owner",
-        "objects: an owner crashes",
-        "objects: an owner stands still",
-        "objects: an operator moves a range",
-        "objects: a gateway is held up",
-    ],
-};
-
-pub(super) const VERSIONS: Scenario = Scenario {
-    name: "object-versions",
-    about: "a bucket with versions, enabled and suspended, and locks, while owners and gateways change and clocks are set",
-    run: |sim| {
-        let faults = Faults { server_crashes: true, master_crashes: true, ..NONE };
-        let (kind, load) = (Kind::Versions, Duration::from_secs(14));
-        let plan = Plan { faults, fate: LOSSY, kind, load };
-        Box::pin(run(sim, plan))
-    },
-    marks: &[
-        "object: owner rules",
-        "object: answered by a former owner",
-        "object: moved out of a log",
-        "object: a log is dropped",
-        "object: parts are dropped",
-        "object: a locked version stays",
-        "object: a version that was locked is removed",
-        "object: no lock ends, as clocks are apart",
-        "objects: a manager's clock is set",
-        "objects: an owner's clock is set",
-        "objects: an owner crashes",
-        "objects: a gateway crashes",
-    ],
-};
-
-pub(super) const KEYS_AND_SETTINGS: Scenario = Scenario {
-    name: "object-keys",
-    about: "access keys and settings of buckets are changed, while managers change and gateways are cut off",
-    run: |sim| {
-        let faults = Faults { server_crashes: true, master_crashes: true, ..NONE };
-        let (kind, load) = (Kind::Keys, Duration::from_secs(14));
-        let plan = Plan { faults, fate: LOSSY, kind, load };
-        Box::pin(run(sim, plan))
-    },
-    marks: &[
-        "object: manager leads",
-        "object: what is kept is used, as managers are silent",
-        "object: a change waits for gateways",
-        "objects: a manager crashes",
-        "objects: a manager stands still",
-        "objects: a gateway crashes",
-        "objects: a gateway is cut off from managers",
-        "objects: a gateway asks over the network",
-    ],
-};
-
-pub(super) const DAYS: Scenario = Scenario {
-    name: "object-days",
-    about: "lifecycle of short days against overwrites, tags, locks and completions, while owners and gateways change and clocks are set",
-    run: |sim| {
-        let faults = Faults { server_crashes: true, master_crashes: true, ..NONE };
-        let (kind, load) = (Kind::Days, Duration::from_secs(20));
-        let plan = Plan { faults, fate: LOSSY, kind, load };
-        Box::pin(run(sim, plan))
-    },
-    marks: &[
-        "object: an object expires",
-        "object: an object has changed before it expired",
-        "object: an older version is removed by its age",
-        "object: a delete marker is removed by its age",
-        "object: an upload is aborted by a rule",
-        "object: a locked version outlives its days",
-        "object: a version that was locked is removed",
-        "object: a pass of lifecycle over a bucket ends",
-        "object: a pass of lifecycle goes on",
-        "objects: a manager's clock is set",
-        "objects: an owner's clock is set",
-        "objects: an owner crashes",
-        "objects: a gateway crashes",
-    ],
-};
-
-pub(super) const COLLECT: Scenario = Scenario {
-    name: "object-collect",
-    about: "files of bodies that are collected all the time, by counts that are wrong at times, while reads are slow and owners die",
-    run: |sim| {
-        let faults = Faults { server_crashes: true, master_crashes: true, ..NONE };
-        let (kind, load) = (Kind::Collect, Duration::from_secs(14));
-        let plan = Plan { faults, fate: LOSSY, kind, load };
-        Box::pin(run(sim, plan))
-    },
-    marks: &[
-        "object: owner rules",
-        "object: moved out of a file",
-        "object: replaced while it was moved",
-        "object: a file of bodies is collected",
-        "object: a count of what lives was wrong",
-        "object: the trash is emptied",
-        "object: parts are dropped",
-        "object: an orphan is removed",
-        "objects: an owner crashes",
-        "objects: an owner stands still",
-        "objects: a gateway crashes",
-    ],
-};
-
-pub(super) const GATEWAYS_DIE: Scenario = Scenario {
-    name: "object-gateways",
-    about: "gateways die in bodies, sleep past their session, and come back",
-    run: |sim| {
-        let faults = Faults { server_crashes: true, ..NONE };
-        let (kind, load) = (Kind::Gateways, Duration::from_secs(90));
-        let plan = Plan { faults, fate: LOSSY, kind, load };
-        Box::pin(run(sim, plan))
-    },
-    marks: &[
-        "object: owner rules",
-        "object: a silent session is closed",
-        "object: a file of a closed session is sealed",
-        "object: the directory of a session is removed",
-        "object: a file is announced again",
-        "object: the trash is emptied",
-        "objects: a gateway sleeps past its session",
-        "objects: a gateway crashes",
-        "objects: an owner crashes",
-    ],
-};
-
-/// Between gateways and owners.
-const LOSSY: Fate =
-    Fate { lose: 60, late_one_in: 40, late: Duration::from_secs(3), double: 30, stray: 30 };
-const WORSE: Fate =
-    Fate { lose: 25, late_one_in: 20, late: Duration::from_secs(14), double: 10, stray: 10 };
-
+/// What a run has.
 #[derive(Clone, Copy)]
-struct Plan {
-    faults: Faults,
-    fate: Fate,
-    kind: Kind,
-    load: Duration,
+pub(super) struct Plan {
+    pub(super) faults: Faults,
+    pub(super) fate: Fate,
+    pub(super) kind: Kind,
+    pub(super) load: Duration,
+    /// Ranges are split.
+    pub(super) splits: bool,
 }
 
 /// The service of a cluster.
@@ -334,6 +167,7 @@ fn tune(config: &mut Config) {
         block_bytes: 2 << 10,
         file_bytes: 64 << 10,
         manifest_bytes: 1 << 10,
+        bugs: object_table_bugs(),
         ..table::Options::default()
     };
     config.log_bytes = 64 << 10;
@@ -505,6 +339,55 @@ impl World {
         }
     }
 
+    /// Splits ranges that have keys of a bucket, at one of its keys or in the middle, and has something happen to
+    /// their owners.
+    async fn split(self: Rc<Self>, service: Service, bucket: BucketId) {
+        while !self.is_over() {
+            self.sim().sleep(Duration::from_millis(self.draw(50, 1000))).await;
+            let Ok(status) = service.status().await else { continue };
+            let place =
+                |one: &RangeStatus| RangePlace { range: one.range, first: one.first.clone() };
+            let places = status.ranges.iter().map(place).collect();
+            let Some(map) = RangeMap::new(places) else {
+                return self.violated(format!("no map: {:?}", status.ranges));
+            };
+            let ranges: Vec<_> = map.of_bucket(bucket).collect();
+            if ranges.len() > SPLITS_MAX {
+                return;
+            }
+            let range = ranges[self.draw(0, ranges.len() as u64 - 1) as usize];
+            let key = KEYS[self.draw(0, KEYS.len() as u64 - 1) as usize].to_owned();
+            let at = (self.draw(0, 3) > 0).then_some(RangeBound { bucket, key });
+            let Ok(()) = service.split_range(range, at).await else { continue };
+            self.sim().mark("objects: an operator splits a range");
+            let owner = status.ranges.iter().find(|one| one.range == range);
+            let owner = owner.and_then(|one| one.server);
+            let Some(server) = status.servers.iter().find(|one| Some(one.server) == owner) else {
+                continue;
+            };
+            let number = server.name.strip_prefix("os").and_then(|number| number.parse().ok());
+            let index = MANAGERS + number.unwrap_or(1usize) - 1;
+            self.sim().sleep(Duration::from_millis(self.draw(0, 150))).await;
+            if self.sim().env(self.processes[index]).is_none() {
+                continue;
+            }
+            match self.draw(0, 5) {
+                0 | 1 => {
+                    self.sim().mark("objects: the owner of a range that is split stands still");
+                    let time = Duration::from_millis(self.draw(300, 3000));
+                    self.sim().pause(self.processes[index], time);
+                }
+                2 => {
+                    self.sim().mark("objects: the owner of a range that is split crashes");
+                    self.sim().crash(self.processes[index], CrashMode::Process);
+                    self.sim().sleep(Duration::from_millis(self.draw(50, 1500))).await;
+                    self.boot(index);
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// Sets the wall clocks of managers, or of servers: those of the others are right, so that the lower one of two
     /// is never ahead.
     async fn set_clocks(self: Rc<Self>) {
@@ -531,7 +414,7 @@ impl World {
     /// Looks whether two servers believe at one time that they may answer for a range.
     async fn judge(self: Rc<Self>) {
         while !self.is_over() {
-            for range in (1..=RANGES).map(|id| RangeId::new(id.into())) {
+            for range in (1..=RANGES + SPLIT_IDS).map(|id| RangeId::new(id.into())) {
                 let servers = self.servers.borrow();
                 let alive = servers.iter().filter(|(env, _)| !env.is_closed());
                 if alive.filter(|(_, server)| server.believes(range)).count() > 1 {
@@ -673,15 +556,11 @@ async fn settle(world: &Rc<World>, load: &Clients, locks: bool) -> Result<(), St
         service.env().sleep(if locks { SWEPT_AHEAD } else { SWEPT }).await;
         let (files, named) = load.files(&service).await?;
         let map = service.map().await.map_err(|error| error.to_string())?;
-        let of_load = map.of(load.bucket());
+        let of_load: BTreeSet<RangeId> = map.of_bucket(load.bucket()).collect();
+        let mut all_there = BTreeSet::new();
         for place in map.places() {
-            let is_of_load = place.range == of_load;
-            let files = files.iter().filter(|_| is_of_load).cloned().collect();
             let mut there = names(&client, place.range, "body-").await?;
             there.extend(names(&client, place.range, "kept-").await?);
-            if there != files {
-                return Err(format!("objects have the files {files:?}, and there are {there:?}"));
-            }
             let stored = service.stored(place.range).await.map_err(|error| error.to_string())?;
             let mut bytes = 0;
             for name in &there {
@@ -693,6 +572,8 @@ async fn settle(world: &Rc<World>, load: &Clients, locks: bool) -> Result<(), St
                 let known = format!("their owner knows {stored:?}");
                 return Err(format!("files of {} have {bytes} bytes, and {known}", place.range));
             }
+            all_there.extend(there);
+            let is_of_load = of_load.contains(&place.range);
             let mut logs = names(&client, place.range, "log-").await?;
             logs.retain(|log| !(is_of_load && named.contains(log)));
             if logs.len() > LOGS_EMPTY_MAX {
@@ -706,13 +587,26 @@ async fn settle(world: &Rc<World>, load: &Clients, locks: bool) -> Result<(), St
                 return Err(format!("session {session} has left the files {sent:?}"));
             }
         }
+        // Halves of a range share files.
+        let all_there: Vec<String> = all_there.into_iter().collect();
+        if all_there != files {
+            return Err(format!("objects have the files {files:?}, and there are {all_there:?}"));
+        }
+        let dirs = client.list_all(RANGES_DIR).await.map_err(|error| error.to_string())?;
+        let mut dirs: Vec<String> = dirs.into_iter().map(|entry| entry.name).collect();
+        let mut ranges: Vec<_> = map.places().iter().map(|it| it.range.get().to_string()).collect();
+        dirs.sort_unstable();
+        ranges.sort_unstable();
+        if dirs != ranges {
+            return Err(format!("there are the ranges {ranges:?}, and the directories {dirs:?}"));
+        }
         Ok(())
     };
     let settled = env.spawn(Class::Foreground, "settle", settling).await;
     settled.map_err(|_| "the host went down".to_owned())?
 }
 
-async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
+pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     let cluster = Cluster::start(&sim, Shape::default(), Tuning::default());
     cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
     let processes: Vec<_> = (1..=PROCESSES).map(|at| sim.add_host(&format!("ob{at}"))).collect();
@@ -751,6 +645,9 @@ async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     let cutting = sim.spawn("cuts", cutting);
     let operator = world.service(&client, Kind::All);
     let operating = sim.spawn("operator", world.clone().operate(operator));
+    let splitter = world.service(&client, Kind::All);
+    let splitting =
+        plan.splits.then(|| sim.spawn("splits", world.clone().split(splitter, load.bucket())));
     let setting = sets_clocks.then(|| sim.spawn("clocks", world.clone().set_clocks()));
     let gateways: Vec<_> = (0..GATEWAYS)
         .map(|_| sim.spawn("gateway", world.clone().gateway(load.clone(), plan.kind)))
@@ -767,6 +664,7 @@ async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     while !shaking.is_finished()
         || !cutting.is_finished()
         || !operating.is_finished()
+        || splitting.as_ref().is_some_and(|splitting| !splitting.is_finished())
         || setting.as_ref().is_some_and(|setting| !setting.is_finished())
         || gateways.iter().any(|gateway| !gateway.is_finished())
     {

@@ -105,6 +105,7 @@ scenarios! {
     object_days "object-days",
     object_collect "object-collect",
     object_gateways "object-gateways",
+    object_ranges "object-ranges",
     objects "objects",
     policies "policies",
     repair_latent "repair-latent",

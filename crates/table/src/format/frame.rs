@@ -3,7 +3,7 @@
 use codec::cursor::Cursor;
 use codec::{crc32c, crc32c_extend};
 
-use super::{DecodeError, VERSION, VERSION_DATA};
+use super::{DecodeError, VERSION, VERSION_DATA, VERSIONS_BOUNDED};
 use crate::limits::BATCH_DATA_MAX;
 use crate::types::FileNo;
 
@@ -58,51 +58,70 @@ impl Content {
     }
 }
 
+/// What the head of a file says beside its kind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Head {
+    pub(crate) form: Form,
+    /// Of a manifest: references have bounds.
+    pub(crate) is_bounded: bool,
+    pub(crate) file: FileNo,
+    /// Of a manifest: the highest number of an owner so far.
+    pub(crate) owner: u64,
+}
+
+impl Head {
+    const fn version(self) -> u32 {
+        match (self.form, self.is_bounded) {
+            (form, false) => form.version(),
+            (Form::Plain, true) => VERSIONS_BOUNDED.0,
+            (Form::WithData, true) => VERSIONS_BOUNDED.1,
+        }
+    }
+
+    /// Form and bounds of a version; none if files of such a content have no such version.
+    const fn of_version(content: Content, version: u32) -> Option<(Form, bool)> {
+        Some(match (content, version) {
+            (_, VERSION) => (Form::Plain, false),
+            (Content::Log | Content::Manifest, VERSION_DATA) => (Form::WithData, false),
+            (Content::Manifest, version) if version == VERSIONS_BOUNDED.0 => (Form::Plain, true),
+            (Content::Manifest, version) if version == VERSIONS_BOUNDED.1 => (Form::WithData, true),
+            _ => return None,
+        })
+    }
+
+    /// Its bytes.
+    pub(crate) fn encode(self, content: Content) -> [u8; FILE_HEAD] {
+        let mut head = [0; FILE_HEAD];
+        head[0..8].copy_from_slice(&content.magic());
+        head[8..12].copy_from_slice(&self.version().to_le_bytes());
+        head[16..24].copy_from_slice(&self.file.get().to_le_bytes());
+        head[24..32].copy_from_slice(&self.owner.to_le_bytes());
+        let crc = crc32c(&head);
+        head[12..16].copy_from_slice(&crc.to_le_bytes());
+        head
+    }
+}
+
 /// The head of a sorted file.
 pub(crate) fn sorted_head(file: FileNo) -> [u8; FILE_HEAD] {
-    head_of(Content::Sorted, Form::Plain, file, 0)
+    Head { form: Form::Plain, is_bounded: false, file, owner: 0 }.encode(Content::Sorted)
 }
 
 /// The head of a log.
 pub(crate) fn log_head(form: Form, file: FileNo) -> [u8; FILE_HEAD] {
-    head_of(Content::Log, form, file, 0)
-}
-
-/// The head of a manifest of this owner.
-pub(crate) fn manifest_head(form: Form, file: FileNo, owner: u64) -> [u8; FILE_HEAD] {
-    head_of(Content::Manifest, form, file, owner)
-}
-
-/// The head of any file; that of a log or sorted file names owner 0.
-pub(crate) fn head_of(content: Content, form: Form, file: FileNo, owner: u64) -> [u8; FILE_HEAD] {
-    let mut head = [0; FILE_HEAD];
-    head[0..8].copy_from_slice(&content.magic());
-    head[8..12].copy_from_slice(&form.version().to_le_bytes());
-    head[16..24].copy_from_slice(&file.get().to_le_bytes());
-    head[24..32].copy_from_slice(&owner.to_le_bytes());
-    let crc = crc32c(&head);
-    head[12..16].copy_from_slice(&crc.to_le_bytes());
-    head
+    Head { form, is_bounded: false, file, owner: 0 }.encode(Content::Log)
 }
 
 /// The form and the number in a log's head.
 pub(crate) fn read_log_head(bytes: &[u8]) -> Result<(Form, FileNo), DecodeError> {
     match read_head(Content::Log, bytes)? {
-        (form, file, 0) => Ok((form, file)),
+        Head { form, file, owner: 0, .. } => Ok((form, file)),
         _ => Err(DecodeError::Damaged("its head does not verify")),
     }
 }
 
-/// The form, the number and the owner in a manifest's head.
-pub(crate) fn read_manifest_head(bytes: &[u8]) -> Result<(Form, FileNo, u64), DecodeError> {
-    read_head(Content::Manifest, bytes)
-}
-
-/// Form, number and owner in any file's head.
-pub(crate) fn read_head(
-    content: Content,
-    bytes: &[u8],
-) -> Result<(Form, FileNo, u64), DecodeError> {
+/// The head of any file.
+pub(crate) fn read_head(content: Content, bytes: &[u8]) -> Result<Head, DecodeError> {
     let Some(head) = bytes.get(..FILE_HEAD) else {
         return Err(DecodeError::Damaged("it ends within its head"));
     };
@@ -113,17 +132,15 @@ pub(crate) fn read_head(
     let parsed = (|| Some((input.u32()?, input.u32()?, input.u64()?, input.u64()?)))();
     let (version, crc, raw, owner) = parsed.expect("its length");
     // The place of the version is the same in all versions; the rest may not be.
-    let form = match version {
-        VERSION => Form::Plain,
-        VERSION_DATA if content != Content::Sorted => Form::WithData,
-        _ => return Err(DecodeError::Version(version)),
+    let Some((form, is_bounded)) = Head::of_version(content, version) else {
+        return Err(DecodeError::Version(version));
     };
     let mut zeroed: [u8; FILE_HEAD] = head.try_into().expect("its length");
     zeroed[12..16].fill(0);
     if crc32c(&zeroed) != crc {
         return Err(DecodeError::Damaged("its head does not verify"));
     }
-    Ok((form, FileNo::from_raw(raw), owner))
+    Ok(Head { form, is_bounded, file: FileNo::from_raw(raw), owner })
 }
 
 /// A record of a log (a batch) or of a manifest (an edit).
@@ -251,11 +268,28 @@ mod tests {
     }
 
     #[test]
+    fn manifest_heads_have_bounds_and_owner() {
+        for (form, is_bounded, version) in [
+            (Form::Plain, false, 1),
+            (Form::WithData, false, 2),
+            (Form::Plain, true, 3),
+            (Form::WithData, true, 4),
+        ] {
+            let head = Head { form, is_bounded, file: FILE, owner: 9 };
+            let bytes = head.encode(Content::Manifest);
+            assert_eq!(bytes[8], version);
+            assert_eq!(read_head(Content::Manifest, &bytes), Ok(head));
+            let log = Head { owner: 0, ..head }.encode(Content::Log);
+            assert_eq!(read_log_head(&log).is_ok(), !is_bounded);
+        }
+    }
+
+    #[test]
     fn heads_have_content_form_and_file() {
         for form in [Form::Plain, Form::WithData] {
             let head = log_head(form, FILE);
             assert_eq!(read_log_head(&head), Ok((form, FILE)));
-            assert!(matches!(read_manifest_head(&head), Err(DecodeError::Damaged(_))));
+            assert!(matches!(read_head(Content::Manifest, &head), Err(DecodeError::Damaged(_))));
             let mut newer = head;
             newer[8] = 3;
             assert_eq!(read_log_head(&newer), Err(DecodeError::Version(3)));

@@ -16,6 +16,9 @@ pub const VERSION: u32 = 1;
 /// Version of logs and manifests of a table that keeps data in its logs.
 pub const VERSION_DATA: u32 = 2;
 
+/// Versions of the manifest of a table that has bounds, without data and with data in its logs.
+pub const VERSIONS_BOUNDED: (u32, u32) = (3, 4);
+
 /// Cause of a decoding error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum DecodeError {

@@ -10,13 +10,14 @@ use super::block::{BLOCK_HEAD, BlockBuilder};
 use super::edit::{Change, DataLog, FileInfo, RunInfo, put_change};
 use super::footer::{FOOTER, Footer};
 use super::frame::{
-    Content, FILE_HEAD, Form, RECORD_HEAD, Record, manifest_head, next_record, put_record,
-    sorted_head,
+    Content, FILE_HEAD, Form, Head, RECORD_HEAD, Record, next_record, put_record, sorted_head,
 };
 use super::ops::{Op, put_op, read_ops};
+use crate::bounds::Bounds;
 use crate::fuzz;
 use crate::limits;
 use crate::options::Compression;
+use crate::range::Range;
 use crate::types::{FileNo, Name, Seq};
 
 const FILE: FileNo = FileNo::new(3, 7);
@@ -39,6 +40,7 @@ fn changes() -> Vec<Change> {
         versions: 900,
         first_key: first.into(),
         last_key: last.into(),
+        bounds: 0,
     };
     let run = |first, last, files| {
         Change::AddRun(RunInfo { first: Seq::new(first), last: Seq::new(last), files })
@@ -63,9 +65,13 @@ fn content() -> BlockBuilder {
     builder
 }
 
+fn manifest_head(form: Form, is_bounded: bool, owner: u64) -> Vec<u8> {
+    let head = Head { form, is_bounded, file: FileNo::manifest(3), owner };
+    head.encode(Content::Manifest).to_vec()
+}
+
 fn manifest() -> Vec<u8> {
-    let file = FileNo::manifest(3);
-    let mut out = manifest_head(Form::Plain, file, 0).to_vec();
+    let mut out = manifest_head(Form::Plain, false, 0);
     crate::manifest::encode_edit(3, 0, &changes()[..4], &mut out);
     crate::manifest::encode_edit(3, 1, &[Change::DropLog(FileNo::new(3, 1))], &mut out);
     out
@@ -83,9 +89,32 @@ fn data_changes() -> Vec<Change> {
 }
 
 fn data_manifest() -> Vec<u8> {
-    let file = FileNo::manifest(3);
-    let mut out = manifest_head(Form::WithData, file, 7).to_vec();
+    let mut out = manifest_head(Form::WithData, false, 7);
     crate::manifest::encode_edit(3, 0, &data_changes(), &mut out);
+    crate::manifest::encode_edit(3, 1, &[Change::DropLog(FileNo::new(3, 1))], &mut out);
+    out
+}
+
+/// Changes of references that have bounds.
+fn bounded_changes() -> Vec<Change> {
+    let [first, second] = [(b"volume/2".as_slice(), b"volume/5".as_slice()), (b"x", b"x/9")];
+    let ranges = [first, second].map(|(from, to)| Range::between(from, to));
+    let above = Range { lower: std::ops::Bound::Excluded(b"y".to_vec()), ..Range::all() };
+    let Change::AddRun(mut run) = changes()[2].clone() else { panic!("it is a run") };
+    run.files[0].bounds = 1;
+    vec![
+        Change::AddBounds { number: 1, bounds: Bounds::of(&ranges) },
+        Change::AddBounds { number: 9, bounds: Bounds::of(&[above]) },
+        Change::AddRun(run),
+        Change::BoundLog { file: FileNo::new(3, 1), bounds: 9 },
+        Change::BoundLog { file: FileNo::new(3, 2), bounds: 1 },
+    ]
+}
+
+fn bounded_manifest() -> Vec<u8> {
+    let mut out = manifest_head(Form::WithData, true, 7);
+    let all = [data_changes(), bounded_changes()].concat();
+    crate::manifest::encode_edit(3, 0, &all, &mut out);
     crate::manifest::encode_edit(3, 1, &[Change::DropLog(FileNo::new(3, 1))], &mut out);
     out
 }
@@ -106,6 +135,8 @@ fn seeds() -> Vec<(&'static str, Target, Vec<u8>)> {
     changes().iter().for_each(|change| put_change(&mut edit, change));
     let mut data_edit = Vec::new();
     data_changes().iter().for_each(|change| put_change(&mut data_edit, change));
+    let mut bounded_edit = Vec::new();
+    bounded_changes().iter().for_each(|change| put_change(&mut bounded_edit, change));
     let block = |compression| {
         let mut out = Vec::new();
         content().finish(FILE, 32, compression, &mut out);
@@ -120,8 +151,10 @@ fn seeds() -> Vec<(&'static str, Target, Vec<u8>)> {
         ("ops", fuzz::fuzz_ops, ops()),
         ("manifest", fuzz::fuzz_manifest, manifest()),
         ("data_manifest", fuzz::fuzz_manifest, data_manifest()),
+        ("bounded_manifest", fuzz::fuzz_manifest, bounded_manifest()),
         ("changes", fuzz::fuzz_changes, edit),
         ("data_changes", fuzz::fuzz_changes, data_edit),
+        ("bounded_changes", fuzz::fuzz_changes, bounded_edit),
         ("block", fuzz::fuzz_block, plain.clone()),
         ("block_lz4", fuzz::fuzz_block, block(Compression::Lz4)),
         ("block_content", fuzz::fuzz_block_content, plain[BLOCK_HEAD..].to_vec()),
@@ -160,7 +193,7 @@ fn mend(name: &str, bytes: &mut [u8]) {
             let crc = crc(bytes);
             bytes[12..16].copy_from_slice(&crc);
         }
-        "log" | "data_log" | "manifest" | "data_manifest" => {
+        "log" | "data_log" | "manifest" | "data_manifest" | "bounded_manifest" => {
             let mut at = if name.ends_with("log") { 0 } else { FILE_HEAD };
             let form = if name == "data_log" { Form::WithData } else { Form::Plain };
             let head_len = form.record_head();
@@ -296,9 +329,10 @@ fn manifest_of(count: usize) -> Vec<u8> {
         versions: 900,
         first_key: key(2 * number),
         last_key: key(2 * number + 1),
+        bounds: 0,
     });
     let run = RunInfo { first: Seq::new(1), last: Seq::new(900), files: files.collect() };
-    let mut out = manifest_head(Form::Plain, FileNo::manifest(3), 0).to_vec();
+    let mut out = manifest_head(Form::Plain, false, 0);
     let changes = [Change::Owner { generation: 3 }, Change::AddRun(run)];
     crate::manifest::encode_edit(3, 0, &changes, &mut out);
     out
@@ -334,6 +368,9 @@ fn format_page_agrees_with_the_source() {
         format!("key (bytes, 1 to {})", limits::KEY_MAX),
         format!("Readers take {} files a run at most", limits::FILES_READ_MAX),
         format!("none beyond {} to a table", limits::FILES_MAX),
+        format!("each of {} bytes at most", limits::BOUND_BYTES_MAX),
+        format!("has {} ranges at most", limits::BOUNDS_RANGES_MAX),
+        format!("| {}, {} | forks |", super::VERSIONS_BOUNDED.0, super::VERSIONS_BOUNDED.1),
         format!("bytes ({} at most)", limits::VALUE_MAX),
         format!("bytes of content, unpacked, {} at most", limits::BLOCK_RAW_MAX),
         format!("then bits: {} a key", limits::FILTER_BITS_PER_KEY),
@@ -349,6 +386,7 @@ fn format_page_agrees_with_the_source() {
     }
     let mut all = changes();
     all.push(Change::DropLog(FILE));
+    all.extend(bounded_changes());
     for change in all {
         let name = format!("{change:?}");
         let name = name.split([' ', '{', '(']).next().unwrap().to_owned();

@@ -503,7 +503,9 @@ impl Store for MemStore {
                         let taken = &mut target.dir.borrow_mut().names;
                         if !taken.contains_key(name) {
                             // A table links what it has sealed; files of bodies are linked as they are made.
-                            let may = content.borrow().sealed || name.starts_with("body-");
+                            let is_body =
+                                ["body-", "kept-"].iter().any(|kind| name.starts_with(kind));
+                            let may = content.borrow().sealed || is_body;
                             assert!(may, "{name} is linked and not sealed");
                             content.borrow_mut().links += 1;
                             taken.insert(name.clone(), content);

@@ -188,7 +188,7 @@ impl Subject {
             },
             94..96 => self.table.flush().await.map_err(text),
             96 => self.table.compact().await.map_err(text),
-            97 => self.once_flushed(async || self.table.barrier().await).await,
+            97 => once_flushed(&self.table, async |table| table.barrier().await).await,
             98 => {
                 self.snapshots.clear(); // They are the old owner's, whose files go.
                 let old = std::mem::replace(&mut self.table, open().await.map_err(text)?);
@@ -201,7 +201,7 @@ impl Subject {
             }
             _ => {
                 self.snapshots.clear();
-                self.once_flushed(async || self.table.clone().close().await).await?;
+                once_flushed(&self.table, async |table| table.clone().close().await).await?;
                 self.table = open().await.map_err(text)?;
                 self.check_all().await
             }
@@ -215,19 +215,9 @@ impl Subject {
 
     async fn write_batch(&mut self, mut batch: Batch) -> Result<(), String> {
         let node = self.oracle.submit(self.table.stats().generation, self.node, &mut batch);
-        self.once_flushed(async || self.table.write(&batch).await).await?;
+        once_flushed(&self.table, async |table| table.write(&batch).await).await?;
         self.node = node;
         Ok(())
-    }
-
-    /// Makes a call that appends to the log; again after a flush while memory is full.
-    async fn once_flushed<T>(&self, call: impl AsyncFn() -> Result<T, Error>) -> Result<T, String> {
-        loop {
-            match call().await {
-                Err(Error::Busy { .. }) => self.table.flush().await.map_err(|e| e.to_string())?,
-                done => return done.map_err(|error| error.to_string()),
-            }
-        }
     }
 
     async fn check_scan(
@@ -262,49 +252,16 @@ impl Subject {
         })
     }
 
-    /// A scan that now and then seeks a key: one that is there, one beside it, any, or one that it
-    /// has passed.
     async fn check_seeks(
         &self,
         node: Node,
         range: Range,
-        mut scan: Scan,
+        scan: Scan,
         rng: &mut Rng,
     ) -> Result<(), String> {
-        let mut all: Vec<(Vec<u8>, Vec<u8>)> = self.oracle.with_state(node, |state| {
-            let within = state.iter().filter(|(key, _)| has(&range, key));
-            within.map(|(key, value)| (key.clone(), value.clone())).collect()
-        });
-        if range.reverse {
-            all.reverse();
-        }
-        let mut next = 0;
-        let mut done = String::new();
-        for _ in 0..rng.between(2, 30) {
-            if rng.one_in(2) {
-                let to = sought(&all, next, rng);
-                scan.seek(&to).await.map_err(|error| error.to_string())?;
-                let before = |key: &[u8]| match range.reverse {
-                    true => key > to.as_slice(),
-                    false => key < to.as_slice(),
-                };
-                next = next.max(all.partition_point(|(key, _)| before(key)));
-                write!(done, " seek {to:?};").expect("a text");
-            }
-            let limit = rng.below(6) as usize;
-            let entries = scan.take(limit).await.map_err(|error| error.to_string())?;
-            let wanted = &all[next..all.len().min(next + limit)];
-            write!(done, " take {limit};").expect("a text");
-            let mut pairs = entries.iter().zip(wanted);
-            let alike =
-                pairs.all(|(have, want)| data::same((&have.0, &have.1), (&want.0, &want.1)));
-            if entries.len() != wanted.len() || !alike {
-                let what = format!("{entries:?} instead of {wanted:?}");
-                return Err(format!("{range:?} at node {node}:{done} shows {what}"));
-            }
-            next += entries.len();
-        }
-        Ok(())
+        let all = self.oracle.with_state(node, |state| within(state, &range));
+        let checked = check_seeks(all, range, scan, rng).await;
+        checked.map_err(|what| format!("at node {node} {what}"))
     }
 
     async fn check_all(&self) -> Result<(), String> {
@@ -325,4 +282,63 @@ impl Subject {
         }
         Ok(())
     }
+}
+
+/// Makes a call that appends to the log; again after a flush while memory is full.
+pub(super) async fn once_flushed<T>(
+    table: &Table,
+    call: impl AsyncFn(&Table) -> Result<T, Error>,
+) -> Result<T, String> {
+    loop {
+        match call(table).await {
+            Err(Error::Busy { .. }) => table.flush().await.map_err(|error| error.to_string())?,
+            done => return done.map_err(|error| error.to_string()),
+        }
+    }
+}
+
+/// The entries of a range in its order.
+pub(super) fn within(state: &State, range: &Range) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let within = state.iter().filter(|(key, _)| has(range, key));
+    let mut all: Vec<_> = within.map(|(key, value)| (key.clone(), value.clone())).collect();
+    if range.reverse {
+        all.reverse();
+    }
+    all
+}
+
+/// A scan, of which `all` must come, that now and then seeks a key: one that is there, one beside it,
+/// any, or one that it has passed.
+pub(super) async fn check_seeks(
+    all: Vec<(Vec<u8>, Vec<u8>)>,
+    range: Range,
+    mut scan: Scan,
+    rng: &mut Rng,
+) -> Result<(), String> {
+    let mut next = 0;
+    let mut done = String::new();
+    for _ in 0..rng.between(2, 30) {
+        if rng.one_in(2) {
+            let to = sought(&all, next, rng);
+            scan.seek(&to).await.map_err(|error| error.to_string())?;
+            let before = |key: &[u8]| match range.reverse {
+                true => key > to.as_slice(),
+                false => key < to.as_slice(),
+            };
+            next = next.max(all.partition_point(|(key, _)| before(key)));
+            write!(done, " seek {to:?};").expect("a text");
+        }
+        let limit = rng.below(6) as usize;
+        let entries = scan.take(limit).await.map_err(|error| error.to_string())?;
+        let wanted = &all[next..all.len().min(next + limit)];
+        write!(done, " take {limit};").expect("a text");
+        let mut pairs = entries.iter().zip(wanted);
+        let alike = pairs.all(|(have, want)| data::same((&have.0, &have.1), (&want.0, &want.1)));
+        if entries.len() != wanted.len() || !alike {
+            let what = format!("{entries:?} instead of {wanted:?}");
+            return Err(format!("{range:?}:{done} shows {what}"));
+        }
+        next += entries.len();
+    }
+    Ok(())
 }
