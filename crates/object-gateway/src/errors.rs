@@ -82,9 +82,11 @@ pub fn s3_error(error: Error) -> S3Error {
             Code::PreconditionFailed,
             "At least one of the pre-conditions you specified did not hold",
         ),
-        Error::Busy { .. } | Error::Reroute | Error::SessionOver | Error::Replaced => {
-            with(Code::SlowDown)
-        }
+        Error::Busy { .. }
+        | Error::Unheld
+        | Error::Reroute
+        | Error::SessionOver
+        | Error::Replaced => with(Code::SlowDown),
         Error::Unknown { .. } => with(Code::ServiceUnavailable),
         Error::Full => coded("InsufficientStorage", http::StatusCode::INSUFFICIENT_STORAGE, text),
         Error::Damaged { what } => {

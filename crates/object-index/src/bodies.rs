@@ -1,5 +1,5 @@
-//! Bodies of objects, written and read beside the owner (`object-protocols.md` 5 and 9.1). Each has a
-//! file of its own in the range's directory, until there are packs.
+//! Bodies of objects, written and read beside the owner (`object-protocols.md` 5 and 9.1): several in a row in
+//! each file.
 
 use std::rc::Rc;
 
@@ -10,11 +10,12 @@ use futures_util::future::try_join_all;
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use object_proto::limits::PIECE_BYTES;
 use object_proto::{Error, FileName};
+use runtime::Duration;
 use table::{Pending, Source, Store, Writer};
 use wire::data::Purpose;
 
 use crate::limits::{APPENDS_INFLIGHT_MAX, COPY_BYTES};
-use crate::piece::{Body, PieceFlaw, PieceHead};
+use crate::piece::{Body, PieceFlaw, PieceHead, stored_len};
 use crate::planted::{Bugs, Planted};
 
 /// Meaning of a fault of a body's file.
@@ -39,12 +40,44 @@ fn of_write(fault: Fault, file: &FileName) -> Error {
     }
 }
 
-/// A body's file that is being written. Its appends are as long as the core takes them, wherever pieces
-/// end: a piece with its head is a little longer than one.
+/// A file of bodies that is being written, by one body at a time.
+pub(crate) struct Pack {
+    pub(crate) name: FileName,
+    writer: Box<dyn Writer>,
+    /// Bytes of whole bodies.
+    end: u64,
+}
+
+impl Pack {
+    /// Makes the file. After an error it may be there.
+    pub(crate) async fn create(
+        store: &dyn Store,
+        name: FileName,
+        purpose: Purpose,
+    ) -> Result<Pack, Error> {
+        let writer = store.create(name.as_str()).await.map_err(|fault| of_write(fault, &name))?;
+        writer.set_purpose(purpose);
+        Ok(Pack { name, writer, end: 0 })
+    }
+
+    /// Where the next body begins.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Seals the file. After an error another process has to.
+    pub(crate) async fn close(self) -> Result<(), Error> {
+        let Pack { name, writer, .. } = self;
+        writer.close().await.map(drop).map_err(|fault| of_write(fault, &name))
+    }
+}
+
+/// A body that is being written to a file. Its appends are as long as the core takes them, wherever pieces
+/// end: a piece with its head is a little longer than one. Dropped before its end, the file is not written any
+/// more: from its beginning on there are whole bodies, and then what there is of this one.
 pub(crate) struct BodyWriter {
     body: Body,
-    file: FileName,
-    writer: Box<dyn Writer>,
+    pack: Pack,
     /// Bytes of the file that are not sent: pieces, the last of which may not be whole.
     out: Vec<u8>,
     /// The piece that is not whole.
@@ -66,17 +99,20 @@ struct OpenPiece {
 }
 
 impl BodyWriter {
-    /// Makes the file. After an error it may be there.
-    pub(crate) async fn create(
-        store: &dyn Store,
-        file: FileName,
-        body: Body,
-        bugs: Bugs,
-    ) -> Result<BodyWriter, Error> {
-        let writer = store.create(file.as_str()).await.map_err(|fault| of_write(fault, &file))?;
-        writer.set_purpose(Purpose::Data);
+    /// A body behind those that a file has.
+    pub(crate) fn new(pack: Pack, body: Body, bugs: Bugs) -> BodyWriter {
         let (out, pending) = (Vec::new(), FuturesOrdered::new());
-        Ok(BodyWriter { body, file, writer, out, piece: None, len: 0, pending, bugs })
+        BodyWriter { body, pack, out, piece: None, len: 0, pending, bugs }
+    }
+
+    /// Its file, when it breaks off.
+    pub(crate) fn into_pack(self) -> Pack {
+        self.pack
+    }
+
+    /// Where the body begins.
+    pub(crate) fn place(&self) -> u64 {
+        self.pack.end
     }
 
     /// Takes the next bytes, when few enough are under way.
@@ -119,8 +155,8 @@ impl BodyWriter {
                 self.wait().await?;
             }
             let end = self.out.len().min(sent + APPEND_DATA_MAX);
-            let (file, bytes) = (&self.file, &self.out[sent..end]);
-            let pending = self.writer.submit(bytes).await.map_err(|fault| of_write(fault, file))?;
+            let (Pack { name, writer, .. }, bytes) = (&self.pack, &self.out[sent..end]);
+            let pending = writer.submit(bytes).await.map_err(|fault| of_write(fault, name))?;
             self.pending.push_back(pending);
             sent = end;
         }
@@ -131,36 +167,45 @@ impl BodyWriter {
     /// Waits for the oldest append.
     async fn wait(&mut self) -> Result<(), Error> {
         match self.pending.next().await {
-            Some(Err(fault)) => Err(of_write(fault, &self.file)),
+            Some(Err(fault)) => Err(of_write(fault, &self.pack.name)),
             Some(Ok(_)) | None => Ok(()),
         }
     }
 
-    /// Ends when all of the body, which has `size` bytes, is durable and its file is sealed.
-    pub(crate) async fn finish(mut self, env: &runtime::Env, size: u64) -> Result<(), Error> {
+    /// Ends when all of the body, which has `size` bytes, is durable; the file takes another one.
+    pub(crate) async fn finish(
+        mut self,
+        env: &runtime::Env,
+        size: u64,
+    ) -> Result<Option<Pack>, Error> {
         self.end_piece();
+        if self.bugs.has(Planted::EarlyRow) {
+            let late = env.clone();
+            env.spawn(runtime::Class::Foreground, "object: late body", async move {
+                late.sleep(Duration::from_millis(30)).await;
+                self.send(true).await?;
+                self.end().await
+            });
+            return Ok(None);
+        }
         self.send(true).await?;
         if self.len != size {
-            let cause = format!("{}: has {} of {size} bytes", self.file, self.len);
+            let cause = format!("{}: has {} of {size} bytes", self.pack.name, self.len);
             return Err(Error::Busy { cause });
         }
-        if self.bugs.has(Planted::EarlyRow) {
-            env.spawn(runtime::Class::Foreground, "object: late body", self.end());
-            return Ok(());
-        }
-        self.end().await
+        self.end().await.map(Some)
     }
 
-    async fn end(mut self) -> Result<(), Error> {
+    async fn end(mut self) -> Result<Pack, Error> {
         while !self.pending.is_empty() {
             self.wait().await?;
         }
-        let closed = self.writer.close().await;
-        closed.map(drop).map_err(|fault| of_write(fault, &self.file))
+        self.pack.end += stored_len(&self.body.target, self.len);
+        Ok(self.pack)
     }
 }
 
-/// A body's file that is read.
+/// A body that is read.
 pub(crate) struct BodyReader {
     body: Body,
     file: FileName,
@@ -228,11 +273,8 @@ impl BodyReader {
     }
 
     async fn read_exact(&self, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
-        // A log may be open; a file of a body is sealed before a row names it.
-        let bytes = match self.base {
-            0 => self.source.read_at(offset, len).await,
-            _ => self.source.read_written(offset, len).await,
-        };
+        // The log or file may be written still.
+        let bytes = self.source.read_written(offset, len).await;
         let bytes = bytes.map_err(|fault| of_store(fault, &self.file))?;
         match bytes.len() == len {
             true => Ok(bytes),

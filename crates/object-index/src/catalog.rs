@@ -14,7 +14,7 @@ use object_proto::{
 use runtime::{Class, Env};
 
 use crate::decisions::{Decisions, damaged};
-use crate::ground::{Lease, Ranges};
+use crate::ground::{Files, Lease, Ranges};
 use crate::keys::{
     BUCKET, RANGE, REPLY, SESSION, USER, number_key, read_number_key, read_text_key, reply_key,
     text_key,
@@ -22,6 +22,7 @@ use crate::keys::{
 use crate::limits::{COLLECT_ROWS, USAGE_INTERVAL};
 use crate::once::{Came, Once};
 use crate::orders::Orders;
+use crate::paths::{SESSIONS_DIR, session_dir, session_of};
 use crate::planted::{Bugs, Planted};
 use crate::quotas::Quotas;
 use crate::row::{BucketRow, decode_session, decode_user, encode_session, encode_stamp};
@@ -33,6 +34,7 @@ use crate::watchers::Watchers;
 /// The catalog that this process owns.
 pub(crate) struct Catalog {
     pub(crate) env: Env,
+    files: Rc<dyn Files>,
     pub(crate) decisions: Rc<Decisions>,
     sessions: Sessions,
     pub(crate) orders: Orders,
@@ -53,6 +55,7 @@ pub(crate) struct Catalog {
 
 /// What a manager stands on.
 pub(crate) struct Ground {
+    pub(crate) files: Rc<dyn Files>,
     pub(crate) ranges: Rc<dyn Ranges>,
     pub(crate) lease: Rc<dyn Lease>,
     pub(crate) epoch: u64,
@@ -131,7 +134,7 @@ impl Catalog {
         decisions: Rc<Decisions>,
         ground: Ground,
     ) -> Result<Rc<Catalog>, Error> {
-        let Ground { ranges, lease, epoch, new_ranges, bugs } = ground;
+        let Ground { files, ranges, lease, epoch, new_ranges, bugs } = ground;
         let map = map_of(&decisions, new_ranges).await?;
         let last = map.places().iter().map(|place| place.range.get()).max().unwrap_or(0);
         let splits = Splits::open(&decisions, last).await?;
@@ -154,6 +157,7 @@ impl Catalog {
         }
         let catalog = Rc::new(Catalog {
             env: env.clone(),
+            files,
             decisions,
             sessions: Sessions::of_manager(env, sessions, bugs),
             orders: Orders::new(env, map, ranges),
@@ -353,6 +357,27 @@ impl Catalog {
         self.decisions.settled(basis).await?;
         self.once.forget_session(id);
         self.sessions.forget(id);
+        Ok(())
+    }
+
+    /// Removes the directories of sessions of which no more is on record: the ranges have given up what they
+    /// kept of them.
+    pub(crate) async fn remove_left_dirs(&self) -> Result<(), Error> {
+        let of_fault = |fault: base::Fault| Error::Busy { cause: fault.message };
+        let dirs = self.files.dirs(SESSIONS_DIR).await.map_err(of_fault)?;
+        let mut left: Vec<_> = dirs.iter().filter_map(|name| session_of(name)).collect();
+        left.retain(|id| !self.sessions.is_known(*id));
+        if left.is_empty() || self.bugs.has(Planted::OrphanKept) {
+            return Ok(());
+        }
+        // Sessions of a later manager are not known here: what is durable now shows that there was none when
+        // these were listed.
+        let (_, basis) = self.decisions.submit(|_, _| {})?;
+        self.decisions.settled(basis).await?;
+        for id in left {
+            self.files.remove_dir(&session_dir(id)).await.map_err(of_fault)?;
+            self.env.mark("object: the directory of a session is removed");
+        }
         Ok(())
     }
 

@@ -1,29 +1,29 @@
-//! Removal of what is of no use any more: logs whose data is dead for the greater part, once the rest is
-//! moved (`object-protocols.md` 10.1 and 10.2), files in the trash (10.3 and 10.4), and what closed
-//! sessions left (5.5).
+//! Passes that remove what is of no use any more, and of them logs whose data is dead for the greater part, once
+//! the rest is moved (`object-protocols.md` 10.1 and 10.2).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use base::Kind;
-use object_proto::{Error, FileName, ObjectData, RangeId, SessionId};
-use runtime::Duration;
+use object_proto::{Error, FileName, RangeId};
+use runtime::{Duration, Instant};
 use table::{KeptLog, Place, Purpose, Range as Rows, Snapshot, Store};
 
 use crate::decisions::{Basis, damaged, of_table, unix_us};
-use crate::ground::Managers;
+use crate::ground::{Files, Managers};
 use crate::keys::{
-    CURRENT, FILE, LOG, TRASH, VERSIONS, number_key, object_key, part_key, read_object_key,
-    read_trash_key, read_version_key, session_files, text_key, trash_key, version_key,
+    CURRENT, LOG, VERSIONS, number_key, object_key, read_object_key, read_version_key, version_key,
 };
 use crate::limits::{
     COLLECT_ROWS, COLLECT_SLICE, LOG_AGE_FULL, LOG_APPENDS_FULL, MOVED_BYTES, TRASH_AGE_FULL,
 };
+use crate::output::Output;
+use crate::pace::Pace;
 use crate::piece::Body;
 use crate::planted::Planted;
 use crate::range::Range;
-use crate::row::{FileOf, FileRow, InLog, LogRow, ObjectRow};
+use crate::row::{InLog, LogRow, ObjectRow};
 
 /// What a pass needs.
 pub(crate) struct Collector {
@@ -34,12 +34,32 @@ pub(crate) struct Collector {
     pub(crate) inherits: Cell<bool>,
     pub(crate) range: Rc<Range>,
     pub(crate) store: Rc<dyn Store>,
-    /// Files stay in the trash for this long.
-    pub(crate) trash_age: Duration,
+    pub(crate) files: Rc<dyn Files>,
+    pub(crate) options: CollectOptions,
+    pub(crate) pace: Pace,
     /// Logs with live data that cannot be read: they stay.
     pub(crate) damaged_logs: RefCell<BTreeSet<u64>>,
     /// Appends of the table when a log was last ended for its room.
     pub(crate) log_began: Cell<u64>,
+    /// The file that bodies are moved to, and how many this owner has made.
+    pub(crate) output: RefCell<Option<Output>>,
+    pub(crate) outputs: Cell<u32>,
+    /// Files with live bodies that cannot be read: they stay.
+    pub(crate) damaged_files: RefCell<BTreeSet<FileName>>,
+    /// When to look for files that no row has.
+    pub(crate) orphans_at: Cell<Instant>,
+}
+
+/// Bounds of collection.
+pub(crate) struct CollectOptions {
+    /// Files stay in the trash for this long.
+    pub(crate) trash_age: Duration,
+    /// Bytes at which a file ends that bodies are moved to.
+    pub(crate) pack_bytes: u64,
+    /// It ends too when nothing was moved for so long.
+    pub(crate) pack_idle: Duration,
+    /// Between two looks for files that no row has.
+    pub(crate) orphans_interval: Duration,
 }
 
 impl Collector {
@@ -47,8 +67,8 @@ impl Collector {
     pub(crate) async fn pass(&self) -> Result<(), Error> {
         self.range.check_lease()?;
         let mut result = self.drop_foreign().await;
-        result = result.and(self.empty_trash().await);
         result = result.and(self.tend_uploads().await);
+        result = result.and(self.tend_files().await);
         result = result.and(self.end_log().await);
         let decisions = &self.range.decisions;
         let mut logs = decisions.table.data_logs();
@@ -219,9 +239,10 @@ impl Collector {
     }
 
     /// What is in the trash since before this time goes; on a full core, what is there for `full`.
-    fn trashed_before(&self, full: Duration) -> u64 {
+    pub(crate) fn trashed_before(&self, full: Duration) -> u64 {
         let is_tight = self.range.decisions.room.is_tight(&self.range.env);
-        let age = if is_tight { self.trash_age.min(full) } else { self.trash_age };
+        let trash_age = self.options.trash_age;
+        let age = if is_tight { trash_age.min(full) } else { trash_age };
         unix_us(&self.range.env).saturating_sub(age.as_micros() as u64)
     }
 
@@ -244,41 +265,11 @@ impl Collector {
         Ok(())
     }
 
-    /// Removes the files of a closed session that were not committed, and its answers.
-    pub(crate) async fn sweep(&self, session: SessionId) -> Result<(), Error> {
-        let prefix = session_files(session);
-        let mut after = prefix.clone();
-        loop {
-            let page = self.store.list(&after).await.map_err(of_fault)?;
-            for name in page.names.iter().take_while(|name| name.starts_with(&prefix)) {
-                let file = FileName::new(name.as_str());
-                if self.range.file_row(&file).await?.is_none() {
-                    self.remove(&file).await?;
-                    self.range.env.mark("object: an orphan is removed");
-                }
-            }
-            match page.names.last() {
-                Some(last) if page.more && last.starts_with(&prefix) => after.clone_from(last),
-                _ => break,
-            }
-        }
-        self.range.forget_session(session).await
-    }
-
     pub(crate) async fn remove(&self, file: &FileName) -> Result<(), Error> {
         match self.store.remove(file.as_str()).await {
             Err(fault) if fault.kind != Kind::NotFound => Err(of_fault(fault)),
             _ => Ok(()),
         }
-    }
-
-    /// Removes the files that were in the trash for long enough.
-    async fn empty_trash(&self) -> Result<(), Error> {
-        let drop_row = async |key: &[u8], _: &[u8]| match read_trash_key(key) {
-            Some((since, file)) => self.drop_file(&file, since).await,
-            None => Err(damaged("a row of the trash")),
-        };
-        self.each_old(TRASH, drop_row).await
     }
 
     /// Does what is to be done with each row of a section by time that is as old as what leaves the trash.
@@ -301,63 +292,6 @@ impl Collector {
                 result = result.and(act(key, value).await);
             }
         }
-    }
-
-    /// Removes a file that has been in the trash since a time, if no object names it.
-    async fn drop_file(&self, file: &FileName, since: u64) -> Result<(), Error> {
-        let range = &self.range;
-        let row = range.file_row(file).await?;
-        let named = match &row {
-            Some(row) => self.is_named(file, row).await?,
-            None => false,
-        };
-        if named {
-            tracing::error!(%file, "a file in the trash is an object's: it stays, check the bucket");
-        } else {
-            self.remove(file).await?;
-        }
-        let (_, basis) = range.decisions.submit(|batch, _| {
-            batch.set_purpose(Purpose::Recovery);
-            batch.delete(&trash_key(since, file));
-            match row.filter(|_| named) {
-                Some(row) => {
-                    let row = FileRow { trash_us: None, ..row };
-                    batch.put(&text_key(FILE, file.as_str()), &row.encode());
-                }
-                None => {
-                    batch.delete(&text_key(FILE, file.as_str()));
-                }
-            }
-        })?;
-        range.decisions.settled(basis).await?;
-        range.env.mark("object: the trash is emptied");
-        Ok(())
-    }
-
-    /// True when a version of a file's key, or the part that it was committed as, has its data there.
-    async fn is_named(&self, file: &FileName, row: &FileRow) -> Result<bool, Error> {
-        let names = |row: &ObjectRow| match &row.info.object.data {
-            ObjectData::File(name) => name == file,
-            _ => false,
-        };
-        let keys = match row.of {
-            Some(FileOf::Part(begun, number)) => vec![part_key(&row.target, begun, number)],
-            Some(FileOf::Object(stamp)) => {
-                vec![object_key(CURRENT, &row.target), version_key(&row.target, stamp)]
-            }
-            None => {
-                let versions = self.range.all_versions(&row.target).await?;
-                return Ok(versions.iter().any(names));
-            }
-        };
-        for key in keys {
-            let Some(value) = self.range.decisions.read(&key).await?.value else { continue };
-            let row = ObjectRow::decode(&value);
-            if names(&row.ok_or_else(|| damaged(&format!("a row of {file}")))?) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 }
 
@@ -421,17 +355,17 @@ impl Logged {
     }
 }
 
-/// What was moved out of a log.
+/// What was moved out of a log, or a file of bodies.
 #[derive(Default)]
-struct Moved {
+pub(crate) struct Moved {
     /// The last batch.
-    basis: Basis,
+    pub(crate) basis: Basis,
     /// Bytes that may not be durable.
-    bytes: usize,
+    pub(crate) bytes: usize,
     /// Something lives and there is no room for it.
-    is_held_up: bool,
+    pub(crate) is_held_up: bool,
 }
 
-fn of_fault(fault: base::Fault) -> Error {
+pub(crate) fn of_fault(fault: base::Fault) -> Error {
     Error::Busy { cause: fault.message }
 }

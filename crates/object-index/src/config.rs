@@ -12,8 +12,8 @@ use wire::control::Policy;
 
 use crate::ground::Files;
 use crate::limits::{
-    COLLECT_INTERVAL, LIFECYCLE_BYTES_PER_S, LOCK_TTL, LOG_BYTES, LOG_LEAST, RANGE_BYTES, RANGES,
-    TRASH_AGE, UPLOAD_AGE, UPLOAD_END_AGE,
+    COLLECT_INTERVAL, LIFECYCLE_BYTES_PER_S, LOCK_TTL, LOG_BYTES, LOG_LEAST, ORPHANS_INTERVAL,
+    PACK_BYTES, RANGE_BYTES, RANGES, TRASH_AGE, UPLOAD_AGE, UPLOAD_END_AGE,
 };
 use crate::planted::Bugs;
 
@@ -30,20 +30,44 @@ impl Files for ClientFiles {
     fn dir<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Rc<dyn Store>, Fault>> {
         Box::pin(async move {
             let store = ClientStore::new(&self.client, path, self.policy).await;
-            let store = store.map_err(|error| Fault::new(error.kind(), error.to_string()))?;
+            let store = store.map_err(of_client)?;
             Ok(Rc::new(store) as Rc<dyn Store>)
         })
     }
 
+    fn dirs<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Vec<String>, Fault>> {
+        Box::pin(dirs_of(&self.client, path))
+    }
+
     fn remove_dir<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<(), Fault>> {
-        Box::pin(async move {
-            match self.client.rmdir(path).await {
-                Err(error) if error.kind() != Kind::NotFound => {
-                    Err(Fault::new(error.kind(), error.to_string()))
-                }
-                _ => Ok(()),
-            }
-        })
+        Box::pin(remove_dir_of(&self.client, path))
+    }
+}
+
+fn of_client(error: client::Error) -> Fault {
+    Fault::new(error.kind(), error.to_string())
+}
+
+/// [`Files::dirs`] of a cluster.
+pub async fn dirs_of(client: &Client, path: &str) -> Result<Vec<String>, Fault> {
+    match client.list_all(path).await {
+        Ok(entries) => Ok(entries.into_iter().map(|entry| entry.name).collect()),
+        Err(error) if error.kind() == Kind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(of_client(error)),
+    }
+}
+
+/// [`Files::remove_dir`] of a cluster.
+pub async fn remove_dir_of(client: &Client, path: &str) -> Result<(), Fault> {
+    for name in dirs_of(client, path).await? {
+        match client.unlink(&format!("{path}/{name}")).await {
+            Err(error) if error.kind() != Kind::NotFound => return Err(of_client(error)),
+            _ => {}
+        }
+    }
+    match client.rmdir(path).await {
+        Err(error) if error.kind() != Kind::NotFound => Err(of_client(error)),
+        _ => Ok(()),
     }
 }
 
@@ -63,6 +87,10 @@ pub struct Config {
     pub lock_ttl: Duration,
     /// Files stay in the trash for this long.
     pub trash_age: Duration,
+    /// Bytes at which a file ends that collection writes.
+    pub pack_bytes: u64,
+    /// Between two looks for files in a range's directory that no row has.
+    pub orphans_interval: Duration,
     /// An upload that is under way for so long is aborted, within [`Config::trash_age`].
     pub upload_age: Duration,
     /// It is remembered for so long how an upload was completed, and for [`Config::trash_age`] more.
@@ -92,6 +120,8 @@ impl Default for Config {
             cache_bytes: 16 << 20,
             lock_ttl: LOCK_TTL,
             trash_age: TRASH_AGE,
+            pack_bytes: PACK_BYTES,
+            orphans_interval: ORPHANS_INTERVAL,
             upload_age: UPLOAD_AGE,
             upload_end_age: UPLOAD_END_AGE,
             collect_interval: COLLECT_INTERVAL,

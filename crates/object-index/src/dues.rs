@@ -4,11 +4,12 @@
 use object_proto::{Error, ObjectData, Stamp, Target};
 use table::{Purpose, Range as Rows};
 
+use crate::body_files::Places;
 use crate::collect::Collector;
 use crate::decisions::{damaged, of_table, unix_us};
 use crate::keys::{
-    CURRENT, DUE, FILE, due_key, object_key, parts_prefix, read_due_key, read_part_key, text_key,
-    upload_key, version_key,
+    CURRENT, DUE, due_key, object_key, parts_prefix, read_due_key, read_part_key, upload_key,
+    version_key,
 };
 use crate::limits::{COLLECT_ROWS, LIFECYCLE_LOOK};
 use crate::row::ObjectRow;
@@ -124,7 +125,7 @@ impl Collector {
         Ok(Some(due_us.max(again_us)))
     }
 
-    /// Removes the parts of an upload that is over, and their files, but for those that an object keeps;
+    /// Removes the parts of an upload that is over, but for those that an object keeps;
     /// `of` is the commit of that object, if there was one.
     async fn drop_parts(
         &self,
@@ -154,23 +155,22 @@ impl Collector {
                     continue;
                 }
                 let part = part_row(value, target)?.object;
-                if let ObjectData::File(file) = &part.data {
-                    self.remove(file).await?;
-                }
-                dead.push((key, part.data));
+                dead.push((key, part));
             }
+            let mut files = None;
             let (_, basis) = range.decisions.submit(|batch, _| {
                 batch.set_purpose(Purpose::Recovery);
-                for (key, data) in &dead {
+                let mut places = Places::default();
+                for (key, part) in &dead {
                     batch.delete(key);
-                    if let ObjectData::File(file) = data {
-                        batch.delete(&text_key(FILE, file.as_str()));
-                    }
+                    places.take(batch, target, part);
                 }
                 if !more {
                     batch.delete(key);
                 }
+                files = Some(range.files.put(batch, &places));
             })?;
+            files.into_iter().for_each(|rows| range.files.know(rows));
             range.decisions.settled(basis).await?;
             match rows.last() {
                 Some((last, _)) if more => from = [last.as_slice(), &[0]].concat(),

@@ -150,22 +150,6 @@ impl Range {
             None => Err(Error::NoSuchVersion),
         }
     }
-
-    /// The versions of a key, as they are durable; delete markers are none.
-    pub(crate) async fn all_versions(&self, target: &Target) -> Result<Vec<ObjectRow>, Error> {
-        let rows = self.decisions.snapshot();
-        let key = object_key(CURRENT, target);
-        let current = rows.get(&key).await.map_err(of_table)?;
-        let mut all: Vec<_> = current.into_iter().map(|value| (key.clone(), value)).collect();
-        let mut older = rows.scan(Rows::prefix(&object_key(VERSIONS, target)));
-        all.extend(older.take(usize::MAX).await.map_err(of_table)?);
-        let mut versions = Vec::new();
-        for (key, value) in all {
-            versions.push(Version::read(target, key, value, Basis::default())?.row);
-        }
-        versions.retain(|row| !row.marker);
-        Ok(versions)
-    }
 }
 
 fn marker(row: &ObjectRow, asked: bool) -> Error {

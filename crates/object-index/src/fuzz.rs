@@ -5,18 +5,19 @@
 
 use object_proto::{BucketId, DataId, ObjectFacts, ObjectInfo, ObjectKey, Target, UploadId};
 
+use crate::file_rows::{BodyRow, FileRow};
 use crate::headers::{Headers, encode_headers};
 use crate::keys::{
-    due_key, object_key, part_key, read_due_key, read_number_key, read_object_key, read_part_key,
-    read_reply_key, read_text_key, read_trash_key, read_upload_key, read_version_key, reply_key,
-    trash_key, upload_key, version_key,
+    body_key, due_key, object_key, part_key, read_body_key, read_due_key, read_number_key,
+    read_object_key, read_part_key, read_reply_key, read_text_key, read_upload_key,
+    read_version_key, reply_key, upload_key, version_key,
 };
 use crate::map::{decode_map, map_apart};
 use crate::pass_rows::{BucketPassRow, PassRow};
 use crate::piece::Body;
 use crate::row::{
-    BucketRow, FileRow, InLog, KeyRow, LogRow, ObjectRow, decode_committed, decode_session,
-    decode_stamp, decode_user, encode_committed, encode_session, encode_stamp,
+    BucketRow, InLog, KeyRow, LogRow, ObjectRow, decode_committed, decode_session, decode_stamp,
+    decode_user, encode_committed, encode_session, encode_stamp,
 };
 use crate::server_row::{RangeRow, ServerRow};
 use crate::upload_row::{Due, UploadRow};
@@ -32,9 +33,9 @@ pub fn fuzz_object_key(bytes: &[u8]) {
     {
         assert_eq!(reply_key(session, number), bytes);
     }
-    if let (Some((since, file)), Some(&crate::keys::TRASH)) = (read_trash_key(bytes), bytes.first())
+    if let (Some((file, offset)), Some(&crate::keys::BODY)) = (read_body_key(bytes), bytes.first())
     {
-        assert_eq!(trash_key(since, &file), bytes);
+        assert_eq!(body_key(&file, offset), bytes);
     }
     if let (Some((target, begun)), Some(&crate::keys::UPLOAD)) =
         (read_upload_key(bytes), bytes.first())
@@ -63,7 +64,7 @@ pub fn fuzz_object_key(bytes: &[u8]) {
 /// A value of a row: the first byte says of which.
 pub fn fuzz_object_row(bytes: &[u8]) {
     let Some((&kind, value)) = bytes.split_first() else { return };
-    match kind % 18 {
+    match kind % 19 {
         0 => {
             if let Some(row) = ObjectRow::decode(value) {
                 // What metadata a row has apart, it does not say.
@@ -158,6 +159,11 @@ pub fn fuzz_object_row(bytes: &[u8]) {
                 assert_eq!(row.encode(), value);
             }
         }
+        18 => {
+            if let Some(row) = BodyRow::decode(value) {
+                assert_eq!(BodyRow::decode(&row.encode()), Some(row));
+            }
+        }
         17 => {
             if let Some(row) = BucketPassRow::decode(value) {
                 assert_eq!(row.encode(), value);
@@ -191,7 +197,7 @@ pub(crate) type Seed = (&'static str, fn(&[u8]), Vec<u8>);
 pub(crate) fn corpus() -> Vec<Seed> {
     use object_proto::{FileName, PartMap, PartNumber, RangeBound, SessionId, Stamp};
 
-    use crate::row::FileOf;
+    use crate::file_rows::{FileOf, FileState};
 
     let key = ObjectKey::new("a/b\0c").expect("a key");
     let target = Target { bucket: BucketId::new(3), key };
@@ -217,15 +223,16 @@ pub(crate) fn corpus() -> Vec<Seed> {
         info.object.facts.encryption = object_proto::Envelope::new(vec![1; 90]);
         ObjectRow::encode(info.stamp, &info.object, None, true).0
     };
-    let file = FileRow {
+    let body_row = BodyRow {
         data_id: DataId::new(1),
         size: 5,
         target: target.clone(),
-        trash_us: Some(7),
-        of: Some(FileOf::Object(Stamp::new(6))),
+        of: FileOf::Object(Stamp::new(6)),
     };
+    let files = [FileState::Held, FileState::Sealed(5, 7), FileState::Trash(1 << 30, 7)];
+    let [held, sealed, trash] = files.map(|state| FileRow { live: 300, state }.encode());
     let (begun, number) = (Stamp::new(1 << 50), PartNumber::new(10_000).expect("a number"));
-    let part = FileRow { of: Some(FileOf::Part(begun, number)), ..file.clone() };
+    let part = BodyRow { of: FileOf::Part(begun, number), ..body_row.clone() };
     let [map, long] = [2, 60].map(|odd| {
         let parts = (1..=99).map(|at| (PartNumber::new(at).expect("a number"), at % odd));
         PartMap::of(UploadId { stamp: begun, nonce: 5 }, parts)
@@ -295,7 +302,7 @@ pub(crate) fn corpus() -> Vec<Seed> {
     vec![
         ("key-object", fuzz_object_key, object_key(crate::keys::CURRENT, &target)),
         ("key-reply", fuzz_object_key, reply_key(SessionId::new(7), 9)),
-        ("key-trash", fuzz_object_key, trash_key(5, &FileName::new("body-1-2"))),
+        ("key-body", fuzz_object_key, body_key(&FileName::new("body-1-2"), 5)),
         ("row-inline", fuzz_object_row, row(0, object(10, true).0)),
         ("row-logged", fuzz_object_row, row(0, logged)),
         ("row-log", fuzz_object_row, row(9, log.encode())),
@@ -306,8 +313,11 @@ pub(crate) fn corpus() -> Vec<Seed> {
         ("row-acl", fuzz_object_row, row(0, granted(10))),
         ("row-encrypted", fuzz_object_row, row(0, encrypted)),
         ("row-metadata-acl", fuzz_object_row, row(1, granted(300))),
-        ("row-body", fuzz_object_row, row(2, file.encode())),
-        ("row-part", fuzz_object_row, row(2, part.encode())),
+        ("row-held", fuzz_object_row, row(2, held)),
+        ("row-sealed", fuzz_object_row, row(2, sealed)),
+        ("row-trash", fuzz_object_row, row(2, trash)),
+        ("row-body", fuzz_object_row, row(18, body_row.encode())),
+        ("row-part", fuzz_object_row, row(18, part.encode())),
         ("row-parts", fuzz_object_row, row(0, in_parts(&few))),
         ("row-parts-apart", fuzz_object_row, row(0, in_parts(&map))),
         ("row-upload", fuzz_object_row, row(10, upload(None).encode())),

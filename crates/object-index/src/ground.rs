@@ -30,10 +30,14 @@ impl Lease for tenancy::Term {
 
 /// Directories of the core.
 pub trait Files {
-    /// The files of a directory, which is made if it is missing.
+    /// The files of a directory, which is made if it is missing. What was made of a directory that is removed
+    /// then makes and finds nothing any more.
     fn dir<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Rc<dyn Store>, Fault>>;
 
-    /// Removes a directory, which is empty. None is no error.
+    /// Names of the directories in one; none while it is missing.
+    fn dirs<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Vec<String>, Fault>>;
+
+    /// Removes a directory with its files, and is content when there is none.
     fn remove_dir<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<(), Fault>>;
 }
 

@@ -13,10 +13,9 @@ use table::{Purpose, Range as Rows, Snapshot};
 
 use crate::decisions::{Decisions, damaged, of_table};
 use crate::fields::{TEXT_MAX, VERSION, begin, put_text, text, whole};
-use crate::foreign::INHERITED;
 use crate::keys::{
-    CURRENT, HALVES, LOG, PART, PASS, UPLOAD, USAGE, VERSIONS, between_bounds, number_key,
-    read_number_key, read_part_key, read_upload_key, upload_key,
+    CURRENT, HALVES, INHERITED, LOG, PART, PASS, UPLOAD, USAGE, VERSIONS, between_bounds,
+    number_key, read_number_key, read_part_key, read_upload_key, upload_key,
 };
 use crate::limits::PARTS_SLICE;
 use crate::pass_rows::BucketPassRow;

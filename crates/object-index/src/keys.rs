@@ -4,7 +4,7 @@
 //! escaped so that their order is that of the key's bytes and no key is the beginning of another's.
 
 use object_proto::{
-    BucketId, FileName, ObjectKey, PartNumber, RangeBound, SessionId, Stamp, Target,
+    BucketId, FileName, ObjectKey, PartNumber, RangeBound, RangeId, SessionId, Stamp, Target,
 };
 use table::Range;
 
@@ -26,6 +26,10 @@ pub const PART: u8 = b'p';
 pub const DUE: u8 = b'e';
 /// Files of bodies.
 pub const FILE: u8 = b'f';
+/// Key of the row that says that a range is half of another one, and may have rows of the other half's bodies.
+pub const INHERITED: [u8; 1] = [FILE];
+/// Bodies in files, by file and place.
+pub const BODY: u8 = b'b';
 /// Answers to requests.
 pub const REPLY: u8 = b'i';
 /// How far passes of lifecycle are, and what came of them for buckets.
@@ -34,8 +38,6 @@ pub const PASS: u8 = b'l';
 pub const USAGE: u8 = b'q';
 /// Time of the last commit.
 pub const STAMP: u8 = b's';
-/// Files that are of no use any more, by the time since when.
-pub const TRASH: u8 = b't';
 /// Logs that have data no object names.
 pub const LOG: u8 = b'd';
 /// Buckets, by name; in the catalog.
@@ -252,34 +254,67 @@ pub fn read_reply_key(row: &[u8]) -> Option<(SessionId, u64)> {
     Some((session, u64::from_be_bytes(number.try_into().ok()?)))
 }
 
-/// The key of a file in the trash since `since_us`.
-pub fn trash_key(since_us: u64, file: &FileName) -> Vec<u8> {
-    let mut out = number_key(TRASH, since_us);
-    out.extend(file.as_str().as_bytes());
+/// The beginning of the keys of the bodies in a file. All names of files of bodies have one length.
+pub fn bodies_prefix(file: &FileName) -> Vec<u8> {
+    text_key(BODY, file.as_str())
+}
+
+/// The key of the body whose first piece is at a place.
+pub fn body_key(file: &FileName, offset: u64) -> Vec<u8> {
+    let mut out = bodies_prefix(file);
+    out.extend(offset.to_be_bytes());
     out
 }
 
-/// Time and file in such a key.
-pub fn read_trash_key(row: &[u8]) -> Option<(u64, FileName)> {
-    let (since, file) = row.get(1..)?.split_at_checked(8)?;
+/// File and place in such a key.
+pub fn read_body_key(row: &[u8]) -> Option<(FileName, u64)> {
+    let (file, offset) = row.get(1..)?.split_last_chunk::<8>()?;
     let file = FileName::new(std::str::from_utf8(file).ok()?);
-    Some((u64::from_be_bytes(since.try_into().ok()?), file))
+    Some((file, u64::from_be_bytes(*offset)))
 }
 
-/// The name of the file of a body that a session sends, its `number`th.
+/// The name of a file of bodies that a session sends, its `number`th.
 pub fn file_name(session: SessionId, number: u64) -> FileName {
     FileName::new(format!("{}{number:016x}", session_files(session)))
 }
 
+/// The beginning of the names of files of bodies that sessions send.
+pub const SENT: &str = "body-";
+/// The beginning of the names of files that collection has written.
+pub const KEPT: &str = "kept-";
+
 /// The beginning of the names of a session's files.
 pub fn session_files(session: SessionId) -> String {
-    format!("body-{:016x}-", session.get())
+    format!("{SENT}{:016x}-", session.get())
 }
 
-/// The session of a body's file.
-pub fn read_session(name: &str) -> Option<SessionId> {
-    let digits = name.strip_prefix("body-")?.get(..16)?;
-    u64::from_str_radix(digits, 16).ok().map(SessionId::new)
+/// The name of a file that an owner of a range writes as it collects others: that of this epoch, its `number`th.
+pub fn kept_name((range, epoch): (RangeId, u64), number: u32) -> FileName {
+    FileName::new(format!("{KEPT}{:016x}-{:08x}{number:08x}", range.get(), epoch as u32))
+}
+
+/// Whose a file of bodies is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Writer {
+    /// A session sent it.
+    Session(SessionId),
+    /// The owner of a range has written it, by the lower half of its epoch.
+    Owner(RangeId, u32),
+}
+
+/// Who has written a file of bodies; nothing for other files.
+pub fn writer_of(name: &str) -> Option<Writer> {
+    let (kind, rest) = name.split_at_checked(SENT.len())?;
+    let (whose, number) = rest.split_at_checked(16)?;
+    let is_hex = |text: &str| text.len() == 16 && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let whose = u64::from_str_radix(Some(whose).filter(|whose| is_hex(whose))?, 16).ok()?;
+    let number = number.strip_prefix('-').filter(|number| is_hex(number))?;
+    let number = u64::from_str_radix(number, 16).ok()?;
+    match kind {
+        SENT => Some(Writer::Session(SessionId::new(whose))),
+        KEPT => Some(Writer::Owner(RangeId::new(whose), (number >> 32) as u32)),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -313,7 +348,10 @@ mod tests {
             read_object_key(&row);
             read_number_key(&row);
             read_reply_key(&row);
-            read_trash_key(&row);
+            read_body_key(&row);
+            if let Ok(name) = std::str::from_utf8(&row) {
+                writer_of(name);
+            }
             read_text_key(&row);
             read_upload_key(&row);
             read_version_key(&row);
@@ -350,9 +388,17 @@ mod tests {
     fn local_keys_read_back() {
         let file = file_name(SessionId::new(7), 9);
         assert_eq!(file.as_str(), "body-0000000000000007-0000000000000009");
-        assert_eq!(read_session(file.as_str()), Some(SessionId::new(7)));
-        assert_eq!(read_session("body-7"), None);
-        assert_eq!(read_trash_key(&trash_key(5, &file)), Some((5, file)));
+        assert_eq!(writer_of(file.as_str()), Some(Writer::Session(SessionId::new(7))));
+        let kept = kept_name((RangeId::new(5), 6), 1);
+        assert_eq!(writer_of(kept.as_str()), Some(Writer::Owner(RangeId::new(5), 6)));
+        for other in ["log-00000007-00000009", "body-0-1", "kept-0000000000000007-000000000000000g"]
+        {
+            assert_eq!(writer_of(other), None);
+        }
+        // The bodies of one file are not those of another, and stand in the order of their places.
+        assert_eq!(file.as_str().len(), kept.as_str().len());
+        assert!(body_key(&file, 255) < body_key(&file, 256));
+        assert_eq!(read_body_key(&body_key(&file, 256)), Some((file, 256)));
         let session = SessionId::new(u64::MAX);
         assert_eq!(read_reply_key(&reply_key(session, 3)), Some((session, 3)));
         assert_eq!(read_number_key(&number_key(USAGE, 8)), Some(8));

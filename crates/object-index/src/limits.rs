@@ -14,11 +14,24 @@ pub const LOG_LEAST: u64 = table::limits::DATA_LOG_LEAST;
 /// Bytes of small objects that an owner keeps in memory: what was put in the last second or so, which a
 /// reader would have to wait for until the core's replicas show it.
 pub const RECENT_BYTES: usize = 8 << 20;
-/// Opened logs that a gateway keeps: about what 64 GiB of small objects have.
-pub const OPENED_LOGS_MAX: usize = 256;
+/// Opened logs and files of bodies that a gateway keeps: about what 64 GiB of small objects have.
+pub const OPENED_MAX: usize = 256;
+/// A file of bodies that has so many bytes is sealed: collection reads one in some seconds, and a range of
+/// 100 TiB has 100,000 of them.
+pub const PACK_BYTES: u64 = 1 << 30;
+/// A file of bodies to which nothing was written for so long is sealed (`object-protocols.md` 5.3).
+pub const PACK_IDLE: Duration = Duration::from_secs(60);
+/// A body of so many bytes has a file for itself: to delete it nothing is copied.
+pub const OWN_BYTES: u64 = 64 << 20;
 /// Bytes of rows that a page of a listing has, and one more row: its message has room for them with what
 /// is said of each beside.
 pub const PAGE_BYTES: usize = 512 << 10;
+/// Between two looks for files in a range's directory that no row has: they are rare.
+pub const ORPHANS_INTERVAL: Duration = Duration::from_secs(600);
+/// Bytes a second that the ranges of a server move out of files of bodies: a GiB in 16 s.
+pub const MOVED_BYTES_PER_S: u64 = 64 << 20;
+/// Between two looks for files of bodies to which nothing was written.
+pub const PACK_LOOK: Duration = Duration::from_secs(5);
 /// Bytes of pieces that a pass moves before it waits until they are durable.
 pub const MOVED_BYTES: usize = 1 << 20;
 

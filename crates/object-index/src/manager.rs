@@ -302,7 +302,7 @@ impl ObjectManager {
         let links =
             Rc::new(Links { manager: Rc::downgrade(&self.0), assignments: OnceCell::new() });
         let lease: Rc<dyn Lease> = term.clone();
-        let what = (&inner.env, &*inner.files, &inner.config);
+        let what = (&inner.env, &inner.files, &inner.config);
         let cache = Cache::new(inner.config.cache_bytes);
         let held = (lease.clone(), term.fencing());
         let rule = ManagerRule::open(what, held, (&cache, &inner.room), links.clone()).await?;

@@ -44,8 +44,9 @@ pub(crate) enum Came<T> {
 impl<T> Entry<T> {
     /// Its request is decided again by a later attempt.
     fn may_be_asked_again(&self) -> bool {
-        let again =
-            |error: &Error| matches!(error, Error::Busy { .. } | Error::Full | Error::Reroute);
+        let again = |error: &Error| {
+            matches!(error, Error::Busy { .. } | Error::Full | Error::Reroute | Error::Unheld)
+        };
         self.outcome.borrow().as_ref().is_some_and(|it| it.as_ref().is_err_and(again))
     }
 }

@@ -1,8 +1,8 @@
 //! What operators, and gateways for them, ask the object manager.
 
 use object_proto::{
-    CatalogReply, CatalogRequest, Error, ObjectServerId, Peer, RangeBound, RangeId, Reply, Request,
-    ServiceStatus,
+    CatalogReply, CatalogRequest, Error, ObjectServerId, Peer, RangeBound, RangeId, RangeReply,
+    RangeRequest, Reply, Request, ServiceStatus, StoredBytes,
 };
 
 use crate::limits::{ATTEMPT, STATUS_ATTEMPT};
@@ -29,6 +29,14 @@ impl Service {
     pub async fn move_range(&self, range: RangeId, server: ObjectServerId) -> Result<(), Error> {
         match self.ask_twice(CatalogRequest::MoveRange { range, server }).await? {
             CatalogReply::Done => Ok(()),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Bytes of the files of bodies of a range.
+    pub async fn stored(&self, range: RangeId) -> Result<StoredBytes, Error> {
+        match self.ask(Request::Range(range, RangeRequest::Stored)).await? {
+            Reply::Range(RangeReply::Stored(bytes)) => Ok(bytes),
             _ => Err(unexpected()),
         }
     }

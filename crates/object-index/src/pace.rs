@@ -1,10 +1,12 @@
-//! [`Pace`]: what all ranges of a server read for lifecycle together, bounded.
+//! [`Pace`]: what all ranges of a server read for lifecycle together, and move as they collect, bounded.
 
 use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
 
 use runtime::{Duration, Env, Instant};
+
+use crate::limits::MOVED_BYTES_PER_S;
 
 /// A rate that several readers share. Clones are one.
 #[derive(Clone)]
@@ -14,24 +16,35 @@ struct Shared {
     bytes_per_s: u64,
     /// What was read before takes until then.
     free_at: Cell<Option<Instant>>,
+    /// The same of what was moved.
+    moved_at: Cell<Option<Instant>>,
 }
 
 impl Pace {
     /// So many bytes a second, one at least.
     pub fn new(bytes_per_s: u64) -> Pace {
         let bytes_per_s = bytes_per_s.max(1);
-        Pace(Rc::new(Shared { bytes_per_s, free_at: Cell::default() }))
+        Pace(Rc::new(Shared { bytes_per_s, free_at: Cell::default(), moved_at: Cell::default() }))
     }
 
     /// Waits until what was read before has had its time; the bytes that were read now have theirs behind it.
     pub(crate) async fn take(&self, env: &Env, bytes: usize) {
-        let now = env.now();
-        let from = self.0.free_at.get().map_or(now, |free_at| free_at.max(now));
-        let us = (bytes as u64).saturating_mul(1_000_000) / self.0.bytes_per_s;
-        self.0.free_at.set(Some(from + Duration::from_micros(us)));
-        env.sleep_until(from).await;
-        env.yield_now().await;
+        wait(env, &self.0.free_at, (bytes, self.0.bytes_per_s)).await;
     }
+
+    /// The same of bytes that are moved, [`MOVED_BYTES_PER_S`].
+    pub(crate) async fn take_moved(&self, env: &Env, bytes: usize) {
+        wait(env, &self.0.moved_at, (bytes, MOVED_BYTES_PER_S)).await;
+    }
+}
+
+async fn wait(env: &Env, free_at: &Cell<Option<Instant>>, (bytes, bytes_per_s): (usize, u64)) {
+    let now = env.now();
+    let from = free_at.get().map_or(now, |free_at| free_at.max(now));
+    let us = (bytes as u64).saturating_mul(1_000_000) / bytes_per_s;
+    free_at.set(Some(from + Duration::from_micros(us)));
+    env.sleep_until(from).await;
+    env.yield_now().await;
 }
 
 impl fmt::Debug for Pace {

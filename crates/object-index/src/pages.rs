@@ -5,8 +5,8 @@
 use object_proto::limits::LIST_MAX;
 use object_proto::{
     BucketId, BucketUsage, Error, LifecycleState, ListPage, ListRequest, Listed, ListedUpload,
-    ListedVersion, RangeBound, RangeReply, RangeRequest, UploadsPage, UploadsRequest, VersionsPage,
-    VersionsRequest,
+    ListedVersion, RangeBound, RangeReply, RangeRequest, StoredBytes, UploadsPage, UploadsRequest,
+    VersionsPage, VersionsRequest,
 };
 
 use crate::keys::{CURRENT, UPLOAD, VERSIONS};
@@ -278,6 +278,16 @@ impl Service {
         for reply in self.ask_all(bucket, RangeRequest::Usage(vec![bucket])).await? {
             let RangeReply::Usage(usages) = reply else { return Err(unexpected()) };
             sum = sum.and(*usages.first().ok_or_else(unexpected)?);
+        }
+        Ok(sum)
+    }
+
+    /// Bytes of the files of bodies of the ranges that have a bucket's keys, and those of other buckets.
+    pub async fn stored_beside(&self, bucket: BucketId) -> Result<StoredBytes, Error> {
+        let mut sum = StoredBytes::default();
+        for reply in self.ask_all(bucket, RangeRequest::Stored).await? {
+            let RangeReply::Stored(bytes) = reply else { return Err(unexpected()) };
+            sum = sum.and(bytes);
         }
         Ok(sum)
     }

@@ -5,14 +5,16 @@
 
 use codec::crc32c;
 use codec::cursor::Cursor;
-use object_proto::limits::PIECE_BYTES;
-use object_proto::{DataId, Target};
+use object_proto::limits::{KEY_MAX, PIECE_BYTES};
+use object_proto::{BucketId, DataId, ObjectKey, Target};
 
 const MAGIC: [u8; 4] = *b"CrOb";
 const VERSION: u8 = 1;
 /// Bytes of a head before the key: magic, version, zero, length of the key, data ID, bucket, offset,
 /// length, CRC of the bytes, CRC of the head and key.
 const FIXED: usize = 4 + 1 + 1 + 2 + 16 + 8 + 8 + 4 + 4 + 4;
+/// Bytes of a head at most.
+pub const HEAD_MAX: usize = FIXED + KEY_MAX;
 
 /// Whose bytes a piece holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -43,15 +45,37 @@ pub enum PieceFlaw {
     Other,
 }
 
+/// Bytes that the pieces of a body of `size` bytes have together.
+pub fn stored_len(target: &Target, size: u64) -> u64 {
+    size + size.div_ceil(PIECE_BYTES as u64) * head_len(target)
+}
+
+fn head_len(target: &Target) -> u64 {
+    (FIXED + target.key.as_str().len()) as u64
+}
+
 impl Body {
     /// Bytes of a head of its pieces.
     pub fn head_len(&self) -> usize {
-        FIXED + self.target.key.as_str().len()
+        head_len(&self.target) as usize
     }
 
-    /// Where the piece at a multiple of [`PIECE_BYTES`] begins in the file.
+    /// Where the piece at a multiple of [`PIECE_BYTES`] begins, from the place of the first one on.
     pub fn place(&self, piece: u64) -> u64 {
         piece * (self.head_len() + PIECE_BYTES) as u64
+    }
+
+    /// Whose piece bytes begin with, and its head; none when they begin with no whole head.
+    pub fn read(bytes: &[u8]) -> Option<(Body, PieceHead)> {
+        let mut cursor = Cursor(bytes.get(6..)?);
+        let len = usize::from(cursor.u16()?);
+        let data_id = DataId::new(cursor.u128()?);
+        let bucket = BucketId::new(cursor.u64()?);
+        let key = std::str::from_utf8(bytes.get(FIXED..FIXED + len)?).ok()?;
+        let target = Target { bucket, key: ObjectKey::new(key).ok()? };
+        let body = Body { data_id, target };
+        let head = body.decode(bytes, true).ok()?;
+        Some((body, head))
     }
 
     /// The head of a piece.

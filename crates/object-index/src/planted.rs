@@ -32,6 +32,20 @@ pub enum Planted {
     WrongPlace,
     /// Takes a log for one without live data when half of it is dead.
     CountOnly,
+    /// Takes a file for one of which nothing lives when its count says so.
+    DropCounted,
+    /// Removes files of which nothing lives though bodies in them may still be committed.
+    DropUnpinned,
+    /// Removes files at once, and keeps none in the trash.
+    NoTrash,
+    /// Does not count what dies in files of bodies.
+    LostCount,
+    /// Commits bodies in files that the owner does not keep.
+    CommitUnlinked,
+    /// Leaves files of closed sessions that no range keeps.
+    OrphanKept,
+    /// Goes on behind a body that broke off as if nothing of it was written.
+    HalfBody,
     /// Commits a split whatever owner its range has.
     LateCommit,
     /// Removes the directories of a split that goes on.
@@ -92,18 +106,43 @@ pub enum Planted {
     NoncurrentByOwnAge,
 }
 
+/// One count in so many is made wrong.
+#[cfg(feature = "planted")]
+const COUNTS_WRONG_ONE_IN: u64 = 6;
+
 /// The bug that runs, if any.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Bugs {
     #[cfg(feature = "planted")]
     planted: Option<Planted>,
+    #[cfg(feature = "planted")]
+    counts_wrong: bool,
 }
 
 impl Bugs {
     /// The bug.
     #[cfg(feature = "planted")]
     pub fn of(bug: Planted) -> Bugs {
-        Bugs { planted: Some(bug) }
+        Bugs { planted: Some(bug), ..Bugs::default() }
+    }
+
+    /// The same, and counts of what lives in files are too low at times: no bug, but damage that must do no
+    /// harm.
+    #[cfg(feature = "planted")]
+    pub fn with_wrong_counts(self) -> Bugs {
+        Bugs { counts_wrong: true, ..self }
+    }
+
+    /// Whether a count is too low now.
+    #[cfg(feature = "planted")]
+    pub(crate) fn counts_wrong(self, env: &runtime::Env) -> bool {
+        self.counts_wrong && env.random_u64().is_multiple_of(COUNTS_WRONG_ONE_IN)
+    }
+
+    /// Whether a count is too low now: never.
+    #[cfg(not(feature = "planted"))]
+    pub(crate) const fn counts_wrong(self, _env: &runtime::Env) -> bool {
+        false
     }
 
     /// Whether `bug` is planted.

@@ -7,19 +7,20 @@ use std::rc::Rc;
 
 use object_proto::{
     BucketConfig, BucketId, BucketState, BucketUsage, CatalogReply, CatalogRequest, Change,
-    ChangeReply, Committed, Conditions, Error, FileName, LifecycleDay, NewObject, ObjectData,
-    ObjectInfo, RangeReply, RangeRequest, RequestHead, SessionId, Stamp, Target, VersionId,
+    ChangeReply, Committed, Conditions, Error, LifecycleDay, NewObject, ObjectData, ObjectInfo,
+    RangeReply, RangeRequest, RequestHead, SessionId, Stamp, Target, VersionId,
 };
 use runtime::{Class, Duration, Env, Instant};
 use table::{Batch, Place, Purpose};
 
+use crate::body_files::{BodyFiles, FileRows};
 use crate::buckets::Buckets;
 use crate::decisions::{Basis, Decisions, damaged, of_table};
 use crate::ground::{Lease, Managers};
 use crate::headers::Headers;
 use crate::keys::{
-    CURRENT, FILE, LOG, METADATA, PASS, REPLY, USAGE, number_key, object_key, read_number_key,
-    read_reply_key, reply_key, text_key,
+    CURRENT, LOG, METADATA, PASS, REPLY, USAGE, number_key, object_key, read_number_key,
+    read_reply_key, reply_key,
 };
 use crate::list;
 use crate::list_versions;
@@ -27,7 +28,7 @@ use crate::once::{Came, Once};
 use crate::pass_rows::Passes;
 use crate::piece::Body;
 use crate::planted::{Bugs, Planted};
-use crate::row::{FileRow, InLog, LogRow, ObjectRow, decode_committed, encode_committed};
+use crate::row::{InLog, LogRow, ObjectRow, decode_committed, encode_committed};
 use crate::sessions::Sessions;
 use crate::usage::{Usages, behind, put_row};
 use crate::versions::{Decided, Marker, Replaced, beside, fill};
@@ -41,7 +42,9 @@ pub(crate) struct Range {
     pub(crate) buckets: Buckets,
     managers: Rc<dyn Managers>,
     pub(crate) lease: Rc<dyn Lease>,
-    epoch: u64,
+    pub(crate) epoch: u64,
+    /// Files of bodies, with all that is submitted.
+    pub(crate) files: BodyFiles,
     pub(crate) upload_times: UploadTimes,
     /// Of lifecycle.
     pub(crate) day: LifecycleDay,
@@ -82,6 +85,15 @@ enum Wish {
     DeleteVersion(VersionId, bool),
 }
 
+/// What a batch changes in what is known of logs and files of bodies.
+#[derive(Default)]
+pub(crate) struct Noted {
+    /// Data in a log that it replaces.
+    dead: Option<Dead>,
+    /// Rows of files.
+    files: Option<FileRows>,
+}
+
 /// Data in a log that a batch replaces.
 pub(crate) enum Dead {
     /// The log, and its row with the batch.
@@ -120,6 +132,7 @@ impl Range {
             decisions.logs.known(log, row);
         }
         let Ground { managers, lease, epoch, upload_times, day, bugs } = ground;
+        let files = BodyFiles::open(env, &decisions, bugs).await?;
         Ok(Rc::new(Range {
             env: env.clone(),
             decisions,
@@ -128,6 +141,7 @@ impl Range {
             managers,
             lease,
             epoch,
+            files,
             upload_times,
             day,
             passes,
@@ -219,10 +233,10 @@ impl Range {
                 self.check_lease()?;
                 state.map(RangeReply::Lifecycle)
             }
-            RangeRequest::IsCommitted(file) => {
-                let row = self.file_row(&file).await;
+            RangeRequest::Stored => {
+                let stored = self.files.stored();
                 self.check_lease()?;
-                Ok(RangeReply::Committed(row?.is_some()))
+                Ok(RangeReply::Stored(stored))
             }
             RangeRequest::Route { session, sent_us } => {
                 self.know_session(session).await?;
@@ -240,7 +254,10 @@ impl Range {
                 self.sessions.shut(session);
                 Ok(RangeReply::Done)
             }
-            RangeRequest::Sweep { .. } | RangeRequest::Split { .. } => {
+            RangeRequest::Hold { .. }
+            | RangeRequest::Release { .. }
+            | RangeRequest::Sweep { .. }
+            | RangeRequest::Split { .. } => {
                 unreachable!("collection does it, or the server")
             }
         }
@@ -252,7 +269,7 @@ impl Range {
     }
 
     /// Asks the manager about a session that is not known. One that was closed is refused for ever.
-    async fn know_session(&self, session: SessionId) -> Result<(), Error> {
+    pub(crate) async fn know_session(&self, session: SessionId) -> Result<(), Error> {
         if self.bugs.has(Planted::UnaskedSession) {
             self.sessions.open(session);
         }
@@ -292,6 +309,11 @@ impl Range {
         Ok(self.usages.of(bucket).is_empty())
     }
 
+    /// Bugs that are planted.
+    pub(crate) fn bugs(&self) -> Bugs {
+        self.bugs
+    }
+
     /// Whether a bug is planted.
     pub(crate) fn has_bug(&self, bug: Planted) -> bool {
         self.bugs.has(bug)
@@ -303,13 +325,6 @@ impl Range {
             true => Ok(()),
             false => Err(Error::Reroute),
         }
-    }
-
-    /// The row of a file, submitted or durable.
-    pub(crate) async fn file_row(&self, file: &FileName) -> Result<Option<FileRow>, Error> {
-        let seen = self.decisions.read(&text_key(FILE, file.as_str())).await?;
-        let Some(value) = seen.value else { return Ok(None) };
-        FileRow::decode(&value).map(Some).ok_or_else(|| damaged("a file's row"))
     }
 
     /// An object as it is durable.
@@ -543,14 +558,17 @@ impl Range {
         also: impl FnOnce(&mut Batch, Stamp),
     ) -> Result<(Committed, Basis), Error> {
         self.check_removal(&decided)?;
+        if let Some(object) = &decided.new {
+            self.files.check(&object.data)?;
+        }
         let usage = self.usage_behind(&decided)?;
-        let mut dead = None;
+        let mut noted = Noted::default();
         let answer = |stamp| decided.committed(stamp);
         let done = self.submit_answered(head, answer, |batch, stamp| {
-            dead = self.fill(batch, stamp, (&decided, usage));
+            noted = self.fill(batch, stamp, (&decided, usage));
             also(batch, stamp);
         })?;
-        self.note_dead(dead);
+        self.note(noted);
         self.usages.set(&decided.target, usage);
         Ok(done)
     }
@@ -565,12 +583,12 @@ impl Range {
             self.check_removal(decided)?;
         }
         let usage = self.usage_behind(decided)?;
-        let mut dead = None;
+        let mut noted = Noted::default();
         let (_, basis) = self.decisions.submit(|batch, stamp| {
-            dead = self.fill(batch, stamp, (decided, usage));
+            noted = self.fill(batch, stamp, (decided, usage));
             also(batch);
         })?;
-        self.note_dead(dead);
+        self.note(noted);
         self.usages.set(&decided.target, usage);
         Ok(basis)
     }
@@ -581,20 +599,28 @@ impl Range {
         usage.ok_or_else(|| damaged(&format!("the usage of {bucket}")))
     }
 
-    /// Puts a change into a batch, with the usage behind it; what of a log it replaces.
+    /// Puts a change into a batch, with the usage behind it; what it changes in logs and files.
     fn fill(
         &self,
         batch: &mut Batch,
         stamp: Stamp,
         (decided, usage): (&Decided, BucketUsage),
-    ) -> Option<Dead> {
-        fill(batch, stamp, decided);
+    ) -> Noted {
+        let places = fill(batch, stamp, decided);
         if decided.new.is_some() {
             batch.set_purpose(Purpose::Data); // Of small bodies too: deletions need the reserve.
         }
         put_row(batch, decided.target.bucket, usage);
-        let gone = decided.replaced.gone.as_ref()?;
-        self.count_dead(batch, &decided.target, (&gone.row, gone.basis))
+        let gone = decided.replaced.gone.as_ref();
+        let dead =
+            gone.and_then(|gone| self.count_dead(batch, &decided.target, (&gone.row, gone.basis)));
+        Noted { dead, files: Some(self.files.put(batch, &places)) }
+    }
+
+    /// A batch was submitted.
+    fn note(&self, noted: Noted) {
+        self.note_dead(noted.dead);
+        noted.files.into_iter().for_each(|rows| self.files.know(rows));
     }
 
     /// Submits what `fill` puts into a batch, with the answer to its request.

@@ -4,8 +4,8 @@
 use std::rc::Rc;
 
 use object_proto::{
-    CatalogReply, CatalogRequest, Change, ChangeReply, Error, RangeBound, RangeMap, RangeReply,
-    RangeRequest, Reply, Request, RequestHead, Target,
+    CatalogReply, CatalogRequest, Change, ChangeReply, Error, FileName, RangeBound, RangeMap,
+    RangeReply, RangeRequest, Reply, Request, RequestHead, Target,
 };
 use runtime::{Duration, Instant};
 
@@ -69,7 +69,7 @@ impl Service {
     }
 
     /// Asks for the ranges again: one was not its owner's. While managers are silent, what is known is used.
-    async fn refresh_map(&self, time: Duration) {
+    pub(crate) async fn refresh_map(&self, time: Duration) {
         let ask = Request::Catalog(CatalogRequest::Map);
         if let Ok(Reply::Catalog(CatalogReply::Map(map))) = self.0.owners.call(ask, time).await {
             self.0.map.replace(Some(Rc::new(map)));
@@ -123,12 +123,12 @@ impl Service {
         self.ask_behind(&RangeBound::of(target), request).await.map(|(reply, _)| reply)
     }
 
-    /// Makes a change once, whatever is lost on the way: of a key's, or else of the manager's. The request is
-    /// built for whom it is sent to.
+    /// Makes a change once, whatever is lost on the way: of a key's, or else of the manager's; one that names a
+    /// file of bodies has it kept. The request is built for whom it is sent to.
     pub(crate) async fn change(
         &self,
         number: &Number,
-        target: Option<&Target>,
+        (target, file): (Option<&Target>, Option<&FileName>),
         build: impl Fn(RequestHead, Decider) -> Request,
     ) -> Result<Reply, Error> {
         let (env, session) = (self.env(), &self.0.session);
@@ -158,6 +158,12 @@ impl Service {
                             unanswered = Some(lost);
                         }
                         Err(Error::Busy { cause: busy }) => cause = busy,
+                        Err(Error::Unheld) => {
+                            cause = Error::Unheld.to_string();
+                            if self.is_lost((decider, file), attempts.time()).await {
+                                break;
+                            }
+                        }
                         // An earlier attempt may still be made: only its time decides.
                         Err(Error::Full) if unanswered.is_some() => cause = Error::Full.to_string(),
                         Err(Error::SessionOver) => {
@@ -191,6 +197,13 @@ impl Service {
         }
     }
 
+    /// Announces a file again that the owner does not keep; true when it is gone.
+    async fn is_lost(&self, (decider, file): (Decider, Option<&FileName>), time: Duration) -> bool {
+        let (Decider::Owner(range), Some(file)) = (decider, file) else { return true };
+        self.env().mark("object: a file is announced again");
+        self.hold(range, file, time).await.unwrap_or(false)
+    }
+
     /// A range is not where it was, or not there any more.
     async fn moved(&self, decider: Decider, time: Duration) {
         if decider != Decider::Manager {
@@ -208,7 +221,7 @@ impl Service {
             let change = change.clone();
             Request::Range(range, RangeRequest::Change { head, change })
         };
-        match self.change(number, Some(change.target()), build).await? {
+        match self.change(number, (Some(change.target()), change.file()), build).await? {
             Reply::Range(RangeReply::Changed(reply)) => Ok(reply),
             _ => Err(unexpected()),
         }

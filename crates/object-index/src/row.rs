@@ -6,8 +6,7 @@ use object_proto::limits::{INLINE_MAX, POLICY_MAX, SETTINGS_MAX, SMALL_MAX};
 use object_proto::{
     AccessKey, Bucket, BucketConfig, BucketId, BucketName, BucketRules, BucketSettings,
     BucketState, CallId, Committed, DataId, Etag, FileName, NewObject, ObjectData, ObjectFacts,
-    ObjectInfo, ObjectLock, PartMap, PartNumber, Quota, SessionId, Stamp, Target, User, UserId,
-    VersionId, Versioning,
+    ObjectInfo, ObjectLock, PartMap, Quota, SessionId, Stamp, User, UserId, VersionId, Versioning,
 };
 use table::Place;
 
@@ -83,7 +82,7 @@ impl ObjectRow {
             }
             // Only an owner gives data its place.
             ObjectData::Logged { file, offset } => Place::of(file.as_str(), *offset).is_some(),
-            ObjectData::File(name) => name.as_str().len() <= TEXT_MAX,
+            ObjectData::File { file, .. } => file.as_str().len() <= TEXT_MAX,
             ObjectData::Parts(map) => map.size() == object.size,
         };
         data && etag.as_str().len() <= TEXT_MAX
@@ -158,10 +157,7 @@ impl ObjectRow {
                 let place = Place::of(file.as_str(), *offset);
                 out.extend(place.map_or([0; Place::BYTES], Place::encode));
             }
-            ObjectData::File(name) => {
-                out.push(FILE);
-                put_text(&mut out, name.as_str());
-            }
+            ObjectData::File { file, offset } => put_file(&mut out, file, *offset),
             ObjectData::Parts(map) => {
                 out.push(PARTS);
                 put_upload_id(&mut out, map.upload);
@@ -205,7 +201,10 @@ impl ObjectRow {
         let (mut log, mut map_apart) = (None, false);
         let data = match cursor.u8()? {
             INLINE => ObjectData::Inline(cursor.bytes(INLINE_MAX)?.to_vec()),
-            FILE => ObjectData::File(FileName::new(text(&mut cursor, TEXT_MAX)?)),
+            FILE => {
+                let file = FileName::new(text(&mut cursor, TEXT_MAX)?);
+                ObjectData::File { file, offset: cursor.varint()? }
+            }
             LOGGED => match cursor.array::<{ Place::BYTES }>()? {
                 unplaced if unplaced == [0; Place::BYTES] => {
                     log = Some(InLog::Unplaced);
@@ -252,78 +251,33 @@ impl ObjectRow {
     }
 }
 
+/// The end of the row of an object that is in a file.
+fn put_file(out: &mut Vec<u8>, file: &FileName, offset: u64) {
+    out.push(FILE);
+    put_text(out, file.as_str());
+    put_varint(out, offset);
+}
+
+/// The value of an object or part that is in a file, when it is moved: all else of it stays as it is, what is
+/// in rows beside it too. None when it is not in a file.
+pub fn moved_row(value: &[u8], (file, offset): (&FileName, u64)) -> Option<Vec<u8>> {
+    let ObjectData::File { file: old, offset: at } = ObjectRow::decode(value)?.info.object.data
+    else {
+        return None;
+    };
+    // The place ends the row.
+    let mut end = Vec::new();
+    put_file(&mut end, &old, at);
+    let mut out = value.strip_suffix(&*end)?.to_vec();
+    put_file(&mut out, file, offset);
+    Some(out)
+}
+
 /// What a delete marker has of an object.
 fn marker_of(nonce: u64, by: &UserId) -> NewObject {
     let facts = ObjectFacts { owner: by.clone(), ..ObjectFacts::default() };
     let (data_id, data) = (DataId::new(nonce.into()), ObjectData::Inline(Vec::new()));
     NewObject { data_id, size: 0, facts, data }
-}
-
-/// A file of a body.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct FileRow {
-    /// The body in it.
-    pub data_id: DataId,
-    /// Bytes of the body.
-    pub size: u64,
-    /// The object that it was committed for.
-    pub target: Target,
-    /// It is of no use any more since this time, microseconds since 1970.
-    pub trash_us: Option<u64>,
-    /// What it was committed as; unknown of the first ones.
-    pub of: Option<FileOf>,
-}
-
-/// What a file was committed as.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FileOf {
-    /// An object, by this commit.
-    Object(Stamp),
-    /// A part: the beginning of the upload, the number.
-    Part(Stamp, PartNumber),
-}
-
-impl FileRow {
-    /// The value.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![VERSION];
-        out.extend(self.data_id.get().to_le_bytes());
-        put_varint(&mut out, self.size);
-        out.extend(self.target.bucket.get().to_le_bytes());
-        put_text(&mut out, self.target.key.as_str());
-        put_varint(&mut out, self.trash_us.map_or(0, |since| since + 1));
-        match self.of {
-            None => {}
-            Some(FileOf::Object(stamp)) => out.extend(stamp.get().to_le_bytes()),
-            Some(FileOf::Part(begun, number)) => {
-                out.extend(begun.get().to_le_bytes());
-                out.extend(number.get().to_le_bytes());
-            }
-        }
-        out
-    }
-
-    /// Reads a value.
-    pub fn decode(value: &[u8]) -> Option<FileRow> {
-        let mut cursor = begin(value)?;
-        let data_id = DataId::new(cursor.u128()?);
-        let size = cursor.varint()?;
-        let bucket = BucketId::new(cursor.u64()?);
-        let key = object_proto::ObjectKey::new(text(&mut cursor, TEXT_MAX)?).ok()?;
-        let trash_us = cursor.varint()?.checked_sub(1);
-        let target = Target { bucket, key };
-        let of = match cursor.is_empty() {
-            true => None,
-            false => {
-                let stamp = Stamp::new(cursor.u64()?);
-                Some(match cursor.is_empty() {
-                    true => FileOf::Object(stamp),
-                    false => FileOf::Part(stamp, PartNumber::new(cursor.u16()?.into())?),
-                })
-            }
-        };
-        whole(cursor, FileRow { data_id, size, target, trash_us, of })
-    }
 }
 
 /// A log of the range.

@@ -15,11 +15,12 @@ use object_proto::{
 use proptest::prelude::*;
 use table::Place;
 
+use crate::file_rows::{BodyRow, FileOf, FileRow, FileState};
 use crate::headers::Headers;
 use crate::map::{decode_map, map_apart};
 use crate::row::{
-    BucketRow, FileOf, FileRow, InLog, KeyRow, LogRow, ObjectRow, decode_committed, decode_session,
-    decode_stamp, decode_user, encode_committed, encode_session, encode_stamp, encode_user,
+    BucketRow, InLog, KeyRow, LogRow, ObjectRow, decode_committed, decode_session, decode_stamp,
+    decode_user, encode_committed, encode_session, encode_stamp, encode_user, moved_row,
 };
 use crate::server_row::{RangeRow, ServerRow};
 
@@ -39,7 +40,7 @@ pub(crate) fn info(size: usize, value: usize, inline: bool) -> ObjectInfo {
     };
     let data = match inline {
         true => ObjectData::Inline(vec![9; size]),
-        false => ObjectData::File(FileName::new("body-1-2")),
+        false => ObjectData::File { file: FileName::new("body-1-2"), offset: 1 << 30 },
     };
     let object = NewObject { data_id: DataId::new(5), size: size as u64, facts, data };
     ObjectInfo { stamp: Stamp::new(77), has_id: false, object }
@@ -172,6 +173,22 @@ fn a_place_is_the_end_of_its_row() {
 }
 
 #[test]
+fn a_row_that_moves_keeps_all_but_its_place() {
+    for headers in [10, 2000] {
+        let info = info(9, headers, false);
+        let (row, _) = ObjectRow::encode(info.stamp, &info.object, Some(CallId::new(3)), true);
+        let (file, offset) = (FileName::new("kept-1"), 5);
+        let moved = moved_row(&row, (&file, offset)).expect("it is in a file");
+        let (old, mut new) = (ObjectRow::decode(&row).unwrap(), ObjectRow::decode(&moved).unwrap());
+        assert_eq!(new.info.object.data, ObjectData::File { file, offset });
+        new.info.object.data = old.info.object.data.clone();
+        assert_eq!(new, old);
+    }
+    let (inline, _) = ObjectRow::encode(Stamp::new(1), &info(9, 10, true).object, None, true);
+    assert_eq!(moved_row(&inline, (&FileName::new("f"), 5)), None);
+}
+
+#[test]
 fn a_delete_marker_reads_back_and_has_nothing_of_an_object() {
     let (stamp, me) = (Stamp::new(9), UserId::new("me"));
     for has_id in [false, true] {
@@ -195,16 +212,16 @@ fn a_delete_marker_reads_back_and_has_nothing_of_an_object() {
 #[test]
 fn other_rows_read_back() {
     let target = Target { bucket: BucketId::new(3), key: ObjectKey::new("a\0b").unwrap() };
-    for trash_us in [None, Some(0), Some(u64::MAX / 2)] {
+    let stamp = Stamp::new(u64::MAX);
+    let part = FileOf::Part(stamp, PartNumber::new(10_000).unwrap());
+    for of in [FileOf::Object(stamp), part] {
         let target = target.clone();
-        let row = FileRow { data_id: DataId::new(1), size: 1 << 40, target, trash_us, of: None };
-        assert_eq!(FileRow::decode(&row.encode()), Some(row.clone()));
-        let stamp = Stamp::new(u64::MAX);
-        let part = FileOf::Part(stamp, PartNumber::new(10_000).unwrap());
-        for of in [FileOf::Object(stamp), part] {
-            let row = FileRow { of: Some(of), ..row.clone() };
-            assert_eq!(FileRow::decode(&row.encode()), Some(row));
-        }
+        let row = BodyRow { data_id: DataId::new(1), size: 1 << 40, target, of };
+        assert_eq!(BodyRow::decode(&row.encode()), Some(row));
+    }
+    for state in [FileState::Held, FileState::Sealed(0, 1 << 50), FileState::Trash(1 << 40, 7)] {
+        let row = FileRow { live: 1 << 33, state };
+        assert_eq!(FileRow::decode(&row.encode()), Some(row));
     }
     let id = VersionId::Of { stamp: Stamp::new(9), nonce: u64::MAX };
     for version in [None, Some(VersionId::Null), Some(id)] {
@@ -370,6 +387,8 @@ proptest! {
         }
         ObjectRow::decode(&value);
         FileRow::decode(&value);
+        BodyRow::decode(&value);
+        moved_row(&value, (&FileName::new("f"), 7));
         decode_usage(&value);
         Headers::decode(&value);
         decode_stamp(&value);
@@ -396,7 +415,7 @@ proptest! {
         object.facts.owner = UserId::new("o".repeat(owner));
         object.data = match inline {
             true => ObjectData::Inline(vec![1; bytes]),
-            false => ObjectData::File(FileName::new("f".repeat(file))),
+            false => ObjectData::File { file: FileName::new("f".repeat(file)), offset: size },
         };
         object.size = size;
         let checksum = |(kind, more): (usize, bool)| {

@@ -8,23 +8,22 @@ use std::rc::Rc;
 use base::Fault;
 use futures_util::future::join;
 use object_proto::{
-    CatalogReply, CatalogRequest, Error, FileName, ObjectServerId, RangeBound, RangeId, RangeMap,
-    RangeReply, RangeRequest,
+    CatalogReply, CatalogRequest, Error, ObjectServerId, RangeBound, RangeId, RangeMap, RangeReply,
+    RangeRequest,
 };
 use runtime::{Duration, Env};
 use table::{Cache, Options, Store, Table};
 
 use crate::assign::Record;
 use crate::catalog::{Catalog, Ground as CatalogGround};
-use crate::collect::Collector;
+use crate::collect::{CollectOptions, Collector};
 use crate::config::Config;
 use crate::decisions::{Basis, Decisions, damaged, of_table};
-use crate::foreign::INHERITED;
 use crate::ground::{Files, Lease, Managers, Ranges};
 use crate::halves::adopt;
-use crate::keys::{RANGE, SERVER, read_number_key};
+use crate::keys::{INHERITED, RANGE, SERVER, read_number_key};
 use crate::lifecycle::Keeper;
-use crate::limits::COLLECT_INTERVAL_FULL;
+use crate::limits::{COLLECT_INTERVAL_FULL, PACK_IDLE};
 use crate::pace::Pace;
 use crate::paths::{CATALOG_DIR, range_dir};
 use crate::planted::{Bugs, Planted};
@@ -54,7 +53,7 @@ pub struct RangeRule {
 impl RangeRule {
     /// Opens a range, which shuts its owners before out.
     pub async fn open(
-        (env, files, config): (&Env, &dyn Files, &Config),
+        (env, files, config): (&Env, &Rc<dyn Files>, &Config),
         id: RangeId,
         (lease, epoch): Held,
         (cache, room, pace): (&Cache, &Room, &Pace),
@@ -63,7 +62,7 @@ impl RangeRule {
         let dir = range_dir(id);
         let (data_log_bytes, data_log_least) = (config.log_bytes, config.log_least);
         let with_data = Options { data_log_bytes, data_log_least, ..config.table.clone() };
-        let rows = open_table(env, files, &dir, (&with_data, cache), epoch).await?;
+        let rows = open_table(env, &**files, &dir, (&with_data, cache), epoch).await?;
         let bugs = config.bugs;
         let decisions = Decisions::new(env, rows, room, bugs).await?;
         adopt(&decisions, id).await?;
@@ -79,9 +78,20 @@ impl RangeRule {
             inherits: Cell::new(inherits),
             range: range.clone(),
             store,
-            trash_age: config.trash_age,
+            files: files.clone(),
+            options: CollectOptions {
+                trash_age: config.trash_age,
+                pack_bytes: config.pack_bytes,
+                pack_idle: PACK_IDLE.min(config.trash_age),
+                orphans_interval: config.orphans_interval,
+            },
+            pace: pace.clone(),
             damaged_logs: RefCell::default(),
             log_began: Cell::new(0),
+            output: RefCell::default(),
+            outputs: Cell::new(0),
+            damaged_files: RefCell::default(),
+            orphans_at: Cell::new(env.now()),
         };
         let keeper = Keeper { range: range.clone(), pace: pace.clone() };
         let (env, splitting, range_bytes) = (env.clone(), Splitting::default(), config.range_bytes);
@@ -97,21 +107,6 @@ impl RangeRule {
             range_bytes,
         };
         Ok(Rc::new(rule))
-    }
-
-    /// An error unless a body's file has a name in the range's directory: it may have been made in that of the
-    /// range before a split.
-    async fn check_file(&self, file: &FileName) -> Result<(), Error> {
-        let names = [file.as_str().to_owned()];
-        let there = self.collector.store.numbers(&names).await.map_err(of_fault)?;
-        match there.first().is_some_and(Option::is_some) {
-            true => Ok(()),
-            false => {
-                let cause =
-                    format!("{file} is in no directory of {}: send the object again", self.id);
-                Err(Error::Busy { cause })
-            }
-        }
     }
 
     /// Begins a split; false when one is under way. The caller goes on with [`RangeRule::split`].
@@ -148,17 +143,13 @@ impl RangeRule {
 
     /// Answers a request.
     pub async fn handle(&self, request: RangeRequest) -> Result<RangeReply, Error> {
-        if let RangeRequest::Change { change, .. } = &request
-            && let Some(file) = change.file()
-            && !self.range.has_bug(Planted::SweepOpen)
-        {
-            self.check_file(file).await?;
-        }
         match request {
             RangeRequest::Sweep { epoch, session } => {
                 self.range.check_epoch(epoch)?;
                 self.collector.sweep(session).await.map(|()| RangeReply::Done)
             }
+            RangeRequest::Hold { session, file } => self.collector.hold(session, &file).await,
+            RangeRequest::Release { file, .. } => self.collector.release(&file).await,
             request => self.range.handle(request).await,
         }
     }
@@ -226,15 +217,16 @@ pub struct ManagerRule {
 impl ManagerRule {
     /// Opens the catalog, which shuts managers before out.
     pub async fn open(
-        (env, files, config): (&Env, &dyn Files, &Config),
+        (env, files, config): (&Env, &Rc<dyn Files>, &Config),
         (lease, epoch): Held,
         (cache, room): (&Cache, &Room),
         ranges: Rc<dyn Ranges>,
     ) -> Result<Rc<ManagerRule>, Error> {
-        let rows = open_table(env, files, CATALOG_DIR, (&config.table, cache), epoch).await?;
+        let rows = open_table(env, &**files, CATALOG_DIR, (&config.table, cache), epoch).await?;
         let decisions = Decisions::new(env, rows, room, Bugs::default()).await?;
         let (new_ranges, bugs) = (config.new_ranges, config.bugs);
-        let ground = CatalogGround { ranges, lease, epoch, new_ranges, bugs };
+        let files = files.clone();
+        let ground = CatalogGround { files, ranges, lease, epoch, new_ranges, bugs };
         let catalog = Catalog::open(env, decisions.clone(), ground).await?;
         Ok(Rc::new(ManagerRule { env: env.clone(), catalog, decisions }))
     }
@@ -331,6 +323,7 @@ impl ManagerRule {
         loop {
             self.env.sleep(self.env.jitter(interval)).await;
             let ended = self.catalog.end_sessions().await;
+            let ended = ended.and(self.catalog.remove_left_dirs().await);
             let ended = ended.and(self.catalog.take_back_all().await);
             let ended = ended.and(self.catalog.withdraw_splits().await);
             if let Err(error) = ended.and(self.catalog.remove_gone(files, trash_age).await) {

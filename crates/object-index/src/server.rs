@@ -544,7 +544,7 @@ impl ObjectServer {
     async fn keep(self, range: RangeId, epoch: u64) {
         let (inner, mut pause) = (&*self.0, LEAD_PAUSE.0);
         let rule = loop {
-            let what = (&inner.env, &*inner.files, &inner.config);
+            let what = (&inner.env, &inner.files, &inner.config);
             let lease = Rc::new(RangeLease { server: Rc::downgrade(&self.0), range, epoch });
             let managers = Rc::new(Link(inner.owners.clone()));
             let common = (&inner.cache, &inner.room, &inner.pace);

@@ -15,24 +15,24 @@ use object_proto::{
     ObjectTags, PartNumber, PartsPage, PartsRequest, RangeId, RangeMap, RangeReply, RangeRequest,
     Reply, Request, RequestHead, Target, UploadId, UploadInfo, UserId, VersionId,
 };
-use runtime::{Class, Env, Instant};
+use runtime::{Env, Instant};
 use table::{Source, Store};
 
 use crate::bodies::{self, BodyReader, BodyWriter, Whole};
 use crate::content::{BodyContent, Bytes};
 use crate::ground::{Files, Owners};
 use crate::kept::Kept;
-use crate::keys::file_name;
-use crate::limits::OPENED_LOGS_MAX;
+use crate::limits::OPENED_MAX;
+use crate::packs::{OpenPack, PackOptions, Packs, SentFile};
 use crate::parts::{Bodies, PartBodies, PartsReader};
 use crate::paths::range_dir;
 use crate::piece::Body;
-use crate::planted::Bugs;
+use crate::planted::{Bugs, Planted};
 use crate::session::{GatewaySession, Stay};
 
 /// A range's directory.
 type Stores = BTreeMap<RangeId, Rc<dyn Store>>;
-/// A log of a range, opened.
+/// A log of a range or a file of bodies, opened.
 type Opened = ((RangeId, FileName), Rc<dyn Source>);
 
 pub(crate) struct ServiceInner {
@@ -49,14 +49,12 @@ pub(crate) struct ServiceInner {
     /// The ranges, as they were when they were asked for.
     pub(crate) map: RefCell<Option<Rc<RangeMap>>>,
     stores: RefCell<Stores>,
-    files: Rc<dyn Files>,
+    pub(crate) files: Rc<dyn Files>,
     pub(crate) session: GatewaySession,
-    /// Logs that were read lately, newest last.
-    logs: RefCell<Vec<Opened>>,
-    /// Files whose fate is not known.
-    doubtful: RefCell<Vec<(RangeId, FileName)>>,
-    /// The task that removes them runs.
-    removing: Cell<bool>,
+    /// Logs and files that were read lately, newest last.
+    opened: RefCell<Vec<Opened>>,
+    /// Files that are sent.
+    pub(crate) packs: Packs,
     pub(crate) options: ServiceOptions,
 }
 
@@ -64,8 +62,10 @@ pub(crate) struct ServiceInner {
 #[derive(Clone, Copy, Debug)]
 pub struct ServiceOptions {
     /// Bodies of this many bytes at most go with the change into the owner's log;
-    /// [`object_proto::limits::SMALL_MAX`] at most. Larger ones get files of their own.
+    /// [`object_proto::limits::SMALL_MAX`] at most. Larger ones are in files.
     pub small_max: usize,
+    /// Those files.
+    pub packs: PackOptions,
     /// Buckets and access keys are kept, and the manager is asked for changes of them while they are used:
     /// for a gateway.
     pub keeps: bool,
@@ -75,7 +75,8 @@ pub struct ServiceOptions {
 
 impl Default for ServiceOptions {
     fn default() -> ServiceOptions {
-        ServiceOptions { small_max: SMALL_MAX, keeps: false, bugs: Bugs::default() }
+        let packs = PackOptions::default();
+        ServiceOptions { small_max: SMALL_MAX, packs, keeps: false, bugs: Bugs::default() }
     }
 }
 
@@ -104,9 +105,8 @@ impl Service {
             stores: RefCell::default(),
             files,
             session,
-            logs: RefCell::default(),
-            doubtful: RefCell::default(),
-            removing: Cell::default(),
+            opened: RefCell::default(),
+            packs: Packs::default(),
             options,
         }))
     }
@@ -149,7 +149,7 @@ impl Service {
     ) -> Result<CatalogReply, Error> {
         let number = self.0.session.number().await?;
         let build = |head| Request::Catalog(build(head));
-        match self.change(&number, None, |head, _| build(head)).await? {
+        match self.change(&number, (None, None), |head, _| build(head)).await? {
             Reply::Catalog(reply) => Ok(reply),
             Reply::Range(..) | Reply::Server => Err(unexpected()),
         }
@@ -301,43 +301,46 @@ impl Service {
 
     /// Begins an object.
     pub async fn put(&self, target: Target) -> Result<BodyUpload, Error> {
-        self.begin_body(target, None).await
+        self.begin_body(target, None, None).await
+    }
+
+    /// Begins an object that has so many bytes, if that is known.
+    pub async fn put_sized(&self, target: Target, len: Option<u64>) -> Result<BodyUpload, Error> {
+        self.begin_body(target, None, len).await
     }
 
     /// Begins a part of an upload, in place of the one of that number. Conditions do not concern it.
     pub async fn put_part(
         &self,
         target: Target,
-        upload: UploadId,
-        number: PartNumber,
+        (upload, number): (UploadId, PartNumber),
+        len: Option<u64>,
     ) -> Result<BodyUpload, Error> {
-        self.begin_body(target, Some((upload, number))).await
+        self.begin_body(target, Some((upload, number)), len).await
     }
 
     async fn begin_body(
         &self,
         target: Target,
         part: Option<(UploadId, PartNumber)>,
+        len: Option<u64>,
     ) -> Result<BodyUpload, Error> {
         let range = self.map().await?.of(&target);
         let stay = self.0.session.stay().await?;
-        let (session, number) = stay.file();
         let env = &self.0.env;
         let data_id = u128::from(env.random_u64()) << 64 | u128::from(env.random_u64());
         let body = Body { data_id: DataId::new(data_id), target };
         let upload = BodyUpload {
             service: self.clone(),
             range,
-            file: file_name(session, number),
             stay,
             body,
             part,
+            len,
             size: 0,
             first: Vec::new(),
             writer: None,
             failed: false,
-            made: false,
-            done: false,
         };
         Ok(upload)
     }
@@ -397,14 +400,9 @@ impl Service {
                 }
                 Whole::Here(piece[body.head_len()..].to_vec())
             }
-            ObjectData::Logged { file, offset } => {
-                let source = self.log(self.map().await?.of(target), file).await?;
+            ObjectData::Logged { file, offset } | ObjectData::File { file, offset } => {
+                let source = self.source(self.map().await?.of(target), file).await?;
                 Whole::File(self.reader((file, *offset), target, object, source))
-            }
-            ObjectData::File(file) => {
-                let range = self.map().await?.of(target);
-                let source = bodies::open(&*self.store(range).await?, file).await?;
-                Whole::File(self.reader((file, 0), target, object, source))
             }
             ObjectData::Parts(_) => {
                 return Err(Error::Damaged { what: format!("a part of {target} has parts") });
@@ -423,55 +421,27 @@ impl Service {
         BodyReader::new(source, place, (body, object.size), self.0.options.bugs)
     }
 
-    /// A log of a range, opened: many objects are in each.
-    async fn log(&self, range: RangeId, file: &FileName) -> Result<Rc<dyn Source>, Error> {
+    /// A log of a range or a file of bodies, opened: many objects are in each.
+    async fn source(&self, range: RangeId, file: &FileName) -> Result<Rc<dyn Source>, Error> {
         let key = (range, file.clone());
-        let of = |logs: &[Opened]| logs.iter().position(|(known, _)| *known == key);
+        let of = |files: &[Opened]| files.iter().position(|(known, _)| *known == key);
         {
-            let logs = &mut *self.0.logs.borrow_mut();
-            if let Some(at) = of(logs) {
-                let known = logs.remove(at);
-                logs.push(known.clone());
+            let files = &mut *self.0.opened.borrow_mut();
+            if let Some(at) = of(files) {
+                let known = files.remove(at);
+                files.push(known.clone());
                 return Ok(known.1);
             }
         }
         let source = bodies::open(&*self.store(range).await?, file).await?;
-        let logs = &mut *self.0.logs.borrow_mut();
-        if of(logs).is_none() {
-            if logs.len() >= OPENED_LOGS_MAX {
-                logs.remove(0);
+        let files = &mut *self.0.opened.borrow_mut();
+        if of(files).is_none() {
+            if files.len() >= OPENED_MAX {
+                files.remove(0);
             }
-            logs.push((key, source.clone()));
+            files.push((key, source.clone()));
         }
         Ok(source)
-    }
-
-    /// A file may be there that no object has.
-    fn doubt(&self, range: RangeId, file: FileName) {
-        self.0.doubtful.borrow_mut().push((range, file));
-        if !self.0.removing.replace(true) {
-            let service = self.clone();
-            self.0.env.spawn(Class::Background, "object: leftovers", async move {
-                service.remove_doubtful().await;
-                service.0.removing.set(false);
-            });
-        }
-    }
-
-    /// Removes files that no object has, and no request can name any more. What is not removed is the
-    /// owner's to find, when the session is over.
-    async fn remove_doubtful(&self) {
-        loop {
-            let Some((range, file)) = self.0.doubtful.borrow_mut().pop() else { return };
-            let request = Request::Range(range, RangeRequest::IsCommitted(file.clone()));
-            let committed = match self.ask(request).await {
-                Ok(Reply::Range(RangeReply::Committed(committed))) => committed,
-                _ => true,
-            };
-            if !committed && let Ok(store) = self.store(range).await {
-                let _ = store.remove(file.as_str()).await; // See above.
-            }
-        }
     }
 }
 
@@ -499,26 +469,24 @@ pub(crate) fn unexpected() -> Error {
     Error::Invalid { message: "the owner answered something else".to_owned() }
 }
 
-/// An object that is being sent. Dropped before it is committed, it leaves nothing.
+/// An object that is being sent. Dropped before it is committed, it leaves nothing but bytes that are given back.
 pub struct BodyUpload {
     service: Service,
     stay: Stay,
-    /// The range whose directory has the file.
+    /// The range of its key.
     range: RangeId,
-    file: FileName,
     body: Body,
     /// It is sent as a part.
     part: Option<(UploadId, PartNumber)>,
+    /// Bytes that it is to have, if that is known.
+    len: Option<u64>,
     size: u64,
     /// All of it, while it is small.
     first: Vec<u8>,
-    writer: Option<BodyWriter>,
+    /// The file that it is in, once it is not.
+    writer: Option<(Rc<SentFile>, BodyWriter)>,
     /// A write has failed, or was broken off: the body has a hole.
     failed: bool,
-    /// The file may be there.
-    made: bool,
-    /// The object has the file, or may come to have it: it is not this upload's to remove.
-    done: bool,
 }
 
 impl BodyUpload {
@@ -540,26 +508,26 @@ impl BodyUpload {
 
     async fn take(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.size += bytes.len() as u64;
+        let options = &self.service.0.options;
         let small_max = match self.part {
             // The last part at most is small: it is not in a log.
             Some(_) => INLINE_MAX,
-            None => self.service.0.options.small_max.clamp(INLINE_MAX, SMALL_MAX),
+            None => options.small_max.clamp(INLINE_MAX, SMALL_MAX),
         };
-        if self.writer.is_none() && self.size <= small_max as u64 {
+        if let Some((_, writer)) = &mut self.writer {
+            return writer.write(bytes).await;
+        }
+        if self.size <= small_max as u64 {
             self.first.extend_from_slice(bytes);
             return Ok(());
         }
-        if self.writer.is_none() {
-            let store = self.service.store(self.range).await?;
-            self.stay.check_fresh()?;
-            self.made = true;
-            let (file, body) = (self.file.clone(), self.body.clone());
-            let bugs = self.service.0.options.bugs;
-            let mut writer = BodyWriter::create(&*store, file, body, bugs).await?;
-            writer.write(&std::mem::take(&mut self.first)).await?;
-            self.writer = Some(writer);
-        }
-        self.writer.as_mut().expect("just made").write(bytes).await
+        let own = self.len.is_some_and(|len| len >= options.packs.own);
+        let open = self.service.take_pack(&self.stay, self.range, own).await?;
+        let mut writer = BodyWriter::new(open.pack, self.body.clone(), options.bugs);
+        writer.write(&std::mem::take(&mut self.first)).await?;
+        writer.write(bytes).await?;
+        self.writer = Some((open.file, writer));
+        Ok(())
     }
 
     /// Puts the object in its place, if the conditions hold; returns when it was committed.
@@ -569,6 +537,8 @@ impl BodyUpload {
         conditions: Conditions,
     ) -> Result<Committed, Error> {
         self.check_whole()?;
+        // Kept until the change is decided.
+        let mut sent = None;
         let data = match self.writer.take() {
             None if self.first.len() <= INLINE_MAX => {
                 ObjectData::Inline(std::mem::take(&mut self.first))
@@ -577,9 +547,15 @@ impl BodyUpload {
                 let first = std::mem::take(&mut self.first);
                 ObjectData::Piece(self.body.piece(0, &first))
             }
-            Some(writer) => {
-                writer.finish(&self.service.0.env, self.size).await?;
-                ObjectData::File(self.file.clone())
+            Some((file, writer)) => {
+                let offset = writer.place();
+                if let Some(pack) = writer.finish(&self.service.0.env, self.size).await? {
+                    self.service.give_back(OpenPack { file: file.clone(), pack }, self.size);
+                }
+                file.announced().await;
+                let data = ObjectData::File { file: file.name.clone(), offset };
+                sent = Some(file);
+                data
             }
         };
         let object =
@@ -589,21 +565,19 @@ impl BodyUpload {
             None => Change::Put { target, object, conditions },
             Some((upload, number)) => Change::PutPart { target, upload, number, part: object },
         };
-        // Until it is decided the file stays, also when the caller waits no more: what is left behind then
-        // goes with the session.
-        self.done = true;
         let number = self.stay.number();
         let outcome = self.service.change_object(&number, &change).await;
-        self.done = outcome.as_ref().is_ok_and(|reply| !reply.by_earlier);
+        drop(sent);
         Ok(outcome?.committed)
     }
 }
 
 impl Drop for BodyUpload {
     fn drop(&mut self) {
-        drop(self.writer.take());
-        if self.made && !self.done {
-            self.service.doubt(self.range, self.file.clone());
+        if self.service.0.options.bugs.has(Planted::HalfBody)
+            && let Some((file, writer)) = self.writer.take()
+        {
+            self.service.give_back(OpenPack { file, pack: writer.into_pack() }, 0);
         }
     }
 }

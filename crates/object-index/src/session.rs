@@ -7,13 +7,14 @@ use std::fmt;
 use std::rc::{Rc, Weak};
 
 use object_proto::{
-    CatalogReply, CatalogRequest, Error, RangeId, RangeReply, RangeRequest, Reply, Request,
-    RequestHead, SessionId,
+    CatalogReply, CatalogRequest, Error, FileName, RangeId, RangeReply, RangeRequest, Reply,
+    Request, RequestHead, SessionId,
 };
 use runtime::sync::Mutex;
 use runtime::{Class, Duration, Env, Instant};
 
 use crate::ground::Owners;
+use crate::keys::file_name;
 use crate::limits::{
     ATTEMPT, BEAT_INTERVAL, CHANGE_BUDGET, DRIFT, PAUSE, SAMPLE_MAX, SESSION_SILENT,
 };
@@ -24,7 +25,7 @@ struct Life {
     /// The beginning of its clock.
     begun: Instant,
     next: Cell<u64>,
-    /// Files that it has named.
+    /// Names of files that it has given.
     files: Cell<u64>,
     under_way: RefCell<BTreeSet<u64>>,
     /// Sending time of the last sign of life that was answered.
@@ -40,16 +41,32 @@ impl Life {
 
 /// A session for as long as one upload: its file and its request are of the same session, so that no
 /// request names a file that was swept.
+#[derive(Clone)]
 pub(crate) struct Stay {
     life: Rc<Life>,
     env: Env,
 }
 
 impl Stay {
-    /// The session, and a number that no other file of it has.
-    pub(crate) fn file(&self) -> (SessionId, u64) {
+    /// The session.
+    pub(crate) fn session(&self) -> SessionId {
+        self.life.id
+    }
+
+    /// A name that no other file of the session has.
+    pub(crate) fn file(&self) -> FileName {
         self.life.files.set(self.life.files.get() + 1);
-        (self.life.id, self.life.files.get())
+        file_name(self.life.id, self.life.files.get())
+    }
+
+    /// True of the same session.
+    pub(crate) fn is_of(&self, other: &Stay) -> bool {
+        self.life.id == other.life.id
+    }
+
+    /// True when the session is over.
+    pub(crate) fn is_over(&self) -> bool {
+        self.life.over.get()
     }
 
     /// A number for a request that begins now. A body that is still being sent has none: requests that

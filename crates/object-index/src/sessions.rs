@@ -99,6 +99,11 @@ impl Sessions {
         self.known.borrow().get(&id).map(Session::is_open)
     }
 
+    /// True of a session that is open, or of which something may be left.
+    pub(crate) fn is_known(&self, id: SessionId) -> bool {
+        self.known.borrow().contains_key(&id)
+    }
+
     /// It is on record that a session is closed. IDs are not used again: it stays so.
     pub(crate) fn shut(&self, id: SessionId) {
         let session = Session::new(self.env.now(), SessionState::Closed);

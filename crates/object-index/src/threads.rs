@@ -168,8 +168,8 @@ impl Backend for ServiceHandle {
             let whole = WholeUpload { handle: self.clone(), target, bytes: Some(Vec::new()) };
             return Box::pin(ready(Ok(Box::new(whole) as Box<dyn Upload>)));
         }
-        self.run(|service| async move {
-            let upload = service.put(target).await?;
+        self.run(move |service| async move {
+            let upload = service.put_sized(target, len).await?;
             Ok(remote(&service, upload))
         })
     }
@@ -187,10 +187,10 @@ impl Backend for ServiceHandle {
         target: Target,
         upload: UploadId,
         number: PartNumber,
-        _: Option<u64>,
+        len: Option<u64>,
     ) -> Answer<'_, Box<dyn Upload>> {
         self.run(move |service| async move {
-            let part = service.put_part(target, upload, number).await?;
+            let part = service.put_part(target, (upload, number), len).await?;
             Ok(remote(&service, part))
         })
     }

@@ -12,15 +12,17 @@ use object_proto::{
 use runtime::{Duration, Instant};
 use table::{Purpose, Range as Rows, Snapshot};
 
+use crate::body_files::Places;
 use crate::decisions::{Basis, damaged, of_table};
+use crate::file_rows::FileOf;
 use crate::keys::{
-    CURRENT, FILE, UPLOAD, above_part, bucket_prefix, due_key, object_key, part_key, parts_prefix,
-    read_part_key, read_upload_key, text_key, upload_key,
+    CURRENT, UPLOAD, above_part, bucket_prefix, due_key, object_key, part_key, parts_prefix,
+    read_part_key, read_upload_key, upload_key,
 };
 use crate::limits::{COLLECT_ROWS, PART_BODIES_MAX, PARTS_SLICE};
 use crate::planted::Planted;
 use crate::range::{Range, too_long};
-use crate::row::{FileOf, FileRow, ObjectRow};
+use crate::row::ObjectRow;
 use crate::upload_row::{Due, UploadRow};
 use crate::usage::{put_row, without_upload};
 use crate::versions::{Decided, put_unused};
@@ -148,29 +150,28 @@ impl Range {
             checksums: part.facts.checksums,
             ..ObjectFacts::default()
         };
-        let may = matches!(part.data, ObjectData::Inline(_) | ObjectData::File(_));
+        let may = matches!(part.data, ObjectData::Inline(_) | ObjectData::File { .. });
         if !may || !ObjectRow::holds(&part) {
             return Err(too_long().into());
         }
         self.check_submit(head, came)?;
-        let as_part = FileOf::Part(upload.stamp, number);
+        self.files.check(&part.data)?;
+        let (as_part, mut files) = (FileOf::Part(upload.stamp, number), None);
         let mut usage = self.usages.of(target.bucket);
         let gone = old.as_ref().map_or(0, |old| old.object.size);
         usage.upload_bytes = usage.upload_bytes.saturating_sub(gone).saturating_add(part.size);
         let done = self.submit_answered(head, plain, |batch, stamp| {
             batch.set_purpose(Purpose::Data);
             batch.put(&key, &ObjectRow::encode(stamp, &part, None, false).0);
-            if let ObjectData::File(name) = &part.data {
-                let (data_id, size, target) = (part.data_id, part.size, target.clone());
-                let of = Some(as_part);
-                let row = FileRow { data_id, size, target, trash_us: None, of };
-                batch.put(&text_key(FILE, name.as_str()), &row.encode());
-            }
+            let mut places = Places::default();
+            places.give(batch, (target, as_part), &part);
             if let Some(old) = old.filter(|_| !self.has_bug(Planted::PartLeak)) {
-                put_unused(batch, stamp, (target, as_part), &old.object);
+                put_unused(batch, stamp, (target, as_part), &old.object, &mut places);
             }
+            files = Some(self.files.put(batch, &places));
             put_row(batch, target.bucket, usage);
         })?;
+        files.into_iter().for_each(|rows| self.files.know(rows));
         self.usages.set(target, usage);
         Ok(done)
     }

@@ -12,13 +12,12 @@ use object_proto::{
 };
 use table::{Batch, Place};
 
+use crate::body_files::Places;
 use crate::decisions::{Basis, damaged};
-use crate::keys::{
-    CURRENT, FILE, MAP, METADATA, NULL, by_stamp, due_key, object_key, text_key, trash_key,
-    version_key,
-};
+use crate::file_rows::FileOf;
+use crate::keys::{CURRENT, MAP, METADATA, NULL, by_stamp, due_key, object_key, version_key};
 use crate::map::map_apart;
-use crate::row::{FileOf, FileRow, InLog, ObjectRow, encode_stamp};
+use crate::row::{InLog, ObjectRow, encode_stamp};
 use crate::upload_row::Due;
 
 /// A version of a key that the caller holds.
@@ -144,9 +143,10 @@ impl Decided {
     }
 }
 
-/// Puts a change into a batch: rows of versions, and of the files that come and go with them. For
-/// the range's `submit` alone, which looks whether what goes is locked.
-pub(crate) fn fill(batch: &mut Batch, stamp: Stamp, decided: &Decided) {
+/// Puts a change into a batch: rows of versions, and of the bodies that come and go with them, whose places it
+/// returns. For the range's `submit` alone, which looks whether what goes is locked.
+pub(crate) fn fill(batch: &mut Batch, stamp: Stamp, decided: &Decided) -> Places {
+    let mut places = Places::default();
     let Decided { target, marker, piece, replaced, call, .. } = decided;
     let Replaced { gone, kept, back, has_id, .. } = replaced;
     let current = object_key(CURRENT, target);
@@ -163,7 +163,7 @@ pub(crate) fn fill(batch: &mut Batch, stamp: Stamp, decided: &Decided) {
                     batch.put(&current, &row);
                 }
             }
-            put_named(batch, stamp, target, &object);
+            places.give(batch, (target, FileOf::Object(stamp)), &object);
             let map = match &object.data {
                 ObjectData::Parts(parts) => map_apart(stamp, parts),
                 _ => None,
@@ -200,7 +200,7 @@ pub(crate) fn fill(batch: &mut Batch, stamp: Stamp, decided: &Decided) {
             }
         }
         let of = FileOf::Object(gone.row.info.stamp);
-        put_unused(batch, stamp, (target, of), &gone.row.info.object);
+        put_unused(batch, stamp, (target, of), &gone.row.info.object, &mut places);
     }
     if let Some(back) = back {
         batch.delete(&back.key);
@@ -229,15 +229,7 @@ pub(crate) fn fill(batch: &mut Batch, stamp: Stamp, decided: &Decided) {
     for (key, value) in apart {
         batch.put(&key, &value);
     }
-}
-
-fn put_named(batch: &mut Batch, stamp: Stamp, target: &Target, object: &NewObject) {
-    if let ObjectData::File(name) = &object.data {
-        let (data_id, size, target) = (object.data_id, object.size, target.clone());
-        let of = Some(FileOf::Object(stamp));
-        let row = FileRow { data_id, size, target, trash_us: None, of };
-        batch.put(&text_key(FILE, name.as_str()), &row.encode());
-    }
+    places
 }
 
 /// Puts into a batch that the data of an object, or of a part, is of no use any more.
@@ -246,15 +238,10 @@ pub(crate) fn put_unused(
     stamp: Stamp,
     (target, of): (&Target, FileOf),
     old: &NewObject,
+    places: &mut Places,
 ) {
     match &old.data {
-        ObjectData::File(name) => {
-            let (data_id, size, target) = (old.data_id, old.size, target.clone());
-            let (trash_us, of) = (Some(stamp.get()), Some(of));
-            let row = FileRow { data_id, size, target, trash_us, of };
-            batch.put(&text_key(FILE, name.as_str()), &row.encode());
-            batch.put(&trash_key(stamp.get(), name), &[]);
-        }
+        ObjectData::File { .. } => places.take(batch, target, old),
         ObjectData::Parts(map) => {
             let key = due_key(stamp.get(), target, map.upload.stamp);
             let of = match of {

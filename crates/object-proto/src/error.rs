@@ -70,6 +70,8 @@ pub enum Error {
     Reroute,
     /// A later process is this object server: this one owns nothing any more.
     Replaced,
+    /// The owner does not keep the file that the change names: nothing was changed. It is announced again.
+    Unheld,
     /// The gateway's session is over: no change of it is made any more.
     SessionOver,
     /// The cluster has no room.
@@ -106,7 +108,7 @@ impl Error {
             | Error::Locked
             | Error::Precondition
             | Error::Invalid { .. } => Kind::Invalid,
-            Error::Busy { .. } => Kind::Retry,
+            Error::Busy { .. } | Error::Unheld => Kind::Retry,
             Error::Unknown { .. } => Kind::Unknown,
             Error::Reroute => Kind::Reroute,
             Error::SessionOver | Error::Replaced => Kind::Fenced,
@@ -164,6 +166,9 @@ impl fmt::Display for Error {
             }
             Error::Reroute => f.write_str("the process that owns it now was not reached"),
             Error::Replaced => f.write_str("a later process is this object server"),
+            Error::Unheld => {
+                f.write_str("the owner does not keep the file of the body: it is announced again")
+            }
             Error::SessionOver => f.write_str("the gateway's session is over: it begins another"),
             Error::Full => f.write_str("the cluster is full: add a chunkserver or delete objects"),
             Error::Damaged { what } => write!(f, "{what}: stored bytes are not those written"),

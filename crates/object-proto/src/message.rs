@@ -10,7 +10,7 @@ use crate::lifecycle::LifecycleState;
 use crate::listed_versions::{VersionsPage, VersionsRequest};
 use crate::locks::LockChange;
 use crate::names::{BucketName, ObjectKey};
-use crate::object::{Bucket, BucketView, FileName, NewObject, ObjectData, ObjectInfo, Target};
+use crate::object::{Bucket, BucketView, FileName, NewObject, ObjectInfo, Target};
 use crate::parts::{PartNumber, UploadId};
 use crate::ranges::{BucketConfig, RangeBound, RangeMap};
 use crate::settings::{BucketSettings, Grant, Setting};
@@ -18,7 +18,7 @@ use crate::tags::ObjectTags;
 use crate::upload::{
     Completion, NewUpload, PartsPage, PartsRequest, UploadInfo, UploadsPage, UploadsRequest,
 };
-use crate::usage::BucketUsage;
+use crate::usage::{BucketUsage, StoredBytes};
 use crate::versions::{Committed, VersionId, Versioning};
 
 /// What makes a change happen once, and in time (`object-protocols.md` 6.3).
@@ -152,10 +152,7 @@ impl Change {
             Change::PutPart { part, .. } => part,
             _ => return None,
         };
-        match &object.data {
-            ObjectData::File(file) => Some(file),
-            _ => None,
-        }
+        object.data.file()
     }
 
     /// What it changes.
@@ -277,8 +274,24 @@ pub enum RangeRequest {
     Usage(Vec<BucketId>),
     /// Asks how far lifecycle is with a bucket.
     Lifecycle(BucketId),
-    /// Asks whether a body's file was committed. No request that could do so may be under way.
-    IsCommitted(FileName),
+    /// A gateway writes bodies to a file of its session's directory: the owner gives the file a name in its
+    /// own and keeps it, until it is released or the session is closed. Comes again whenever a commit was
+    /// refused with [`crate::Error::Unheld`].
+    Hold {
+        /// The session.
+        session: SessionId,
+        /// The file.
+        file: FileName,
+    },
+    /// Nothing is written to the file any more, and what is in it is committed or never will be.
+    Release {
+        /// The session.
+        session: SessionId,
+        /// The file.
+        file: FileName,
+    },
+    /// Asks for the bytes of the range's files of bodies.
+    Stored,
     /// Asks for the epoch of the owner. The session measures the round trip: the owner knows the
     /// session's clock from it.
     Route {
@@ -334,7 +347,9 @@ impl RangeRequest {
             RangeRequest::Lifecycle(bucket) => Some(*bucket),
             RangeRequest::Change { .. }
             | RangeRequest::Usage(_)
-            | RangeRequest::IsCommitted(_)
+            | RangeRequest::Hold { .. }
+            | RangeRequest::Release { .. }
+            | RangeRequest::Stored
             | RangeRequest::Route { .. }
             | RangeRequest::Configure { .. }
             | RangeRequest::CloseSession { .. }
@@ -365,8 +380,13 @@ pub enum RangeReply {
     Usage(Vec<BucketUsage>),
     /// How far lifecycle is with the bucket.
     Lifecycle(LifecycleState),
-    /// Whether the file was committed.
-    Committed(bool),
+    /// The file is kept.
+    Held {
+        /// It is not: it is gone, or about to go.
+        gone: bool,
+    },
+    /// The bytes of the range's files of bodies.
+    Stored(StoredBytes),
     /// The page of versions.
     Versions(VersionsPage),
     /// The epoch of the owner that answers.

@@ -177,7 +177,7 @@ impl Metadata {
     }
 }
 
-/// Name of a body's file in its range's directory.
+/// Name of a file in a range's directory.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct FileName(String);
 
@@ -214,10 +214,25 @@ pub enum ObjectData {
         /// Where the piece begins.
         offset: u64,
     },
-    /// In a file of their own, in pieces.
-    File(FileName),
+    /// In a file of bodies, in consecutive pieces.
+    File {
+        /// The file.
+        file: FileName,
+        /// Where the first piece begins.
+        offset: u64,
+    },
     /// In the parts of an upload. Only its completion makes such an object.
     Parts(PartMap),
+}
+
+impl ObjectData {
+    /// The file of bodies that they are in.
+    pub fn file(&self) -> Option<&FileName> {
+        match self {
+            ObjectData::File { file, .. } => Some(file),
+            _ => None,
+        }
+    }
 }
 
 /// What is known of an object's content, when all of it was received.

@@ -36,6 +36,31 @@ impl BucketUsage {
     }
 }
 
+/// Bytes of a range's files of bodies, heads of pieces included; together what the core stores of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StoredBytes {
+    /// Of bodies that objects and parts have.
+    pub live: u64,
+    /// Others, in files that hold such bodies too, or are about to be in the trash.
+    pub garbage: u64,
+    /// In the trash.
+    pub trash: u64,
+    /// Of `live`, in files that are being written: what these have beside that is not known.
+    pub written: u64,
+}
+
+impl StoredBytes {
+    /// This and another range's.
+    pub fn and(self, other: StoredBytes) -> StoredBytes {
+        StoredBytes {
+            live: self.live.saturating_add(other.live),
+            garbage: self.garbage.saturating_add(other.garbage),
+            trash: self.trash.saturating_add(other.trash),
+            written: self.written.saturating_add(other.written),
+        }
+    }
+}
+
 /// How much a bucket, or all buckets of a user together, may hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Quota {

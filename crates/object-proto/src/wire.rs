@@ -37,7 +37,7 @@ use crate::upload::{
     ChecksumPlan, Completion, ListedUpload, NewUpload, Part, PartsPage, PartsRequest, UploadEnd,
     UploadInfo, UploadsPage, UploadsRequest,
 };
-use crate::usage::{BucketUsage, Quota, Room};
+use crate::usage::{BucketUsage, Quota, Room, StoredBytes};
 use crate::versions::{Committed, VersionId, Versioning};
 
 choice!(Tags { 0 => Any, 1 => Of(tags) });
@@ -55,7 +55,7 @@ choice!(ObjectData {
     0 => Inline(bytes),
     1 => Piece(bytes),
     2 => Logged { file, offset },
-    3 => File(file),
+    3 => File { file, offset },
     4 => Parts(map),
 });
 record!(NewObject { data_id, size, facts, data });
@@ -100,6 +100,7 @@ record!(Quota { objects, bytes });
 record!(Room { objects, bytes });
 record!(BucketUsage { objects, older, bytes, markers, uploads, upload_bytes });
 record!(BucketView { bucket, settings, room });
+record!(StoredBytes { live, garbage, trash, written });
 
 /// Those that are not as in a new bucket.
 impl Field for BucketSettings {
@@ -193,7 +194,6 @@ choice!(RangeRequest {
     5 => Parts(ask),
     6 => PartBodies(ask),
     7 => Uploads(ask),
-    8 => IsCommitted(file),
     9 => Versions(ask),
     10 => Route { session, sent_us },
     11 => Configure { epoch, bucket, config },
@@ -201,6 +201,9 @@ choice!(RangeRequest {
     13 => Sweep { epoch, session },
     14 => Usage(buckets),
     15 => Lifecycle(bucket),
+    16 => Release { session, file },
+    17 => Stored,
+    18 => Hold { session, file },
     20 => Split { epoch, at },
 });
 choice!(RangeReply {
@@ -211,13 +214,14 @@ choice!(RangeReply {
     4 => Parts(page),
     5 => PartBodies(bodies),
     6 => Uploads(page),
-    7 => Committed(committed),
     8 => Versions(page),
     9 => Route(epoch),
     10 => Done,
     11 => Configured { is_empty },
     12 => Usage(usages),
     13 => Lifecycle(state),
+    14 => Stored(bytes),
+    15 => Held { gone },
 });
 record!(Seen { term, change });
 record!(RangeLoad { range, requests, bytes });
@@ -315,6 +319,7 @@ choice!(Error {
     21 => UserHasBuckets,
     22 => TooManyUsers,
     23 => Locked,
+    24 => Unheld,
 });
 
 list!(

@@ -577,7 +577,7 @@ impl DaysLoad {
         id: UploadId,
     ) -> Result<(), Error> {
         let number = PartNumber::new(1).expect("a number");
-        let mut part = service.put_part(target.clone(), id, number).await?;
+        let mut part = service.put_part(target.clone(), (id, number), None).await?;
         part.write(&[3; 100]).await?;
         let facts = ObjectFacts { etag: Etag::new("p"), ..ObjectFacts::default() };
         part.commit(facts, Conditions::default()).await.map(drop)

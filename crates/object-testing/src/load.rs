@@ -30,6 +30,9 @@ pub struct Plan {
     pub pause: Duration,
     /// Most changes have conditions, and bodies are small: many clients race for few keys.
     pub races: bool,
+    /// What objects have had stays readable for this long by the clocks of owners, which are right: reads
+    /// take up to half of that, and end.
+    pub trash: Option<Duration>,
 }
 
 /// One put in so many is slow: the client pauses this long at most behind its last byte, so that other
@@ -39,6 +42,9 @@ const SLOW: Duration = Duration::from_secs(20);
 
 /// One put in so many is sent in parts; in races, where others wait for it.
 const PARTS_ONE_IN: (u64, u64) = (6, 12);
+
+/// Before one put in so many another body of the key breaks off.
+const BREAKS_ONE_IN: u64 = 40;
 
 /// One answer in so many to a put with a condition is lost: the client makes another attempt of its call.
 const LOST_ONE_IN: u64 = 10;
@@ -280,6 +286,11 @@ impl Load {
             let sent = InParts { violated: &violated, service, target, value, lock };
             return sent.put(&body, etag(value), conditions, slow).await.map(drop);
         }
+        if Rng::new(value ^ 0xb0e4).one_in(BREAKS_ONE_IN) {
+            // Its client goes in the middle of it.
+            let mut broken = service.put(self.target(key)).await?;
+            broken.write(&bytes(value, PIECE_BYTES + 9)).await?;
+        }
         let mut upload = service.put(self.target(key)).await?;
         for part in body.chunks(300_000) {
             upload.write(part).await?;
@@ -324,7 +335,7 @@ impl Load {
         };
         self.note(key, Did::Look, Ended::Saw(value), start);
         if let (Some(info), Some(value)) = (&found, value)
-            && let Err(what) = self.read(service, (&target, info), value, rng).await
+            && let Err(what) = self.read(service, (&target, info), (value, start), rng).await
         {
             self.violated(format!("{target}, object {value}: {what}"));
         }
@@ -335,7 +346,7 @@ impl Load {
         &self,
         service: &Service,
         (target, info): (&Target, &ObjectInfo),
-        value: u64,
+        (value, start): (u64, std::time::Duration),
         rng: &mut Rng,
     ) -> Result<(), String> {
         let size = size_of(value, self.0.plan.races);
@@ -345,13 +356,25 @@ impl Load {
         let whole = rng.one_in(2);
         let offset = if whole { 0 } else { rng.below(size as u64 + 1) as usize };
         let len = if whole { size } else { rng.below((size - offset) as u64 + 1) as usize };
+        let slow = self.0.plan.trash.map_or(0, |trash| rng.below(trash.as_micros() as u64 / 2));
         let read = async {
             let content = service.content(target, info).await?;
+            service.env().sleep(Duration::from_micros(slow)).await;
             content.read(offset as u64, len).await
         };
         match read.await {
             Ok(read) if read == bytes(value, size)[offset..offset + len] => Ok(()),
             Ok(_) => Err(format!("bytes {offset} to {} are others", offset + len)),
+            // Since before it was seen its file is kept.
+            Err(Error::NoSuchKey)
+                if self
+                    .0
+                    .plan
+                    .trash
+                    .is_some_and(|trash| self.0.sim.elapsed() - start < trash * 9 / 10) =>
+            {
+                Err("its file went before its time".to_owned())
+            }
             // It was replaced since, or its file is gone.
             Err(Error::NoSuchKey) => match service.look(target, None).await {
                 Ok(again)
@@ -474,14 +497,14 @@ impl Load {
         }
     }
 
-    /// The names of the files that objects have for themselves, and of the logs that they are in,
+    /// The names of the files that objects are in, and of the logs that they are in,
     /// without faults and clients, in order.
     pub async fn files(&self, service: &Service) -> Result<(Vec<String>, Vec<String>), String> {
         let (mut files, mut logs) = (Vec::new(), Vec::new());
         for (key, text) in KEYS.iter().enumerate().take(self.0.plan.keys) {
             match service.look(&self.target(key), None).await {
                 Ok(info) => match info.object.data {
-                    ObjectData::File(file) => files.push(file.as_str().to_owned()),
+                    ObjectData::File { file, .. } => files.push(file.as_str().to_owned()),
                     ObjectData::Logged { file, .. } => logs.push(file.as_str().to_owned()),
                     ObjectData::Parts(map) => {
                         files.extend(part_files(service, &self.target(key), &map).await?);
@@ -493,6 +516,7 @@ impl Load {
             }
         }
         files.sort();
+        files.dedup();
         Ok((files, logs))
     }
 }
@@ -514,7 +538,7 @@ pub(crate) async fn part_files(
                 return Err(format!("{target}: part {number} is there, which the object has not"));
             }
             seen += 1;
-            if let ObjectData::File(file) = part.object.data {
+            if let ObjectData::File { file, .. } = part.object.data {
                 files.push(file.as_str().to_owned());
             }
         }

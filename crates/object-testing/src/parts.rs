@@ -33,7 +33,7 @@ async fn send(
     bytes: Vec<u8>,
     etag: Etag,
 ) -> Result<(), Error> {
-    let mut part = service.put_part(target, upload, number).await?;
+    let mut part = service.put_part(target, (upload, number), None).await?;
     for some in bytes.chunks(300_000) {
         part.write(some).await?;
     }

@@ -618,7 +618,7 @@ impl VersionedLoad {
         }
     }
 
-    /// The names of the files that versions have for themselves, and of the logs that they are in, without
+    /// The names of the files that versions are in, and of the logs that they are in, without
     /// faults and clients.
     pub async fn files(&self, service: &Service) -> Result<(Vec<String>, Vec<String>), String> {
         let (mut files, mut logs) = (Vec::new(), Vec::new());
@@ -627,7 +627,7 @@ impl VersionedLoad {
             let target = Target { bucket: self.0.bucket.id, key };
             match service.look(&target, version).await {
                 Ok(info) => match info.object.data {
-                    ObjectData::File(file) => files.push(file.as_str().to_owned()),
+                    ObjectData::File { file, .. } => files.push(file.as_str().to_owned()),
                     ObjectData::Logged { file, .. } => logs.push(file.as_str().to_owned()),
                     ObjectData::Parts(map) => {
                         files.extend(part_files(service, &target, &map).await?);

@@ -12,7 +12,7 @@ use object_proto::{
 use serde::Serialize;
 
 use super::args::{BucketCommand, SseC};
-use super::quota::{self, ShownQuota, ShownUsage};
+use super::quota::{self, ShownFiles, ShownQuota, ShownUsage};
 use super::{failed, json_time, policy, with_service};
 use crate::connection::Connection;
 use crate::exit::{Done, Failure};
@@ -59,6 +59,8 @@ struct ShownView {
     tags: std::collections::BTreeMap<String, String>,
     #[serde(flatten)]
     usage: ShownUsage,
+    #[serde(flatten)]
+    files: ShownFiles,
     quota: Option<ShownQuota>,
     lifecycle: Option<ShownLifecycle>,
 }
@@ -214,6 +216,8 @@ async fn find(service: &Service, name: &BucketName) -> Result<BucketView, Failur
 async fn info(service: &Service, name: BucketName, json: bool) -> Done {
     let BucketView { bucket, settings, .. } = find(service, &name).await?;
     let usage = service.usage(bucket.id).await.map_err(|error| failed(&about(&name), error))?;
+    let stored = service.stored_beside(bucket.id).await;
+    let stored = stored.map_err(|error| failed(&about(&name), error))?;
     let state = service.lifecycle_state(bucket.id).await;
     let state = state.map_err(|error| failed(&about(&name), error))?;
     let view = ShownView {
@@ -243,6 +247,7 @@ async fn info(service: &Service, name: BucketName, json: bool) -> Done {
         sse_c: if settings.encryption.blocks_customer_keys { "block" } else { "allow" },
         tags: settings.tags,
         usage: ShownUsage::of(usage),
+        files: ShownFiles::of(stored),
         quota: ShownQuota::of(settings.quota),
         lifecycle: ShownLifecycle::of(settings.lifecycle.as_deref(), state),
     };
@@ -278,6 +283,7 @@ async fn info(service: &Service, name: BucketName, json: bool) -> Done {
         print_line(&format!("{what}: {value}"))?;
     }
     view.usage.print()?;
+    view.files.print()?;
     print_line(&format!("quota: {}", quota::text(settings.quota)))?;
     let lifecycle = view.lifecycle.as_ref().map_or_else(|| "none".to_owned(), ShownLifecycle::text);
     print_line(&format!("lifecycle: {lifecycle}"))?;

@@ -1,7 +1,7 @@
 //! `craton bucket quota`, and what buckets hold.
 
 use object_index::Service;
-use object_proto::{BucketName, BucketUsage, Quota, Setting, UserChange};
+use object_proto::{BucketName, BucketUsage, Quota, Setting, StoredBytes, UserChange};
 use serde::Serialize;
 
 use super::failed;
@@ -56,6 +56,37 @@ impl ShownUsage {
             ("bytes, of versions too", self.bytes),
             ("uploads under way", self.uploads),
             ("bytes of their parts", self.upload_bytes),
+        ] {
+            print_line(&format!("{what}: {number}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Files of bodies that a bucket shares with others, as JSON.
+#[derive(Serialize)]
+pub struct ShownFiles {
+    stored_bytes: u64,
+    garbage_bytes: u64,
+    trash_bytes: u64,
+}
+
+impl ShownFiles {
+    /// Of the range that has the bucket's keys.
+    pub fn of(stored: StoredBytes) -> ShownFiles {
+        ShownFiles {
+            stored_bytes: stored.live,
+            garbage_bytes: stored.garbage,
+            trash_bytes: stored.trash,
+        }
+    }
+
+    /// Prints it.
+    pub fn print(&self) -> Done {
+        for (what, number) in [
+            ("its range's files: bytes of objects", self.stored_bytes),
+            ("its range's files: garbage", self.garbage_bytes),
+            ("its range's files: in the trash", self.trash_bytes),
         ] {
             print_line(&format!("{what}: {number}"))?;
         }

@@ -150,7 +150,7 @@ fn an_object_has_the_permissions_that_its_upload_was_begun_with() {
         replaced(&world).await;
         assert_eq!(service.upload(target.clone(), id).await.unwrap().upload, upload);
         let number = PartNumber::new(1).unwrap();
-        let mut part = service.put_part(target.clone(), id, number).await.unwrap();
+        let mut part = service.put_part(target.clone(), (id, number), None).await.unwrap();
         part.write(b"one").await.unwrap();
         part.commit(ObjectFacts::default(), Conditions::default()).await.unwrap();
         let ask =

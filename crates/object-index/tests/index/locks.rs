@@ -96,7 +96,8 @@ async fn heard(env: &Env) {
 async fn begin(service: &Service, target: &Target, lock: ObjectLock) -> Result<UploadId, Error> {
     let upload = NewUpload { nonce: 1, owner: me(), lock, ..NewUpload::default() };
     let id = service.begin_upload(target.clone(), upload).await?;
-    let mut part = service.put_part(target.clone(), id, PartNumber::new(1).unwrap()).await?;
+    let mut part =
+        service.put_part(target.clone(), (id, PartNumber::new(1).unwrap()), None).await?;
     part.write(b"one").await?;
     part.commit(ObjectFacts::default(), Conditions::default()).await?;
     Ok(id)

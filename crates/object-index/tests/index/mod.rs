@@ -5,6 +5,7 @@ mod kept;
 mod lifecycle;
 mod locks;
 mod owners;
+mod packs;
 mod quotas;
 mod support;
 mod uploads;

@@ -8,8 +8,8 @@ use std::rc::{Rc, Weak};
 use base::Fault;
 use futures_util::future::{LocalBoxFuture, join, join_all, select, select_all, try_join_all};
 use object_index::{
-    Bugs, Config, Files, Held, Lease, ManagerRule, Managers, Owners, Pace, RangeRule, Ranges, Room,
-    Service, ServiceOptions, range_dir,
+    Bugs, Config, Files, Held, Lease, ManagerRule, Managers, Owners, Pace, PackOptions, RangeRule,
+    Ranges, Room, SESSIONS_DIR, Service, ServiceOptions, range_dir,
 };
 use object_proto::{
     Bucket, BucketName, BucketSettings, CatalogReply, CatalogRequest, Error, LifecycleDay, RangeId,
@@ -25,6 +25,9 @@ use testing::tables::MemDisk;
 pub const LEASE: Duration = Duration::from_millis(800);
 /// Bytes of a log, unless a test sets others.
 const LOG_BYTES: u64 = 24 << 10;
+/// Files of bodies, unless a test has others.
+pub const PACKS: PackOptions =
+    PackOptions { bytes: 4 << 20, idle: Duration::from_secs(1), own: 3 << 20 };
 /// Wait for the answer to a question of an owner or the manager.
 const LINK_ATTEMPT: Duration = Duration::from_secs(1);
 
@@ -38,6 +41,8 @@ pub struct World {
     pub keeps: Cell<bool>,
     /// Of the next service ([`ServiceOptions::small_max`]).
     pub small_max: Cell<usize>,
+    /// Of the next service ([`ServiceOptions::packs`]).
+    pub packs: Cell<PackOptions>,
     /// Of the next owner ([`Config::trash_age`]).
     pub trash_age: Cell<Duration>,
     /// Of the next owner ([`Config::log_least`], [`Config::log_bytes`]).
@@ -240,7 +245,7 @@ impl Rule {
     /// Opens catalog and ranges under an epoch that is above those of all owners before.
     async fn open(
         env: &Env,
-        files: &dyn Files,
+        files: &Rc<dyn Files>,
         config: &Config,
         (lease, epoch): Held,
         room: &Room,
@@ -308,7 +313,12 @@ impl Files for MemFiles {
         Box::pin(std::future::ready(Ok(store)))
     }
 
-    fn remove_dir<'a>(&'a self, _: &'a str) -> LocalBoxFuture<'a, Result<(), Fault>> {
+    fn dirs<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Vec<String>, Fault>> {
+        Box::pin(std::future::ready(Ok(self.disk.dirs_in(path))))
+    }
+
+    fn remove_dir<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<(), Fault>> {
+        self.disk.remove_dir(path);
         Box::pin(std::future::ready(Ok(())))
     }
 }
@@ -327,6 +337,8 @@ pub fn config(bugs: Bugs) -> Config {
         log_least: LOG_BYTES,
         cache_bytes: 64 << 10,
         collect_interval: Duration::from_millis(700),
+        pack_bytes: PACKS.bytes,
+        orphans_interval: Duration::from_secs(5),
         upload_age: Duration::from_secs(25),
         upload_end_age: Duration::from_secs(10),
         bugs,
@@ -346,6 +358,7 @@ impl World {
             room: Room::default(),
             keeps: Cell::new(false),
             small_max: Cell::new(600),
+            packs: Cell::new(PACKS),
             trash_age: Cell::new(Duration::from_secs(2)),
             log_bytes: Cell::new((LOG_BYTES, LOG_BYTES)),
             lifecycle: Cell::new((LifecycleDay::default(), 10_000_000)),
@@ -374,6 +387,7 @@ impl World {
     pub fn service(&self, env: &Env) -> Service {
         let options = ServiceOptions {
             small_max: self.small_max.get(),
+            packs: self.packs.get(),
             keeps: self.keeps.get(),
             bugs: self.bugs,
         };
@@ -430,11 +444,11 @@ impl World {
         held: Held,
     ) -> Result<Ruled, Error> {
         let files = self.files(&env);
-        let what = (&env, &*files, &config);
+        let what = (&env, &files, &config);
         let links = Rc::new(Links { world: self.clone(), owners: self.network.owners(&env) });
         let (cache, room) = (Cache::new(config.cache_bytes), self.room.clone());
         Ok(match unit {
-            Unit::All => Ruled::All(Rule::open(&env, &*files, &config, held, &room).await?),
+            Unit::All => Ruled::All(Rule::open(&env, &files, &config, held, &room).await?),
             Unit::Manager => {
                 Ruled::Manager(ManagerRule::open(what, held, (&cache, &room), links).await?)
             }
@@ -521,9 +535,29 @@ impl World {
     pub fn bodies(&self) -> Vec<String> {
         let dirs = self.range_dirs().into_iter();
         let mut names: Vec<_> = dirs.flat_map(|dir| self.disk.beside(&dir).names()).collect();
-        names.retain(|name| name.starts_with("body-"));
+        names.retain(|name| name.starts_with("body-") || name.starts_with("kept-"));
         names.sort();
         names
+    }
+
+    /// Bytes of those.
+    pub fn body_bytes(&self) -> u64 {
+        let dirs = self.range_dirs().into_iter();
+        let dirs = dirs.map(|dir| self.disk.beside(&dir));
+        let of_dir = dirs.map(|dir| {
+            let mut names = dir.names();
+            names.retain(|name| name.starts_with("body-") || name.starts_with("kept-"));
+            let len = |name: &String| dir.content(name).map_or(0, |bytes| bytes.len() as u64);
+            names.iter().map(len).sum::<u64>()
+        });
+        of_dir.sum()
+    }
+
+    /// The files that are in directories of sessions.
+    pub fn sent(&self) -> Vec<String> {
+        let dirs = self.disk.dirs_in(SESSIONS_DIR).into_iter();
+        let dirs = dirs.map(|name| format!("{SESSIONS_DIR}/{name}"));
+        dirs.flat_map(|dir| self.disk.beside(&dir).names()).collect()
     }
 }
 

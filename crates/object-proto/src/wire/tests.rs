@@ -17,7 +17,7 @@ use crate::object::{ChecksumKind, Etag, FileName, Metadata};
 use crate::parts::{PartMap, PartNumber, UploadId};
 use crate::ranges::{RangeBound, RangeMap};
 use crate::tags::ObjectTags;
-use crate::usage::{BucketUsage, Quota, Room};
+use crate::usage::{BucketUsage, Quota, Room, StoredBytes};
 
 fn number(number: u64) -> PartNumber {
     PartNumber::new(number).expect("a number")
@@ -187,7 +187,7 @@ fn objects() -> Vec<NewObject> {
         ObjectData::Inline(vec![0, 1, 255]),
         ObjectData::Piece(vec![7; 300]),
         ObjectData::Logged { file: file.clone(), offset: u64::MAX },
-        ObjectData::File(file),
+        ObjectData::File { file, offset: u64::MAX },
         ObjectData::Parts(map),
     ]
     .map(|data| NewObject {
@@ -355,7 +355,9 @@ fn requests() -> Vec<Request> {
             RangeRequest::PartBodies(parts),
             RangeRequest::Uploads(UploadsRequest { after_upload: None, ..uploads.clone() }),
             RangeRequest::Uploads(uploads),
-            RangeRequest::IsCommitted(FileName::new("body-1-2")),
+            RangeRequest::Hold { session, file: FileName::new("body-1-2") },
+            RangeRequest::Release { session, file: FileName::new("body-1-2") },
+            RangeRequest::Stored,
             RangeRequest::Route { session, sent_us: 9 },
             RangeRequest::CloseSession { epoch: 9, session },
             RangeRequest::Sweep { epoch: 9, session },
@@ -587,7 +589,8 @@ fn answers() -> Vec<Result<Reply, Error>> {
         RangeReply::Parts(PartsPage { parts: vec![part], more: true }),
         RangeReply::PartBodies(bodies),
         RangeReply::Uploads(UploadsPage { entries: uploads, more: false }),
-        RangeReply::Committed(true),
+        RangeReply::Held { gone: true },
+        RangeReply::Stored(StoredBytes { live: 1 << 40, garbage: 3, trash: 2, written: 1 }),
     ]);
     let mut all: Vec<_> = all.into_iter().map(|reply| Ok(Reply::Range(reply))).collect();
     all.extend(
@@ -637,6 +640,7 @@ fn answers() -> Vec<Result<Reply, Error>> {
             Error::NoSuchUpload,
             Error::NoSuchPart { number: u16::MAX },
             Error::Locked,
+            Error::Unheld,
             Error::Precondition,
             Error::NameTaken,
             Error::NoSuchUser,

@@ -147,6 +147,22 @@ pub enum Planted {
     ExpireByKey,
     /// Lifecycle goes by the tags that an object had when it was read.
     ExpireForgetsTags,
+    /// Collection of objects moves what has changed since it was read.
+    FileBlindMove,
+    /// Collection of objects takes a file for one of which nothing lives when its count says so.
+    FileDropCounted,
+    /// Collection of objects removes files in which bodies may still be committed.
+    FileDropHeld,
+    /// Collection of objects keeps no file in the trash.
+    FileNoTrash,
+    /// Owners of ranges do not count what dies in files.
+    FileLostCount,
+    /// Owners of ranges commit bodies in files that they do not keep.
+    FileUnheld,
+    /// Owners of ranges and managers leave what closed sessions have sent.
+    FileOrphanKept,
+    /// Gateways go on in a file behind a body that broke off.
+    FileHalfBody,
     /// An object manager commits a split whatever owner its range has.
     SplitLateCommit,
     /// An object manager removes the directories of a split that goes on.
@@ -163,7 +179,7 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 62] = [
+    pub const ALL: [Planted; 70] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -218,6 +234,14 @@ impl Planted {
         Planted::ClockUnsaid,
         Planted::ExpireByKey,
         Planted::ExpireForgetsTags,
+        Planted::FileBlindMove,
+        Planted::FileDropCounted,
+        Planted::FileDropHeld,
+        Planted::FileNoTrash,
+        Planted::FileLostCount,
+        Planted::FileUnheld,
+        Planted::FileOrphanKept,
+        Planted::FileHalfBody,
         Planted::SplitLateCommit,
         Planted::SweepEatsSplit,
         Planted::SplitNoInherit,
@@ -339,26 +363,34 @@ pub(crate) fn planted() -> Option<Planted> {
     ACTIVE.with_borrow(|active| active.as_ref().map(|active| active.bug))
 }
 
-/// The bug of an object server or manager, if that is where it is planted.
+/// The bug of an object server, manager or gateway, if that is where it is planted.
 pub(crate) fn object_bugs() -> object_index::Bugs {
-    use object_index::Planted as Object;
-
-    let of_objects = match planted() {
-        Some(Planted::RangeNoHold) => Object::NoHold,
-        Some(Planted::RangeLongLease) => Object::LongLease,
-        Some(Planted::KeyForever) => Object::KeyForever,
-        Some(Planted::LockByClock) => Object::LockByClock,
-        Some(Planted::ClockUnsaid) => Object::ClockUnsaid,
-        Some(Planted::ExpireByKey) => Object::ExpireByKey,
-        Some(Planted::ExpireForgetsTags) => Object::ExpireForgetsTags,
-        Some(Planted::SplitLateCommit) => Object::LateCommit,
-        Some(Planted::SweepEatsSplit) => Object::SweepEatsSplit,
-        Some(Planted::SplitNoInherit) => Object::NoInherit,
-        Some(Planted::SplitHalfCommit) => Object::HalfCommit,
-        Some(Planted::OneRangeShown) => Object::OneRangeShown,
+    use object_index::Planted as Of;
+    let Some(bug) = planted() else { return object_index::Bugs::default() };
+    let of_objects = match bug {
+        Planted::RangeNoHold => Of::NoHold,
+        Planted::RangeLongLease => Of::LongLease,
+        Planted::KeyForever => Of::KeyForever,
+        Planted::LockByClock => Of::LockByClock,
+        Planted::ClockUnsaid => Of::ClockUnsaid,
+        Planted::ExpireByKey => Of::ExpireByKey,
+        Planted::ExpireForgetsTags => Of::ExpireForgetsTags,
+        Planted::FileBlindMove => Of::BlindMove,
+        Planted::FileDropCounted => Of::DropCounted,
+        Planted::FileDropHeld => Of::DropUnpinned,
+        Planted::FileNoTrash => Of::NoTrash,
+        Planted::FileLostCount => Of::LostCount,
+        Planted::FileUnheld => Of::CommitUnlinked,
+        Planted::FileOrphanKept => Of::OrphanKept,
+        Planted::FileHalfBody => Of::HalfBody,
+        Planted::SplitLateCommit => Of::LateCommit,
+        Planted::SweepEatsSplit => Of::SweepEatsSplit,
+        Planted::SplitNoInherit => Of::NoInherit,
+        Planted::SplitHalfCommit => Of::HalfCommit,
+        Planted::OneRangeShown => Of::OneRangeShown,
         _ => return object_index::Bugs::default(),
     };
-    match planted().is_some_and(acts) {
+    match acts(bug) {
         true => object_index::Bugs::of(of_objects),
         false => object_index::Bugs::default(),
     }

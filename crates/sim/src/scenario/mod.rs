@@ -28,6 +28,7 @@ mod many_bad;
 mod names;
 mod nbd;
 mod object_clients;
+mod object_entries;
 mod objects;
 mod operator;
 mod ownership_views;
@@ -721,12 +722,14 @@ pub const SCENARIOS: &[Scenario] = &[
         marks: &["volume-policy: a process dies behind a set", "volume-policy: all go on"],
     },
     grey_server::SCENARIO,
-    objects::OBJECTS,
-    objects::RACES,
-    objects::VERSIONS,
-    objects::KEYS_AND_SETTINGS,
-    objects::DAYS,
-    objects::RANGES_SPLIT,
+    object_entries::OBJECTS,
+    object_entries::RACES,
+    object_entries::VERSIONS,
+    object_entries::KEYS_AND_SETTINGS,
+    object_entries::DAYS,
+    object_entries::COLLECT,
+    object_entries::GATEWAYS_DIE,
+    object_entries::RANGES_SPLIT,
     bad_client::SCENARIO,
     many_bad::SCENARIO,
     Scenario {

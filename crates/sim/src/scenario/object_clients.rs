@@ -14,6 +14,9 @@ use runtime::sim::Sim;
 /// Length of a day of lifecycle: some end within a run.
 pub(super) const DAY: LifecycleDay = LifecycleDay::from_us(3_000_000);
 
+/// Files stay in the trash for so long.
+pub(super) const TRASH: Duration = Duration::from_secs(3);
+
 /// What clients do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -22,6 +25,10 @@ pub(super) enum Kind {
     Versions,
     Keys,
     Days,
+    /// As all, of bodies in files.
+    Collect,
+    /// The same, slowly: sessions run out.
+    Gateways,
 }
 
 /// The clients of a run.
@@ -37,9 +44,9 @@ impl Clients {
     /// Clients of a kind; of versions, with locks where a right wall clock is given (microseconds since 1970), which
     /// days need.
     pub(super) fn new(sim: &Sim, bucket: Bucket, kind: Kind, clock_us: Option<u64>) -> Clients {
-        let pause = Duration::from_millis(40);
+        let pause = Duration::from_millis(if kind == Kind::Gateways { 500 } else { 40 });
         let (keys, races) = match kind {
-            Kind::All => (KEYS.len(), false),
+            Kind::All | Kind::Collect | Kind::Gateways => (KEYS.len(), false),
             Kind::Races => (2, true),
             Kind::Versions => {
                 let load = VersionedLoad::new(sim, bucket, 4, pause);
@@ -54,7 +61,8 @@ impl Clients {
                 return Clients::Days(DaysLoad::new(sim, DAY, now_us));
             }
         };
-        Clients::Plain(Load::new(sim, bucket.id, Keys { keys, pause, races }))
+        let trash = (kind == Kind::Collect).then_some(TRASH);
+        Clients::Plain(Load::new(sim, bucket.id, Keys { keys, pause, races, trash }))
     }
 
     pub(super) async fn client(self, service: Service, rng: Rng) {

@@ -13,8 +13,8 @@ use client::Client;
 use futures_util::future::LocalBoxFuture;
 use object_index::limits::RANGES;
 use object_index::{
-    Config, Files, Local, ObjectServer, Owners, RANGES_DIR, RemoteOwners, Service, ServiceOptions,
-    range_dir,
+    Config, Files, Local, ObjectServer, Owners, PackOptions, RANGES_DIR, RemoteOwners,
+    SESSIONS_DIR, Service, ServiceOptions, dirs_of, range_dir, remove_dir_of,
 };
 use object_proto::limits::{INLINE_MAX, SMALL_MAX};
 use object_proto::{
@@ -28,11 +28,10 @@ use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Class, Env, Rng};
 use table::{ClientStore, Store};
 
-use super::entry::{STORM, Scenario};
-use super::object_clients::{Clients, DAY, Kind};
+use super::object_clients::{Clients, DAY, Kind, TRASH};
 use super::policy;
 use crate::cluster::{Cluster, Shape, parse};
-use crate::nemesis::{Cut, Faults, NONE, Nemesis, Way, keep_cutting};
+use crate::nemesis::{Cut, Faults, Nemesis, Way, keep_cutting};
 use crate::planted::{files_of, object_bugs, object_table_bugs};
 use crate::tuning::Tuning;
 
@@ -43,6 +42,12 @@ const PROCESSES: usize = MANAGERS + SERVERS;
 const GATEWAYS: usize = 2;
 const CLIENTS: usize = 2;
 const PORT: u16 = 7601;
+/// Files of bodies.
+const PACKS: PackOptions =
+    PackOptions { bytes: 4 << 20, idle: Duration::from_secs(3), own: 3 << 20 };
+/// The same where they are to be collected often.
+const SMALL_PACKS: PackOptions =
+    PackOptions { bytes: 100_000, idle: Duration::from_secs(1), own: 1 << 20 };
 /// Between two looks at who believes to own a range.
 const LOOK: Duration = Duration::from_millis(5);
 /// Operations to be answered in a run, at least: an object server may be cut off for most of it.
@@ -62,178 +67,20 @@ const LIFECYCLE_BYTES_PER_S: u64 = 15_000;
 /// Retentions of a run have ended behind its last request.
 const RETENTIONS: Duration = Duration::from_secs(10);
 
-pub(super) const OBJECTS: Scenario = Scenario {
-    name: "objects",
-    about: "buckets and objects while owners, gateways, chunkservers and masters crash and are cut off",
-    run: |sim| {
-        let (kind, load) = (Kind::All, Duration::from_secs(10));
-        let plan = Plan { faults: STORM, fate: LOSSY, kind, load, splits: false };
-        Box::pin(run(sim, plan))
-    },
-    marks: &[
-        "object: manager leads",
-        "object: owner rules",
-        "object: waits for the lease before",
-        "object: a request came again",
-        "object: the trash is emptied",
-        "object: a silent session is closed",
-        "object: an orphan is removed",
-        "table: log kept for its data",
-        "object: a log is counted",
-        "object: a log is collected",
-        "objects: a manager crashes",
-        "objects: a manager stands still",
-        "cut: an object server from managers",
-        "cut: heartbeats of object servers are lost",
-        "cut: answers to object servers are lost",
-        "cut: a manager from object servers",
-        "objects: an owner crashes",
-        "objects: an operator moves a range",
-        "objects: a gateway crashes",
-        "objects: a gateway asks over the network",
-        "object: parts are dropped",
-    ],
-};
-
-pub(super) const RACES: Scenario = Scenario {
-    name: "object-races",
-    about: "creates, swaps and retries of few keys; answers are lost, and owners change",
-    run: |sim| {
-        let faults = Faults { server_crashes: true, ..NONE };
-        let (kind, load) = (Kind::Races, Duration::from_secs(14));
-        let plan = Plan { faults, fate: WORSE, kind, load, splits: false };
-        Box::pin(run(sim, plan))
-    },
-    marks: &[
-        "object: owner rules",
-        "object: a request came again",
-        "object: answered by a former owner",
-        "objects: an owner crashes",
-        "objects: an owner stands still",
-        "objects: an operator moves a range",
-        "objects: a gateway is held up",
-    ],
-};
-
-pub(super) const VERSIONS: Scenario = Scenario {
-    name: "object-versions",
-    about: "a bucket with versions, enabled and suspended, and locks, while owners and gateways change and clocks are set",
-    run: |sim| {
-        let faults = Faults { server_crashes: true, master_crashes: true, ..NONE };
-        let (kind, load) = (Kind::Versions, Duration::from_secs(14));
-        let plan = Plan { faults, fate: LOSSY, kind, load, splits: false };
-        Box::pin(run(sim, plan))
-    },
-    marks: &[
-        "object: owner rules",
-        "object: answered by a former owner",
-        "object: moved out of a log",
-        "object: a log is dropped",
-        "object: parts are dropped",
-        "object: a locked version stays",
-        "object: a version that was locked is removed",
-        "object: no lock ends, as clocks are apart",
-        "objects: a manager's clock is set",
-        "objects: an owner's clock is set",
-        "objects: an owner crashes",
-        "objects: a gateway crashes",
-    ],
-};
-
-pub(super) const KEYS_AND_SETTINGS: Scenario = Scenario {
-    name: "object-keys",
-    about: "access keys and settings of buckets are changed, while managers change and gateways are cut off",
-    run: |sim| {
-        let faults = Faults { server_crashes: true, master_crashes: true, ..NONE };
-        let (kind, load) = (Kind::Keys, Duration::from_secs(14));
-        let plan = Plan { faults, fate: LOSSY, kind, load, splits: false };
-        Box::pin(run(sim, plan))
-    },
-    marks: &[
-        "object: manager leads",
-        "object: what is kept is used, as managers are silent",
-        "object: a change waits for gateways",
-        "objects: a manager crashes",
-        "objects: a manager stands still",
-        "objects: a gateway crashes",
-        "objects: a gateway is cut off from managers",
-        "objects: a gateway asks over the network",
-    ],
-};
-
-pub(super) const DAYS: Scenario = Scenario {
-    name: "object-days",
-    about: "lifecycle of short days against overwrites, tags, locks and completions, while owners and gateways change and clocks are set",
-    run: |sim| {
-        let faults = Faults { server_crashes: true, master_crashes: true, ..NONE };
-        let (kind, load) = (Kind::Days, Duration::from_secs(20));
-        let plan = Plan { faults, fate: LOSSY, kind, load, splits: false };
-        Box::pin(run(sim, plan))
-    },
-    marks: &[
-        "object: an object expires",
-        "object: an object has changed before it expired",
-        "object: an older version is removed by its age",
-        "object: a delete marker is removed by its age",
-        "object: an upload is aborted by a rule",
-        "object: a locked version outlives its days",
-        "object: a version that was locked is removed",
-        "object: a pass of lifecycle over a bucket ends",
-        "object: a pass of lifecycle goes on",
-        "objects: a manager's clock is set",
-        "objects: an owner's clock is set",
-        "objects: an owner crashes",
-        "objects: a gateway crashes",
-    ],
-};
-
-pub(super) const RANGES_SPLIT: Scenario = Scenario {
-    name: "object-ranges",
-    about: "ranges are split again and again, also within a bucket, while owners and managers crash and stand still in each step",
-    run: |sim| {
-        let faults = Faults { server_crashes: true, master_crashes: true, ..NONE };
-        let (kind, load) = (Kind::All, Duration::from_secs(14));
-        let plan = Plan { faults, fate: LOSSY, kind, load, splits: true };
-        Box::pin(run(sim, plan))
-    },
-    marks: &[
-        "objects: an operator splits a range",
-        "objects: an operator moves a range",
-        "objects: the owner of a range that is split stands still",
-        "objects: the owner of a range that is split crashes",
-        "objects: the owner of a range that is split is cut off",
-        "objects: a manager stands still",
-        "objects: a manager crashes",
-        "object: the halves of a range are filled",
-        "object: a range is cut",
-        "object: a range is split",
-        "object: the end of a split is asked for again",
-        "object: a split is withdrawn",
-        "object: the directory of a range is removed",
-        "object: what is another half's is removed",
-        "object: answered by a former owner",
-        "table: forked",
-    ],
-};
-
-/// Between gateways and owners.
-const LOSSY: Fate =
-    Fate { lose: 60, late_one_in: 40, late: Duration::from_secs(3), double: 30, stray: 30 };
-const WORSE: Fate =
-    Fate { lose: 25, late_one_in: 20, late: Duration::from_secs(14), double: 10, stray: 10 };
-
+/// What a run has.
 #[derive(Clone, Copy)]
-struct Plan {
-    faults: Faults,
-    fate: Fate,
-    kind: Kind,
-    load: Duration,
+pub(super) struct Plan {
+    pub(super) faults: Faults,
+    pub(super) fate: Fate,
+    pub(super) kind: Kind,
+    pub(super) load: Duration,
     /// Ranges are split.
-    splits: bool,
+    pub(super) splits: bool,
 }
 
 /// The service of a cluster.
 struct World {
+    kind: Kind,
     cluster: Cluster,
     network: Network,
     processes: Vec<HostId>,
@@ -304,15 +151,12 @@ impl Files for SeamedFiles {
         })
     }
 
+    fn dirs<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Vec<String>, Fault>> {
+        Box::pin(dirs_of(&self.0, path))
+    }
+
     fn remove_dir<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<(), Fault>> {
-        Box::pin(async move {
-            match self.0.rmdir(path).await {
-                Err(error) if error.kind() != base::Kind::NotFound => {
-                    Err(Fault::new(error.kind(), error.to_string()))
-                }
-                _ => Ok(()),
-            }
-        })
+        Box::pin(remove_dir_of(&self.0, path))
     }
 }
 
@@ -328,13 +172,29 @@ fn tune(config: &mut Config) {
     };
     config.log_bytes = 64 << 10;
     config.cache_bytes = 64 << 10;
-    config.trash_age = Duration::from_secs(3);
+    config.trash_age = TRASH;
+    config.pack_bytes = PACKS.bytes;
+    config.orphans_interval = Duration::from_secs(5);
     config.upload_age = Duration::from_secs(20);
     config.upload_end_age = Duration::from_secs(10);
     config.collect_interval = Duration::from_secs(1);
     config.lifecycle_day = DAY;
     config.lifecycle_bytes_per_s = LIFECYCLE_BYTES_PER_S;
     config.bugs = object_bugs();
+}
+
+/// Small files that are collected all the time, by counts that are wrong at times.
+fn tune_to_collect(config: &mut Config) {
+    tune(config);
+    config.pack_bytes = SMALL_PACKS.bytes;
+    config.collect_interval = Duration::from_millis(300);
+    config.bugs = config.bugs.with_wrong_counts();
+}
+
+impl Kind {
+    fn tune(self) -> fn(&mut Config) {
+        if self == Kind::Collect { tune_to_collect } else { tune }
+    }
 }
 
 impl World {
@@ -380,7 +240,8 @@ impl World {
     ) -> Result<Rc<dyn Target>, String> {
         let text = self.config_text(&format!("om{}", index + 1), host) + "lock_ms = 800\n";
         let seams = self.cluster.seams();
-        let role = roles::object::start_manager_with(env, &parse(&text), &seams, tune).await;
+        let role =
+            roles::object::start_manager_with(env, &parse(&text), &seams, self.kind.tune()).await;
         let role = role.map_err(|error| error.to_string())?;
         Ok(Rc::new(Manager { env: env.clone(), role }))
     }
@@ -393,6 +254,7 @@ impl World {
     ) -> Result<Rc<dyn Target>, String> {
         let text = self.config_text(&format!("os{}", index + 1), host);
         let seams = self.cluster.seams();
+        let tune = self.kind.tune();
         let role = roles::object::start_server_with(env, &parse(&text), None, &seams, tune).await;
         let role = role.map_err(|error| error.to_string())?;
         let servers = &mut *self.servers.borrow_mut();
@@ -413,9 +275,15 @@ impl World {
     fn service(&self, client: &Client, kind: Kind) -> Service {
         let env = client.env();
         let files = Rc::new(SeamedFiles(client.clone()));
-        let small_max = self.sim().with_rng(|rng| *rng.pick(&[INLINE_MAX, 10_000, SMALL_MAX]));
+        let in_files = matches!(kind, Kind::Collect | Kind::Gateways);
+        let small_max = match in_files {
+            true => INLINE_MAX,
+            false => self.sim().with_rng(|rng| *rng.pick(&[INLINE_MAX, 10_000, SMALL_MAX])),
+        };
+        let packs = if kind == Kind::Collect { SMALL_PACKS } else { PACKS };
         let keeps = kind == Kind::Keys;
-        let options = ServiceOptions { small_max, keeps, bugs: object_bugs() };
+        let bugs = object_bugs();
+        let options = ServiceOptions { small_max, packs, keeps, bugs };
         // Some ask as real gateways do, over the cluster's network and its faults.
         let owners: Rc<dyn Owners> = match self.draw(0, 2) {
             0 => {
@@ -575,6 +443,14 @@ impl World {
         }
     }
 
+    /// Sleeps, until the run is over at most.
+    async fn sleep(&self, time: Duration) {
+        let end = self.sim().elapsed() + time;
+        while !self.is_over() && self.sim().elapsed() < end {
+            self.sim().sleep(Duration::from_millis(50)).await;
+        }
+    }
+
     /// A cut between an object server and managers, which gateways may reach both.
     fn draw_cut(&self) -> Option<Cut> {
         let (managers, servers) = self.processes.split_at(MANAGERS);
@@ -616,6 +492,13 @@ impl World {
                 self.sim().mark("objects: a gateway is cut off from managers");
                 let time = Duration::from_millis(self.draw(500, 4000));
                 self.network.cut_from_manager(&env, time);
+            } else if kind == Kind::Gateways && self.draw(0, 1) == 0 {
+                // In the middle of bodies; its session is closed, or nearly.
+                self.sim().sleep(Duration::from_millis(self.draw(1000, 4000))).await;
+                self.sim().mark("objects: a gateway sleeps past its session");
+                let time = Duration::from_millis(self.draw(50_000, 75_000));
+                self.sim().pause(at, time);
+                self.sleep(time + Duration::from_millis(self.draw(0, 5000))).await;
             } else if self.draw(0, 3) == 0 {
                 self.sim().sleep(Duration::from_millis(500)).await;
                 self.sim().mark("objects: a gateway is held up");
@@ -692,9 +575,22 @@ async fn settle(world: &Rc<World>, load: &Clients, locks: bool) -> Result<(), St
         let (files, named) = load.files(&service).await?;
         let map = service.map().await.map_err(|error| error.to_string())?;
         let of_load: BTreeSet<RangeId> = map.of_bucket(load.bucket()).collect();
-        let mut all_there = Vec::new();
+        let mut all_there = BTreeSet::new();
         for place in map.places() {
-            all_there.extend(names(&client, place.range, "body-").await?);
+            let mut there = names(&client, place.range, "body-").await?;
+            there.extend(names(&client, place.range, "kept-").await?);
+            let stored = service.stored(place.range).await.map_err(|error| error.to_string())?;
+            let mut bytes = 0;
+            for name in &there {
+                let path = format!("{}/{name}", range_dir(place.range));
+                let file = client.open(&path).await.map_err(|error| error.to_string())?;
+                bytes += file.len().await.map_err(|error| error.to_string())?;
+            }
+            if stored.written > 0 || stored.live + stored.garbage + stored.trash != bytes {
+                let known = format!("their owner knows {stored:?}");
+                return Err(format!("files of {} have {bytes} bytes, and {known}", place.range));
+            }
+            all_there.extend(there);
             let is_of_load = of_load.contains(&place.range);
             let mut logs = names(&client, place.range, "log-").await?;
             logs.retain(|log| !(is_of_load && named.contains(log)));
@@ -702,7 +598,15 @@ async fn settle(world: &Rc<World>, load: &Clients, locks: bool) -> Result<(), St
                 return Err(format!("no object is in the logs {logs:?} of {}", place.range));
             }
         }
-        all_there.sort_unstable();
+        for session in dirs_of(&client, SESSIONS_DIR).await.map_err(|error| error.to_string())? {
+            let sent = dirs_of(&client, &format!("{SESSIONS_DIR}/{session}")).await;
+            let sent = sent.map_err(|error| error.to_string())?;
+            if !sent.is_empty() {
+                return Err(format!("session {session} has left the files {sent:?}"));
+            }
+        }
+        // Halves of a range share files.
+        let all_there: Vec<String> = all_there.into_iter().collect();
         if all_there != files {
             return Err(format!("objects have the files {files:?}, and there are {all_there:?}"));
         }
@@ -720,12 +624,13 @@ async fn settle(world: &Rc<World>, load: &Clients, locks: bool) -> Result<(), St
     settled.map_err(|_| "the host went down".to_owned())?
 }
 
-async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
+pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     let cluster = Cluster::start(&sim, Shape::default(), Tuning::default());
     cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
     let processes: Vec<_> = (1..=PROCESSES).map(|at| sim.add_host(&format!("ob{at}"))).collect();
     processes.iter().for_each(|&host| cluster.add_client_host(host));
     let world = Rc::new(World {
+        kind: plan.kind,
         cluster: cluster.clone(),
         network: Network::new(&sim),
         processes,

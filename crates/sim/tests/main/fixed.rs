@@ -103,6 +103,8 @@ scenarios! {
     object_versions "object-versions",
     object_keys "object-keys",
     object_days "object-days",
+    object_collect "object-collect",
+    object_gateways "object-gateways",
     object_ranges "object-ranges",
     objects "objects",
     policies "policies",

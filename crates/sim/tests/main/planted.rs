@@ -3,7 +3,7 @@
 use sim::{Planted, find, run_planted, run_seed};
 
 /// Each bug with scenarios and the seeds that find it first there, and what is said then.
-const FOUND: [(Planted, &str, u64, &str); 65] = [
+const FOUND: [(Planted, &str, u64, &str); 73] = [
     // Oracle: acknowledged bytes are there.
     (Planted::AckEarly, "append-blackout", 13, "were acknowledged"),
     (Planted::AckUnsent, "append-writers", 0, "were there before"),
@@ -87,6 +87,15 @@ const FOUND: [(Planted, &str, u64, &str); 65] = [
     // What expires was due, by a right clock, and nothing else goes.
     (Planted::ExpireByKey, "object-days", 6, "was due"),
     (Planted::ExpireForgetsTags, "object-days", 14, "was due never"),
+    // Files of bodies: what was put is there, and nothing else.
+    (Planted::FileBlindMove, "object-collect", 0, ""),
+    (Planted::FileDropCounted, "object-collect", 0, ""),
+    (Planted::FileDropHeld, "object-collect", 0, ""),
+    (Planted::FileNoTrash, "object-collect", 0, ""),
+    (Planted::FileLostCount, "object-collect", 0, ""),
+    (Planted::FileUnheld, "object-gateways", 0, ""),
+    (Planted::FileOrphanKept, "object-gateways", 0, ""),
+    (Planted::FileHalfBody, "object-gateways", 0, ""),
     // Splits of ranges: by their owner alone, whole, once.
     (Planted::SplitLateCommit, "object-ranges", 0, "not linearizable"),
     (Planted::SweepEatsSplit, "object-ranges", 0, ""),
@@ -180,8 +189,9 @@ fn planted_bugs_are_found_in_their_rare_form() {
 /// Seeds in which a bug must show.
 const NEAR: u64 = 40;
 
-/// Those of [`FOUND`] up to here are about bytes; then come copies, up to the second.
-const PARTS: [usize; 2] = [8, 12];
+/// Those of [`FOUND`] up to here are about bytes; then come copies, up to the second; objects are from the third
+/// to the fourth.
+const PARTS: [usize; 4] = [8, 12, 46, 68];
 
 #[test]
 fn planted_bugs_in_bytes_are_found() {
@@ -197,7 +207,13 @@ fn planted_bugs_in_copies_are_found() {
 fn planted_bugs_in_services_are_found() {
     let has = |bug: &Planted| FOUND.iter().any(|found| found.0 == *bug);
     assert!(Planted::ALL.iter().all(has), "each bug has a checker that finds it");
-    check_found(&FOUND[PARTS[1]..]);
+    check_found(&FOUND[PARTS[1]..PARTS[2]]);
+    check_found(&FOUND[PARTS[3]..]);
+}
+
+#[test]
+fn planted_bugs_in_objects_are_found() {
+    check_found(&FOUND[PARTS[2]..PARTS[3]]);
 }
 
 /// Checks that each bug is found by the checker it is for.

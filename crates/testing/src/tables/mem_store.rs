@@ -122,6 +122,7 @@ struct Content {
 }
 
 struct Dir {
+    gone: bool,
     names: BTreeMap<String, Rc<RefCell<Content>>>,
     rng: Rng,
     faults: StoreFaults,
@@ -154,7 +155,7 @@ impl MemDisk {
     pub fn new(sim: &Sim) -> MemDisk {
         let rng = sim.with_rng(Rng::fork);
         let faults = StoreFaults::default();
-        let dir = Dir { names: BTreeMap::new(), rng, faults };
+        let dir = Dir { gone: false, names: BTreeMap::new(), rng, faults };
         MemDisk {
             sim: sim.clone(),
             name: "mem".into(),
@@ -174,10 +175,29 @@ impl MemDisk {
         }
         let rng = self.sim.with_rng(Rng::fork);
         let faults = self.dir.borrow().faults.clone();
-        let dir = Rc::new(RefCell::new(Dir { names: BTreeMap::new(), rng, faults }));
+        let dir = Dir { gone: false, names: BTreeMap::new(), rng, faults };
+        let dir = Rc::new(RefCell::new(dir));
         let made = MemDisk { name: name.into(), dir, ..self.clone() };
         self.dirs.borrow_mut().insert(name.to_owned(), made.clone());
         made
+    }
+
+    /// Names of the directories in another one.
+    pub fn dirs_in(&self, path: &str) -> Vec<String> {
+        let dirs = self.dirs.borrow();
+        let names = dirs.keys().filter_map(|name| name.strip_prefix(path)?.strip_prefix('/'));
+        names.filter(|name| !name.contains('/')).map(str::to_owned).collect()
+    }
+
+    /// Removes another directory with its files. What was made of it makes and finds nothing any more.
+    pub fn remove_dir(&self, name: &str) {
+        let Some(removed) = self.dirs.borrow_mut().remove(name) else { return };
+        let now = self.sim.elapsed();
+        let dir = &mut *removed.dir.borrow_mut();
+        dir.gone = true;
+        for content in std::mem::take(&mut dir.names).into_values() {
+            remove_name(&content, &self.space, now);
+        }
     }
 
     /// The directory as one node reaches it.
@@ -312,6 +332,16 @@ impl MemStore {
     }
 }
 
+/// A file has a name less.
+fn remove_name(content: &RefCell<Content>, space: &RefCell<Space>, now: Duration) {
+    let content = &mut *content.borrow_mut();
+    content.gone = content.links == 0;
+    if content.gone {
+        space.borrow_mut().give_back(now, std::mem::take(&mut content.taken));
+    }
+    content.links = content.links.saturating_sub(1);
+}
+
 async fn step(disk: &MemDisk, env: &Env) {
     point(disk).await;
     let latency = disk.dir.borrow_mut().latency();
@@ -344,6 +374,9 @@ impl Store for MemStore {
             let content = Rc::new(RefCell::new(Content { number, ..Content::default() }));
             let (made, at) = (content.clone(), name.to_owned());
             let change = move |dir: &mut Dir| {
+                if dir.gone {
+                    return Err(fault(Kind::NotFound, &at));
+                }
                 if dir.names.contains_key(&at) {
                     return Err(fault(Kind::Exists, &at));
                 }
@@ -438,13 +471,7 @@ impl Store for MemStore {
                 (name.to_owned(), self.disk.space.clone(), self.disk.sim.clone());
             let change = move |dir: &mut Dir| {
                 let content = dir.names.remove(&at).ok_or_else(|| fault(Kind::NotFound, &at))?;
-                let content = &mut *content.borrow_mut();
-                content.gone = content.links == 0;
-                if content.gone {
-                    let now = sim.elapsed();
-                    space.borrow_mut().give_back(now, std::mem::take(&mut content.taken));
-                }
-                content.links = content.links.saturating_sub(1);
+                remove_name(&content, &space, sim.elapsed());
                 Ok(())
             };
             self.change(name, change).await
@@ -475,7 +502,11 @@ impl Store for MemStore {
                     for (name, content) in names.iter().zip(found?) {
                         let taken = &mut target.dir.borrow_mut().names;
                         if !taken.contains_key(name) {
-                            assert!(content.borrow().sealed, "{name} is linked and not sealed");
+                            // A table links what it has sealed; files of bodies are linked as they are made.
+                            let is_body =
+                                ["body-", "kept-"].iter().any(|kind| name.starts_with(kind));
+                            let may = content.borrow().sealed || is_body;
+                            assert!(may, "{name} is linked and not sealed");
                             content.borrow_mut().links += 1;
                             taken.insert(name.clone(), content);
                         }
