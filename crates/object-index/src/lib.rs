@@ -16,6 +16,7 @@ mod body_files;
 mod buckets;
 mod catalog;
 mod catalog_calls;
+mod catalog_splits;
 mod collect;
 mod collect_files;
 mod config;

@@ -95,6 +95,9 @@ pub const LINKED_LEAST: usize = 64;
 pub const LINK_ROUNDS: usize = 16;
 /// The manager has answered within this time when a range is shut out for its split.
 pub const MANAGER_HEARD: Duration = Duration::from_millis(100);
+/// A range is shut out for its split for so long at most before the manager is asked to commit: else the split is
+/// given up (`object-protocols.md` 4.2).
+pub const CUT_TIME: Duration = Duration::from_millis(200);
 /// Places of a range from which a split's bound is chosen, of each section.
 pub const SAMPLES: usize = 1024;
 /// A range whose split has failed is split again after this time, at the earliest.

@@ -20,7 +20,7 @@ use crate::keys::{
     key_prefix, read_object_key, read_version_key,
 };
 use crate::limits::{
-    LINK_ROUNDS, LINKED_LEAST, MANAGER_HEARD, PARTS_SLICE, PAUSE, SAMPLES, SPLIT_PAUSE,
+    CUT_TIME, LINK_ROUNDS, LINKED_LEAST, MANAGER_HEARD, PARTS_SLICE, PAUSE, SAMPLES, SPLIT_PAUSE,
 };
 use crate::paths::range_dir;
 use crate::planted::Planted;
@@ -194,7 +194,7 @@ impl Split<'_> {
             }
         }
         self.env.mark("object: the halves of a range are filled");
-        // A cut whose end nobody answers would hold the range: the manager is there just now.
+        // A cut whose end has no answer would hold the range: the manager is there just now.
         let heard = self.env.timeout(MANAGER_HEARD, self.prepare(at)).await;
         heard.map_err(|_| Error::Busy { cause: "the object manager is slow".to_owned() })??;
         self.range.check_lease()?;
@@ -212,7 +212,10 @@ impl Split<'_> {
             self.link_bodies(&[&of_low, &of_high]).await?;
             fork.cut().await.map(drop).map_err(of_table)
         };
-        let done = cut.await;
+        let done = self.env.timeout(CUT_TIME, cut).await;
+        let done = done.unwrap_or_else(|_| {
+            Err(Error::Busy { cause: "shutting it out has taken too long".to_owned() })
+        });
         decisions.end("the range was shut out for its split".to_owned());
         self.env.mark("object: a range is cut");
         done

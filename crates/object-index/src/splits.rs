@@ -1,41 +1,23 @@
-//! Splits of ranges on the manager's side (`object-protocols.md` 4.2 and 4.3): what is on record of them, the
-//! batch that puts two ranges in the place of one, and the directories that are left.
-//!
-//! # Why nothing is lost, and nothing decided twice
-//!
-//! A split is committed by one batch, and only while its range has the epoch under which the owner has made the
-//! halves. Whoever else opens the range needs a later epoch: with that on record the batch is never made, and
-//! the range goes on. With the batch on record the range is in no map, and is never given to anyone.
-//!
-//! Directories of halves are removed only when their split was withdrawn, which is when its range has another
-//! epoch on record: no batch can come that makes ranges of them. Numbers of ranges are never used again, so that
-//! a directory's path is its identity.
+//! [`Splits`]: splits of ranges that have begun, and directories of ranges that are no more, as the catalog has
+//! them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-use base::Kind;
-use futures_util::future::try_join_all;
-use object_proto::{CatalogReply, Error, RangeBound, RangeId};
-use runtime::Duration;
+use object_proto::{Error, RangeId};
 
-use crate::catalog::Catalog;
-use crate::decisions::{Basis, Decisions, damaged, unix_us};
-use crate::ground::Files;
-use crate::keys::{GONE, RANGE, SPLIT, number_key, read_number_key};
-use crate::limits::{RANGES_MAX, REMOVALS};
-use crate::paths::range_dir;
-use crate::planted::Planted;
-use crate::server_row::{SplitRow, decode_number, encode_number};
+use crate::decisions::{Decisions, damaged};
+use crate::keys::{GONE, SPLIT, read_number_key};
+use crate::server_row::{SplitRow, decode_number};
 
 /// Splits that have begun, and directories of ranges that are no more or never were.
 #[derive(Default)]
 pub(crate) struct Splits {
     /// The last number that a range got.
-    last: Cell<u64>,
-    begun: RefCell<BTreeMap<RangeId, SplitRow>>,
+    pub(crate) last: Cell<u64>,
+    pub(crate) begun: RefCell<BTreeMap<RangeId, SplitRow>>,
     /// With the time since when.
-    gone: RefCell<BTreeMap<RangeId, u64>>,
+    pub(crate) gone: RefCell<BTreeMap<RangeId, u64>>,
 }
 
 impl Splits {
@@ -64,163 +46,4 @@ impl Splits {
     pub(crate) fn begun(&self) -> usize {
         self.begun.borrow().len()
     }
-}
-
-fn outside(at: &RangeBound, range: RangeId) -> Error {
-    Error::Invalid {
-        message: format!(
-            "{at} is not within {range}, behind its first key: 'craton range ls' shows its bounds"
-        ),
-    }
-}
-
-impl Catalog {
-    /// Puts on record that the owner of a range, which has this epoch, is about to split it.
-    pub(crate) async fn prepare_split(
-        &self,
-        range: RangeId,
-        epoch: u64,
-        at: RangeBound,
-    ) -> Result<CatalogReply, Error> {
-        let begun = self.splits.begun.borrow().get(&range).cloned();
-        let known = begun.filter(|row| row.epoch == epoch);
-        let (low, high) = match &known {
-            Some(row) => (row.low, row.high),
-            None => {
-                let last = self.splits.last.get();
-                (RangeId::new(last + 1), RangeId::new(last + 2))
-            }
-        };
-        let map = self.map();
-        if map.split(range, &at, (low, high)).is_none() {
-            return Err(outside(&at, range));
-        }
-        if map.places().len() >= RANGES_MAX {
-            return Err(Error::Invalid { message: format!("there are {RANGES_MAX} ranges") });
-        }
-        let row = SplitRow { epoch, low, high, at };
-        if known.as_ref() != Some(&row) {
-            let before = self.splits.begun.borrow().get(&range).cloned();
-            let (_, basis) = self.decisions.submit(|batch, _| {
-                batch.put(&[SPLIT], &encode_number(self.splits.last.get().max(high.get())));
-                batch.put(&number_key(SPLIT, range.get()), &row.encode());
-                // Of a split under a former epoch.
-                for half in before.iter().filter(|row| row.epoch != epoch).flat_map(halves) {
-                    batch.put(&number_key(GONE, half.get()), &encode_number(unix_us(&self.env)));
-                }
-            })?;
-            for half in before.iter().filter(|row| row.epoch != epoch).flat_map(halves) {
-                self.splits.gone.borrow_mut().insert(half, unix_us(&self.env));
-            }
-            self.splits.last.set(self.splits.last.get().max(high.get()));
-            self.splits.begun.borrow_mut().insert(range, row);
-            self.decisions.settled(basis).await?;
-        } else {
-            self.decisions.settled(self.decisions.last()).await?;
-        }
-        self.check_lease()?;
-        Ok(CatalogReply::Halves { low, high })
-    }
-
-    /// The split of a range that an owner has begun under its epoch.
-    pub(crate) fn split_of(&self, range: RangeId, epoch: u64) -> Option<SplitRow> {
-        let row = self.splits.begun.borrow().get(&range).cloned();
-        row.filter(|row| row.epoch == epoch || self.bugs.has(Planted::LateCommit))
-    }
-
-    /// Submits two ranges in the place of one, with their rows.
-    pub(crate) fn commit_split(
-        &self,
-        range: RangeId,
-        split: &SplitRow,
-        rows: &[(Vec<u8>, Vec<u8>)],
-    ) -> Result<Basis, Error> {
-        let map = self.map().split(range, &split.at, (split.low, split.high));
-        let map = map.ok_or_else(|| outside(&split.at, range))?;
-        let since = unix_us(&self.env);
-        let (_, basis) = self.decisions.submit(|batch, _| {
-            batch.delete(&number_key(RANGE, range.get()));
-            batch.delete(&number_key(SPLIT, range.get()));
-            batch.put(&number_key(GONE, range.get()), &encode_number(since));
-            for (key, row) in rows {
-                batch.put(key, row);
-            }
-        })?;
-        self.splits.begun.borrow_mut().remove(&range);
-        self.splits.gone.borrow_mut().insert(range, since);
-        self.orders.set_map(map);
-        self.env.mark("object: a range is split");
-        Ok(basis)
-    }
-
-    /// Withdraws splits whose range has another owner than the one that has begun them: that is on record
-    /// before, as rows are stored in order.
-    pub(crate) async fn withdraw_splits(&self) -> Result<(), Error> {
-        let begun: Vec<_> = self.splits.begun.borrow().clone().into_iter().collect();
-        for (range, row) in begun {
-            let owner = self.orders.ranges.epoch(range);
-            let is_stale = owner.is_some_and(|epoch| epoch != row.epoch);
-            if !is_stale && !self.bugs.has(Planted::SweepEatsSplit) {
-                continue;
-            }
-            let since = unix_us(&self.env);
-            let (_, basis) = self.decisions.submit(|batch, _| {
-                batch.delete(&number_key(SPLIT, range.get()));
-                for half in halves(&row) {
-                    batch.put(&number_key(GONE, half.get()), &encode_number(since));
-                }
-            })?;
-            if !self.bugs.has(Planted::SweepEatsSplit) {
-                self.splits.begun.borrow_mut().remove(&range);
-            }
-            self.splits.gone.borrow_mut().extend(halves(&row).map(|half| (half, since)));
-            self.decisions.settled(basis).await?;
-            self.env.mark("object: a split is withdrawn");
-        }
-        Ok(())
-    }
-
-    /// Removes directories that were of no use for long enough. What fails is left for the next time; returns
-    /// the first error.
-    pub(crate) async fn remove_gone(&self, files: &dyn Files, age: Duration) -> Result<(), Error> {
-        let until = unix_us(&self.env).saturating_sub(age.as_micros() as u64);
-        let gone: Vec<_> = self.splits.gone.borrow().clone().into_iter().collect();
-        let mut result = Ok(());
-        for (range, _) in gone.into_iter().filter(|(_, since)| *since < until) {
-            self.check_lease()?;
-            result = result.and(self.remove_dir(files, range).await);
-        }
-        result
-    }
-
-    async fn remove_dir(&self, files: &dyn Files, range: RangeId) -> Result<(), Error> {
-        let busy = |fault: base::Fault| Error::Busy { cause: fault.message };
-        let path = range_dir(range);
-        let store = files.dir(&path).await.map_err(busy)?;
-        loop {
-            let page = store.list("").await.map_err(busy)?;
-            if page.names.is_empty() {
-                break;
-            }
-            for some in page.names.chunks(REMOVALS) {
-                try_join_all(some.iter().map(async |name| match store.remove(name).await {
-                    Err(fault) if fault.kind != Kind::NotFound => Err(busy(fault)),
-                    _ => Ok(()),
-                }))
-                .await?;
-            }
-        }
-        files.remove_dir(&path).await.map_err(busy)?;
-        let (_, basis) = self.decisions.submit(|batch, _| {
-            batch.delete(&number_key(GONE, range.get()));
-        })?;
-        self.splits.gone.borrow_mut().remove(&range);
-        self.decisions.settled(basis).await?;
-        self.env.mark("object: the directory of a range is removed");
-        Ok(())
-    }
-}
-
-fn halves(row: &SplitRow) -> impl Iterator<Item = RangeId> + use<> {
-    [row.low, row.high].into_iter()
 }

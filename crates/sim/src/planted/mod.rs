@@ -147,8 +147,6 @@ pub enum Planted {
     ExpireByKey,
     /// Lifecycle goes by the tags that an object had when it was read.
     ExpireForgetsTags,
-    /// Collection of objects moves what has changed since it was read.
-    FileBlindMove,
     /// Collection of objects takes a file for one of which nothing lives when its count says so.
     FileDropCounted,
     /// Collection of objects removes files in which bodies may still be committed.
@@ -179,7 +177,7 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 70] = [
+    pub const ALL: [Planted; 69] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -234,7 +232,6 @@ impl Planted {
         Planted::ClockUnsaid,
         Planted::ExpireByKey,
         Planted::ExpireForgetsTags,
-        Planted::FileBlindMove,
         Planted::FileDropCounted,
         Planted::FileDropHeld,
         Planted::FileNoTrash,
@@ -375,7 +372,6 @@ pub(crate) fn object_bugs() -> object_index::Bugs {
         Planted::ClockUnsaid => Of::ClockUnsaid,
         Planted::ExpireByKey => Of::ExpireByKey,
         Planted::ExpireForgetsTags => Of::ExpireForgetsTags,
-        Planted::FileBlindMove => Of::BlindMove,
         Planted::FileDropCounted => Of::DropCounted,
         Planted::FileDropHeld => Of::DropUnpinned,
         Planted::FileNoTrash => Of::NoTrash,
