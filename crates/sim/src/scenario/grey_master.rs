@@ -13,6 +13,7 @@ use futures_util::future::join_all;
 use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Class, Env};
 
+use super::entry::Scenario;
 use super::policy;
 use crate::cluster::{Cluster, Shape};
 use crate::tuning::Tuning;
@@ -56,7 +57,18 @@ struct World {
     violation: RefCell<Option<String>>,
 }
 
-pub(super) async fn run(sim: Sim) -> Result<(), String> {
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "grey-master",
+    about: "leading masters that die, stand still, hear nothing, or that clients do not reach",
+    run: |sim| Box::pin(run(sim)),
+    marks: &[
+        "grey-master: a grey master leads no more",
+        "master: hands over what it leads",
+        "master: a request is relayed",
+    ],
+};
+
+async fn run(sim: Sim) -> Result<(), String> {
     let mut tuning = Tuning::default();
     // Chunks are short, and none is ready before it is needed: appends wait for masters.
     tuning.client.writer.chunk_len_max = CHUNK_LEN_MIN;

@@ -732,16 +732,7 @@ pub const SCENARIOS: &[Scenario] = &[
     object_entries::RANGES_SPLIT,
     bad_client::SCENARIO,
     many_bad::SCENARIO,
-    Scenario {
-        name: "grey-master",
-        about: "leading masters that die, stand still, hear nothing, or that clients do not reach",
-        run: |sim| Box::pin(grey_master::run(sim)),
-        marks: &[
-            "grey-master: a grey master leads no more",
-            "master: hands over what it leads",
-            "master: a request is relayed",
-        ],
-    },
+    grey_master::SCENARIO,
     Scenario {
         name: "disks-cuts",
         about: "volumes over NBD on the whole stack, whose hosts are cut off from each other",

@@ -186,7 +186,7 @@ pub(super) const RANGES_SPLIT: Scenario = Scenario {
     run: |sim| {
         let faults = Faults { server_crashes: true, master_crashes: true, ..NONE };
         let (kind, load) = (Kind::All, Duration::from_secs(14));
-        let plan = Plan { faults, fate: LOSSY, kind, load, splits: true };
+        let plan = Plan { faults, fate: RETRIED, kind, load, splits: true };
         Box::pin(run(sim, plan))
     },
     marks: &[
@@ -209,7 +209,10 @@ pub(super) const RANGES_SPLIT: Scenario = Scenario {
     ],
 };
 
-/// Between gateways and owners.
+/// Between gateways and owners: many changes are sent to an owner and answered by the next one.
+const RETRIED: Fate =
+    Fate { lose: 12, late_one_in: 40, late: Duration::from_secs(3), double: 10, stray: 10 };
+/// The same, quieter, and with answers that are very late.
 const LOSSY: Fate =
     Fate { lose: 60, late_one_in: 40, late: Duration::from_secs(3), double: 30, stray: 30 };
 const WORSE: Fate =
