@@ -100,8 +100,11 @@ pub const MANAGER_HEARD: Duration = Duration::from_millis(100);
 pub const CUT_TIME: Duration = Duration::from_millis(200);
 /// Places of a range from which a split's bound is chosen, of each section.
 pub const SAMPLES: usize = 1024;
-/// A range whose split has failed is split again after this time, at the earliest.
-pub const SPLIT_PAUSE: Duration = Duration::from_secs(30);
+/// Who has a range split hears of what fails within this time: that it is too small, or the bound not within it.
+pub const SPLIT_ANSWER: Duration = Duration::from_millis(300);
+/// A range whose split has failed is split again after this time, at the earliest; twice as long after each
+/// further failure, up to the second.
+pub const SPLIT_PAUSE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(3600));
 /// One attempt of a request.
 pub const ATTEMPT: Duration = Duration::from_secs(3);
 /// Round trip of the sample of a session's clock at most: a deadline is late by that at most.

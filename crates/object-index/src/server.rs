@@ -16,7 +16,7 @@ use object_proto::{
     CatalogReply, CatalogRequest, Change, Error, ObjectData, ObjectServerId, RangeBound, RangeId,
     RangeLoad, RangeReply, RangeRequest, Reply, Request, Seen, ServerBeat, ServerGrant, Unserved,
 };
-use runtime::sync::Notify;
+use runtime::sync::{Notify, oneshot};
 use runtime::{Class, Duration, Env, Instant, JoinHandle};
 use table::Cache;
 use tenancy::lease::{
@@ -29,7 +29,8 @@ use crate::config::Config;
 use crate::decisions::unix_us;
 use crate::ground::{Files, Lease, Managers, Owners};
 use crate::limits::{
-    BEAT_ATTEMPT, BEAT_LOCAL, BEAT_PAUSE, CLOSE_TIME, LEAD_PAUSE, LINK_ATTEMPT, LOADS, OPENING_WAIT,
+    BEAT_ATTEMPT, BEAT_LOCAL, BEAT_PAUSE, CLOSE_TIME, LEAD_PAUSE, LINK_ATTEMPT, LOADS,
+    OPENING_WAIT, SPLIT_ANSWER,
 };
 use crate::locks::are_apart;
 use crate::pace::Pace;
@@ -249,7 +250,7 @@ impl ObjectServer {
         let inner = &*self.0;
         let deadline = inner.env.now() + OPENING_WAIT;
         if let RangeRequest::Split { epoch, at } = request {
-            return self.split(range, epoch, at).map(|()| RangeReply::Done);
+            return self.split(range, epoch, at).await.map(|()| RangeReply::Done);
         }
         loop {
             let changed = inner.changed.notified();
@@ -281,8 +282,8 @@ impl ObjectServer {
         }
     }
 
-    /// Begins to split a range, at a bound or in its middle.
-    fn split(&self, range: RangeId, epoch: u64, at: Option<RangeBound>) -> Result<(), Error> {
+    /// Begins to split a range, at a bound or in its middle. An error when it comes to nothing at once.
+    async fn split(&self, range: RangeId, epoch: u64, at: Option<RangeBound>) -> Result<(), Error> {
         let busy = |cause: &str| Err(Error::Busy { cause: format!("{range} {cause}") });
         let rule = match self.0.places.borrow().get(&range) {
             Some(place) if place.epoch == epoch => place.rule.clone(),
@@ -292,14 +293,17 @@ impl ObjectServer {
         if !rule.begin_split() {
             return busy("is being split");
         }
-        let server = self.clone();
+        let (server, (ended, ends)) = (self.clone(), oneshot::channel());
         self.0.env.spawn(Class::Background, "object server: split", async move {
             tracing::info!(%range, "a range is to be split");
             // What became of it is on record: the next heartbeat brings it.
-            let _ = rule.split(&*server.0.files, at).await;
+            let _ = ended.send(rule.split(&*server.0.files, at).await); // It may wait no more.
             server.beat_now();
         });
-        Ok(())
+        match self.0.env.timeout(SPLIT_ANSWER, ends).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(_)) | Err(_) => Ok(()),
+        }
     }
 
     /// Splits a range whenever it is too large. For ever.
@@ -307,7 +311,7 @@ impl ObjectServer {
         loop {
             self.0.env.sleep(self.0.env.jitter(self.0.config.collect_interval)).await;
             if rule.is_too_large()
-                && let Err(error) = self.split(range, epoch, None)
+                && let Err(error) = self.split(range, epoch, None).await
             {
                 tracing::debug!(%range, %error, "a range is not split");
             }

@@ -5,11 +5,11 @@
 //! became of it: with the answer lost, the owner asks again, for as long as it takes, and no time ends that. Then
 //! the range is the manager's to give again, or is no more.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::rc::Rc;
 
 use object_proto::{CatalogReply, CatalogRequest, Error, RangeBound, RangeId, RangeMap, Target};
-use runtime::{Duration, Env};
+use runtime::{Duration, Env, Instant};
 use table::{Child, Purpose, Range as Rows, Snapshot, Store};
 
 use crate::decisions::{Decisions, damaged, of_table};
@@ -59,8 +59,8 @@ enum Stage {
 #[derive(Default)]
 pub(crate) struct Splitting {
     stage: Cell<Stage>,
-    /// When the last one ended that has failed.
-    failed: RefCell<Option<runtime::Instant>>,
+    /// How often it has failed in turn, and when last.
+    failed: Cell<Option<(u32, Instant)>>,
 }
 
 impl Splitting {
@@ -80,8 +80,11 @@ impl Splitting {
 
     /// True when one that nothing but the range's size asks for may begin.
     pub(crate) fn may_begin(&self, env: &Env) -> bool {
-        let waits = |failed: runtime::Instant| env.now() - failed < SPLIT_PAUSE;
-        self.stage.get() == Stage::Whole && !self.failed.borrow().is_some_and(waits)
+        let waits = |(times, last): (u32, Instant)| {
+            let pause = SPLIT_PAUSE.0.saturating_mul(1 << (times - 1).min(16));
+            env.now() - last < pause.min(SPLIT_PAUSE.1)
+        };
+        self.stage.get() == Stage::Whole && !self.failed.get().is_some_and(waits)
     }
 }
 
@@ -108,7 +111,8 @@ impl Split<'_> {
         let done = self.prepare_and_end(at).await;
         if let Err(error) = &done {
             tracing::warn!(range = %self.id, %error, "a range is not split");
-            self.splitting.failed.replace(Some(self.env.now()));
+            let times = self.splitting.failed.get().map_or(0, |(times, _)| times) + 1;
+            self.splitting.failed.set(Some((times, self.env.now())));
         }
         if !self.splitting.is_cut() {
             self.splitting.stage.set(Stage::Whole);

@@ -188,8 +188,7 @@ async fn split(service: &Service, range: RangeId, at: Option<String>) -> Done {
         was_begun |= status.splitting > 0;
         if was_begun && status.splitting == 0 || env.now() > began + BEGIN_TIME && !was_begun {
             return Err(Failure::failed(format!(
-                "{range} was not split: the log of its object server shows why; it has too few keys, or the key is \
-                 not within it, or the server had to give up"
+                "{range} was not split: its object server had to give up, and its log shows why"
             )));
         }
     }

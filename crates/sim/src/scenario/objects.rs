@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use base::Fault;
 use client::Client;
-use futures_util::future::LocalBoxFuture;
+use futures_util::future::{LocalBoxFuture, join};
 use object_index::limits::RANGES;
 use object_index::{
     Config, Files, Local, ObjectServer, Owners, PackOptions, RANGES_DIR, RemoteOwners,
@@ -358,47 +358,58 @@ impl World {
             let range = ranges[self.draw(0, ranges.len() as u64 - 1) as usize];
             let key = KEYS[self.draw(0, KEYS.len() as u64 - 1) as usize].to_owned();
             let at = (self.draw(0, 3) > 0).then_some(RangeBound { bucket, key });
-            let Ok(()) = service.split_range(range, at).await else { continue };
-            self.sim().mark("objects: an operator splits a range");
+            let begun = self.sim().elapsed();
+            let ask = async {
+                if service.split_range(range, at).await.is_ok() {
+                    self.sim().mark("objects: an operator splits a range");
+                }
+            };
             let owner = status.ranges.iter().find(|one| one.range == range);
             let owner = owner.and_then(|one| one.server);
-            let Some(server) = status.servers.iter().find(|one| Some(one.server) == owner) else {
-                continue;
+            let server = status.servers.iter().find(|one| Some(one.server) == owner);
+            let number: Option<u8> =
+                server.and_then(|server| server.name.strip_prefix("os")?.parse().ok());
+            let harm = async {
+                let Some(number) = number else { return };
+                self.at_the_cut(begun).await;
+                self.harm_at_the_cut(MANAGERS + usize::from(number) - 1).await;
             };
-            let number = server.name.strip_prefix("os").and_then(|number| number.parse().ok());
-            let index = MANAGERS + number.unwrap_or(1usize) - 1;
-            self.at_the_cut().await;
-            let host = self.processes[index];
-            if self.sim().env(host).is_none() {
-                continue;
+            join(ask, harm).await;
+        }
+    }
+
+    /// Has something happen to the owner of a range that is being split.
+    async fn harm_at_the_cut(self: &Rc<Self>, index: usize) {
+        let host = self.processes[index];
+        if self.sim().env(host).is_none() {
+            return;
+        }
+        match self.draw(0, 6) {
+            0 | 1 => {
+                self.sim().mark("objects: the owner of a range that is split stands still");
+                self.sim().pause(host, Duration::from_millis(self.draw(300, 3000)));
             }
-            match self.draw(0, 6) {
-                0 | 1 => {
-                    self.sim().mark("objects: the owner of a range that is split stands still");
-                    self.sim().pause(host, Duration::from_millis(self.draw(300, 3000)));
-                }
-                2 => {
-                    self.sim().mark("objects: the owner of a range that is split crashes");
-                    self.sim().crash(host, CrashMode::Process);
-                    self.sim().sleep(Duration::from_millis(self.draw(50, 1500))).await;
-                    self.boot(index);
-                }
-                3 | 4 => {
-                    let mark = "objects: the owner of a range that is split is cut off";
-                    let cut = Cut::new(mark, Way::Both, &[host], &self.processes[..MANAGERS]);
-                    self.sim().mark(mark);
-                    cut.set(self.sim(), true);
-                    self.sim().sleep(Duration::from_millis(self.draw(600, 2500))).await;
-                    cut.set(self.sim(), false);
-                }
-                _ => {}
+            2 => {
+                self.sim().mark("objects: the owner of a range that is split crashes");
+                self.sim().crash(host, CrashMode::Process);
+                self.sim().sleep(Duration::from_millis(self.draw(50, 1500))).await;
+                self.boot(index);
             }
+            3 | 4 => {
+                let mark = "objects: the owner of a range that is split is cut off";
+                let cut = Cut::new(mark, Way::Both, &[host], &self.processes[..MANAGERS]);
+                self.sim().mark(mark);
+                cut.set(self.sim(), true);
+                self.sim().sleep(Duration::from_millis(self.draw(600, 2500))).await;
+                cut.set(self.sim(), false);
+            }
+            _ => {}
         }
     }
 
     /// Ends about when an owner shuts its range out, or when none does for a while.
-    async fn at_the_cut(&self) {
-        let (filled, begun) = ("object: the halves of a range are filled", self.sim().elapsed());
+    async fn at_the_cut(&self, begun: Duration) {
+        let filled = "object: the halves of a range are filled";
         let is_filled = || self.sim().last_mark(filled).is_some_and(|at| at >= begun);
         while !is_filled() && self.sim().elapsed() < begun + Duration::from_millis(400) {
             self.sim().sleep(Duration::from_millis(1)).await;
