@@ -161,8 +161,6 @@ pub enum Planted {
     FileOrphanKept,
     /// Gateways go on in a file behind a body that broke off.
     FileHalfBody,
-    /// An object manager commits a split whatever owner its range has.
-    SplitLateCommit,
     /// An object manager removes the directories of a split that goes on.
     SweepEatsSplit,
     /// A half of a range takes no answers over.
@@ -177,7 +175,7 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 69] = [
+    pub const ALL: [Planted; 68] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -239,7 +237,6 @@ impl Planted {
         Planted::FileUnheld,
         Planted::FileOrphanKept,
         Planted::FileHalfBody,
-        Planted::SplitLateCommit,
         Planted::SweepEatsSplit,
         Planted::SplitNoInherit,
         Planted::SplitHalfCommit,
@@ -379,7 +376,6 @@ pub(crate) fn object_bugs() -> object_index::Bugs {
         Planted::FileUnheld => Of::CommitUnlinked,
         Planted::FileOrphanKept => Of::OrphanKept,
         Planted::FileHalfBody => Of::HalfBody,
-        Planted::SplitLateCommit => Of::LateCommit,
         Planted::SweepEatsSplit => Of::SweepEatsSplit,
         Planted::SplitNoInherit => Of::NoInherit,
         Planted::SplitHalfCommit => Of::HalfCommit,

@@ -146,7 +146,6 @@ pub(super) const COLLECT: Scenario = Scenario {
     marks: &[
         "object: owner rules",
         "object: moved out of a file",
-        "object: replaced while it was moved",
         "object: a file of bodies is collected",
         "object: a count of what lives was wrong",
         "object: the trash is emptied",
