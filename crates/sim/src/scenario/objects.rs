@@ -44,10 +44,10 @@ const CLIENTS: usize = 2;
 const PORT: u16 = 7601;
 /// Files of bodies.
 const PACKS: PackOptions =
-    PackOptions { bytes: 4 << 20, idle: Duration::from_secs(3), own: 3 << 20 };
+    PackOptions { bytes: 4 << 20, idle: Duration::from_secs(3), own: 3 << 20, shared: true };
 /// The same where they are to be collected often.
 const SMALL_PACKS: PackOptions =
-    PackOptions { bytes: 100_000, idle: Duration::from_secs(1), own: 1 << 20 };
+    PackOptions { bytes: 100_000, idle: Duration::from_secs(1), own: 1 << 20, shared: true };
 /// Between two looks at who believes to own a range.
 const LOOK: Duration = Duration::from_millis(5);
 /// Operations to be answered in a run, at least: an object server may be cut off for most of it.
