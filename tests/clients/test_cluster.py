@@ -154,7 +154,7 @@ class Cluster(Processes):
         with self.assertRaisesRegex(RuntimeError, "craton range ls"):
             self.craton("range", "move", "rng_ff", "os1", "--cluster", self.dir)
 
-    def test_a_bucket_has_several_ranges(self):
+    def test_wide_buckets_have_several_ranges(self):
         s3 = self.client()
         s3.create_bucket(Bucket="wide")
         sizes = [0, 300, 9_000, 200_000, 1_500_000]
