@@ -140,7 +140,7 @@ impl Source for OpenedFile {
         })
     }
 
-    fn read_written(&self, offset: u64, len: usize) -> Answer<'_, Vec<u8>> {
+    fn read_acknowledged(&self, offset: u64, len: usize) -> Answer<'_, Vec<u8>> {
         self.read_at(offset, len)
     }
 }

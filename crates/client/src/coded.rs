@@ -168,7 +168,7 @@ impl Reader {
         let client = self.client();
         let SharePart { offset, len, .. } = part;
         let at = ChunkRef { chunk: chunk.chunk, disk: replica.disk };
-        let uncommitted = chunk.sealed.is_some();
+        let uncommitted = chunk.sealed.is_some() || self.is_acknowledged(chunk, offset + len);
         let read = ReadRequest { at, offset, len, uncommitted, cell_sector: None, blocks: true };
         let sent = self.ask_for_sectors(chunk, replica, read, len).await;
         let answer = sent.and_then(|sent| {
@@ -298,7 +298,8 @@ impl Reader {
         pressed: bool,
     ) -> (ReplicaPlace, Result<Sent, Answer>) {
         let at = ChunkRef { chunk: chunk.chunk, disk: replica.disk };
-        let uncommitted = chunk.sealed.is_some() || pressed;
+        let acknowledged = self.is_acknowledged(chunk, offset + len);
+        let uncommitted = chunk.sealed.is_some() || pressed || acknowledged;
         let read = ReadRequest { at, offset, len, uncommitted, cell_sector: None, blocks: false };
         let share = len.div_ceil(chunk.data.into());
         let answer = self.ask_for_sectors(chunk, &replica, read, share).await;

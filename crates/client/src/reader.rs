@@ -44,6 +44,8 @@ pub struct Reader {
     file: FlatLogFile,
     /// Bytes that are known to be readable.
     seen: Cell<u64>,
+    /// Bytes that the caller knows to be acknowledged, whether replicas show them or not.
+    acknowledged: Cell<u64>,
     /// The open chunk of which bytes were shown last, and the offset in the file behind them.
     shown: Cell<Option<(ChunkId, u64)>>,
     /// When a busy replica was last given up.
@@ -105,6 +107,7 @@ impl Reader {
         Reader {
             file: file.clone(),
             seen: Cell::new(0),
+            acknowledged: Cell::new(0),
             shown: Cell::new(None),
             busy: Cell::new(None),
             rows_seen: RefCell::default(),
@@ -118,6 +121,18 @@ impl Reader {
 
     pub(crate) fn client(&self) -> &Client {
         &self.file.0.client
+    }
+
+    /// Whether all bytes of a chunk below an offset in it are acknowledged, as the caller knows. Then each
+    /// replica that holds them has the bytes that were acknowledged: a chunk has one writer, which writes an
+    /// offset with the same bytes only, and what is given up at a seal was not acknowledged.
+    pub(crate) fn is_acknowledged(&self, chunk: &ChunkPlace, end: u32) -> bool {
+        chunk.base + u64::from(end) <= self.acknowledged.get()
+    }
+
+    /// Bytes that must be there.
+    fn known(&self) -> u64 {
+        self.seen.get().max(self.acknowledged.get())
     }
 
     /// Length of an open chunk that was shown before, and so was committed in this chunk, whatever its
@@ -150,6 +165,16 @@ impl Reader {
     /// written the answer may lack what was acknowledged last. For callers who know from elsewhere
     /// what must be there, and read again.
     pub async fn read_shown(&self, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
+        self.client().operation("read", self.read_range(offset, len, Ending::Shown)).await
+    }
+
+    /// `len` bytes that were acknowledged, and all before them, as the caller knows: from a row, for example,
+    /// that was committed after the append. Replicas serve them whether or not the writer has reported them,
+    /// also when all servers have restarted and the writer is gone. Fewer only when the file is sealed
+    /// below them: they were lost.
+    pub async fn read_acknowledged(&self, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
+        let end = offset.saturating_add(len as u64);
+        self.acknowledged.set(self.acknowledged.get().max(end));
         self.client().operation("read", self.read_range(offset, len, Ending::Shown)).await
     }
 
@@ -312,7 +337,7 @@ impl Reader {
         // it.
         let lags =
             fresh.as_ref().is_some_and(|fresh| fresh.sealed.is_some() || ended == ChunkEnd::Sealed);
-        if lags || at < self.seen.get() {
+        if lags || at < self.known() {
             budget.pause(self, at, "replicas show less than there is").await?;
             return Ok(None);
         }
@@ -509,7 +534,7 @@ impl Reader {
     }
 
     /// Whether the first bytes of a range answer it. Of an open chunk a replica may show less than
-    /// another one: what is below a length that this reader was shown is a miss.
+    /// another one: what is below a length that this reader knows is a miss.
     pub(crate) fn suffices(
         &self,
         chunk: &ChunkPlace,
@@ -518,8 +543,8 @@ impl Reader {
         extent: &Extent,
     ) -> bool {
         let start = chunk.base + u64::from(offset);
-        let shown = self.seen.get().min(start + u64::from(len));
-        chunk.sealed.is_some() || start + extent.len() as u64 >= shown
+        let known = self.known().min(start + u64::from(len));
+        chunk.sealed.is_some() || start + extent.len() as u64 >= known
     }
 
     async fn ask_replica(
@@ -543,7 +568,7 @@ impl Reader {
         let client = self.client();
         let at = ChunkRef { chunk: chunk.chunk, disk: replica.disk };
         // The committed seal bounds what may be read; a replica may not have it yet.
-        let uncommitted = chunk.sealed.is_some();
+        let uncommitted = chunk.sealed.is_some() || self.is_acknowledged(chunk, offset + len);
         // Asked for only where rows may be: other chunkservers know no such flag.
         let blocks = chunk.compression.or(client.config().compression).is_some();
         let read = ReadRequest { at, offset, len, uncommitted, cell_sector: None, blocks };

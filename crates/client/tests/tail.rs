@@ -69,6 +69,71 @@ fn end_of_a_lost_writers_file_is_unknown_until_it_is_sealed() {
     }
 }
 
+/// The gateway that wrote objects is gone, all servers have restarted, and rows name what it had appended.
+#[test]
+fn what_is_known_to_be_acknowledged_is_read_from_replicas_that_restarted() {
+    for policy in [POLICIES[0], POLICIES[1], Policy::ec(2, 1)] {
+        let fake = Fake::new(1, 3);
+        run(38, &fake.clone(), Config::default(), |client| async move {
+            let file = create(&client, policy).await;
+            let appender = file.append_handle().await.unwrap();
+            let data = bytes(1, 300_000);
+            for part in data.chunks(100_000) {
+                appender.append(part).await.unwrap();
+            }
+            client.env().sleep(Duration::from_millis(50)).await;
+            drop(appender);
+            restart_replicas(&fake);
+            let asked = client.env().now();
+            for (from, len) in [(0, 300_000), (150_000, 4096), (299_999, 1), (90_000, 20_000)] {
+                let read = file.reader().read_acknowledged(from as u64, len).await.unwrap();
+                assert!(read == data[from..from + len], "{policy:?}: {len} bytes from {from}");
+            }
+            // One reader that knows a part: the rest is unknown to it as before.
+            let reader = file.reader();
+            assert!(reader.read_acknowledged(0, 1000).await.unwrap() == data[..1000]);
+            let waited = client.env().now() - asked;
+            assert!(waited < Duration::from_millis(100), "{policy:?}: it waited {waited:?}");
+            let error = reader.read_at(200_000, 100).await.expect_err("an unknown end");
+            assert!(matches!(error, Error::OpenEnd { .. }), "{policy:?}: {error}");
+            // What was acknowledged is not there: no end that is shown, and no endless wait.
+            let error = reader.read_acknowledged(299_000, 2000).await.expect_err("a loss");
+            assert_eq!(error.kind(), Kind::Retry, "{policy:?}: {error}");
+            assert_eq!(file.seal().await.unwrap(), 300_000);
+            let read = file.reader().read_acknowledged(299_000, 2000).await.unwrap();
+            assert!(read == data[299_000..], "{policy:?}: the seal says how much there is");
+        });
+    }
+}
+
+/// Appends are on two of three replicas: a read of the third goes on to another.
+#[test]
+fn what_is_known_to_be_acknowledged_is_read_beside_a_replica_without_it() {
+    for lacking in 0..3 {
+        let fake = Fake::new(1, 3);
+        run(39, &fake.clone(), Config::default(), |client| async move {
+            let file = create(&client, Policy::plain(3, 2)).await;
+            let appender = file.append_handle().await.unwrap();
+            let data = bytes(2, 50_000);
+            for part in data.chunks(10_000) {
+                appender.append(part).await.unwrap();
+            }
+            client.env().sleep(Duration::from_millis(50)).await;
+            drop(appender);
+            restart_replicas(&fake);
+            fake.with(|state| {
+                let replica = state.replicas.values_mut().nth(lacking).unwrap();
+                replica.sectors.retain(|(start, _)| *start < 40_000);
+                replica.len = 40_000;
+            });
+            for _ in 0..10 {
+                let read = file.reader().read_acknowledged(30_000, 20_000).await.unwrap();
+                assert!(read == data[30_000..], "replica {lacking} lacks it");
+            }
+        });
+    }
+}
+
 /// Seed 1795443506 of `takeover`: the reader believed that the file was once as long as what it had
 /// been asked for.
 #[test]

@@ -274,7 +274,7 @@ impl BodyReader {
 
     async fn read_exact(&self, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
         // The log or file may be written still.
-        let bytes = self.source.read_written(offset, len).await;
+        let bytes = self.source.read_acknowledged(offset, len).await;
         let bytes = bytes.map_err(|fault| of_store(fault, &self.file))?;
         match bytes.len() == len {
             true => Ok(bytes),

@@ -26,13 +26,11 @@ pub struct PackOptions {
     pub idle: Duration,
     /// Bodies of so many bytes have files of their own.
     pub own: u64,
-    /// Bodies share files. Else each is sealed before it is committed.
-    pub shared: bool,
 }
 
 impl Default for PackOptions {
     fn default() -> PackOptions {
-        PackOptions { bytes: PACK_BYTES, idle: PACK_IDLE, own: OWN_BYTES, shared: false }
+        PackOptions { bytes: PACK_BYTES, idle: PACK_IDLE, own: OWN_BYTES }
     }
 }
 

@@ -550,14 +550,7 @@ impl BodyUpload {
             Some((file, writer)) => {
                 let offset = writer.place();
                 if let Some(pack) = writer.finish(&self.service.0.env, self.size).await? {
-                    match self.service.0.options.packs.shared {
-                        true => {
-                            self.service
-                                .give_back(OpenPack { file: file.clone(), pack }, self.size);
-                        }
-                        // Sealed before a row names it: it is read whatever becomes of its writer.
-                        false => pack.close().await?,
-                    }
+                    self.service.give_back(OpenPack { file: file.clone(), pack }, self.size);
                 }
                 file.announced().await;
                 let data = ObjectData::File { file: file.name.clone(), offset };

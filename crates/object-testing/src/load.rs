@@ -480,6 +480,31 @@ impl Load {
         Ok((objects, size))
     }
 
+    /// Reads all objects, without faults and clients: each within a time.
+    pub async fn read_back(&self, service: &Service, within: Duration) -> Result<(), String> {
+        let env = service.env();
+        for key in 0..self.0.plan.keys {
+            let (target, begun) = (self.target(key), env.now());
+            let info = match service.look(&target, None).await {
+                Ok(info) => info,
+                Err(Error::NoSuchKey) => continue,
+                Err(error) => return Err(format!("look at {target}: {error}")),
+            };
+            let value = Load::value_of(&info)?;
+            let size = size_of(value, self.0.plan.races);
+            let read = async { service.content(&target, &info).await?.read(0, size).await };
+            let read = read.await.map_err(|error| format!("{target}: {error}"))?;
+            if read != bytes(value, size) {
+                return Err(format!("{target}, object {value}: its bytes are others"));
+            }
+            let took = env.now() - begun;
+            if took > within {
+                return Err(format!("{target} is read in {took:?}"));
+            }
+        }
+        Ok(())
+    }
+
     /// An error when uploads are under way, without faults and clients, once they were aborted by age.
     pub async fn check_no_uploads(&self, service: &Service) -> Result<(), String> {
         let ask = UploadsRequest {

@@ -207,7 +207,7 @@ impl Source for FileSource {
         Box::pin(async move { self.0.read_shown(offset, len).await.map_err(fault) })
     }
 
-    fn read_written(&self, offset: u64, len: usize) -> Answer<'_, Vec<u8>> {
-        Box::pin(async move { self.0.read_at(offset, len).await.map_err(fault) })
+    fn read_acknowledged(&self, offset: u64, len: usize) -> Answer<'_, Vec<u8>> {
+        Box::pin(async move { self.0.read_acknowledged(offset, len).await.map_err(fault) })
     }
 }

@@ -83,6 +83,7 @@ pub trait Source {
     /// may show all but its last acknowledged append, until it is sealed.
     fn read_at(&self, offset: u64, len: usize) -> Answer<'_, Vec<u8>>;
 
-    /// The same; all that was acknowledged is shown, for which it may wait.
-    fn read_written(&self, offset: u64, len: usize) -> Answer<'_, Vec<u8>>;
+    /// `len` bytes that are known to be acknowledged: fewer only when the file has lost them. They are there
+    /// also while the file is open, whatever has become of its writer.
+    fn read_acknowledged(&self, offset: u64, len: usize) -> Answer<'_, Vec<u8>>;
 }

@@ -264,7 +264,7 @@ impl Table {
         let read = async {
             let source = engine.data_source(place.log_file()).await?;
             let (path, offset) = (engine.table_files.path(place.name()), place.offset());
-            let bytes = source.read_written(offset, len).await;
+            let bytes = source.read_acknowledged(offset, len).await;
             let bytes = bytes.map_err(|fault| Error::of_store(fault, "read", &path))?;
             let what = "it ends within data";
             let is_short = bytes.len() < len;

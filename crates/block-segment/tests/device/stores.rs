@@ -90,9 +90,9 @@ impl Source for CountedSource {
         self.0.read_at(offset, len)
     }
 
-    fn read_written(&self, offset: u64, len: usize) -> Answer<'_, Vec<u8>> {
+    fn read_acknowledged(&self, offset: u64, len: usize) -> Answer<'_, Vec<u8>> {
         add_one(&self.1.table_reads);
-        self.0.read_written(offset, len)
+        self.0.read_acknowledged(offset, len)
     }
 }
 

@@ -27,7 +27,7 @@ pub const LEASE: Duration = Duration::from_millis(800);
 const LOG_BYTES: u64 = 24 << 10;
 /// Files of bodies, unless a test has others.
 pub const PACKS: PackOptions =
-    PackOptions { bytes: 4 << 20, idle: Duration::from_secs(1), own: 3 << 20, shared: true };
+    PackOptions { bytes: 4 << 20, idle: Duration::from_secs(1), own: 3 << 20 };
 /// Wait for the answer to a question of an owner or the manager.
 const LINK_ATTEMPT: Duration = Duration::from_secs(1);
 

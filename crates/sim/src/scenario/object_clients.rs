@@ -128,6 +128,18 @@ impl Clients {
         }
     }
 
+    /// Reads all objects, each within a time.
+    pub(super) async fn read_back(
+        &self,
+        service: &Service,
+        within: Duration,
+    ) -> Result<(), String> {
+        match self {
+            Clients::Plain(load) => load.read_back(service, within).await,
+            Clients::Versioned(_) | Clients::Settings(_) | Clients::Days(_) => Ok(()),
+        }
+    }
+
     /// Behind the end of all retentions each locked version is removed, once its hold is taken off.
     pub(super) async fn unlock(&self, service: &Service) -> Result<(), String> {
         match self {

@@ -159,7 +159,7 @@ pub(super) const COLLECT: Scenario = Scenario {
 
 pub(super) const GATEWAYS_DIE: Scenario = Scenario {
     name: "object-gateways",
-    about: "gateways die in bodies, sleep past their session, and come back",
+    about: "gateways die in bodies, sleep past their session, and come back; in the end all lose power at once",
     run: |sim| {
         let faults = Faults { server_crashes: true, ..NONE };
         let (kind, load) = (Kind::Gateways, Duration::from_secs(90));
@@ -175,6 +175,7 @@ pub(super) const GATEWAYS_DIE: Scenario = Scenario {
         "object: the trash is emptied",
         "objects: a gateway sleeps past its session",
         "objects: a gateway crashes",
+        "objects: all lose power at once",
         "objects: an owner crashes",
     ],
 };

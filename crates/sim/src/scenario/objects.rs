@@ -19,7 +19,7 @@ use object_index::{
 use object_proto::limits::{INLINE_MAX, SMALL_MAX};
 use object_proto::{
     Bucket, BucketId, BucketName, BucketSettings, Error, RangeBound, RangeId, RangeMap, RangePlace,
-    RangeStatus, Reply, Request, UserId,
+    RangeStatus, Reply, Request, ServiceStatus, UserId,
 };
 use object_testing::load::KEYS;
 use object_testing::{Fate, Network, Target};
@@ -44,10 +44,10 @@ const CLIENTS: usize = 2;
 const PORT: u16 = 7601;
 /// Files of bodies.
 const PACKS: PackOptions =
-    PackOptions { bytes: 4 << 20, idle: Duration::from_secs(3), own: 3 << 20, shared: true };
+    PackOptions { bytes: 4 << 20, idle: Duration::from_secs(3), own: 3 << 20 };
 /// The same where they are to be collected often.
 const SMALL_PACKS: PackOptions =
-    PackOptions { bytes: 100_000, idle: Duration::from_secs(1), own: 1 << 20, shared: true };
+    PackOptions { bytes: 100_000, idle: Duration::from_secs(1), own: 1 << 20 };
 /// Between two looks at who believes to own a range.
 const LOOK: Duration = Duration::from_millis(5);
 /// Operations to be answered in a run, at least: an object server may be cut off for most of it.
@@ -60,6 +60,9 @@ const SWEPT_AHEAD: Duration = Duration::from_secs(150);
 const SPLITS_MAX: usize = 6;
 /// Numbers that ranges get in splits, at most, of those whose leases are looked at.
 const SPLIT_IDS: u32 = 60;
+/// After all processes have started again, until ranges are served, and for the read of an object then.
+const SERVED: Duration = Duration::from_secs(20);
+const READ_BACK: Duration = Duration::from_secs(2);
 /// Milliseconds that a wall clock is set wrong by, at most: more than a minute, from which on no lock ends.
 const CLOCK_MS: u64 = 65_000;
 /// Of passes of lifecycle: 16 rows take some hundred milliseconds.
@@ -322,6 +325,36 @@ impl World {
             self.boot(index);
         }
         (0..PROCESSES).for_each(|index| self.boot(index));
+    }
+
+    /// All lose power at once, gateways with open files of bodies too, and start again. What was acknowledged is
+    /// read as soon as ranges are served: sessions of the gateways that are gone stay for longer.
+    async fn outage(self: &Rc<Self>, load: &Clients) -> Result<(), String> {
+        let (cluster, sim) = (&self.cluster, self.sim().clone());
+        sim.mark("objects: all lose power at once");
+        (0..cluster.masters().len()).for_each(|at| cluster.crash_master(at, CrashMode::Power));
+        (0..cluster.servers().len()).for_each(|at| cluster.crash_server(at, CrashMode::Power));
+        let hosts = cluster.client_hosts().into_iter().filter(|&host| sim.env(host).is_some());
+        hosts.for_each(|host| sim.crash(host, CrashMode::Power));
+        sim.sleep(Duration::from_millis(self.draw(10, 1000))).await;
+        cluster.boot_all();
+        cluster.settle(Duration::from_secs(60)).await.map_err(|e| format!("all start: {e}"))?;
+        (0..PROCESSES).for_each(|index| self.boot(index));
+        let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
+        let (service, load) = (self.service(&client, self.kind), load.clone());
+        let reading = async move {
+            let end = sim.elapsed() + SERVED;
+            let all = |status: ServiceStatus| status.ranges.iter().all(|range| range.served);
+            while !service.status().await.is_ok_and(all) {
+                if sim.elapsed() > end {
+                    return Err("ranges are not served after all have started again".to_owned());
+                }
+                sim.sleep(Duration::from_millis(50)).await;
+            }
+            load.read_back(&service, READ_BACK).await
+        };
+        let read = client.env().spawn(Class::Foreground, "read back", reading).await;
+        read.map_err(|_| "the host went down".to_owned())?
     }
 
     /// Moves a range to another server now and then, as an operator does.
@@ -704,6 +737,9 @@ pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     }
     if let Some(violation) = world.violation.take() {
         return Err(violation);
+    }
+    if plan.kind == Kind::Gateways {
+        world.outage(&load).await?;
     }
     settle(&world, &load, sets_clocks).await?;
     load.check()?;

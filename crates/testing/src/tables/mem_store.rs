@@ -662,7 +662,7 @@ impl Source for MemSource {
         Box::pin(self.read(offset, len, true))
     }
 
-    fn read_written(&self, offset: u64, len: usize) -> Answer<'_, Vec<u8>> {
+    fn read_acknowledged(&self, offset: u64, len: usize) -> Answer<'_, Vec<u8>> {
         Box::pin(self.read(offset, len, false))
     }
 }
