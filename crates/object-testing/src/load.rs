@@ -1,7 +1,7 @@
 //! [`Load`]: clients that put, read, list and delete through gateways, and what they saw.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::rc::Rc;
 
@@ -381,13 +381,30 @@ impl Load {
                     if again.object.data_id == info.object.data_id
                         && again.object.data == info.object.data =>
                 {
-                    Err("its file is gone".to_owned())
+                    // A part that was moved has another place, which its object does not name.
+                    let is_moved = matches!(again.object.data, ObjectData::Parts(_))
+                        && !matches!(
+                            self.read_once(service, target, &again).await,
+                            Err(Error::NoSuchKey)
+                        );
+                    if is_moved { Ok(()) } else { Err("its file is gone".to_owned()) }
                 }
                 _ => Ok(()),
             },
             Err(Error::Busy { .. } | Error::Unknown { .. }) => Ok(()),
             Err(error) => Err(error.to_string()),
         }
+    }
+
+    /// Reads all of an object.
+    async fn read_once(
+        &self,
+        service: &Service,
+        target: &Target,
+        info: &ObjectInfo,
+    ) -> Result<Vec<u8>, Error> {
+        let content = service.content(target, info).await?;
+        content.read(0, info.object.size as usize).await
     }
 
     /// Lists the bucket page by page: each page saw its keys at one time.
@@ -492,8 +509,8 @@ impl Load {
             };
             let value = Load::value_of(&info)?;
             let size = size_of(value, self.0.plan.races);
-            let read = async { service.content(&target, &info).await?.read(0, size).await };
-            let read = read.await.map_err(|error| format!("{target}: {error}"))?;
+            let read = self.read_once(service, &target, &info).await;
+            let read = read.map_err(|error| format!("{target}: {error}"))?;
             if read != bytes(value, size) {
                 return Err(format!("{target}, object {value}: its bytes are others"));
             }
@@ -524,13 +541,20 @@ impl Load {
 
     /// The names of the files that objects are in, and of the logs that they are in,
     /// without faults and clients, in order.
-    pub async fn files(&self, service: &Service) -> Result<(Vec<String>, Vec<String>), String> {
-        let (mut files, mut logs) = (Vec::new(), Vec::new());
+    pub async fn files(
+        &self,
+        service: &Service,
+    ) -> Result<(BTreeSet<String>, BTreeSet<String>), String> {
+        let (mut files, mut logs) = (BTreeSet::new(), BTreeSet::new());
         for (key, text) in KEYS.iter().enumerate().take(self.0.plan.keys) {
             match service.look(&self.target(key), None).await {
                 Ok(info) => match info.object.data {
-                    ObjectData::File { file, .. } => files.push(file.as_str().to_owned()),
-                    ObjectData::Logged { file, .. } => logs.push(file.as_str().to_owned()),
+                    ObjectData::File { file, .. } => {
+                        files.insert(file.as_str().to_owned());
+                    }
+                    ObjectData::Logged { file, .. } => {
+                        logs.insert(file.as_str().to_owned());
+                    }
                     ObjectData::Parts(map) => {
                         files.extend(part_files(service, &self.target(key), &map).await?);
                     }
@@ -540,8 +564,6 @@ impl Load {
                 Err(error) => return Err(format!("{text:?}: {error}")),
             }
         }
-        files.sort();
-        files.dedup();
         Ok((files, logs))
     }
 }

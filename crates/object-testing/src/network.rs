@@ -218,7 +218,8 @@ impl Owners for Gateway {
                 return Err(Error::Unknown { cause: "the manager does not answer".to_owned() });
             }
             let (answer, answered) = oneshot::channel();
-            if self.network.one_in(self.network.0.fate.get().double) {
+            let doubled = self.network.one_in(self.network.0.fate.get().double);
+            if doubled {
                 let (network, target) = (self.network.clone(), target.clone());
                 let (request, late) = (request.clone(), self.network.0.fate.get().late);
                 let delay = network.below(network.below(late));
@@ -229,6 +230,11 @@ impl Owners for Gateway {
             }
             self.network.send((node, &target), request, Some(answer));
             match self.env.timeout(timeout, answered).await {
+                // These say that nothing was or will be changed, which one frame of two does not know. The
+                // transport sends each once.
+                Ok(Ok(Err(Error::Reroute | Error::Busy { .. } | Error::Full))) if doubled => {
+                    Err(Error::Unknown { cause: "a frame came twice".to_owned() })
+                }
                 Ok(Ok(answer)) => answer,
                 // A frame that is lost is not noticed before the time is over.
                 Ok(Err(_)) => {

@@ -2,7 +2,7 @@
 //! lock and remove versions, read and list them; and what they saw.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::rc::Rc;
 
@@ -620,15 +620,22 @@ impl VersionedLoad {
 
     /// The names of the files that versions are in, and of the logs that they are in, without
     /// faults and clients.
-    pub async fn files(&self, service: &Service) -> Result<(Vec<String>, Vec<String>), String> {
-        let (mut files, mut logs) = (Vec::new(), Vec::new());
+    pub async fn files(
+        &self,
+        service: &Service,
+    ) -> Result<(BTreeSet<String>, BTreeSet<String>), String> {
+        let (mut files, mut logs) = (BTreeSet::new(), BTreeSet::new());
         for (name, version, _) in self.pages(service, 1000, "").await? {
             let key = ObjectKey::new(name.as_str()).map_err(|_| "no key".to_owned())?;
             let target = Target { bucket: self.0.bucket.id, key };
             match service.look(&target, version).await {
                 Ok(info) => match info.object.data {
-                    ObjectData::File { file, .. } => files.push(file.as_str().to_owned()),
-                    ObjectData::Logged { file, .. } => logs.push(file.as_str().to_owned()),
+                    ObjectData::File { file, .. } => {
+                        files.insert(file.as_str().to_owned());
+                    }
+                    ObjectData::Logged { file, .. } => {
+                        logs.insert(file.as_str().to_owned());
+                    }
                     ObjectData::Parts(map) => {
                         files.extend(part_files(service, &target, &map).await?);
                     }

@@ -269,8 +269,6 @@ async fn settle(world: &Rc<World>, load: &Loads, units: &[Unit]) -> Result<(), S
             let (mut files, logs) = load.plain.files(&service).await?;
             let versions = load.versioned.files(&service).await?;
             files.extend(versions.0);
-            files.sort();
-            files.dedup();
             let map = service.map().await.map_err(|error| error.to_string())?;
             let named = [(load.plain.bucket(), logs), (load.versioned.bucket(), versions.1)];
             let of = |bucket| map.of_bucket(bucket).next().expect("each bucket has one");
@@ -279,7 +277,7 @@ async fn settle(world: &Rc<World>, load: &Loads, units: &[Unit]) -> Result<(), S
     };
     let (files, named) = env.spawn(Class::Foreground, "files", files).await.expect("no crash")?;
     let bodies = world.bodies();
-    if bodies != files {
+    if !bodies.iter().eq(&files) {
         return Err(format!("objects have the files {files:?}, and there are {bodies:?}"));
     }
     let stored = {

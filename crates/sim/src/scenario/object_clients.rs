@@ -1,5 +1,6 @@
 //! Clients of the scenarios of objects: a load of each kind.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use object_index::Service;
@@ -160,11 +161,11 @@ impl Clients {
     pub(super) async fn files(
         &self,
         service: &Service,
-    ) -> Result<(Vec<String>, Vec<String>), String> {
+    ) -> Result<(BTreeSet<String>, BTreeSet<String>), String> {
         match self {
             Clients::Plain(load) => load.files(service).await,
             Clients::Versioned(load) => load.files(service).await,
-            Clients::Settings(_) | Clients::Days(_) => Ok((Vec::new(), Vec::new())),
+            Clients::Settings(_) | Clients::Days(_) => Ok((BTreeSet::new(), BTreeSet::new())),
         }
     }
 }
