@@ -34,7 +34,7 @@ use crate::watchers::Watchers;
 /// The catalog that this process owns.
 pub(crate) struct Catalog {
     pub(crate) env: Env,
-    files: Rc<dyn Files>,
+    pub(crate) files: Rc<dyn Files>,
     pub(crate) decisions: Rc<Decisions>,
     sessions: Sessions,
     pub(crate) orders: Orders,

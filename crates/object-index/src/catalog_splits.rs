@@ -11,16 +11,13 @@
 //! epoch on record: no batch can come that makes ranges of them. Numbers of ranges are never used again, so that
 //! a directory's path is its identity.
 
-use base::Kind;
-use futures_util::future::try_join_all;
 use object_proto::{CatalogReply, Error, RangeBound, RangeId};
 use runtime::Duration;
 
 use crate::catalog::Catalog;
 use crate::decisions::{Basis, unix_us};
-use crate::ground::Files;
 use crate::keys::{GONE, RANGE, SPLIT, number_key};
-use crate::limits::{RANGES_MAX, REMOVALS};
+use crate::limits::RANGES_MAX;
 use crate::paths::range_dir;
 use crate::planted::Planted;
 use crate::server_row::{SplitRow, encode_number};
@@ -42,6 +39,9 @@ impl Catalog {
         at: RangeBound,
     ) -> Result<CatalogReply, Error> {
         let begun = self.splits.begun.borrow().get(&range).cloned();
+        // Halves of a split under a former epoch.
+        let former: Vec<RangeId> =
+            begun.iter().filter(|row| row.epoch != epoch).flat_map(halves).collect();
         let known = begun.filter(|row| row.epoch == epoch);
         let (low, high) = match &known {
             Some(row) => (row.low, row.high),
@@ -59,18 +59,15 @@ impl Catalog {
         }
         let row = SplitRow { epoch, low, high, at };
         if known.as_ref() != Some(&row) {
-            let before = self.splits.begun.borrow().get(&range).cloned();
+            let since = unix_us(&self.env);
             let (_, basis) = self.decisions.submit(|batch, _| {
                 batch.put(&[SPLIT], &encode_number(self.splits.last.get().max(high.get())));
                 batch.put(&number_key(SPLIT, range.get()), &row.encode());
-                // Of a split under a former epoch.
-                for half in before.iter().filter(|row| row.epoch != epoch).flat_map(halves) {
-                    batch.put(&number_key(GONE, half.get()), &encode_number(unix_us(&self.env)));
+                for half in &former {
+                    batch.put(&number_key(GONE, half.get()), &encode_number(since));
                 }
             })?;
-            for half in before.iter().filter(|row| row.epoch != epoch).flat_map(halves) {
-                self.splits.gone.borrow_mut().insert(half, unix_us(&self.env));
-            }
+            self.splits.gone.borrow_mut().extend(former.iter().map(|half| (*half, since)));
             self.splits.last.set(self.splits.last.get().max(high.get()));
             self.splits.begun.borrow_mut().insert(range, row);
             self.decisions.settled(basis).await?;
@@ -141,35 +138,20 @@ impl Catalog {
 
     /// Removes directories that were of no use for long enough. What fails is left for the next time; returns
     /// the first error.
-    pub(crate) async fn remove_gone(&self, files: &dyn Files, age: Duration) -> Result<(), Error> {
+    pub(crate) async fn remove_gone(&self, age: Duration) -> Result<(), Error> {
         let until = unix_us(&self.env).saturating_sub(age.as_micros() as u64);
         let gone: Vec<_> = self.splits.gone.borrow().clone().into_iter().collect();
         let mut result = Ok(());
         for (range, _) in gone.into_iter().filter(|(_, since)| *since < until) {
             self.check_lease()?;
-            result = result.and(self.remove_dir(files, range).await);
+            result = result.and(self.remove_dir(range).await);
         }
         result
     }
 
-    async fn remove_dir(&self, files: &dyn Files, range: RangeId) -> Result<(), Error> {
-        let busy = |fault: base::Fault| Error::Busy { cause: fault.message };
-        let path = range_dir(range);
-        let store = files.dir(&path).await.map_err(busy)?;
-        loop {
-            let page = store.list("").await.map_err(busy)?;
-            if page.names.is_empty() {
-                break;
-            }
-            for some in page.names.chunks(REMOVALS) {
-                try_join_all(some.iter().map(async |name| match store.remove(name).await {
-                    Err(fault) if fault.kind != Kind::NotFound => Err(busy(fault)),
-                    _ => Ok(()),
-                }))
-                .await?;
-            }
-        }
-        files.remove_dir(&path).await.map_err(busy)?;
+    async fn remove_dir(&self, range: RangeId) -> Result<(), Error> {
+        let removed = self.files.remove_dir(&range_dir(range)).await;
+        removed.map_err(|fault| Error::Busy { cause: fault.message })?;
         let (_, basis) = self.decisions.submit(|batch, _| {
             batch.delete(&number_key(GONE, range.get()));
         })?;

@@ -203,9 +203,9 @@ impl Decisions {
         state.overlay.iter().map(|(key, (_, value))| (key.clone(), value.clone())).collect()
     }
 
-    /// Nothing is submitted from now on, until it is taken back: what comes is to be decided elsewhere.
-    pub(crate) fn shut(&self, is_shut: bool) {
-        self.shut.set(is_shut);
+    /// Nothing is submitted from now on: what comes is to be decided elsewhere.
+    pub(crate) fn shut(&self) {
+        self.shut.set(true);
     }
 
     /// Lets others run.

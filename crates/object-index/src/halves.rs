@@ -14,11 +14,12 @@ use table::{Purpose, Range as Rows, Snapshot};
 use crate::decisions::{Decisions, damaged, of_table};
 use crate::fields::{TEXT_MAX, VERSION, begin, put_text, text, whole};
 use crate::keys::{
-    CURRENT, HALVES, INHERITED, LOG, PART, PASS, UPLOAD, USAGE, VERSIONS, between_bounds,
+    CURRENT, HALVES, INHERITED, LOG, PART, PASS, REPLY, UPLOAD, USAGE, VERSIONS, between_bounds,
     number_key, read_number_key, read_part_key, read_upload_key, upload_key,
 };
 use crate::limits::PARTS_SLICE;
 use crate::pass_rows::BucketPassRow;
+use crate::planted::{Bugs, Planted};
 use crate::row::{LogRow, ObjectRow};
 use crate::upload_row::UploadRow;
 use crate::usage::{encode_usage, put_usage, read_usage};
@@ -148,7 +149,11 @@ pub(crate) async fn count_below(
 /// A half makes what was inherited its own: counts of the buckets that it has, and what came of passes over
 /// them. Logs are counted again: what the other half has in them is dead here. Does nothing in a range that was
 /// not split since it was opened last.
-pub(crate) async fn adopt(decisions: &Rc<Decisions>, range: RangeId) -> Result<(), Error> {
+pub(crate) async fn adopt(
+    decisions: &Rc<Decisions>,
+    range: RangeId,
+    bugs: Bugs,
+) -> Result<(), Error> {
     let Some(value) = decisions.durable(&[HALVES]).await? else { return Ok(()) };
     let row = HalvesRow::decode(&value).ok_or_else(|| damaged("the row of a split"))?;
     let is_high = match range {
@@ -177,6 +182,9 @@ pub(crate) async fn adopt(decisions: &Rc<Decisions>, range: RangeId) -> Result<(
                 }
             }
         }
+    }
+    if bugs.has(Planted::NoInherit) {
+        gone.extend(decisions.all(&[REPLY]).await?.into_iter().map(|(key, _)| key));
     }
     let logs = decisions.all(&[LOG]).await?;
     let passes = number_key(PASS, row.at.bucket.get());

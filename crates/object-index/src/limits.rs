@@ -87,8 +87,6 @@ pub const RANGES: u32 = 4;
 pub const RANGE_BYTES: u64 = 8 << 30;
 /// Ranges at most: what 16 servers own, and what a map in one message has room for.
 pub const RANGES_MAX: usize = 4096;
-/// Names of a directory that are removed at once.
-pub const REMOVALS: usize = 16;
 /// A split links what is new in its range again, until that are fewer names.
 pub const LINKED_LEAST: usize = 64;
 /// Rounds of that at most: what is written while it lasts is less each time.

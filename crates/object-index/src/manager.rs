@@ -332,7 +332,7 @@ impl ObjectManager {
         inner.env.mark("object: manager leads");
         inner.lead.replace(Some(lead.clone()));
         let (rule, interval) = (lead.rule.clone(), inner.config.collect_interval);
-        let (files, trash_age) = (inner.files.clone(), inner.config.trash_age);
+        let trash_age = inner.config.trash_age;
         let tasks = [
             inner.env.spawn(
                 Class::Control,
@@ -345,7 +345,7 @@ impl ObjectManager {
                 self.clone().ping(lead.clone()),
             ),
             inner.env.spawn(Class::Background, "object manager: tend", async move {
-                rule.tend((&*files, trash_age), interval).await;
+                rule.tend(interval, trash_age).await;
             }),
         ];
         let mut longer = 1;
@@ -484,5 +484,156 @@ fn end_split(
 impl fmt::Debug for ObjectManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ObjectManager({}, leads: {})", self.0.name, self.leads())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::Fault;
+    use object_proto::{BucketId, RangeBound};
+    use runtime::sim::{HostId, Sim};
+    use table::Store;
+    use testing::tables::MemDisk;
+
+    use super::*;
+    use crate::planted::Bugs;
+
+    struct Dirs(MemDisk, Env);
+
+    impl Files for Dirs {
+        fn dir<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Rc<dyn Store>, Fault>> {
+            Box::pin(std::future::ready(Ok(self.0.beside(path).store(&self.1))))
+        }
+
+        fn dirs<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Vec<String>, Fault>> {
+            Box::pin(std::future::ready(Ok(self.0.dirs_in(path))))
+        }
+
+        fn remove_dir<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<(), Fault>> {
+            self.0.remove_dir(path);
+            Box::pin(std::future::ready(Ok(())))
+        }
+    }
+
+    struct Always;
+
+    impl Lease for Always {
+        fn is_valid(&self) -> bool {
+            true
+        }
+    }
+
+    struct NoOwners;
+
+    impl Ranges for NoOwners {
+        fn epoch(&self, _: RangeId) -> Option<u64> {
+            None
+        }
+
+        fn order(
+            &self,
+            _: RangeId,
+            _: RangeRequest,
+        ) -> LocalBoxFuture<'_, Result<RangeReply, Error>> {
+            Box::pin(std::future::ready(Err(Error::Reroute)))
+        }
+    }
+
+    const RANGE: RangeId = RangeId::new(1);
+    /// A bound within the first range.
+    const BUCKET: BucketId = BucketId::new(5);
+
+    /// A manager with one range, whose owner has begun to split it.
+    struct World {
+        lead: Lead,
+        now: Instant,
+        epoch: u64,
+    }
+
+    impl World {
+        /// Its range is owned and is being split under the epoch.
+        async fn new(sim: &Sim, host: HostId, bugs: Bugs) -> World {
+            let env = sim.env(host).expect("it is up");
+            let files: Rc<dyn Files> = Rc::new(Dirs(MemDisk::new(sim), env.clone()));
+            let config = Config { bugs, new_ranges: 1, ..Config::default() };
+            let (cache, lease): (_, Rc<dyn Lease>) = (Cache::new(1 << 16), Rc::new(Always));
+            let common = (&cache, &Room::default());
+            let held = (lease.clone(), 1);
+            let what = (&env, &files, &config);
+            let rule = ManagerRule::open(what, held, common, Rc::new(NoOwners)).await.unwrap();
+            let now = env.now();
+            let mut assignments = Assignments::new(1, rule.record().await.unwrap(), now);
+            assignments.give_again(now, RANGE);
+            let epoch = assignments.epoch(RANGE).expect("there is the range");
+            let at = RangeBound::of_bucket(BUCKET);
+            rule.prepare_split(RANGE, epoch, at).await.expect("it may be split");
+            let lead = Lead {
+                rule,
+                lease,
+                assignments: Rc::new(RefCell::new(assignments)),
+                stored: Cell::default(),
+                notifying: RefCell::default(),
+                ping_soon: Notify::new(),
+            };
+            World { lead, now, epoch }
+        }
+
+        fn end(&self, epoch: u64, commit: bool) -> bool {
+            end_split(&self.lead, self.now, (RANGE, epoch), commit).expect("it is decided")
+        }
+
+        fn ranges(&self) -> usize {
+            self.lead.rule.map().places().len()
+        }
+    }
+
+    fn run<T: 'static>(bugs: Bugs, work: impl FnOnce(World) -> T + 'static) -> T {
+        let sim = Sim::new(7);
+        let host = sim.add_host("om1");
+        let env = sim.boot(host);
+        let inner = sim.clone();
+        let working =
+            env.spawn(
+                Class::Control,
+                "test",
+                async move { work(World::new(&inner, host, bugs).await) },
+            );
+        sim.run(working).expect("it ends").expect("it is up")
+    }
+
+    #[test]
+    fn split_is_committed_once_under_the_epoch_in_which_it_was_made() {
+        run(Bugs::default(), |world| {
+            assert_eq!(world.ranges(), 1);
+            assert!(world.end(world.epoch, true));
+            assert_eq!(world.ranges(), 2);
+            assert!(world.end(world.epoch, true), "asked again");
+            assert!(world.end(world.epoch, false), "what is committed is not given up");
+            assert_eq!(world.ranges(), 2);
+        });
+    }
+
+    #[test]
+    fn split_that_is_given_up_is_never_committed() {
+        run(Bugs::default(), |world| {
+            assert!(!world.end(world.epoch, false));
+            let epoch = world.lead.assignments.borrow().epoch(RANGE).expect("it goes on");
+            assert!(epoch > world.epoch, "it is opened again");
+            assert!(!world.end(world.epoch, true), "a late commit");
+            assert!(!world.end(epoch, true), "the next owner has begun none");
+            assert_eq!(world.ranges(), 1);
+        });
+    }
+
+    #[test]
+    fn split_of_a_former_owner_is_not_committed() {
+        let late = |bugs| {
+            run(bugs, |world| {
+                world.lead.assignments.borrow_mut().give_again(world.now, RANGE);
+                (world.end(world.epoch, true), world.ranges())
+            })
+        };
+        assert_eq!(late(Bugs::default()), (false, 1));
+        assert_eq!(late(Bugs::of(Planted::LateCommit)), (true, 2));
     }
 }

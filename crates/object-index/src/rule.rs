@@ -65,7 +65,7 @@ impl RangeRule {
         let rows = open_table(env, &**files, &dir, (&with_data, cache), epoch).await?;
         let bugs = config.bugs;
         let decisions = Decisions::new(env, rows, room, bugs).await?;
-        adopt(&decisions, id).await?;
+        adopt(&decisions, id, bugs).await?;
         let upload_times = UploadTimes { age: config.upload_age, end_age: config.upload_end_age };
         let day = config.lifecycle_day;
         let ground = Ground { managers: managers.clone(), lease, epoch, upload_times, day, bugs };
@@ -313,20 +313,20 @@ impl ManagerRule {
         self.catalog.bugs.has(bug)
     }
 
-    /// Ends sessions of gateways that are gone and removes what is left of splits, in passes that begin
-    /// `interval` apart, and watches over quotas. For ever.
-    pub async fn tend(&self, trash: (&dyn Files, Duration), interval: Duration) {
-        join(self.end_sessions(trash, interval), self.catalog.watch_usage()).await;
+    /// Ends sessions of gateways that are gone and removes what has been left of splits for `trash_age`, in
+    /// passes that begin `interval` apart, and watches over quotas. For ever.
+    pub async fn tend(&self, interval: Duration, trash_age: Duration) {
+        join(self.end_sessions(interval, trash_age), self.catalog.watch_usage()).await;
     }
 
-    async fn end_sessions(&self, (files, trash_age): (&dyn Files, Duration), interval: Duration) {
+    async fn end_sessions(&self, interval: Duration, trash_age: Duration) {
         loop {
             self.env.sleep(self.env.jitter(interval)).await;
             let ended = self.catalog.end_sessions().await;
             let ended = ended.and(self.catalog.remove_left_dirs().await);
             let ended = ended.and(self.catalog.take_back_all().await);
             let ended = ended.and(self.catalog.withdraw_splits().await);
-            if let Err(error) = ended.and(self.catalog.remove_gone(files, trash_age).await) {
+            if let Err(error) = ended.and(self.catalog.remove_gone(trash_age).await) {
                 tracing::debug!(%error, "what the manager has to end was not all ended");
             }
         }

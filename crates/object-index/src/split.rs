@@ -16,8 +16,8 @@ use crate::decisions::{Decisions, damaged, of_table};
 use crate::ground::{Files, Managers};
 use crate::halves::{HalvesRow, count_below};
 use crate::keys::{
-    CURRENT, HALVES, MAP, METADATA, NULL, PART, REPLY, UPLOAD, VERSIONS, between_bounds,
-    key_prefix, read_object_key, read_version_key,
+    CURRENT, HALVES, MAP, METADATA, NULL, PART, UPLOAD, VERSIONS, between_bounds, key_prefix,
+    read_object_key, read_version_key,
 };
 use crate::limits::{
     CUT_TIME, LINK_ROUNDS, LINKED_LEAST, MANAGER_HEARD, PARTS_SLICE, PAUSE, SAMPLES, SPLIT_PAUSE,
@@ -176,10 +176,7 @@ impl Split<'_> {
         let decisions = &self.range.decisions;
         let [of_low, of_high] = [range_dir(low), range_dir(high)];
         let mut children = Vec::new();
-        for (dir, mut shows) in [(&of_low, shown(first, Some(at))), (&of_high, shown(at, end))] {
-            if self.range.has_bug(Planted::NoInherit) {
-                shows = without_replies(&shows);
-            }
+        for (dir, shows) in [(&of_low, shown(first, Some(at))), (&of_high, shown(at, end))] {
             let store = self.files.dir(dir).await;
             let store = store.map_err(|fault| Error::Busy { cause: fault.message })?;
             children.push(Child { store, owner: self.epoch + 1, shows });
@@ -209,7 +206,7 @@ impl Split<'_> {
             batch.put(&[HALVES], &row.encode());
         })?;
         // Nothing was awaited since: that is the last batch.
-        decisions.shut(true);
+        decisions.shut();
         self.splitting.stage.set(Stage::Cut);
         let cut = async {
             decisions.settled(basis).await?;
@@ -267,31 +264,6 @@ impl Split<'_> {
             pause = (2 * pause).min(Duration::from_millis(200));
         }
     }
-}
-
-/// The same rows but answers.
-fn without_replies(shows: &[Rows]) -> Vec<Rows> {
-    use std::ops::Bound::{Excluded, Included};
-
-    let cut = shows.iter().flat_map(|rows| {
-        let from = match &rows.lower {
-            Included(from) => from.clone(),
-            _ => Vec::new(),
-        };
-        let has_replies = from.as_slice() <= [REPLY].as_slice()
-            && match &rows.upper {
-                Excluded(to) => to.as_slice() > [REPLY].as_slice(),
-                _ => true,
-            };
-        match has_replies {
-            false => vec![rows.clone()],
-            true => {
-                let behind = Rows { lower: Included(vec![REPLY + 1]), ..rows.clone() };
-                vec![Rows::between(&from, &[REPLY]), behind]
-            }
-        }
-    });
-    cut.collect()
 }
 
 /// True for the name of a file of bodies, false for those of the table.

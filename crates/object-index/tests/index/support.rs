@@ -125,10 +125,10 @@ impl Ruled {
         }
     }
 
-    async fn tend(self, files: Rc<dyn Files>, interval: Duration) {
+    async fn tend(self, interval: Duration) {
         match self {
-            Ruled::All(rule) => rule.tend(files, interval).await,
-            Ruled::Manager(rule) => rule.tend((&*files, interval), interval).await,
+            Ruled::All(rule) => rule.tend(interval).await,
+            Ruled::Manager(rule) => rule.tend(interval, interval).await,
             Ruled::Range(rule) => rule.collect(interval).await,
         }
     }
@@ -287,10 +287,10 @@ impl Rule {
         }
     }
 
-    async fn tend(self: Rc<Self>, files: Rc<dyn Files>, interval: Duration) {
+    async fn tend(self: Rc<Self>, interval: Duration) {
         let all = self.all();
         let collecting = join_all(all.iter().map(|rule| rule.collect(interval)));
-        join(self.manager.tend((&*files, interval), interval), collecting).await;
+        join(self.manager.tend(interval, interval), collecting).await;
     }
 
     /// Ends when nothing is decided any more: another owner came, or an append has failed.
@@ -426,7 +426,7 @@ impl World {
         let opening = self.clone().open(env.clone(), config.clone(), unit, (lease.clone(), epoch));
         let rule = env.spawn(Class::Foreground, "open", opening).await;
         let rule = rule.map_err(|_| Error::Reroute)?.inspect_err(|_| renewed.abort())?;
-        let tending = rule.clone().tend(self.files(&env), config.collect_interval);
+        let tending = rule.clone().tend(config.collect_interval);
         env.spawn(Class::Background, "collect", tending);
         let looking = rule.clone().look_for_room(env.clone(), self.room.clone());
         env.spawn(Class::Background, "look for room", looking);

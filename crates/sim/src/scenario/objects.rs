@@ -338,7 +338,7 @@ impl World {
         hosts.for_each(|host| sim.crash(host, CrashMode::Power));
         sim.sleep(Duration::from_millis(self.draw(10, 1000))).await;
         cluster.boot_all();
-        cluster.settle(Duration::from_secs(60)).await.map_err(|e| format!("all start: {e}"))?;
+        cluster.settle(Duration::from_secs(120)).await.map_err(|e| format!("all start: {e}"))?;
         (0..PROCESSES).for_each(|index| self.boot(index));
         let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
         let (service, load) = (self.service(&client, self.kind), load.clone());
