@@ -199,7 +199,11 @@ impl Fork {
             self.link_and_go_on(&engine).await?
         } else {
             let _ends = EndOnDrop(&engine);
-            self.seal_and_link(&engine).await?
+            match self.seal_and_link(&engine).await {
+                // Another instance may have flushed and removed a log since.
+                Err(error) => return Err(engine.explain(error).await),
+                Ok(layouts) => layouts,
+            }
         };
         let number = engine.manifest_number.get().checked_add(1).ok_or_else(|| Error::Invalid {
             table: engine.name().to_owned(),
@@ -240,11 +244,7 @@ impl Fork {
         if manifest::highest(&*files.store).await? != Some(number) {
             return Err(Error::Fenced { table: engine.name().to_owned() });
         }
-        let linked = self.link_rest(engine, &layout, &but).await;
-        match linked {
-            Ok((_, layouts)) => Ok(layouts),
-            Err(error) => Err(engine.explain(error).await),
-        }
+        self.link_rest(engine, &layout, &but).await.map(|(_, layouts)| layouts)
     }
 
     /// The same with a bug: for tests of the tests.
