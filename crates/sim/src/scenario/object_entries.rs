@@ -24,7 +24,6 @@ pub(super) const OBJECTS: Scenario = Scenario {
         "object: a request came again",
         "object: the trash is emptied",
         "object: a silent session is closed",
-        "object: an orphan is removed",
         "table: log kept for its data",
         "object: a log is counted",
         "object: a log is collected",

@@ -92,7 +92,7 @@ const FOUND: [(Planted, &str, u64, &str); 71] = [
     (Planted::FileDropHeld, "object-collect", 0, "went before its time"),
     (Planted::FileNoTrash, "object-collect", 0, "went before its time"),
     (Planted::FileLostCount, "object-collect", 0, "the files"),
-    (Planted::FileUnheld, "object-gateways", 0, "their owner knows"),
+    (Planted::FileUnheld, "object-gateways", 0, "there is no object with that key"),
     (Planted::FileOrphanKept, "object-gateways", 0, "has left the files"),
     (Planted::FileHalfBody, "object-gateways", 0, "not those written"),
     // Splits of ranges: whole, once.
