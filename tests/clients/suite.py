@@ -31,7 +31,7 @@ MODULES = [
     "test_readme",
     "test_restart",
 ]
-# With '--long', in their place: minutes, and npm and Go.
+# With '--long', in their place: minutes, and npm, Go and Maven.
 LONG_MODULES = ["test_sdks"]
 
 

@@ -30,6 +30,19 @@ def certificate(directory, name):
     )  # fmt: skip
 
 
+def certificate_of_authority(directory):
+    """A certificate that an authority has signed, whose own is authority.pem. It names an address, and
+    what lies below a domain of two labels, as not all clients take '*.localhost'."""
+    new = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 "
+    subprocess.run(
+        f"{new} -keyout authority-key.pem -out authority.pem -subj /CN=authority && "
+        f"{new} -CA authority.pem -CAkey authority-key.pem -keyout server-key.pem "
+        "-out server-cert.pem -subj /CN=server -addext basicConstraints=critical,CA:FALSE "
+        "-addext subjectAltName=IP:127.0.0.1,DNS:s3.localhost,DNS:*.s3.localhost",
+        shell=True, check=True, capture_output=True, cwd=directory,
+    )  # fmt: skip
+
+
 _resolve = socket.getaddrinfo
 
 
@@ -39,7 +52,17 @@ def resolve_localhost(host, *arguments, **more):
     return _resolve(name, *arguments, **more)
 
 
-class Tls(Case):
+def client_of(access, verify=None, **more):
+    return boto3.client(
+        "s3", endpoint_url=access["endpoint"], region_name=access["region"],
+        aws_access_key_id=access["access_key"], aws_secret_access_key=access["secret_key"],
+        verify=verify and str(verify), **more,
+    )  # fmt: skip
+
+
+class Served(Case):
+    """A test with a 'craton up' of its own, and a folder of certificates for it."""
+
     def setUp(self):
         self.root = Path(tempfile.mkdtemp(prefix="craton-tls-", dir=server.server.root))
         self.certificates = self.root / "tls"
@@ -61,13 +84,8 @@ class Tls(Case):
                 break
         return json.loads((self.root / "d" / "s3.json").read_text())
 
-    def client(self, access, **more):
-        return boto3.client(
-            "s3", endpoint_url=access["endpoint"], region_name=access["region"],
-            aws_access_key_id=access["access_key"], aws_secret_access_key=access["secret_key"],
-            **more,
-        )  # fmt: skip
 
+class Tls(Served):
     def test_objects_are_served_over_tls(self):
         access = self.up("--s3-tls", self.certificates, "--s3-region", "eu-1")
         self.assertTrue(access["endpoint"].startswith("https://localhost:"), access)
@@ -77,13 +95,13 @@ class Tls(Case):
         trusted = str(self.certificates / "server-cert.pem")
         body = os.urandom(9 << 20)
         for style in ["path", "virtual"]:
-            s3 = self.client(access, verify=trusted, config=Config(s3={"addressing_style": style}))
+            s3 = client_of(access, verify=trusted, config=Config(s3={"addressing_style": style}))
             with unittest.mock.patch("socket.getaddrinfo", resolve_localhost):
                 s3.create_bucket(Bucket=f"tls-{style}")
                 s3.put_object(Bucket=f"tls-{style}", Key="k", Body=body)
                 self.assertEqual(s3.get_object(Bucket=f"tls-{style}", Key="k")["Body"].read(), body)
         with self.assertRaises(SSLError):
-            self.client(access, config=Config(retries={"max_attempts": 0})).list_buckets()
+            client_of(access, config=Config(retries={"max_attempts": 0})).list_buckets()
         plain = access["endpoint"].replace("https:", "http:")
         with self.assertRaises(urllib.error.HTTPError) as refused:
             urllib.request.build_opener(urllib.request.ProxyHandler({})).open(plain, timeout=10)
@@ -104,7 +122,7 @@ class Tls(Case):
         end = time.monotonic() + 60
         while True:
             try:
-                self.client(access, verify=trusted).list_buckets()
+                client_of(access, verify=trusted).list_buckets()
                 break
             except SSLError:
                 self.assertLess(time.monotonic(), end)
@@ -124,7 +142,7 @@ class Tls(Case):
         self.assertFalse((self.root / "d" / "cluster.json").exists())
         access = self.up("--s3-listen", "0.0.0.0:0", "--s3-plain", "--s3-defaults", "classic")
         self.assertTrue(access["endpoint"].startswith("http://127.0.0.1:"), access)
-        s3 = self.client(access)
+        s3 = client_of(access)
         s3.create_bucket(Bucket="classic", ACL="public-read")
         grants = s3.get_bucket_acl(Bucket="classic")["Grants"]
         self.assertEqual(len(grants), 2, grants)

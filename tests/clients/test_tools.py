@@ -1,6 +1,7 @@
 """Stock tools against the server, those that pip installs: one short test of each, seconds in all.
 
-test_sdks asks each of them, and SDKs that need npm or Go, all questions that are here, for 'make test-long'.
+test_sdks asks each of them, and SDKs that need npm, Go or Maven, all questions that are here, for 'make
+test-long'.
 """
 
 import hashlib
@@ -13,6 +14,8 @@ import tools
 from cases import ODD_KEYS, Case, body_of, md5
 
 # Above it a tool sends parts: the largest of their own sizes, s3cmd's, is 15 MiB.
+SINGLE_MAX = 15 << 20
+# Above the sizes of the parts of most.
 PARTED = 9 << 20
 # A key that URLs write in another way, and that all tools send as it is.
 ODD_KEY = "a%20b+c d/\u00fc.txt"
@@ -62,6 +65,8 @@ class Questions:
                 self.tool.put(self.bucket, key, self.planted(body))
                 head = self.s3.head_object(Bucket=self.bucket, Key=key, ChecksumMode="ENABLED")
                 self.assertEqual(size, head["ContentLength"])
+                if size > SINGLE_MAX:
+                    self.assertIn("-", head["ETag"], "it was not sent in parts")
                 self.assertTrue([name for name in head if name.startswith("Checksum")], head)
                 self.assertEqual(md5(body), self.md5_of(key))
                 self.tool.get(self.bucket, key, self.folder / "back")

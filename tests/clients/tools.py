@@ -1,8 +1,11 @@
 """Stock tools and SDKs, each behind the same few calls: what test_tools.py asks of all of them."""
 
+import contextlib
 import json
 import os
+import socket
 import subprocess
+import urllib.parse
 from pathlib import Path
 
 import server
@@ -28,7 +31,6 @@ def settings(folder, **changed):
         "HOME": str(folder),
         "AWS_ENDPOINT_URL": access["endpoint"],
         "AWS_DEFAULT_REGION": access["region"],
-        "AWS_REGION": access["region"],
         "AWS_ACCESS_KEY_ID": access["access_key"],
         "AWS_SECRET_ACCESS_KEY": access["secret_key"],
         "AWS_EC2_METADATA_DISABLED": "true",
@@ -131,16 +133,28 @@ class Worker:
     """A library in a process of its own: a line of JSON asks for a call, a line answers it."""
 
     command = ()
+    # It does not read AWS_DEFAULT_REGION.
+    wants_region = False
 
-    def __init__(self, folder, **changed):
+    def __init__(self, folder, authority=None, **changed):
+        env = settings(folder, **changed)
+        if self.wants_region:
+            env["AWS_REGION"] = env["AWS_DEFAULT_REGION"]
+        if authority:
+            env |= self.trust(folder, authority)
         self.process = subprocess.Popen(
-            list(map(str, self.command)), env=settings(folder, **changed), cwd=folder, text=True,
+            list(map(str, self.command)), env=env, cwd=folder, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=open(Path(folder) / "said", "w"),
         )  # fmt: skip
         self.said = Path(folder) / "said"
 
+    def trust(self, folder, authority):
+        """The environment in which the certificates of an authority are good."""
+        raise NotImplementedError
+
     def close(self):
-        self.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
         self.process.wait(CALL_S_MAX)
         self.process.stdout.close()
 
@@ -181,7 +195,58 @@ class Pyarrow(Worker):
 
 class JavaScript(Worker):
     command = ("node", SDKS / "js" / "worker.mjs")
+    wants_region = True
+
+    def trust(self, folder, authority):
+        return {"NODE_EXTRA_CA_CERTS": str(authority)}
 
 
 class Go(Worker):
     command = (SDKS / "go" / "worker",)
+
+    def trust(self, folder, authority):
+        return {"SSL_CERT_FILE": str(authority)}
+
+
+class Jvm(Worker):
+    # Where sdks.py puts it.
+    home = None
+
+    def __init__(self, folder, **changed):
+        self.hosts = Path(folder) / "hosts"
+        self.command = (
+            # The first of two compilers alone, as it runs for seconds.
+            "java", "-XX:TieredStopAtLevel=1", "-Xmx1g",
+            # It looks for names of hosts there alone.
+            f"-Djdk.net.hosts.file={self.hosts}",
+            "-cp", f"{self.home}/lib/*:{self.home}/classes", "Worker",
+        )  # fmt: skip
+        endpoint = (server.server.access | changed)["endpoint"]
+        self.host = urllib.parse.urlsplit(endpoint).hostname
+        super().__init__(folder, **changed)
+
+    def call(self, call, **arguments):
+        # Names below localhost are this machine, which not every resolver knows.
+        host, bucket = self.host, arguments["bucket"]
+        self.hosts.write_text(f"127.0.0.1 {host} {bucket}.{host} {socket.gethostname()}\n")
+        return super().call(call, **arguments)
+
+    def trust(self, folder, authority):
+        store = Path(folder) / "trusted.p12"
+        store.unlink(missing_ok=True)
+        subprocess.run(
+            ["keytool", "-importcert", "-noprompt", "-alias", "authority", "-file", authority,
+             "-keystore", store, "-storepass", "changeit"],
+            check=True, capture_output=True, timeout=CALL_S_MAX,
+        )  # fmt: skip
+        options = f"-Djavax.net.ssl.trustStore={store} -Djavax.net.ssl.trustStorePassword=changeit"
+        return {"JAVA_TOOL_OPTIONS": options}
+
+
+class Java(Jvm):
+    home = SDKS / "java"
+    wants_region = True
+
+
+class Hadoop(Jvm):
+    home = SDKS / "hadoop"

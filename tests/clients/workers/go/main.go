@@ -117,7 +117,7 @@ func main() {
 	}
 	client := s3.NewFromConfig(settings, func(options *s3.Options) {
 		// An endpoint that is an IP address has no virtual hosts.
-		options.UsePathStyle = endpoint.Hostname() != "localhost"
+		options.UsePathStyle = !strings.HasSuffix(endpoint.Hostname(), "localhost")
 	})
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(nil, 1<<20)

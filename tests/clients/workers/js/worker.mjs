@@ -3,7 +3,8 @@
 
 import { lookup } from "node:dns";
 import { createReadStream, createWriteStream } from "node:fs";
-import { Agent } from "node:http";
+import { Agent as HttpAgent } from "node:http";
+import { Agent as HttpsAgent } from "node:https";
 import { createInterface } from "node:readline";
 import { pipeline } from "node:stream/promises";
 import {
@@ -18,19 +19,18 @@ import { createPresignedPost } from "@aws-sdk/s3-presigned-post";
 import { getSignedUrl } from "@aws-sdk/s3-request-presigner";
 
 const endpoint = process.env.AWS_ENDPOINT_URL;
+const agent = {
+  keepAlive: true,
+  // Names below localhost are this machine, which not every resolver knows.
+  lookup: (host, options, done) =>
+    lookup(host.endsWith(".localhost") ? "127.0.0.1" : host, options, done),
+};
 const client = new S3Client({
   endpoint,
   // An endpoint that is an IP address has no virtual hosts.
-  forcePathStyle: new URL(endpoint).hostname !== "localhost",
+  forcePathStyle: !new URL(endpoint).hostname.endsWith("localhost"),
   maxAttempts: 1,
-  // Names below localhost are this machine, which not every resolver knows.
-  requestHandler: {
-    httpAgent: new Agent({
-      keepAlive: true,
-      lookup: (host, options, done) =>
-        lookup(host.endsWith(".localhost") ? "127.0.0.1" : host, options, done),
-    }),
-  },
+  requestHandler: { httpAgent: new HttpAgent(agent), httpsAgent: new HttpsAgent(agent) },
 });
 
 async function listed(bucket, prefix) {
