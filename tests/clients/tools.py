@@ -30,6 +30,7 @@ def settings(folder, **changed):
         "LC_ALL": "C.UTF-8",
         "HOME": str(folder),
         "AWS_ENDPOINT_URL": access["endpoint"],
+        "AWS_REGION": access["region"],
         "AWS_DEFAULT_REGION": access["region"],
         "AWS_ACCESS_KEY_ID": access["access_key"],
         "AWS_SECRET_ACCESS_KEY": access["secret_key"],
@@ -133,13 +134,9 @@ class Worker:
     """A library in a process of its own: a line of JSON asks for a call, a line answers it."""
 
     command = ()
-    # It does not read AWS_DEFAULT_REGION.
-    wants_region = False
 
     def __init__(self, folder, authority=None, **changed):
         env = settings(folder, **changed)
-        if self.wants_region:
-            env["AWS_REGION"] = env["AWS_DEFAULT_REGION"]
         if authority:
             env |= self.trust(folder, authority)
         self.process = subprocess.Popen(
@@ -195,7 +192,6 @@ class Pyarrow(Worker):
 
 class JavaScript(Worker):
     command = ("node", SDKS / "js" / "worker.mjs")
-    wants_region = True
 
     def trust(self, folder, authority):
         return {"NODE_EXTRA_CA_CERTS": str(authority)}
@@ -245,7 +241,6 @@ class Jvm(Worker):
 
 class Java(Jvm):
     home = SDKS / "java"
-    wants_region = True
 
 
 class Hadoop(Jvm):

@@ -293,7 +293,10 @@ fn print_env(connection: &Connection, name: &str, s3_keys: Option<&PathBuf>) -> 
     let secret = keys.unwrap(&key.id, &key.wrapped_secret);
     let secret = secret.map_err(|error| Failure::setup(error.to_string()))?;
     print_line(&format!("export AWS_ENDPOINT_URL='{}'", access.endpoint))?;
-    print_line(&format!("export AWS_DEFAULT_REGION='{}'", access.region))?;
+    // SDKs read the first, the command line of AWS and Python's libraries the second.
+    for variable in ["AWS_REGION", "AWS_DEFAULT_REGION"] {
+        print_line(&format!("export {variable}='{}'", access.region))?;
+    }
     print_line(&format!("export AWS_ACCESS_KEY_ID='{}'", key.id))?;
     print_line(&format!("export AWS_SECRET_ACCESS_KEY='{}'", secret.replace('\'', r"'\''")))
 }
