@@ -42,6 +42,9 @@ REVOKED_S = 3
 class Processes(unittest.TestCase):
     """A cluster of processes of a shape."""
 
+    MASTERS = 1
+    CHUNKSERVERS = 3
+
     @classmethod
     def setUpClass(cls):
         cls.root = Path(tempfile.mkdtemp(prefix="craton-cluster-"))
@@ -49,7 +52,7 @@ class Processes(unittest.TestCase):
         cls.dir = cls.root / "cluster"
         cls.addClassCleanup(cls.craton, "cluster", "down", "--dir", cls.dir)
         cls.up = cls.craton(
-            "cluster", "up", "--dir", cls.dir, "--masters", 1, "--chunkservers", 3,
+            "cluster", "up", "--dir", cls.dir, "--masters", cls.MASTERS, "--chunkservers", cls.CHUNKSERVERS,
             "--block-servers", 0, "--block-managers", 0, "--frontends", 0,
             *cls.SHAPE,
         )  # fmt: skip
@@ -231,6 +234,12 @@ class Cluster(Processes):
         self.craton("range", "split", upper, "--cluster", self.dir)
         self.assertEqual(before + 2, len(ranges()))
         check()
+        info = json.loads(self.craton("bucket", "info", "wide", "--json", "--cluster", self.dir))
+        # The first one begins before the bucket.
+        self.assertEqual([one["id"] for one in ranges()], [one["id"] for one in info["ranges"][1:]])
+        self.assertEqual(len(bodies), sum(one["keys"] for one in info["ranges"]))
+        self.assertEqual(sum(map(len, bodies.values())), sum(one["bytes"] for one in info["ranges"]))
+        self.assertTrue(all(one["keys"] > 0 for one in info["ranges"]), info["ranges"])
         for key in list(bodies):
             s3.delete_object(Bucket="wide", Key=key)
         s3.delete_bucket(Bucket="wide")

@@ -5,8 +5,8 @@
 use object_proto::limits::LIST_MAX;
 use object_proto::{
     BucketId, BucketUsage, Error, LifecycleState, ListPage, ListRequest, Listed, ListedUpload,
-    ListedVersion, RangeBound, RangeReply, RangeRequest, StoredBytes, UploadsPage, UploadsRequest,
-    VersionsPage, VersionsRequest,
+    ListedVersion, RangeBound, RangeId, RangeReply, RangeRequest, StoredBytes, UploadsPage,
+    UploadsRequest, VersionsPage, VersionsRequest,
 };
 
 use crate::keys::{CURRENT, UPLOAD, VERSIONS};
@@ -218,7 +218,7 @@ impl Service {
             let left = limit - L::len(&page) as u32;
             // A full page says whether something follows it.
             ask.goes_on(None, if limit == 0 { 0 } else { left.max(1) });
-            let (reply, end) = self.ask_behind(&from, ask.request()).await?;
+            let (reply, (_, end)) = self.ask_behind(&from, ask.request()).await?;
             let next = L::page(reply).ok_or_else(unexpected)?;
             if left == 0 && L::len(&next) > 0 {
                 L::set_more(&mut page);
@@ -255,16 +255,16 @@ impl Service {
         Ok(from)
     }
 
-    /// Asks all owners of a bucket's keys.
+    /// Asks all owners of a bucket's keys, in order.
     async fn ask_all(
         &self,
         bucket: BucketId,
         request: RangeRequest,
-    ) -> Result<Vec<RangeReply>, Error> {
+    ) -> Result<Vec<(RangeId, RangeReply)>, Error> {
         let (mut from, mut replies) = (RangeBound::of_bucket(bucket), Vec::new());
         loop {
-            let (reply, end) = self.ask_behind(&from, request.clone()).await?;
-            replies.push(reply);
+            let (reply, (range, end)) = self.ask_behind(&from, request.clone()).await?;
+            replies.push((range, reply));
             match end {
                 Some(end) if end.bucket == bucket && !end.key.is_empty() => from = end,
                 _ => return Ok(replies),
@@ -274,18 +274,27 @@ impl Service {
 
     /// What a bucket holds.
     pub async fn usage(&self, bucket: BucketId) -> Result<BucketUsage, Error> {
-        let mut sum = BucketUsage::default();
-        for reply in self.ask_all(bucket, RangeRequest::Usage(vec![bucket])).await? {
-            let RangeReply::Usage(usages) = reply else { return Err(unexpected()) };
-            sum = sum.and(*usages.first().ok_or_else(unexpected)?);
-        }
-        Ok(sum)
+        let of_ranges = self.usage_by_range(bucket).await?;
+        Ok(of_ranges.into_iter().fold(BucketUsage::default(), |sum, (_, usage)| sum.and(usage)))
+    }
+
+    /// What each range holds of a bucket that has keys of it, in order of keys.
+    pub async fn usage_by_range(
+        &self,
+        bucket: BucketId,
+    ) -> Result<Vec<(RangeId, BucketUsage)>, Error> {
+        let replies = self.ask_all(bucket, RangeRequest::Usage(vec![bucket])).await?;
+        let usage = |(range, reply)| match reply {
+            RangeReply::Usage(usages) => Ok((range, *usages.first().ok_or_else(unexpected)?)),
+            _ => Err(unexpected()),
+        };
+        replies.into_iter().map(usage).collect()
     }
 
     /// Bytes of the files of bodies of the ranges that have a bucket's keys, and those of other buckets.
     pub async fn stored_beside(&self, bucket: BucketId) -> Result<StoredBytes, Error> {
         let mut sum = StoredBytes::default();
-        for reply in self.ask_all(bucket, RangeRequest::Stored).await? {
+        for (_, reply) in self.ask_all(bucket, RangeRequest::Stored).await? {
             let RangeReply::Stored(bytes) = reply else { return Err(unexpected()) };
             sum = sum.and(bytes);
         }
@@ -295,7 +304,7 @@ impl Service {
     /// How far lifecycle is with a bucket.
     pub async fn lifecycle_state(&self, bucket: BucketId) -> Result<LifecycleState, Error> {
         let mut all: Option<LifecycleState> = None;
-        for reply in self.ask_all(bucket, RangeRequest::Lifecycle(bucket)).await? {
+        for (_, reply) in self.ask_all(bucket, RangeRequest::Lifecycle(bucket)).await? {
             let RangeReply::Lifecycle(state) = reply else { return Err(unexpected()) };
             all = Some(all.map_or(state, |all| all.and(state)));
         }

@@ -4,8 +4,8 @@
 use std::rc::Rc;
 
 use object_proto::{
-    CatalogReply, CatalogRequest, Change, ChangeReply, Error, FileName, RangeBound, RangeMap,
-    RangeReply, RangeRequest, Reply, Request, RequestHead, Target,
+    CatalogReply, CatalogRequest, Change, ChangeReply, Error, FileName, RangeBound, RangeId,
+    RangeMap, RangeReply, RangeRequest, Reply, Request, RequestHead, Target,
 };
 use runtime::{Duration, Instant};
 
@@ -90,12 +90,12 @@ impl Service {
     }
 
     /// Asks the owner of what comes first at a bound, or behind it, what changes nothing, until it is
-    /// answered. Returns where the range ends whose owner has answered.
+    /// answered. Returns which range's owner has answered, and where that range ends.
     pub(crate) async fn ask_behind(
         &self,
         bound: &RangeBound,
         request: RangeRequest,
-    ) -> Result<(RangeReply, Option<RangeBound>), Error> {
+    ) -> Result<(RangeReply, (RangeId, Option<RangeBound>)), Error> {
         let mut attempts = Attempts::new(self);
         loop {
             let map = self.map().await?;
@@ -104,7 +104,7 @@ impl Service {
             let answer = self.0.owners.call(ask, attempts.time()).await;
             let is_elsewhere = answer == Err(Error::Reroute);
             match again(answer) {
-                Ok(Ok(Reply::Range(reply))) => return Ok((reply, end.cloned())),
+                Ok(Ok(Reply::Range(reply))) => return Ok((reply, (range, end.cloned()))),
                 Ok(Ok(_)) => return Err(unexpected()),
                 Ok(Err(error)) => return Err(error),
                 Err(cause) if !attempts.wait().await => return Err(Error::Busy { cause }),

@@ -138,7 +138,7 @@ impl Service {
         while let Some(bound) = &at {
             let request = RangeRequest::Release { session, file: file.clone() };
             match self.ask_behind(bound, request).await {
-                Ok((_, end)) => {
+                Ok((_, (_, end))) => {
                     let is_within = |end: &RangeBound| bounds.1.as_ref().is_none_or(|to| end < to);
                     at = end.filter(is_within);
                     continue;

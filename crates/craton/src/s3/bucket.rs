@@ -4,16 +4,16 @@ use std::path::Path;
 
 use object_index::Service;
 use object_proto::{
-    Bucket, BucketEncryption, BucketName, BucketSettings, BucketView, Conditions,
+    Bucket, BucketEncryption, BucketName, BucketSettings, BucketUsage, BucketView, Conditions,
     DefaultEncryption, Error, Lifecycle, LifecycleState, ListedVersion, LockPeriod, LockRule,
-    ObjectKey, ObjectLock, Ownership, PublicAccess, RetentionMode, Setting, Target, UserId,
-    VersionId, Versioning, VersionsPage, VersionsRequest,
+    ObjectKey, ObjectLock, Ownership, PublicAccess, RangeId, RetentionMode, ServiceStatus, Setting,
+    Target, UserId, VersionId, Versioning, VersionsPage, VersionsRequest,
 };
 use serde::Serialize;
 
 use super::args::{BucketCommand, SseC};
 use super::quota::{self, ShownFiles, ShownQuota, ShownUsage};
-use super::{failed, json_time, policy, with_service};
+use super::{failed, json_time, policy, range, with_service};
 use crate::connection::Connection;
 use crate::exit::{Done, Failure};
 use crate::output::{print_json, print_line, print_table, table};
@@ -63,6 +63,19 @@ struct ShownView {
     files: ShownFiles,
     quota: Option<ShownQuota>,
     lifecycle: Option<ShownLifecycle>,
+    ranges: Vec<ShownRange>,
+}
+
+/// A range that has keys of a bucket, as JSON.
+#[derive(Serialize)]
+struct ShownRange {
+    id: String,
+    /// The object server that owns it.
+    server: Option<String>,
+    /// Of the bucket: objects, older versions and delete markers.
+    keys: u64,
+    /// Bytes of the bucket's objects.
+    bytes: u64,
 }
 
 /// How far lifecycle is with a bucket, as JSON.
@@ -213,9 +226,22 @@ async fn find(service: &Service, name: &BucketName) -> Result<BucketView, Failur
     view.map(|view| (*view).clone()).map_err(|error| failed(&about(name), error))
 }
 
+fn shown_range(status: &ServiceStatus, (id, usage): (RangeId, BucketUsage)) -> ShownRange {
+    let owner = status.ranges.iter().find(|one| one.range == id).and_then(|one| one.server);
+    ShownRange {
+        id: id.to_string(),
+        server: range::server_of(status, owner).map(|server| server.name.clone()),
+        keys: usage.objects + usage.markers,
+        bytes: usage.bytes,
+    }
+}
+
 async fn info(service: &Service, name: BucketName, json: bool) -> Done {
     let BucketView { bucket, settings, .. } = find(service, &name).await?;
-    let usage = service.usage(bucket.id).await.map_err(|error| failed(&about(&name), error))?;
+    let of_ranges = service.usage_by_range(bucket.id).await;
+    let of_ranges = of_ranges.map_err(|error| failed(&about(&name), error))?;
+    let usage = of_ranges.iter().fold(BucketUsage::default(), |sum, (_, one)| sum.and(*one));
+    let status = range::status(service).await?;
     let stored = service.stored_beside(bucket.id).await;
     let stored = stored.map_err(|error| failed(&about(&name), error))?;
     let state = service.lifecycle_state(bucket.id).await;
@@ -250,6 +276,7 @@ async fn info(service: &Service, name: BucketName, json: bool) -> Done {
         files: ShownFiles::of(stored),
         quota: ShownQuota::of(settings.quota),
         lifecycle: ShownLifecycle::of(settings.lifecycle.as_deref(), state),
+        ranges: of_ranges.into_iter().map(|one| shown_range(&status, one)).collect(),
     };
     if json {
         return print_json(&view);
@@ -287,6 +314,10 @@ async fn info(service: &Service, name: BucketName, json: bool) -> Done {
     print_line(&format!("quota: {}", quota::text(settings.quota)))?;
     let lifecycle = view.lifecycle.as_ref().map_or_else(|| "none".to_owned(), ShownLifecycle::text);
     print_line(&format!("lifecycle: {lifecycle}"))?;
+    for ShownRange { id, server, keys, bytes } in view.ranges {
+        let server = server.as_deref().unwrap_or("no server");
+        print_line(&format!("range: {id} of {server}, {keys} keys, {bytes} bytes"))?;
+    }
     view.tags.iter().try_for_each(|(name, value)| print_line(&format!("tag: {name}={value}")))
 }
 

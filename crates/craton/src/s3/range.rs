@@ -62,11 +62,16 @@ pub fn run(connection: &Connection, command: RangeCommand) -> Done {
     })
 }
 
-async fn status(service: &Service) -> Result<ServiceStatus, Failure> {
+/// What the object manager says of servers and ranges.
+pub(super) async fn status(service: &Service) -> Result<ServiceStatus, Failure> {
     service.status().await.map_err(|error| failed("the ranges", error))
 }
 
-fn server_of(status: &ServiceStatus, server: Option<ObjectServerId>) -> Option<&ServerStatus> {
+/// A server by its ID.
+pub(super) fn server_of(
+    status: &ServiceStatus,
+    server: Option<ObjectServerId>,
+) -> Option<&ServerStatus> {
     status.servers.iter().find(|one| Some(one.server) == server)
 }
 
