@@ -111,6 +111,9 @@ pub const SAMPLE_MAX: Duration = Duration::from_millis(500);
 pub const SAMPLE_AGE: Duration = Duration::from_secs(10);
 /// Samples of a session's clock that an owner keeps: the ones that came last, of which some were too slow.
 pub const SAMPLES_MAX: usize = 16;
+/// Wait for the manager's answer which ranges there are and where they are served, which it knows: with a longer one,
+/// requests wait for a manager that stands still when another has long led.
+pub const WHERE_ATTEMPT: Duration = Duration::from_millis(250);
 /// Drift between two clocks at most, in thousandths: 1 % each.
 pub const DRIFT: u32 = 20;
 /// Between two attempts, at first and at most.

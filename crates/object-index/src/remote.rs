@@ -16,6 +16,7 @@ use runtime::{Duration, Env, Instant};
 use wire::control::{ClusterReply, ClusterRequest};
 
 use crate::ground::Owners;
+use crate::limits::WHERE_ATTEMPT;
 use crate::messages::{ask_peer, unknown};
 use crate::paths::LOCK;
 use crate::peer::Local;
@@ -121,7 +122,9 @@ impl RemoteOwners {
         if let Some(&addr) = self.ranges.borrow().get(&range) {
             return Ok(addr);
         }
-        match self.ask_manager(CatalogRequest::Where, deadline).await {
+        // One that stands still is asked no longer: another one may lead.
+        let until = deadline.min(env.now() + WHERE_ATTEMPT);
+        match self.ask_manager(CatalogRequest::Where, until).await {
             Ok(Reply::Catalog(CatalogReply::Where(places))) => {
                 let known = &mut *self.ranges.borrow_mut();
                 if places.iter().all(|place| place.range != range) {

@@ -9,7 +9,7 @@ use object_proto::{
 };
 use runtime::{Duration, Instant};
 
-use crate::limits::{ATTEMPT, CHANGE_BUDGET, PAUSE};
+use crate::limits::{ATTEMPT, CHANGE_BUDGET, PAUSE, WHERE_ATTEMPT};
 use crate::service::{Service, unexpected};
 use crate::session::{Decider, Number};
 
@@ -71,7 +71,8 @@ impl Service {
     /// Asks for the ranges again: one was not its owner's. While managers are silent, what is known is used.
     pub(crate) async fn refresh_map(&self, time: Duration) {
         let ask = Request::Catalog(CatalogRequest::Map);
-        if let Ok(Reply::Catalog(CatalogReply::Map(map))) = self.0.owners.call(ask, time).await {
+        let asked = self.0.owners.call(ask, time.min(WHERE_ATTEMPT)).await;
+        if let Ok(Reply::Catalog(CatalogReply::Map(map))) = asked {
             self.0.map.replace(Some(Rc::new(map)));
         }
     }
