@@ -18,7 +18,7 @@ use crate::catalog::Catalog;
 use crate::decisions::{Basis, unix_us};
 use crate::keys::{GONE, RANGE, SPLIT, number_key};
 use crate::limits::RANGES_MAX;
-use crate::paths::range_dir;
+use crate::paths::{RANGES_DIR, range_dir};
 use crate::planted::Planted;
 use crate::server_row::{SplitRow, encode_number};
 
@@ -133,6 +133,40 @@ impl Catalog {
             self.decisions.settled(basis).await?;
             self.env.mark("object: a split is withdrawn");
         }
+        Ok(())
+    }
+
+    /// Puts directories on record as gone that are of no range, and of no split that has begun: an owner or a gateway of a
+    /// range that is no more may have made it again, when it has slept.
+    pub(crate) async fn note_left_ranges(&self) -> Result<(), Error> {
+        self.check_lease()?;
+        let names = self.files.dirs(RANGES_DIR).await;
+        let names = names.map_err(|fault| Error::Busy { cause: fault.message })?;
+        let mut left: Vec<_> =
+            names.iter().filter_map(|name| name.parse().ok()).map(RangeId::new).collect();
+        {
+            let (map, gone) = (self.map(), self.splits.gone.borrow());
+            let begun = self.splits.begun.borrow();
+            let halves: Vec<RangeId> = begun.values().flat_map(halves).collect();
+            // Numbers of a later manager's ranges are not known here.
+            left.retain(|range| {
+                let is_known = map.bounds(*range).is_some() || halves.contains(range);
+                range.get() <= self.splits.last.get() && !is_known && !gone.contains_key(range)
+            });
+        }
+        if left.is_empty() {
+            return Ok(());
+        }
+        let since = unix_us(&self.env);
+        let (_, basis) = self.decisions.submit(|batch, _| {
+            for range in &left {
+                batch.put(&number_key(GONE, range.get()), &encode_number(since));
+            }
+        })?;
+        // Durable, it shows that no other manager led when they were listed.
+        self.decisions.settled(basis).await?;
+        self.splits.gone.borrow_mut().extend(left.into_iter().map(|range| (range, since)));
+        self.env.mark("object: the directory of a range was made again");
         Ok(())
     }
 

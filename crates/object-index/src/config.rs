@@ -13,7 +13,8 @@ use wire::control::Policy;
 use crate::ground::Files;
 use crate::limits::{
     COLLECT_INTERVAL, LIFECYCLE_BYTES_PER_S, LOCK_TTL, LOG_BYTES, LOG_LEAST, ORPHANS_INTERVAL,
-    PACK_BYTES, RANGE_BYTES, RANGES, TRASH_AGE, UPLOAD_AGE, UPLOAD_END_AGE,
+    PACK_BYTES, RANGE_BYTES, RANGE_HOT, RANGE_REQUESTS, RANGES, TRASH_AGE, UPLOAD_AGE,
+    UPLOAD_END_AGE,
 };
 use crate::planted::Bugs;
 
@@ -105,6 +106,10 @@ pub struct Config {
     pub new_ranges: u32,
     /// A range is split when its sorted files have more bytes.
     pub range_bytes: u64,
+    /// A range is split when it has had more requests a second for a time, where that helps.
+    pub range_requests: u64,
+    /// See [`Config::range_requests`].
+    pub range_hot: Duration,
     /// The only manager is in the same process: it gets heartbeats less often.
     pub beside_manager: bool,
     /// For tests.
@@ -129,6 +134,8 @@ impl Default for Config {
             lifecycle_bytes_per_s: LIFECYCLE_BYTES_PER_S,
             new_ranges: RANGES,
             range_bytes: RANGE_BYTES,
+            range_requests: RANGE_REQUESTS,
+            range_hot: RANGE_HOT,
             beside_manager: false,
             bugs: Bugs::default(),
         }

@@ -33,6 +33,7 @@ pub mod fuzz;
 mod ground;
 mod halves;
 mod headers;
+mod heat;
 mod holds;
 mod kept;
 mod key_locks;

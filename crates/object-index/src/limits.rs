@@ -85,6 +85,11 @@ pub const CUT_OFF: Duration = Duration::from_secs(600);
 pub const RANGES: u32 = 4;
 /// Bytes of a range's sorted files at which it is split (`object-protocols.md` 3.4).
 pub const RANGE_BYTES: u64 = 8 << 30;
+/// Requests a second for keys of a range with which it is split, once it has had more for [`RANGE_HOT`]: half a
+/// core of its owner at 50 us for one (`object-protocols.md` 4.1).
+pub const RANGE_REQUESTS: u64 = 10_000;
+/// See [`RANGE_REQUESTS`].
+pub const RANGE_HOT: Duration = Duration::from_secs(10);
 /// Ranges at most: what 16 servers own, and what a map in one message has room for.
 pub const RANGES_MAX: usize = 4096;
 /// A split links what is new in its range again, until that are fewer names.

@@ -21,6 +21,7 @@ use crate::config::Config;
 use crate::decisions::{Basis, Decisions, damaged, of_table};
 use crate::ground::{Files, Lease, Managers, Ranges};
 use crate::halves::adopt;
+use crate::heat::Heat;
 use crate::keys::{INHERITED, RANGE, SERVER, read_number_key};
 use crate::lifecycle::Keeper;
 use crate::limits::{COLLECT_INTERVAL_FULL, PACK_IDLE};
@@ -46,8 +47,11 @@ pub struct RangeRule {
     collector: Collector,
     keeper: Keeper,
     splitting: Splitting,
-    /// Bytes of sorted files at which it is split.
+    heat: Heat,
+    /// See [`Config::range_bytes`].
     range_bytes: u64,
+    /// See [`Config::range_requests`], [`Config::range_hot`].
+    range_load: (u64, Duration),
 }
 
 impl RangeRule {
@@ -95,6 +99,9 @@ impl RangeRule {
         };
         let keeper = Keeper { range: range.clone(), pace: pace.clone() };
         let (env, splitting, range_bytes) = (env.clone(), Splitting::default(), config.range_bytes);
+        // Alone, a server has all ranges in any case.
+        let most = if config.beside_manager { u64::MAX } else { config.range_requests };
+        let range_load = (most, config.range_hot);
         let rule = RangeRule {
             env,
             id,
@@ -104,7 +111,9 @@ impl RangeRule {
             collector,
             keeper,
             splitting,
+            heat: Heat::default(),
             range_bytes,
+            range_load,
         };
         Ok(Rc::new(rule))
     }
@@ -135,10 +144,23 @@ impl RangeRule {
         self.splitting.is_cut()
     }
 
-    /// It is to be split for its size.
-    pub fn is_too_large(&self) -> bool {
-        let bytes = self.range.decisions.table.stats().bytes;
-        bytes > self.range_bytes && self.splitting.may_begin(&self.env)
+    /// Counts a request as load.
+    pub fn note(&self, request: &RangeRequest) {
+        self.heat.note(self.env.now(), request, self.range_load.0);
+    }
+
+    /// It is to be split by itself: for its size, in the middle; or for its load, where that divides.
+    pub fn is_due_for_split(&self) -> Option<Option<RangeBound>> {
+        if !self.splitting.may_begin(&self.env) {
+            return None;
+        }
+        if self.range.decisions.table.stats().bytes > self.range_bytes {
+            return Some(None);
+        }
+        let (most, time) = self.range_load;
+        let at = self.heat.bound(self.env.now(), most, time)?;
+        self.env.mark("object: a range is to be split for its load");
+        Some(Some(at))
     }
 
     /// Answers a request.
@@ -326,6 +348,7 @@ impl ManagerRule {
             let ended = ended.and(self.catalog.remove_left_dirs().await);
             let ended = ended.and(self.catalog.take_back_all().await);
             let ended = ended.and(self.catalog.withdraw_splits().await);
+            let ended = ended.and(self.catalog.note_left_ranges().await);
             if let Err(error) = ended.and(self.catalog.remove_gone(trash_age).await) {
                 tracing::debug!(%error, "what the manager has to end was not all ended");
             }

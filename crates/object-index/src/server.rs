@@ -268,6 +268,7 @@ impl ObjectServer {
                     inner.env.sleep(until - now).await;
                 }
                 (Some(rule), _) if !rule.is_cut() => {
+                    rule.note(&request);
                     self.note(range, &request);
                     return rule.handle(request).await;
                 }
@@ -306,12 +307,13 @@ impl ObjectServer {
         }
     }
 
-    /// Splits a range whenever it is too large. For ever.
-    async fn split_when_large(&self, range: RangeId, rule: &RangeRule, epoch: u64) {
+    /// Splits a range whenever it is too large, or has too much load. For ever.
+    async fn split_when_due(&self, range: RangeId, rule: &RangeRule, epoch: u64) {
+        let pause = self.0.config.collect_interval.min(self.0.config.range_hot);
         loop {
-            self.0.env.sleep(self.0.env.jitter(self.0.config.collect_interval)).await;
-            if rule.is_too_large()
-                && let Err(error) = self.split(range, epoch, None).await
+            self.0.env.sleep(self.0.env.jitter(pause)).await;
+            if let Some(at) = rule.is_due_for_split()
+                && let Err(error) = self.split(range, epoch, at).await
             {
                 tracing::debug!(%range, %error, "a range is not split");
             }
@@ -568,7 +570,7 @@ impl ObjectServer {
         inner.changed.notify_waiters();
         self.beat_now();
         let interval = inner.config.collect_interval;
-        let tending = join(rule.collect(interval), self.split_when_large(range, &rule, epoch));
+        let tending = join(rule.collect(interval), self.split_when_due(range, &rule, epoch));
         select(Box::pin(rule.ended()), Box::pin(tending)).await;
         if rule.is_cut() {
             self.set(range, epoch, |place| {

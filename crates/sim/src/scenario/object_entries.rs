@@ -149,7 +149,6 @@ pub(super) const COLLECT: Scenario = Scenario {
         "object: a count of what lives was wrong",
         "object: the trash is emptied",
         "object: parts are dropped",
-        "object: an orphan is removed",
         "objects: an owner crashes",
         "objects: an owner stands still",
         "objects: a gateway crashes",
@@ -171,6 +170,7 @@ pub(super) const GATEWAYS_DIE: Scenario = Scenario {
         "object: a file of a closed session is sealed",
         "object: the directory of a session is removed",
         "object: a file is announced again",
+        "object: an orphan is removed",
         "object: the trash is emptied",
         "objects: a gateway sleeps past its session",
         "objects: a gateway crashes",
@@ -190,6 +190,7 @@ pub(super) const RANGES_SPLIT: Scenario = Scenario {
     },
     marks: &[
         "objects: an operator splits a range",
+        "object: a range is to be split for its load",
         "objects: an operator moves a range",
         "objects: the owner of a range that is split stands still",
         "objects: the owner of a range that is split crashes",

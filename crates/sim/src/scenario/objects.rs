@@ -58,6 +58,8 @@ const SWEPT: Duration = Duration::from_secs(80);
 const SWEPT_AHEAD: Duration = Duration::from_secs(150);
 /// Ranges with keys of the bucket, behind which no more are split.
 const SPLITS_MAX: usize = 6;
+/// Requests a second of a range that is split for its load, and for how long it has them.
+const HOT: (u64, Duration) = (10, Duration::from_millis(500));
 /// Numbers that ranges get in splits, at most, of those whose leases are looked at.
 const SPLIT_IDS: u32 = 60;
 /// After all processes have started again, until ranges are served, and for the read of an object then.
@@ -84,6 +86,8 @@ pub(super) struct Plan {
 /// The service of a cluster.
 struct World {
     kind: Kind,
+    /// Ranges are split, also for their load.
+    splits: bool,
     cluster: Cluster,
     network: Network,
     processes: Vec<HostId>,
@@ -257,7 +261,12 @@ impl World {
     ) -> Result<Rc<dyn Target>, String> {
         let text = self.config_text(&format!("os{}", index + 1), host);
         let seams = self.cluster.seams();
-        let tune = self.kind.tune();
+        let tune = |config: &mut Config| {
+            self.kind.tune()(config);
+            if self.splits {
+                (config.range_requests, config.range_hot) = HOT;
+            }
+        };
         let role = roles::object::start_server_with(env, &parse(&text), None, &seams, tune).await;
         let role = role.map_err(|error| error.to_string())?;
         let servers = &mut *self.servers.borrow_mut();
@@ -686,6 +695,7 @@ pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     processes.iter().for_each(|&host| cluster.add_client_host(host));
     let world = Rc::new(World {
         kind: plan.kind,
+        splits: plan.splits,
         cluster: cluster.clone(),
         network: Network::new(&sim),
         processes,
