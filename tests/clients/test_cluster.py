@@ -159,6 +159,8 @@ class Cluster(Processes):
             self.craton("range", "move", one["id"], "os9", "--cluster", self.dir)
         with self.assertRaisesRegex(RuntimeError, "craton range ls"):
             self.craton("range", "move", "rng_ff", "os1", "--cluster", self.dir)
+        with self.assertRaisesRegex(RuntimeError, "there is no rng_ff: 'craton range ls'"):
+            self.craton("range", "split", "rng_ff", "--cluster", self.dir)
 
     def test_wide_buckets_have_several_ranges(self):
         s3 = self.client()

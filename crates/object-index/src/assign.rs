@@ -21,6 +21,7 @@ use crate::limits::{
     BALANCE, BYTES_PER_REQUEST, CHANGES_PAGE, LEASE, PEER_DEAD, PEER_FORGOTTEN, PEERS_MAX,
     RANGE_COST, REBALANCE_COOLDOWN, SERVER_DEAD, SERVERS_MAX, TICK, UNREACHED,
 };
+use crate::orders::no_range;
 use crate::server_row::{RangeRow, ServerRow, SplitRow};
 
 /// What is on record of servers and ranges.
@@ -431,9 +432,7 @@ impl Assignments {
     ) -> Result<(), Error> {
         let invalid = |message: String| Err(Error::Invalid { message });
         let Some(row) = self.record.ranges.get(&range) else {
-            return invalid(format!(
-                "there is no {range}: 'craton range ls' shows which there are"
-            ));
+            return Err(no_range(range));
         };
         let owner = row.owner;
         let Some(name) = self.record.servers.get(&to).map(|row| &row.name) else {

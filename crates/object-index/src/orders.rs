@@ -43,6 +43,9 @@ impl Orders {
 
     /// Has a range's owner begin to split it.
     pub(crate) async fn split(&self, range: RangeId, at: Option<RangeBound>) -> Result<(), Error> {
+        if self.map().bounds(range).is_none() {
+            return Err(no_range(range));
+        }
         let Some(epoch) = self.ranges.epoch(range) else {
             return Err(Error::Busy { cause: format!("{range} has no owner") });
         };
@@ -154,4 +157,10 @@ impl Orders {
 
 fn unexpected() -> Error {
     Error::Invalid { message: "the owner of a range answered something else".to_owned() }
+}
+
+/// The error for an order about a range that is not there.
+pub(crate) fn no_range(range: RangeId) -> Error {
+    let message = format!("there is no {range}: 'craton range ls' shows which there are");
+    Error::Invalid { message }
 }
