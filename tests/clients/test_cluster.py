@@ -254,6 +254,54 @@ class Cluster(Processes):
             said = str(refused.exception)
         self.assertIn("too few keys", said)
 
+    def test_bodies_are_stored_as_their_bucket_says(self):
+        """Of a bucket with an erasure code and compression; what the cluster has no room for is refused."""
+        at, s3 = ("--cluster", self.dir), self.client()
+        s3.create_bucket(Bucket="coded")
+
+        def info():
+            shown = json.loads(self.craton("bucket", "info", "coded", "--json", *at))
+            return shown["durability"], shown["compression"]
+
+        def bodies():
+            """Names and facts of files with bodies, in directories of ranges."""
+            found = {}
+            for one in json.loads(self.craton("range", "ls", "--json", *at)):
+                path = f"/.craton/object/ranges/{int(one['id'][4:], 16)}"
+                for entry in json.loads(self.craton("fs", "ls", path, "--json", "--services", *at)):
+                    found[entry["name"]] = f"{path}/{entry['name']}"
+            return found
+
+        def facts(path):
+            return json.loads(self.craton("fs", "stat", path, "--json", "--services", *at))
+
+        self.assertEqual(("default", "none"), info())
+        s3.put_object(Bucket="coded", Key="before", Body=b"before " * 100_000)
+        known = set(bodies())
+        said = self.craton("bucket", "set", "coded", "--durability", "ec2+1", "--compression", "lz4", *at)
+        self.assertIn("ec2+1", said)
+        self.assertEqual(("ec2+1", "lz4"), info())
+        for wrong, says in [("ec8+3", "ec8.3 needs 11 failure domains"), ("x", "a policy is rep1")]:
+            with self.assertRaisesRegex(RuntimeError, says):
+                self.craton("bucket", "set", "coded", "--durability", wrong, *at)
+        self.assertEqual(("ec2+1", "lz4"), info())
+        body = b"coded " * 500_000
+        s3.put_object(Bucket="coded", Key="after", Body=body)
+        new = [path for name, path in bodies().items() if name not in known]
+        policies = [(one.get("policy"), one.get("compression")) for one in map(facts, new)]
+        self.assertIn(("ec2+1", "lz4"), policies)
+        self.assertEqual(body, s3.get_object(Bucket="coded", Key="after")["Body"].read())
+        # What is encrypted is not compressed.
+        known = set(bodies())
+        s3.put_object(Bucket="coded", Key="sealed", Body=body, ServerSideEncryption="AES256")
+        new = [path for name, path in bodies().items() if name not in known]
+        self.assertIn(("ec2+1", None), [(one.get("policy"), one.get("compression")) for one in map(facts, new)])
+        self.craton("bucket", "set", "coded", "--durability", "default", "--compression", "none", *at)
+        self.assertEqual(("default", "none"), info())
+        for key in ("before", "after", "sealed"):
+            s3.delete_object(Bucket="coded", Key=key)
+        s3.delete_bucket(Bucket="coded")
+
     def test_each_role_shows_its_metrics(self):
         self.client().create_bucket(Bucket="counted")
         wanted = {

@@ -18,7 +18,7 @@ use crate::keys::{
 use crate::limits::{
     COLLECT_ROWS, COLLECT_SLICE, LOG_AGE_FULL, LOG_APPENDS_FULL, MOVED_BYTES, TRASH_AGE_FULL,
 };
-use crate::output::Output;
+use crate::output::Outputs;
 use crate::pace::Pace;
 use crate::piece::Body;
 use crate::planted::Planted;
@@ -41,9 +41,9 @@ pub(crate) struct Collector {
     pub(crate) damaged_logs: RefCell<BTreeSet<u64>>,
     /// Appends of the table when a log was last ended for its room.
     pub(crate) log_began: Cell<u64>,
-    /// The file that bodies are moved to, and how many this owner has made.
-    pub(crate) output: RefCell<Option<Output>>,
-    pub(crate) outputs: Cell<u32>,
+    /// The files that bodies are moved to, and how many this owner has made.
+    pub(crate) outputs: RefCell<Outputs>,
+    pub(crate) outputs_made: Cell<u32>,
     /// Files with live bodies that cannot be read: they stay.
     pub(crate) damaged_files: RefCell<BTreeSet<FileName>>,
     /// When to look for files that no row has.

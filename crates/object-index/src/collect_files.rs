@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 
 use object_proto::limits::PIECE_BYTES;
-use object_proto::{DataId, Error, FileName, NewObject, ObjectData, ObjectFacts, Target};
+use object_proto::{
+    BucketId, DataId, Error, FileName, NewObject, ObjectData, ObjectFacts, StorageRule, Target,
+};
 use table::{Purpose, Range as Rows, Snapshot};
 
 use crate::bodies::{self, BodyReader, BodyWriter, Pack};
@@ -92,7 +94,7 @@ impl Collector {
         if self.inherits.get() {
             return Ok(());
         }
-        let mut result = self.end_output().await;
+        let mut result = self.end_outputs().await;
         let until = self.trashed_before(TRASH_AGE_FULL);
         for (file, row) in self.range.files.all() {
             let is_dead = row.live == 0;
@@ -110,17 +112,17 @@ impl Collector {
         result.and(self.remove_orphans().await)
     }
 
-    /// Seals the file that is written when it is due, and those that owners before have left.
-    async fn end_output(&self) -> Result<(), Error> {
+    /// Seals files that are written when they are due, and those that owners before have left.
+    async fn end_outputs(&self) -> Result<(), Error> {
         let (now, options) = (self.range.env.now(), &self.options);
-        let is_due = self.output.borrow().as_ref().is_some_and(|output| {
+        let due = self.outputs.borrow_mut().take_due(|output| {
             output.pack.end() >= options.pack_bytes || now - output.written > options.pack_idle
         });
-        if is_due && let Some(output) = self.output.take() {
+        for output in due {
             let _ = output.pack.close().await; // It is sealed again below.
         }
         for (file, row) in self.range.files.all() {
-            let is_written = self.output.borrow().as_ref().is_some_and(|output| output.is(&file));
+            let is_written = self.outputs.borrow().has(&file);
             let is_own = matches!(writer_of(file.as_str()), Some(Writer::Owner(..)));
             if is_own && !is_written && row.state == FileState::Held {
                 self.seal(&file).await?;
@@ -346,15 +348,22 @@ impl Collector {
         Ok(())
     }
 
-    /// The file that is written, or a new one.
-    async fn take_output(&self) -> Result<Pack, Error> {
-        if let Some(output) = self.output.take() {
-            return Ok(output.pack);
+    /// The file that is written and stored so, or a new one.
+    async fn take_output(&self, storage: StorageRule) -> Result<Pack, Error> {
+        if let Some(pack) = self.outputs.borrow_mut().take(storage) {
+            return Ok(pack);
         }
-        let number = self.outputs.get() + 1;
-        self.outputs.set(number);
+        let number = self.outputs_made.get() + 1;
+        self.outputs_made.set(number);
         let name = kept_name((self.id, self.range.epoch), number);
-        Pack::create(&*self.store, name, Purpose::Collection).await
+        let store = self.files.dir_for(self.store.name(), storage).await.map_err(of_fault)?;
+        Pack::create(&*store, name, Purpose::Collection).await
+    }
+
+    /// How what is moved of a bucket is stored.
+    async fn storage(&self, bucket: BucketId) -> Result<StorageRule, Error> {
+        self.range.buckets.load(bucket).await?;
+        Ok(self.range.buckets.rules(bucket).storage)
     }
 
     /// Copies a body that an object or part has, and gives it its new place if it is there still.
@@ -368,14 +377,15 @@ impl Collector {
             moved.is_held_up = true;
             return Ok(());
         }
-        let Some(pack) = self.copy(placed).await? else { return Ok(()) };
+        let storage = self.storage(placed.row.target.bucket).await?;
+        let Some(pack) = self.copy(placed, storage).await? else { return Ok(()) };
         let (name, end) = (pack.name.clone(), pack.end());
         let (is_full, written) = (end >= self.options.pack_bytes, range.env.now());
-        self.output.replace(Some(Output { pack, written }));
+        self.outputs.borrow_mut().give_back(Output { pack, storage, written });
         let to = Placed { file: name, offset: end - placed.len(), row: placed.row.clone() };
         self.replace(placed, &to, moved).await?;
         if is_full {
-            self.end_output().await?;
+            self.end_outputs().await?;
         }
         moved.bytes += placed.len() as usize;
         if moved.bytes >= MOVED_BYTES {
@@ -386,7 +396,7 @@ impl Collector {
     }
 
     /// Writes a body behind what was moved before; none when it is damaged.
-    async fn copy(&self, placed: &Placed) -> Result<Option<Pack>, Error> {
+    async fn copy(&self, placed: &Placed, storage: StorageRule) -> Result<Option<Pack>, Error> {
         let (range, Placed { file, offset, row }) = (&self.range, placed);
         let body = Body { data_id: row.data_id, target: row.target.clone() };
         let source = bodies::open(&*self.store, file).await?;
@@ -410,7 +420,7 @@ impl Collector {
             let writer = match &mut writer {
                 Some(writer) => writer,
                 none => {
-                    let pack = self.take_output().await?;
+                    let pack = self.take_output(storage).await?;
                     none.insert(BodyWriter::new(pack, body.clone(), range.bugs()))
                 }
             };

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use base::{Fault, Kind};
 use client::Client;
 use futures_util::future::LocalBoxFuture;
-use object_proto::LifecycleDay;
+use object_proto::{LifecycleDay, StorageRule};
 use runtime::Duration;
 use table::{ClientStore, Options, Store};
 use wire::control::Policy;
@@ -18,20 +18,28 @@ use crate::limits::{
 };
 use crate::planted::Bugs;
 
-/// Directories of the core through a client, for files of one policy.
+/// Directories of the core through a client.
 #[derive(Clone, Debug)]
 pub struct ClientFiles {
     /// The client.
     pub client: Client,
-    /// Copies of new files.
+    /// Of new files, where no bucket says another one.
     pub policy: Policy,
 }
 
 impl Files for ClientFiles {
     fn dir<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Rc<dyn Store>, Fault>> {
+        self.dir_for(path, StorageRule::default())
+    }
+
+    fn dir_for<'a>(
+        &'a self,
+        path: &'a str,
+        storage: StorageRule,
+    ) -> LocalBoxFuture<'a, Result<Rc<dyn Store>, Fault>> {
         Box::pin(async move {
-            let store = ClientStore::new(&self.client, path, self.policy).await;
-            let store = store.map_err(of_client)?;
+            let policy = storage.policy(self.policy);
+            let store = ClientStore::new(&self.client, path, policy).await.map_err(of_client)?;
             Ok(Rc::new(store) as Rc<dyn Store>)
         })
     }

@@ -7,6 +7,7 @@ use base::Fault;
 use futures_util::future::LocalBoxFuture;
 use object_proto::{
     CatalogReply, CatalogRequest, Error, RangeId, RangeReply, RangeRequest, Reply, Request,
+    StorageRule,
 };
 use runtime::Duration;
 use table::Store;
@@ -33,6 +34,13 @@ pub trait Files {
     /// The files of a directory, which is made if it is missing. What was made of a directory that is removed
     /// then makes and finds nothing any more.
     fn dir<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Rc<dyn Store>, Fault>>;
+
+    /// As [`Files::dir`]; files that are made there are for bodies, and stored as a bucket says.
+    fn dir_for<'a>(
+        &'a self,
+        path: &'a str,
+        storage: StorageRule,
+    ) -> LocalBoxFuture<'a, Result<Rc<dyn Store>, Fault>>;
 
     /// Names of the directories in one; none while it is missing.
     fn dirs<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Vec<String>, Fault>>;

@@ -169,7 +169,7 @@ impl Collector {
                     && range.files.row(file).is_none())
             }
             Some(Writer::Owner(of, epoch)) => {
-                let is_written = self.output.borrow().as_ref().is_some_and(|it| it.is(file));
+                let is_written = self.outputs.borrow().has(file);
                 // A range that this one was a part of, or has taken in, has no owner any more.
                 let is_over = of != self.id || epoch <= range.epoch as u32;
                 Ok(is_over && !is_written)

@@ -490,7 +490,7 @@ impl fmt::Debug for ObjectManager {
 #[cfg(test)]
 mod tests {
     use base::Fault;
-    use object_proto::{BucketId, RangeBound};
+    use object_proto::{BucketId, RangeBound, StorageRule};
     use runtime::sim::{HostId, Sim};
     use table::Store;
     use testing::tables::MemDisk;
@@ -503,6 +503,14 @@ mod tests {
     impl Files for Dirs {
         fn dir<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Rc<dyn Store>, Fault>> {
             Box::pin(std::future::ready(Ok(self.0.beside(path).store(&self.1))))
+        }
+
+        fn dir_for<'a>(
+            &'a self,
+            path: &'a str,
+            _: StorageRule,
+        ) -> LocalBoxFuture<'a, Result<Rc<dyn Store>, Fault>> {
+            self.dir(path)
         }
 
         fn dirs<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Vec<String>, Fault>> {

@@ -1,6 +1,6 @@
 //! Files that a gateway sends bodies in (`object-protocols.md` 5.3 and 5.4).
 //!
-//! A body takes the file of its range that was written last, or a new one when all are in use, and gives it
+//! A body takes the file of its range and bucket's storage that was written last, or a new one when all are in use, and gives it
 //! back: as many are open as bodies are sent at once. The files are made in the session's directory, and
 //! announced to the range's owner, which gives them a name in its own while the first body is sent.
 
@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use object_proto::{FileName, RangeId, SessionId};
+use object_proto::{FileName, RangeId, SessionId, StorageRule};
 use runtime::sync::Notify;
 use runtime::{Duration, Instant};
 use table::Store;
@@ -38,6 +38,7 @@ impl Default for PackOptions {
 pub(crate) struct SentFile {
     pub(crate) stay: Stay,
     pub(crate) range: RangeId,
+    pub(crate) storage: StorageRule,
     pub(crate) name: FileName,
     announced: Cell<bool>,
     was_announced: Notify,
@@ -49,12 +50,13 @@ impl SentFile {
     /// A file that is about to be made. In the end `ended` is called.
     pub(crate) fn new(
         stay: &Stay,
-        (range, name): (RangeId, FileName),
+        (range, name, storage): (RangeId, FileName, StorageRule),
         ended: Box<dyn FnOnce()>,
     ) -> Rc<SentFile> {
         Rc::new(SentFile {
             stay: stay.clone(),
             range,
+            storage,
             name,
             announced: Cell::new(false),
             was_announced: Notify::new(),
@@ -94,23 +96,52 @@ pub(crate) struct OpenPack {
     pub(crate) pack: Pack,
 }
 
+/// A session's directory, for each storage that was asked for.
+#[derive(Default)]
+pub(crate) struct SessionDir {
+    session: Option<SessionId>,
+    stores: Vec<(StorageRule, Rc<dyn Store>)>,
+}
+
+impl SessionDir {
+    /// What is known of it.
+    pub(crate) fn find(&self, session: SessionId, storage: StorageRule) -> Option<Rc<dyn Store>> {
+        let of = self.stores.iter().filter(|_| self.session == Some(session));
+        of.into_iter().find(|(known, _)| *known == storage).map(|(_, store)| store.clone())
+    }
+
+    /// Keeps it; what is of another session is forgotten.
+    pub(crate) fn keep(&mut self, session: SessionId, storage: StorageRule, store: Rc<dyn Store>) {
+        if self.session.replace(session) != Some(session) {
+            self.stores.clear();
+        }
+        self.stores.push((storage, store));
+    }
+}
+
 /// Files that take bodies, and have none at present.
 #[derive(Default)]
 pub(crate) struct Packs {
     /// The one that was written last is the last.
     pub(crate) idle: RefCell<BTreeMap<RangeId, Vec<(Instant, OpenPack)>>>,
     /// The directory of the last session.
-    pub(crate) dir: RefCell<Option<(SessionId, Rc<dyn Store>)>>,
+    pub(crate) dir: RefCell<SessionDir>,
     /// The task runs that seals those that take none any more.
     pub(crate) sealing: Cell<bool>,
 }
 
 impl Packs {
-    /// The file of a session and range that was written last.
-    pub(crate) fn take(&self, stay: &Stay, range: RangeId) -> Option<OpenPack> {
+    /// The file of a session, range and storage that was written last.
+    pub(crate) fn take(
+        &self,
+        stay: &Stay,
+        range: RangeId,
+        storage: StorageRule,
+    ) -> Option<OpenPack> {
         let mut idle = self.idle.borrow_mut();
         let packs = idle.get_mut(&range)?;
-        let at = packs.iter().rposition(|(_, open)| open.file.stay.is_of(stay))?;
+        let fits = |file: &SentFile| file.storage == storage && file.stay.is_of(stay);
+        let at = packs.iter().rposition(|(_, open)| fits(&open.file))?;
         Some(packs.remove(at).1)
     }
 

@@ -386,7 +386,8 @@ impl BucketRow {
     pub fn config(&self) -> BucketConfig {
         let (versioning, lock) = (self.bucket.versioning, self.settings.lock);
         let lifecycle = self.settings.lifecycle.clone();
-        let rules = BucketRules { versioning, lock, lifecycle };
+        let storage = self.settings.storage;
+        let rules = BucketRules { versioning, lock, lifecycle, storage };
         let state = match self.closing {
             true => BucketState::Closing(rules),
             false => BucketState::Open(rules),

@@ -92,8 +92,8 @@ impl RangeRule {
             pace: pace.clone(),
             damaged_logs: RefCell::default(),
             log_began: Cell::new(0),
-            output: RefCell::default(),
-            outputs: Cell::new(0),
+            outputs: RefCell::default(),
+            outputs_made: Cell::new(0),
             damaged_files: RefCell::default(),
             orphans_at: Cell::new(env.now()),
         };

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use object_proto::{
     Error, FileName, RangeBound, RangeId, RangeReply, RangeRequest, Reply, Request, SessionId,
+    StorageRule,
 };
 use runtime::{Class, Duration};
 use table::Store;
@@ -20,15 +21,17 @@ use crate::service::{Service, unexpected};
 use crate::session::Stay;
 
 impl Service {
-    async fn session_store(&self, session: SessionId) -> Result<Rc<dyn Store>, Error> {
-        if let Some((of, store)) = &*self.0.packs.dir.borrow()
-            && *of == session
-        {
-            return Ok(store.clone());
+    async fn session_store(
+        &self,
+        session: SessionId,
+        storage: StorageRule,
+    ) -> Result<Rc<dyn Store>, Error> {
+        if let Some(store) = self.0.packs.dir.borrow().find(session, storage) {
+            return Ok(store);
         }
-        let store = self.0.files.dir(&session_dir(session)).await;
+        let store = self.0.files.dir_for(&session_dir(session), storage).await;
         let store = store.map_err(|fault| Error::Busy { cause: fault.message })?;
-        self.0.packs.dir.replace(Some((session, store.clone())));
+        self.0.packs.dir.borrow_mut().keep(session, storage, store.clone());
         Ok(store)
     }
 
@@ -37,13 +40,13 @@ impl Service {
         &self,
         stay: &Stay,
         range: RangeId,
-        own: bool,
+        (storage, own): (StorageRule, bool),
     ) -> Result<OpenPack, Error> {
         stay.check_fresh()?;
-        if !own && let Some(open) = self.0.packs.take(stay, range) {
+        if !own && let Some(open) = self.0.packs.take(stay, range, storage) {
             return Ok(open);
         }
-        let store = self.session_store(stay.session()).await?;
+        let store = self.session_store(stay.session(), storage).await?;
         stay.check_fresh()?;
         let bounds = match self.map().await?.bounds(range) {
             Some((first, end)) => (first.clone(), end.cloned()),
@@ -60,7 +63,7 @@ impl Service {
                 });
             })
         };
-        let file = SentFile::new(stay, (range, name.clone()), ended);
+        let file = SentFile::new(stay, (range, name.clone(), storage), ended);
         let pack = Pack::create(&*store, name, Purpose::Data).await?;
         self.begin_hold(&file);
         Ok(OpenPack { file, pack })
@@ -150,7 +153,7 @@ impl Service {
             env.sleep(env.jitter(pause)).await;
             pause = (2 * pause).min(ATTEMPT);
         }
-        if let Ok(store) = self.session_store(session).await {
+        if let Ok(store) = self.session_store(session, StorageRule::default()).await {
             let _ = store.remove(file.as_str()).await; // See above.
         }
     }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use futures_util::future::LocalBoxFuture;
 use object_proto::limits::{INLINE_MAX, SMALL_MAX};
 use object_proto::{
-    CatalogReply, CatalogRequest, Change, Committed, Completion, Conditions, DataId, Error,
-    FileName, Grant, LockChange, NewObject, NewUpload, ObjectData, ObjectFacts, ObjectInfo,
+    BodyPlan, CatalogReply, CatalogRequest, Change, Committed, Completion, Conditions, DataId,
+    Error, FileName, Grant, LockChange, NewObject, NewUpload, ObjectData, ObjectFacts, ObjectInfo,
     ObjectTags, PartNumber, PartsPage, PartsRequest, RangeId, RangeMap, RangeReply, RangeRequest,
     Reply, Request, RequestHead, Target, UploadId, UploadInfo, UserId, VersionId,
 };
@@ -301,12 +301,12 @@ impl Service {
 
     /// Begins an object.
     pub async fn put(&self, target: Target) -> Result<BodyUpload, Error> {
-        self.begin_body(target, None, None).await
+        self.put_planned(target, BodyPlan::default()).await
     }
 
-    /// Begins an object that has so many bytes, if that is known.
-    pub async fn put_sized(&self, target: Target, len: Option<u64>) -> Result<BodyUpload, Error> {
-        self.begin_body(target, None, len).await
+    /// Begins an object of which something is known.
+    pub async fn put_planned(&self, target: Target, plan: BodyPlan) -> Result<BodyUpload, Error> {
+        self.begin_body(target, None, plan).await
     }
 
     /// Begins a part of an upload, in place of the one of that number. Conditions do not concern it.
@@ -314,16 +314,16 @@ impl Service {
         &self,
         target: Target,
         (upload, number): (UploadId, PartNumber),
-        len: Option<u64>,
+        plan: BodyPlan,
     ) -> Result<BodyUpload, Error> {
-        self.begin_body(target, Some((upload, number)), len).await
+        self.begin_body(target, Some((upload, number)), plan).await
     }
 
     async fn begin_body(
         &self,
         target: Target,
         part: Option<(UploadId, PartNumber)>,
-        len: Option<u64>,
+        plan: BodyPlan,
     ) -> Result<BodyUpload, Error> {
         let range = self.map().await?.of(&target);
         let stay = self.0.session.stay().await?;
@@ -336,7 +336,7 @@ impl Service {
             stay,
             body,
             part,
-            len,
+            plan,
             size: 0,
             first: Vec::new(),
             writer: None,
@@ -478,8 +478,7 @@ pub struct BodyUpload {
     body: Body,
     /// It is sent as a part.
     part: Option<(UploadId, PartNumber)>,
-    /// Bytes that it is to have, if that is known.
-    len: Option<u64>,
+    plan: BodyPlan,
     size: u64,
     /// All of it, while it is small.
     first: Vec<u8>,
@@ -521,8 +520,9 @@ impl BodyUpload {
             self.first.extend_from_slice(bytes);
             return Ok(());
         }
-        let own = self.len.is_some_and(|len| len >= options.packs.own);
-        let open = self.service.take_pack(&self.stay, self.range, own).await?;
+        let own = self.plan.len.is_some_and(|len| len >= options.packs.own);
+        let how = (self.plan.storage, own);
+        let open = self.service.take_pack(&self.stay, self.range, how).await?;
         let mut writer = BodyWriter::new(open.pack, self.body.clone(), options.bugs);
         writer.write(&std::mem::take(&mut self.first)).await?;
         writer.write(bytes).await?;

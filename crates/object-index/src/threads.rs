@@ -11,11 +11,11 @@ use std::sync::Arc;
 use futures_util::future::LocalBoxFuture;
 use object_proto::limits::SMALL_MAX;
 use object_proto::{
-    AccessKey, Answer, Backend, Bucket, BucketName, BucketSettings, BucketView, Committed,
-    Completion, Conditions, Content, Error, Found, Grant, ListPage, ListRequest, LockChange,
-    NewUpload, ObjectFacts, ObjectInfo, ObjectTags, PartNumber, PartsPage, PartsRequest, Setting,
-    Target, Upload, UploadId, UploadInfo, UploadsPage, UploadsRequest, User, UserId, VersionId,
-    Versioning, VersionsPage, VersionsRequest, current_trace,
+    AccessKey, Answer, Backend, BodyPlan, Bucket, BucketName, BucketSettings, BucketView,
+    Committed, Completion, Conditions, Content, Error, Found, Grant, ListPage, ListRequest,
+    LockChange, NewUpload, ObjectFacts, ObjectInfo, ObjectTags, PartNumber, PartsPage,
+    PartsRequest, Setting, Target, Upload, UploadId, UploadInfo, UploadsPage, UploadsRequest, User,
+    UserId, VersionId, Versioning, VersionsPage, VersionsRequest, current_trace,
 };
 use runtime::sync::{mpsc, oneshot};
 use runtime::{Class, Env, real_now};
@@ -163,13 +163,13 @@ impl Backend for ServiceHandle {
         self.run(|service| async move { service.buckets(of).await })
     }
 
-    fn put(&self, target: Target, len: Option<u64>) -> Answer<'_, Box<dyn Upload>> {
-        if len.is_some_and(|len| len <= SMALL_MAX as u64) {
+    fn put(&self, target: Target, plan: BodyPlan) -> Answer<'_, Box<dyn Upload>> {
+        if plan.len.is_some_and(|len| len <= SMALL_MAX as u64) {
             let whole = WholeUpload { handle: self.clone(), target, bytes: Some(Vec::new()) };
             return Box::pin(ready(Ok(Box::new(whole) as Box<dyn Upload>)));
         }
         self.run(move |service| async move {
-            let upload = service.put_sized(target, len).await?;
+            let upload = service.put_planned(target, plan).await?;
             Ok(remote(&service, upload))
         })
     }
@@ -187,10 +187,10 @@ impl Backend for ServiceHandle {
         target: Target,
         upload: UploadId,
         number: PartNumber,
-        len: Option<u64>,
+        plan: BodyPlan,
     ) -> Answer<'_, Box<dyn Upload>> {
         self.run(move |service| async move {
-            let part = service.put_part(target, (upload, number), len).await?;
+            let part = service.put_part(target, (upload, number), plan).await?;
             Ok(remote(&service, part))
         })
     }

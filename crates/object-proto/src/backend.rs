@@ -15,6 +15,7 @@ use crate::names::BucketName;
 use crate::object::{Bucket, BucketView, ObjectFacts, ObjectInfo, Target};
 use crate::parts::{PartNumber, UploadId};
 use crate::settings::{BucketSettings, Grant, Setting};
+use crate::storage::BodyPlan;
 use crate::tags::ObjectTags;
 use crate::upload::{
     Completion, NewUpload, PartsPage, PartsRequest, UploadInfo, UploadsPage, UploadsRequest,
@@ -58,9 +59,9 @@ pub trait Backend: Send + Sync + 'static {
     /// All buckets of a user, or of all, in order of names.
     fn buckets(&self, of: Option<UserId>) -> Answer<'_, Vec<Bucket>>;
 
-    /// Begins an object of `len` bytes, if the length is known. Nothing is there before
-    /// [`Upload::commit`] has answered; an upload that is dropped leaves nothing.
-    fn put(&self, target: Target, len: Option<u64>) -> Answer<'_, Box<dyn Upload>>;
+    /// Begins an object. Nothing is there before [`Upload::commit`] has answered; an upload that is dropped
+    /// leaves nothing.
+    fn put(&self, target: Target, plan: BodyPlan) -> Answer<'_, Box<dyn Upload>>;
 
     /// An object, or a version of it, without its content.
     fn head(&self, target: Target, version: Option<VersionId>) -> Answer<'_, ObjectInfo>;
@@ -123,15 +124,14 @@ pub trait Backend: Send + Sync + 'static {
     /// [`Error::NoSuchUpload`] when there is none.
     fn upload(&self, target: Target, upload: UploadId) -> Answer<'_, UploadInfo>;
 
-    /// Begins a part of `len` bytes, if the length is known, in place of the one of that number. Nothing
-    /// is there before [`Upload::commit`] has answered; conditions do not concern parts, and of the facts
+    /// Begins a part, in place of the one of that number. Nothing is there before [`Upload::commit`] has answered; conditions do not concern parts, and of the facts
     /// only tag and checksums are kept. [`Error::NoSuchUpload`] comes with the commit.
     fn put_part(
         &self,
         target: Target,
         upload: UploadId,
         number: PartNumber,
-        len: Option<u64>,
+        plan: BodyPlan,
     ) -> Answer<'_, Box<dyn Upload>>;
 
     /// Parts of an upload that is under way.

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use codec::cursor::{Cursor, put_bytes, put_varint};
+use wire::control::{Compression, Policy};
 
 use crate::envelope::{ENVELOPE_MAX, Envelope};
 use crate::ids::{BucketId, CallId, DataId, ObjectServerId, RangeId, SessionId, Stamp, UserId};
@@ -383,6 +384,29 @@ impl Field for PartNumber {
 
     fn get(input: &mut Cursor<'_>) -> Option<PartNumber> {
         PartNumber::new(input.varint()?)
+    }
+}
+
+/// Without its compression.
+impl Field for Policy {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend([self.copies, self.acks, self.data]);
+    }
+
+    fn get(input: &mut Cursor<'_>) -> Option<Policy> {
+        let (copies, acks, data) = (input.u8()?, input.u8()?, input.u8()?);
+        Some(Policy { copies, acks, data, compression: None }).filter(|policy| policy.is_valid())
+    }
+}
+
+/// In its stored form.
+impl Field for Compression {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(Compression::to_byte(Some(*self)));
+    }
+
+    fn get(input: &mut Cursor<'_>) -> Option<Compression> {
+        Compression::from_byte(input.u8()?).ok()?
     }
 }
 

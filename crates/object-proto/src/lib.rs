@@ -29,6 +29,7 @@ mod parts;
 mod ranges;
 mod request_trace;
 mod settings;
+mod storage;
 mod tags;
 mod upload;
 mod usage;
@@ -70,6 +71,7 @@ pub use settings::{
     BucketEncryption, BucketSettings, CorsRule, DefaultEncryption, Grant, Grantee, Ownership,
     Permission, PublicAccess, Setting,
 };
+pub use storage::{BodyPlan, StorageRule};
 pub use tags::{FlawedTags, ObjectTags, TAG_NAME_MAX, TAG_VALUE_MAX, TAGS_MAX};
 pub use upload::{
     ChecksumPlan, Completion, ListedUpload, NewUpload, Part, PartsPage, PartsRequest, UploadEnd,

@@ -8,6 +8,7 @@ use crate::ids::{BucketId, RangeId, Stamp};
 use crate::lifecycle::Lifecycle;
 use crate::locks::LockRule;
 use crate::object::Target;
+use crate::storage::StorageRule;
 use crate::versions::Versioning;
 
 /// Where the keys of a range begin: with a bucket's first key, or within a bucket.
@@ -148,6 +149,8 @@ pub struct BucketRules {
     pub lock: Option<LockRule>,
     /// What becomes of them with time; none without rules.
     pub lifecycle: Option<Arc<Lifecycle>>,
+    /// How what collection moves is stored.
+    pub storage: StorageRule,
 }
 
 /// What a range does with a bucket's keys.

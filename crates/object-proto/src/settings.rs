@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::ids::UserId;
 use crate::lifecycle::Lifecycle;
 use crate::locks::LockRule;
+use crate::storage::StorageRule;
 use crate::usage::Quota;
 
 /// Settings of a bucket. [`BucketSettings::default`] is what S3 gives a new one: ACLs are off, nothing is
@@ -32,6 +33,8 @@ pub struct BucketSettings {
     pub encryption: BucketEncryption,
     /// What becomes of its objects with time; none without rules.
     pub lifecycle: Option<Arc<Lifecycle>>,
+    /// How its objects are stored: new ones, and those that collection moves.
+    pub storage: StorageRule,
 }
 
 /// How new objects of a bucket are encrypted.
@@ -185,6 +188,8 @@ pub enum Setting {
     Encryption(BucketEncryption),
     /// See [`BucketSettings::lifecycle`].
     Lifecycle(Option<Arc<Lifecycle>>),
+    /// See [`BucketSettings::storage`].
+    Storage(StorageRule),
 }
 
 impl BucketSettings {
@@ -201,6 +206,7 @@ impl BucketSettings {
             Setting::Quota(quota) => self.quota = quota,
             Setting::Encryption(encryption) => self.encryption = encryption,
             Setting::Lifecycle(lifecycle) => self.lifecycle = lifecycle,
+            Setting::Storage(storage) => self.storage = storage,
         }
     }
 
@@ -217,6 +223,7 @@ impl BucketSettings {
             quota,
             encryption,
             lifecycle,
+            storage,
         } = self.clone();
         let new = BucketSettings::default();
         [
@@ -230,6 +237,7 @@ impl BucketSettings {
             (quota != new.quota).then_some(Setting::Quota(quota)),
             (encryption != new.encryption).then_some(Setting::Encryption(encryption)),
             lifecycle.map(|lifecycle| Setting::Lifecycle(Some(lifecycle))),
+            (storage != new.storage).then_some(Setting::Storage(storage)),
         ]
         .into_iter()
         .flatten()

@@ -33,6 +33,7 @@ use crate::settings::{
     BucketEncryption, BucketSettings, CorsRule, DefaultEncryption, Grant, Grantee, Ownership,
     Permission, PublicAccess, Setting,
 };
+use crate::storage::StorageRule;
 use crate::upload::{
     ChecksumPlan, Completion, ListedUpload, NewUpload, Part, PartsPage, PartsRequest, UploadEnd,
     UploadInfo, UploadsPage, UploadsRequest,
@@ -65,7 +66,7 @@ choice!(VersionId { 0 => Null, 1 => Of { stamp, nonce } });
 record!(Committed { stamp, version, marker });
 record!(RangeBound { bucket, key });
 record!(RangePlace { range, first });
-record!(BucketRules { versioning, lock, lifecycle });
+record!(BucketRules { versioning, lock, lifecycle, storage });
 choice!(BucketState { 0 => Open(rules), 1 => Closing(rules), 2 => Gone });
 record!(BucketConfig { changed, state });
 record!(Bucket { id, name, owner, created_us, versioning });
@@ -95,7 +96,9 @@ choice!(Setting {
     7 => Quota(quota),
     8 => Encryption(encryption),
     9 => Lifecycle(lifecycle),
+    10 => Storage(storage),
 });
+record!(StorageRule { durability, compression });
 record!(Quota { objects, bytes });
 record!(Room { objects, bytes });
 record!(BucketUsage { objects, older, bytes, markers, uploads, upload_bytes });

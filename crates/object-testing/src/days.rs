@@ -12,11 +12,11 @@ use std::sync::Arc;
 
 use object_index::Service;
 use object_proto::{
-    Bucket, BucketName, BucketSettings, Committed, Completion, Conditions, CurrentExpiry, Error,
-    Etag, FilterForm, Lifecycle, LifecycleDay, LifecycleFilter, LifecycleRule, LockRule, NewUpload,
-    NoncurrentExpiry, ObjectFacts, ObjectKey, ObjectLock, ObjectTags, PartNumber, PartsRequest,
-    Retention, RetentionMode, Setting, Stamp, Target, UploadId, UserId, VersionId, Versioning,
-    VersionsRequest,
+    BodyPlan, Bucket, BucketName, BucketSettings, Committed, Completion, Conditions, CurrentExpiry,
+    Error, Etag, FilterForm, Lifecycle, LifecycleDay, LifecycleFilter, LifecycleRule, LockRule,
+    NewUpload, NoncurrentExpiry, ObjectFacts, ObjectKey, ObjectLock, ObjectTags, PartNumber,
+    PartsRequest, Retention, RetentionMode, Setting, Stamp, Target, UploadId, UserId, VersionId,
+    Versioning, VersionsRequest,
 };
 use runtime::sim::Sim;
 use runtime::{Duration, Rng};
@@ -577,7 +577,7 @@ impl DaysLoad {
         id: UploadId,
     ) -> Result<(), Error> {
         let number = PartNumber::new(1).expect("a number");
-        let mut part = service.put_part(target.clone(), (id, number), None).await?;
+        let mut part = service.put_part(target.clone(), (id, number), BodyPlan::default()).await?;
         part.write(&[3; 100]).await?;
         let facts = ObjectFacts { etag: Etag::new("p"), ..ObjectFacts::default() };
         part.commit(facts, Conditions::default()).await.map(drop)

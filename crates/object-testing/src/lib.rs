@@ -10,6 +10,7 @@ pub mod load;
 mod network;
 mod parts;
 pub mod settings;
+pub mod storage;
 mod usage;
 mod users;
 pub mod versioned;

@@ -16,6 +16,7 @@ use runtime::{Duration, Rng};
 
 use crate::history::{self, Did, Ended, Operation, Value, When};
 use crate::parts::InParts;
+use crate::storage::plan_of;
 use crate::usage::check_usage;
 
 /// Keys of a load: some are alike up to a delimiter, and bytes are at the ends of what is allowed.
@@ -288,10 +289,10 @@ impl Load {
         }
         if Rng::new(value ^ 0xb0e4).one_in(BREAKS_ONE_IN) {
             // Its client goes in the middle of it.
-            let mut broken = service.put(self.target(key)).await?;
+            let mut broken = service.put_planned(self.target(key), plan_of(value)).await?;
             broken.write(&bytes(value, PIECE_BYTES + 9)).await?;
         }
-        let mut upload = service.put(self.target(key)).await?;
+        let mut upload = service.put_planned(self.target(key), plan_of(value)).await?;
         for part in body.chunks(300_000) {
             upload.write(part).await?;
         }

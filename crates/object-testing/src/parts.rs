@@ -10,6 +10,8 @@ use object_proto::{
 };
 use runtime::{Class, Duration, Rng};
 
+use crate::storage::plan_of;
+
 /// An object that a client sends in parts.
 pub(crate) struct InParts<'a> {
     /// Takes note of a rule that is seen broken.
@@ -33,7 +35,8 @@ async fn send(
     bytes: Vec<u8>,
     etag: Etag,
 ) -> Result<(), Error> {
-    let mut part = service.put_part(target, (upload, number), None).await?;
+    let plan = plan_of(u64::from(number.get()));
+    let mut part = service.put_part(target, (upload, number), plan).await?;
     for some in bytes.chunks(300_000) {
         part.write(some).await?;
     }

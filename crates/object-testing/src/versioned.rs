@@ -18,6 +18,7 @@ use runtime::{Duration, Rng};
 
 use crate::load::{KEYS, bytes, part_files, shown_as, size_of};
 use crate::parts::InParts;
+use crate::storage::plan_of;
 use crate::usage::check_usage;
 use crate::versions::{self, At, Did, Ended, Entry, Found, Operation, is_in_parts, tags_of_put};
 
@@ -278,7 +279,7 @@ impl VersionedLoad {
             let sent = InParts { violated: &violated, service, target, value: number, lock };
             return sent.put(&body, etag, conditions, Duration::ZERO).await;
         }
-        let mut upload = service.put(self.target(key)).await?;
+        let mut upload = service.put_planned(self.target(key), plan_of(number)).await?;
         for part in body.chunks(300_000) {
             upload.write(part).await?;
         }

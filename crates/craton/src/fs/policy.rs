@@ -83,7 +83,8 @@ pub enum CompressionArg {
 }
 
 impl CompressionArg {
-    fn with(self, block_bytes: Option<usize>) -> Result<Option<Compression>, Failure> {
+    /// The compression of that name, in blocks of so many bytes.
+    pub fn with(self, block_bytes: Option<usize>) -> Result<Option<Compression>, Failure> {
         let name = match self {
             CompressionArg::None if block_bytes.is_some() => {
                 let text =

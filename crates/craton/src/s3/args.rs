@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use object_proto::{BucketName, RangeId};
+use wire::control::Policy;
 
+use crate::fs::policy::CompressionArg;
 use crate::sizes::{parse_seconds, parse_size};
 
 /// The administrator that a first start makes. Buckets are made for it by default.
@@ -217,8 +219,15 @@ pub enum BucketCommand {
         /// The bucket
         #[arg(value_parser = bucket_name)]
         name: BucketName,
+        /// How objects of more than 128 KiB are stored: rep1 to rep5, or ecK+M such as ec4+2, as 'craton fs
+        /// policy' takes it, or 'default'. New objects at once; those that are there when collection moves them
+        #[arg(long, value_name = "POLICY", value_parser = parse_durability, required_unless_present_any = ["compression", "sse_c"])]
+        durability: Option<Durability>,
+        /// How such objects are compressed, unless they are encrypted
+        #[arg(long)]
+        compression: Option<CompressionArg>,
         /// Encryption with keys of clients
-        #[arg(long, value_name = "allow|block", required = true)]
+        #[arg(long, value_name = "allow|block")]
         sse_c: Option<SseC>,
     },
     /// Show, set or clear a bucket's policy
@@ -313,6 +322,17 @@ pub enum SseC {
     Allow,
     /// None is, from now on
     Block,
+}
+
+/// How a bucket's objects are stored: none for the service's default.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Durability(pub Option<Policy>);
+
+fn parse_durability(text: &str) -> Result<Durability, String> {
+    match text {
+        "default" => Ok(Durability(None)),
+        policy => policy.parse().map(Some).map(Durability),
+    }
 }
 
 /// Ends of keys: days, hours, minutes.

@@ -2,20 +2,23 @@
 
 use std::path::Path;
 
+use client::Client;
 use object_index::Service;
+use object_proto::limits::SMALL_MAX;
 use object_proto::{
     Bucket, BucketEncryption, BucketName, BucketSettings, BucketUsage, BucketView, Conditions,
     DefaultEncryption, Error, Lifecycle, LifecycleState, ListedVersion, LockPeriod, LockRule,
     ObjectKey, ObjectLock, Ownership, PublicAccess, RangeId, RetentionMode, ServiceStatus, Setting,
-    Target, UserId, VersionId, Versioning, VersionsPage, VersionsRequest,
+    StorageRule, Target, UserId, VersionId, Versioning, VersionsPage, VersionsRequest,
 };
 use serde::Serialize;
 
-use super::args::{BucketCommand, SseC};
+use super::args::{BucketCommand, Durability, SseC};
 use super::quota::{self, ShownFiles, ShownQuota, ShownUsage};
-use super::{failed, json_time, policy, range, with_service};
+use super::{failed, json_time, policy, range, with_core};
 use crate::connection::Connection;
 use crate::exit::{Done, Failure};
+use crate::fs::policy::{CompressionArg, SpreadArg, check_places};
 use crate::output::{print_json, print_line, print_table, table};
 
 /// Versions that are listed at once.
@@ -55,6 +58,8 @@ struct ShownView {
     lock_default: Option<ShownRule>,
     encryption: Option<&'static str>,
     kms_key: Option<String>,
+    durability: String,
+    compression: String,
     sse_c: &'static str,
     tags: std::collections::BTreeMap<String, String>,
     #[serde(flatten)]
@@ -113,7 +118,7 @@ impl ShownLifecycle {
 
 /// Runs `craton bucket`.
 pub fn run(connection: &Connection, command: BucketCommand) -> Done {
-    with_service(connection, async |service| match command {
+    with_core(connection, async |client, service| match command {
         BucketCommand::Create { name, owner, lock } => create(service, name, &owner, lock).await,
         BucketCommand::Ls { json } => list(service, json).await,
         BucketCommand::Info { name, json } => info(service, name, json).await,
@@ -127,7 +132,15 @@ pub fn run(connection: &Connection, command: BucketCommand) -> Done {
                 }
             }
         }
-        BucketCommand::Set { name, sse_c } => set_sse_c(service, name, sse_c).await,
+        BucketCommand::Set { name, durability, compression, sse_c } => {
+            if durability.is_some() || compression.is_some() {
+                set_storage(client, service, &name, (durability, compression)).await?;
+            }
+            match sse_c {
+                Some(sse_c) => set_sse_c(service, name, sse_c).await,
+                None => Ok(()),
+            }
+        }
         BucketCommand::Policy { name, set, clear } => {
             set_policy(service, name, set.as_deref(), clear).await
         }
@@ -270,6 +283,8 @@ async fn info(service: &Service, name: BucketName, json: bool) -> Done {
             }
             Some(DefaultEncryption::S3) | None => None,
         },
+        durability: durability_text(&settings.storage),
+        compression: compression_text(&settings.storage),
         sse_c: if settings.encryption.blocks_customer_keys { "block" } else { "allow" },
         tags: settings.tags,
         usage: ShownUsage::of(usage),
@@ -304,6 +319,8 @@ async fn info(service: &Service, name: BucketName, json: bool) -> Done {
         ("grants of its ACL", view.grants.to_string()),
         ("policy", policy.to_owned()),
         ("CORS rules", view.cors_rules.to_string()),
+        ("durability", view.durability),
+        ("compression", view.compression),
         ("encryption by default", encryption),
         ("keys of clients (SSE-C)", view.sse_c.to_owned()),
     ] {
@@ -441,9 +458,44 @@ async fn delete(service: &Service, target: Target, version: VersionId) -> Result
     service.delete_version(target, version, Conditions::default(), false).await.map(drop)
 }
 
-async fn set_sse_c(service: &Service, name: BucketName, sse_c: Option<SseC>) -> Done {
+async fn set_storage(
+    client: &Client,
+    service: &Service,
+    name: &BucketName,
+    (durability, compression): (Option<Durability>, Option<CompressionArg>),
+) -> Done {
+    let mut storage = find(service, name).await?.settings.storage;
+    if let Some(Durability(policy)) = durability {
+        if let Some(policy) = policy {
+            check_places(client, policy, SpreadArg::Domain).await?;
+        }
+        storage.durability = policy;
+    }
+    if let Some(compression) = compression {
+        storage.compression = compression.with(None)?;
+    }
+    let set = service.set_bucket(name.clone(), Setting::Storage(storage)).await;
+    set.map_err(|error| failed(&about(name), error))?;
+    print_line(&format!(
+        "new objects of {name} of more than {} KiB are stored as {}, compression {}; those that are there \
+         when collection moves them",
+        SMALL_MAX >> 10,
+        durability_text(&storage),
+        compression_text(&storage),
+    ))
+}
+
+fn durability_text(storage: &StorageRule) -> String {
+    storage.durability.map_or_else(|| "default".to_owned(), |policy| policy.to_string())
+}
+
+fn compression_text(storage: &StorageRule) -> String {
+    storage.compression.map_or_else(|| "none".to_owned(), |it| it.to_string())
+}
+
+async fn set_sse_c(service: &Service, name: BucketName, sse_c: SseC) -> Done {
     let view = find(service, &name).await?;
-    let blocks_customer_keys = sse_c != Some(SseC::Allow);
+    let blocks_customer_keys = sse_c != SseC::Allow;
     let encryption = BucketEncryption { blocks_customer_keys, ..view.settings.encryption };
     let set = service.set_bucket(name.clone(), Setting::Encryption(encryption)).await;
     set.map_err(|error| failed(&about(&name), error))?;

@@ -12,6 +12,7 @@ pub mod user;
 
 use std::path::PathBuf;
 
+use client::Client;
 use object_gateway::KeyFile;
 use object_index::{Local, Service};
 use object_proto::Error;
@@ -31,9 +32,17 @@ fn with_service<T>(
     connection: &Connection,
     work: impl AsyncFnOnce(&Service) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
+    with_core(connection, async |_, service| work(service).await)
+}
+
+/// The same, with the client of the core that it stands on.
+fn with_core<T>(
+    connection: &Connection,
+    work: impl AsyncFnOnce(&Client, &Service) -> Result<T, Failure>,
+) -> Result<T, Failure> {
     with_client(connection, async |client| {
         let service = roles::object::service(&client, COPIES, Local::default());
-        work(&service).await
+        work(&client, &service).await
     })
 }
 

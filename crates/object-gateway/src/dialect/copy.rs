@@ -103,7 +103,8 @@ pub async fn copy_object(
     check_room(&request, 1, size)?;
 
     let made_at = target.clone();
-    let upload = state.backend.put(target, sealing.len(Some(size))).await.map_err(s3_error)?;
+    let plan = sealing.plan(Some(size), settings_of(&request)?);
+    let upload = state.backend.put(target, plan).await.map_err(s3_error)?;
     let mut upload = sealing.upload(upload, 0)?;
     let found = source.copy(state, 0..size, kind, &mut *upload).await?;
     let mut facts = ObjectFacts {
@@ -177,7 +178,8 @@ pub async fn copy_part(
     check_size(len)?;
     check_room(&request, 0, len)?;
 
-    let part = state.backend.put_part(target, id, number, sealing.len(Some(len)));
+    let plan = sealing.plan(Some(len), settings_of(&request)?);
+    let part = state.backend.put_part(target, id, number, plan);
     let mut part = sealing.upload(part.await.map_err(s3_error)?, number.get())?;
     let found = source.copy(state, range, kind, &mut *part).await?;
     let facts = part_facts(&found, &sealing);

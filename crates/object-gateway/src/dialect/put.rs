@@ -55,7 +55,8 @@ pub async fn put_object(
     let by_default = &settings_of(&request)?.encryption;
     let sealing = state.sealer.of_new(ask, by_default, &target).await?;
 
-    let upload = state.backend.put(target, sealing.len(sent.len())).await.map_err(s3_error)?;
+    let plan = sealing.plan(sent.len(), settings_of(&request)?);
+    let upload = state.backend.put(target, plan).await.map_err(s3_error)?;
     let mut upload = sealing.upload(upload, 0)?;
     let kind = sent.kind().unwrap_or(ChecksumKind::Crc64Nvme);
     let found = sent.receive(kind, &mut *upload).await?;

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use http::header::HeaderMap;
 use http::{Extensions, StatusCode};
 use object_proto::{
-    Backend, BucketEncryption, Content, DefaultEncryption, Etag, ObjectInfo, Target, Upload,
-    sealed_len,
+    Backend, BodyPlan, BucketEncryption, BucketSettings, Content, DefaultEncryption, Etag,
+    ObjectInfo, StorageRule, Target, Upload, sealed_len,
 };
 use s3s::crypto::{Checksum as _, Sha256};
 use s3s::{S3Error, S3ErrorCode, S3Result};
@@ -319,9 +319,16 @@ impl Sealing {
         Ok(Sealing(Some(Sealed { key, envelope, md5: Some(customer.md5.clone()) })))
     }
 
-    /// Bytes that are stored of a content of `len`.
-    pub fn len(&self, len: Option<u64>) -> Option<u64> {
-        if self.0.is_some() { len.map(sealed_len) } else { len }
+    /// How a content of `len` is stored in a bucket. What is encrypted cannot be compressed.
+    pub fn plan(&self, len: Option<u64>, settings: &BucketSettings) -> BodyPlan {
+        let storage = settings.storage;
+        match self.0.is_some() {
+            true => BodyPlan {
+                len: len.map(sealed_len),
+                storage: StorageRule { compression: None, ..storage },
+            },
+            false => BodyPlan { len, storage },
+        }
     }
 
     /// The upload that is written through: of a part, or of a whole object for 0.

@@ -123,7 +123,8 @@ pub async fn upload_part(
     let ask = (&request.headers, &request.extensions);
     let sealing = state.sealer.of_part(ask, &target, envelope).await?;
 
-    let part = state.backend.put_part(target, id, number, sealing.len(sent.len()));
+    let plan = sealing.plan(sent.len(), settings_of(&request)?);
+    let part = state.backend.put_part(target, id, number, plan);
     let mut part = sealing.upload(part.await.map_err(s3_error)?, number.get())?;
     let found = sent.receive(kind, &mut *part).await?;
     let facts = part_facts(&found, &sealing);

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use object_gateway::KeyFile;
 use object_proto::{
-    AccessKey, Answer, Backend, Bucket, BucketId, BucketName, BucketSettings, BucketUsage,
-    BucketView, Committed, Completion, Conditions, Content, DataId, Error, Found, Grant, ListPage,
-    ListRequest, Listed, ListedUpload, ListedVersion, LockChange, NewObject, NewUpload, ObjectData,
-    ObjectFacts, ObjectInfo, ObjectKey, ObjectTags, Part, PartMap, PartNumber, PartsPage,
-    PartsRequest, Retention, Setting, Stamp, Target, Upload, UploadEnd, UploadId, UploadInfo,
-    UploadsPage, UploadsRequest, User, UserId, VersionId, Versioning, VersionsPage,
-    VersionsRequest,
+    AccessKey, Answer, Backend, BodyPlan, Bucket, BucketId, BucketName, BucketSettings,
+    BucketUsage, BucketView, Committed, Completion, Conditions, Content, DataId, Error, Found,
+    Grant, ListPage, ListRequest, Listed, ListedUpload, ListedVersion, LockChange, NewObject,
+    NewUpload, ObjectData, ObjectFacts, ObjectInfo, ObjectKey, ObjectTags, Part, PartMap,
+    PartNumber, PartsPage, PartsRequest, Retention, Setting, Stamp, Target, Upload, UploadEnd,
+    UploadId, UploadInfo, UploadsPage, UploadsRequest, User, UserId, VersionId, Versioning,
+    VersionsPage, VersionsRequest,
 };
 
 /// Time of the first commit, seconds since 1970.
@@ -445,7 +445,7 @@ impl Backend for Model {
         }))
     }
 
-    fn put(&self, target: Target, _len: Option<u64>) -> Answer<'_, Box<dyn Upload>> {
+    fn put(&self, target: Target, _: BodyPlan) -> Answer<'_, Box<dyn Upload>> {
         self.uploads_begun.fetch_add(1, Ordering::Relaxed);
         let sending = Sending { model: self.clone(), target, part: None, content: Vec::new() };
         answer(self.ask(|_| Ok(Box::new(sending) as Box<dyn Upload>)))
@@ -574,7 +574,7 @@ impl Backend for Model {
         target: Target,
         upload: UploadId,
         number: PartNumber,
-        _len: Option<u64>,
+        _: BodyPlan,
     ) -> Answer<'_, Box<dyn Upload>> {
         self.uploads_begun.fetch_add(1, Ordering::Relaxed);
         let part = Some((upload, number));

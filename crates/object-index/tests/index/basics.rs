@@ -6,8 +6,8 @@ use std::rc::Rc;
 use object_index::{Bugs, Planted, Service, ServiceHandle};
 use object_proto::limits::{KEY_MAX, SMALL_MAX};
 use object_proto::{
-    Backend, BucketId, BucketSettings, Conditions, Error, Etag, ListRequest, Metadata, ObjectData,
-    ObjectFacts, ObjectKey, Tags, Target, UserId,
+    Backend, BodyPlan, BucketId, BucketSettings, Conditions, Error, Etag, ListRequest, Metadata,
+    ObjectData, ObjectFacts, ObjectKey, Tags, Target, UserId,
 };
 use object_testing::add_user;
 use runtime::{Class, Duration, Env};
@@ -110,7 +110,7 @@ fn objects_through_a_handle_read_back_and_a_body_too_long_for_its_announcement_i
             let body: Vec<u8> = (0..size).map(|at| (at * 7 + at / 251) as u8).collect();
             for len in [None, Some(size as u64)] {
                 let target = target(&format!("k{index}-{}", len.is_some()));
-                let mut upload = handle.put(target.clone(), len).await.unwrap();
+                let mut upload = handle.put(target.clone(), BodyPlan::sized(len)).await.unwrap();
                 for piece in body.chunks(300_001.min(size / 2 + 1)) {
                     upload.write(piece.to_vec()).await.unwrap();
                 }
@@ -124,18 +124,18 @@ fn objects_through_a_handle_read_back_and_a_body_too_long_for_its_announcement_i
                 assert!(found.content.read(size as u64, 9).await.unwrap().is_empty());
             }
         }
-        let mut upload = handle.put(target("long"), Some(10)).await.unwrap();
+        let mut upload = handle.put(target("long"), BodyPlan::sized(Some(10))).await.unwrap();
         upload.write(vec![1; 10]).await.unwrap();
         let refused = upload.write(vec![1; SMALL_MAX]).await;
         assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
         let refused = upload.commit(facts("e"), Conditions::default()).await;
         assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
         // A put whose conditions fail, and one that is dropped, leave nothing.
-        let mut upload = handle.put(target("k1-true"), Some(5)).await.unwrap();
+        let mut upload = handle.put(target("k1-true"), BodyPlan::sized(Some(5))).await.unwrap();
         upload.write(vec![2; 5]).await.unwrap();
         let conditions = Conditions { if_none_match: Some(Tags::Any), ..Conditions::default() };
         assert_eq!(upload.commit(facts("f"), conditions).await, Err(Error::Precondition));
-        let mut upload = handle.put(target("dropped"), Some(5)).await.unwrap();
+        let mut upload = handle.put(target("dropped"), BodyPlan::sized(Some(5))).await.unwrap();
         upload.write(vec![2; 5]).await.unwrap();
         drop(upload);
         for key in ["long", "dropped"] {

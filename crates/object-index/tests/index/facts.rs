@@ -6,9 +6,9 @@ use std::rc::Rc;
 use object_index::Service;
 use object_proto::limits::GRANTS_MAX;
 use object_proto::{
-    BucketId, Completion, Conditions, Envelope, Error, Etag, Grant, Grantee, Metadata, NewUpload,
-    ObjectFacts, ObjectKey, ObjectTags, PartNumber, Permission, Target, UserId, VersionId,
-    Versioning,
+    BodyPlan, BucketId, Completion, Conditions, Envelope, Error, Etag, Grant, Grantee, Metadata,
+    NewUpload, ObjectFacts, ObjectKey, ObjectTags, PartNumber, Permission, Target, UserId,
+    VersionId, Versioning,
 };
 
 use super::basics::{put, read, run};
@@ -150,7 +150,8 @@ fn an_object_has_the_permissions_that_its_upload_was_begun_with() {
         replaced(&world).await;
         assert_eq!(service.upload(target.clone(), id).await.unwrap().upload, upload);
         let number = PartNumber::new(1).unwrap();
-        let mut part = service.put_part(target.clone(), (id, number), None).await.unwrap();
+        let mut part =
+            service.put_part(target.clone(), (id, number), BodyPlan::default()).await.unwrap();
         part.write(b"one").await.unwrap();
         part.commit(ObjectFacts::default(), Conditions::default()).await.unwrap();
         let ask =

@@ -6,11 +6,11 @@ use std::rc::Rc;
 use futures_util::future::LocalBoxFuture;
 use object_index::{Bugs, ObjectServer, Owners, Planted, Service, ServiceOptions};
 use object_proto::{
-    Bucket, BucketConfig, BucketRules, BucketSettings, BucketState, CatalogReply, CatalogRequest,
-    Committed, Completion, Conditions, DataId, Error, Etag, LockChange, LockPeriod, LockRule,
-    NewUpload, ObjectFacts, ObjectKey, ObjectLock, ObjectServerId, ObjectTags, PartNumber,
-    PartsRequest, RangeGrant, RangeId, RangeRequest, Reply, Request, Retention, RetentionMode,
-    Seen, ServerGrant, Setting, Stamp, Target, UploadId, VersionId, Versioning,
+    BodyPlan, Bucket, BucketConfig, BucketRules, BucketSettings, BucketState, CatalogReply,
+    CatalogRequest, Committed, Completion, Conditions, DataId, Error, Etag, LockChange, LockPeriod,
+    LockRule, NewUpload, ObjectFacts, ObjectKey, ObjectLock, ObjectServerId, ObjectTags,
+    PartNumber, PartsRequest, RangeGrant, RangeId, RangeRequest, Reply, Request, Retention,
+    RetentionMode, Seen, ServerGrant, Setting, Stamp, Target, UploadId, VersionId, Versioning,
 };
 use object_testing::add_user;
 use runtime::{Class, Duration, Env};
@@ -96,8 +96,9 @@ async fn heard(env: &Env) {
 async fn begin(service: &Service, target: &Target, lock: ObjectLock) -> Result<UploadId, Error> {
     let upload = NewUpload { nonce: 1, owner: me(), lock, ..NewUpload::default() };
     let id = service.begin_upload(target.clone(), upload).await?;
-    let mut part =
-        service.put_part(target.clone(), (id, PartNumber::new(1).unwrap()), None).await?;
+    let mut part = service
+        .put_part(target.clone(), (id, PartNumber::new(1).unwrap()), BodyPlan::default())
+        .await?;
     part.write(b"one").await?;
     part.commit(ObjectFacts::default(), Conditions::default()).await?;
     Ok(id)
@@ -525,7 +526,7 @@ async fn overwrite(
     }
     let epoch = world.epoch(Unit::All);
     let changed = Stamp::new(u64::MAX / 2);
-    let rules = BucketRules { versioning, lock: Some(rule), lifecycle: None };
+    let rules = BucketRules { versioning, lock: Some(rule), ..BucketRules::default() };
     let config = BucketConfig { changed, state: BucketState::Open(rules) };
     let order = RangeRequest::Configure { epoch, bucket: bucket.id, config };
     let owners = world.network.owners(env);

@@ -5,16 +5,22 @@ use std::rc::Rc;
 use object_index::{Bugs, Planted, Service};
 use object_proto::limits::PIECE_BYTES;
 use object_proto::{
-    Bucket, Conditions, Error, ObjectData, ObjectFacts, ObjectKey, RangeId, StoredBytes, Target,
+    BodyPlan, Bucket, Conditions, Error, ObjectData, ObjectFacts, ObjectKey, RangeId, Setting,
+    StorageRule, StoredBytes, Target,
 };
 use object_testing::Fate;
 use runtime::{Class, Duration, Env};
+use wire::control::{Compression, Policy};
 
 use super::basics::{put, read, run, run_with};
 use super::support::{PACKS, Unit, World, bucket, me};
 
 fn at(bucket: &Bucket, key: &str) -> Target {
     Target { bucket: bucket.id, key: ObjectKey::new(key).unwrap() }
+}
+
+fn at_number(bucket: &Bucket, number: usize) -> Target {
+    at(bucket, &format!("stored {number}"))
 }
 
 /// The file and place of an object.
@@ -82,7 +88,8 @@ fn full_files_are_sealed_and_long_bodies_have_their_own() {
         put(&service, &target("first"), &[1; 5000], none()).await;
         // Of a length that is known, and of one that is not.
         let long = PACKS.own as usize;
-        let mut known = service.put_sized(target("known"), Some(long as u64)).await.unwrap();
+        let mut known =
+            service.put_planned(target("known"), BodyPlan::sized(Some(long as u64))).await.unwrap();
         known.write(&vec![2; long]).await.unwrap();
         known.commit(none(), Conditions::default()).await.unwrap();
         assert_eq!(place(&service, &target("known")).await.1, 0);
@@ -124,6 +131,46 @@ async fn check_half(service: &Service, bucket: &Bucket) {
         let target = at(bucket, &format!("{number:02}"));
         assert_eq!(read(service, &target).await, vec![number; 30_000]);
     }
+}
+
+#[test]
+fn bodies_are_stored_as_their_bucket_says_and_moved_as_it_says_then() {
+    run(|world, service, env| async move {
+        let coded = StorageRule { durability: Some(Policy::ec(2, 1)), compression: None };
+        let packed = StorageRule { durability: None, compression: Some(Compression::LZ4) };
+        let bucket = bucket(&service, "abc").await;
+        for (at, storage) in [coded, packed, StorageRule::default(), coded].into_iter().enumerate()
+        {
+            let plan = BodyPlan { len: None, storage };
+            let target = at_number(&bucket, at);
+            let mut upload = service.put_planned(target, plan).await.unwrap();
+            upload.write(&[1; 30_000]).await.unwrap();
+            upload.commit(ObjectFacts::default(), Conditions::default()).await.unwrap();
+        }
+        let mut files = Vec::new();
+        for at in 0..4 {
+            files.push(place(&service, &at_number(&bucket, at)).await.0);
+        }
+        assert!(files[0] == files[3], "{files:?}");
+        files.pop();
+        files.sort();
+        files.dedup();
+        assert_eq!(files.len(), 3);
+        let sent: Vec<_> = world.asked.borrow().iter().map(|(_, storage)| *storage).collect();
+        assert_eq!(sent, [coded, packed, StorageRule::default()]);
+
+        half_dead(&service, &bucket).await;
+        service.set_bucket(bucket.name.clone(), Setting::Storage(packed)).await.unwrap();
+        world.asked.borrow_mut().clear();
+        settle(&env).await;
+        check_half(&service, &bucket).await;
+        let kept: Vec<_> =
+            world.bodies().into_iter().filter(|it| it.starts_with("kept-")).collect();
+        assert_eq!(kept.len(), 1, "{kept:?}");
+        let asked = world.asked.borrow();
+        assert!(asked.iter().any(|(dir, storage)| !dir.contains("session") && *storage == packed));
+        assert!(asked.iter().all(|(dir, storage)| dir.contains("session") || *storage == packed));
+    });
 }
 
 #[test]

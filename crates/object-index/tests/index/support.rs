@@ -13,7 +13,7 @@ use object_index::{
 };
 use object_proto::{
     Bucket, BucketName, BucketSettings, CatalogReply, CatalogRequest, Error, LifecycleDay, RangeId,
-    RangeReply, RangeRequest, Reply, Request, UserId,
+    RangeReply, RangeRequest, Reply, Request, StorageRule, UserId,
 };
 use object_testing::{Network, Target};
 use runtime::sim::{CrashMode, HostId, Sim};
@@ -56,6 +56,8 @@ pub struct World {
     /// Epochs of owners, and when the last lease ends for sure, in the simulation's time.
     reigns: RefCell<BTreeMap<Unit, (u64, std::time::Duration)>>,
     pub owners: RefCell<Vec<Rc<Host>>>,
+    /// See [`World::asked`].
+    pub asked: Rc<RefCell<Vec<(String, StorageRule)>>>,
 }
 
 /// What one host owns at a time.
@@ -305,12 +307,23 @@ impl Rule {
 pub struct MemFiles {
     pub disk: MemDisk,
     pub env: Env,
+    /// Directories that were asked for to make files for bodies there, in order.
+    pub asked: Rc<RefCell<Vec<(String, StorageRule)>>>,
 }
 
 impl Files for MemFiles {
     fn dir<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Rc<dyn Store>, Fault>> {
         let store = self.disk.beside(path).store(&self.env);
         Box::pin(std::future::ready(Ok(store)))
+    }
+
+    fn dir_for<'a>(
+        &'a self,
+        path: &'a str,
+        storage: StorageRule,
+    ) -> LocalBoxFuture<'a, Result<Rc<dyn Store>, Fault>> {
+        self.asked.borrow_mut().push((path.to_owned(), storage));
+        self.dir(path)
     }
 
     fn dirs<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Vec<String>, Fault>> {
@@ -366,6 +379,7 @@ impl World {
             new_ranges: Cell::new(1),
             reigns: RefCell::default(),
             owners: RefCell::default(),
+            asked: Rc::default(),
         })
     }
 
@@ -381,7 +395,7 @@ impl World {
     }
 
     pub fn files(&self, env: &Env) -> Rc<dyn Files> {
-        Rc::new(MemFiles { disk: self.disk.clone(), env: env.clone() })
+        Rc::new(MemFiles { disk: self.disk.clone(), env: env.clone(), asked: self.asked.clone() })
     }
 
     pub fn service(&self, env: &Env) -> Service {

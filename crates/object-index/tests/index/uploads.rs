@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use object_index::Service;
 use object_proto::{
-    BucketId, ChecksumKind, ChecksumPlan, Completion, Conditions, DataId, Envelope, Error, Etag,
-    ListedUpload, Metadata, NewUpload, ObjectData, ObjectFacts, ObjectKey, PartNumber,
+    BodyPlan, BucketId, ChecksumKind, ChecksumPlan, Completion, Conditions, DataId, Envelope,
+    Error, Etag, ListedUpload, Metadata, NewUpload, ObjectData, ObjectFacts, ObjectKey, PartNumber,
     PartsRequest, Tags, Target, UploadId, UploadsRequest, UserId,
 };
 use runtime::{Duration, Env};
@@ -39,7 +39,8 @@ pub async fn send(
     (upload, at): (UploadId, u64),
     bytes: &[u8],
 ) -> Result<(), Error> {
-    let mut part = service.put_part(target.clone(), (upload, number(at)), None).await?;
+    let mut part =
+        service.put_part(target.clone(), (upload, number(at)), BodyPlan::default()).await?;
     part.write(bytes).await?;
     let facts = ObjectFacts { etag: Etag::new(format!("p{at}")), ..ObjectFacts::default() };
     part.commit(facts, Conditions::default()).await.map(drop)

@@ -18,6 +18,7 @@ use crate::parts::{PartMap, PartNumber, UploadId};
 use crate::ranges::{RangeBound, RangeMap};
 use crate::tags::ObjectTags;
 use crate::usage::{BucketUsage, Quota, Room, StoredBytes};
+use wire::control::{Compression, Policy};
 
 fn number(number: u64) -> PartNumber {
     PartNumber::new(number).expect("a number")
@@ -90,7 +91,12 @@ fn status() -> ServiceStatus {
 }
 
 fn configs() -> impl Iterator<Item = BucketConfig> {
-    let rules = |versioning, lock| BucketRules { versioning, lock, lifecycle: None };
+    let rules = |versioning, lock| BucketRules {
+        versioning,
+        lock,
+        storage: storage(),
+        ..BucketRules::default()
+    };
     let states = [
         BucketState::Open(rules(Versioning::Suspended, None)),
         BucketState::Open(rules(Versioning::Enabled, Some(lock_rules()[1]))),
@@ -99,6 +105,10 @@ fn configs() -> impl Iterator<Item = BucketConfig> {
         BucketState::Gone,
     ];
     states.into_iter().map(|state| BucketConfig { changed: Stamp::new(1 << 40), state })
+}
+
+fn storage() -> StorageRule {
+    StorageRule { durability: Some(Policy::ec(4, 2)), compression: Some(Compression::LZ4) }
 }
 
 fn lifecycle() -> Arc<Lifecycle> {
@@ -469,6 +479,7 @@ fn settings() -> Vec<Setting> {
             blocks_customer_keys: false,
         }),
         Setting::Lifecycle(Some(lifecycle())),
+        Setting::Storage(storage()),
     ]
 }
 
@@ -494,6 +505,9 @@ fn settings_have_one_form() {
     assert_eq!(list(&[policy.clone(), policy]), None, "twice");
     assert_eq!(list(&[Setting::Policy(None)]), None, "as in a new bucket");
     assert_eq!(list(&[Setting::Lifecycle(None)]), None, "as in a new bucket");
+    assert_eq!(list(&[Setting::Storage(StorageRule::default())]), None, "as in a new bucket");
+    let no_code = StorageRule { durability: Some(Policy::plain(6, 1)), compression: None };
+    assert_eq!(list(&[Setting::Storage(no_code)]), None, "no policy");
 }
 
 fn answers() -> Vec<Result<Reply, Error>> {

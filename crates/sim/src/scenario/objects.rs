@@ -19,7 +19,7 @@ use object_index::{
 use object_proto::limits::{INLINE_MAX, SMALL_MAX};
 use object_proto::{
     Bucket, BucketId, BucketName, BucketSettings, Error, RangeBound, RangeId, RangeMap, RangePlace,
-    RangeStatus, Reply, Request, ServiceStatus, UserId,
+    RangeStatus, Reply, Request, ServiceStatus, StorageRule, UserId,
 };
 use object_testing::load::KEYS;
 use object_testing::{Fate, Network, Target};
@@ -153,6 +153,22 @@ impl Files for SeamedFiles {
     fn dir<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Rc<dyn Store>, Fault>> {
         Box::pin(async move {
             let store = ClientStore::new(&self.0, path, policy::drawn()).await;
+            let store = store.map_err(|error| Fault::new(error.kind(), error.to_string()))?;
+            Ok(files_of(store))
+        })
+    }
+
+    fn dir_for<'a>(
+        &'a self,
+        path: &'a str,
+        storage: StorageRule,
+    ) -> LocalBoxFuture<'a, Result<Rc<dyn Store>, Fault>> {
+        Box::pin(async move {
+            if storage == StorageRule::default() {
+                return self.dir(path).await;
+            }
+            let policy = storage.policy(policy::drawn().uncompressed());
+            let store = ClientStore::new(&self.0, path, policy).await;
             let store = store.map_err(|error| Fault::new(error.kind(), error.to_string()))?;
             Ok(files_of(store))
         })
@@ -581,7 +597,8 @@ impl World {
             let owner = UserId::new("load");
             object_testing::add_user(&service, &owner).await;
             loop {
-                let settings = BucketSettings::default();
+                let storage = policy::drawn_storage();
+                let settings = BucketSettings { storage, ..BucketSettings::default() };
                 let made = service.create_bucket(name.clone(), owner.clone(), settings).await;
                 let error = match made {
                     Ok(bucket) => return Ok(bucket),

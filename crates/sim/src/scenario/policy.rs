@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+use object_proto::StorageRule;
 use wire::control::Policy;
 
 thread_local! {
@@ -19,4 +20,9 @@ pub(crate) fn begin(seed: u64) {
 pub(super) fn drawn() -> Policy {
     let mixed = SEED.get().wrapping_mul(0x9e37_79b9_7f4a_7c15);
     if mixed >> 63 == 0 { Policy::strict(3) } else { Policy::rep(3) }
+}
+
+/// How a bucket's bodies are stored once collection has moved them, taken from the seed as well.
+pub(super) fn drawn_storage() -> StorageRule {
+    object_testing::storage::storage_of(SEED.get())
 }
