@@ -33,6 +33,8 @@ need nbdfuse libnbd-bin
 need fusermount3 fuse3
 need openssl openssl
 need curl curl
+need nft nftables
+need faketime faketime
 if [ -n "$missing" ]; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
         # One word each.

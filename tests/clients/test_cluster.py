@@ -58,9 +58,9 @@ class Processes(unittest.TestCase):
         )  # fmt: skip
 
     @classmethod
-    def craton(cls, *words):
+    def craton(cls, *words, **more):
         command = [server.server.binary, *map(str, words)]
-        done = subprocess.run(command, capture_output=True, timeout=120)
+        done = subprocess.run(command, capture_output=True, timeout=120, **more)
         if done.returncode != 0:
             raise RuntimeError(f"{words}: {(done.stdout + done.stderr).decode(errors='replace')}")
         return done.stdout.decode()
@@ -68,21 +68,32 @@ class Processes(unittest.TestCase):
     def book(self):
         return json.loads((self.dir / "cluster.json").read_text())
 
+    def process(self, name):
+        return next(one for one in self.book()["processes"] if one["id"] == name)
+
+    def status(self):
+        return json.loads(self.craton("status", "--json", "--cluster", self.dir))
+
+    def restart(self, name, **more):
+        words = ["cluster", "restart", "--dir", self.dir, self.process(name)["role"], name]
+        return self.craton(*words, **more)
+
     def states(self):
         """What 'craton health' says of each process."""
         command = [server.server.binary, "health", "--json", "--cluster", self.dir]
         done = subprocess.run(command, capture_output=True, timeout=60)
         return {one["id"]: one["state"] for one in json.loads(done.stdout)["servers"]}
 
-    def client(self, endpoint=None, key=None):
+    def client(self, endpoint=None, key=None, attempts=5, **more):
         access = json.loads((self.dir / "s3.json").read_text())
         access.update(key or {})
         return boto3.client(
             "s3", endpoint_url=endpoint or access["endpoint"], region_name=access["region"],
             aws_access_key_id=access["access_key"],
             aws_secret_access_key=access["secret_key"],
-            config=Config(retries={"total_max_attempts": 5, "mode": "standard"}),
+            config=Config(retries={"total_max_attempts": attempts, "mode": "standard"}, **more),
         )  # fmt: skip
+
 
 class Cluster(Processes):
     SHAPE = ["--object-managers", 2, "--object-servers", 2, "--gateways", 2]
@@ -113,9 +124,6 @@ class Cluster(Processes):
         ]:
             with self.assertRaisesRegex(RuntimeError, "leave"):
                 self.craton("cluster", "up", "--dir", self.dir, *words)
-
-    def status(self):
-        return json.loads(self.craton("status", "--json", "--cluster", self.dir))
 
     def test_the_status_shows_all_of_the_service(self):
         deadline = time.monotonic() + BALANCED_S

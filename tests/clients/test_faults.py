@@ -1,5 +1,6 @@
 """boto3 against a cluster of separate processes of which each kind is killed and stopped under load."""
 
+import contextlib
 import json
 import os
 import signal
@@ -86,8 +87,8 @@ class Load:
         return max(within, default=(0, "none"))
 
 
-class Faults(Processes):
-    """Each kind of process is killed and stands still under a load of SDKs that try again: no call fails."""
+class Loaded(Processes):
+    """A cluster for a load of SDKs that try again."""
 
     MASTERS = 3
     CHUNKSERVERS = 4
@@ -95,7 +96,7 @@ class Faults(Processes):
 
     def one(self, role):
         """A process of a role: the one that leads, or that has the range of the load."""
-        status = json.loads(self.craton("status", "--json", "--cluster", self.dir))
+        status = self.status()
         if role == "master":
             return next(one["id"] for one in status["masters"] if "st0" in one["leads"])
         if role == "object-manager":
@@ -103,42 +104,21 @@ class Faults(Processes):
         if role == "object-server":
             info = json.loads(self.craton("bucket", "info", "load", "--json", "--cluster", self.dir))
             return info["ranges"][0]["server"]
+        if role == "gateway":
+            return max(status["gateways"], key=lambda one: one["connections"])["id"]
         return next(one["id"] for one in self.book()["processes"] if one["role"] == role)
 
-    def harm(self, name, is_killed):
-        process = next(one for one in self.book()["processes"] if one["id"] == name)
-        if is_killed:
-            os.kill(process["pid"], signal.SIGKILL)
-            time.sleep(PAUSE_S)
-            self.craton("cluster", "restart", "--dir", self.dir, process["role"], name)
-            return
-        os.kill(process["pid"], signal.SIGSTOP)
-        try:
-            time.sleep(PAUSE_S)
-        finally:
-            os.kill(process["pid"], signal.SIGCONT)
-
-    def test_no_call_fails_whatever_is_killed_or_stands_still(self):
+    @contextlib.contextmanager
+    def load(self):
+        """A load, and behind it a look whether no call has failed and all that was answered is there."""
         self.client().create_bucket(Bucket="load")
         self.client().put_object(Bucket="load", Key="counter", Body="0")
         load = Load([self.client() for _ in range(CLIENTS)])
-        roles = ["object-server", "object-manager", "chunkserver", "master"]
-        faults = [(role, True) for role in [*roles, "gateway"]] + [(role, False) for role in roles]
         try:
-            for role, is_killed in faults:
-                time.sleep(PAUSE_S)
-                name, began = self.one(role), time.monotonic()
-                self.harm(name, is_killed)
-                time.sleep(PAUSE_S)
-                took, what = load.slowest(began, time.monotonic())
-                done = "killed" if is_killed else "stopped"
-                print(f"{role} {name} {done}: the slowest operation was a {what} of {took:.2f} s")
-                if load.failed:
-                    break
+            yield load
         finally:
             load.end()
         self.assertEqual([], load.failed)
-        self.assertLess(max(took for _, took, _ in load.calls), SLOW_S, "the slowest call")
         s3 = self.client()
         counter = int(s3.get_object(Bucket="load", Key="counter")["Body"].read())
         self.assertEqual(sum(load.swaps), counter, "swaps that were answered are there, once")
@@ -146,3 +126,38 @@ class Faults(Processes):
             for key, body in stored.items():
                 got = s3.get_object(Bucket="load", Key=key)["Body"].read()
                 self.assertTrue(got == body, key)
+
+    def under(self, load, what, harm):
+        """Does harm under the load; answers how long the slowest operation took meanwhile."""
+        began = time.monotonic()
+        harm()
+        time.sleep(PAUSE_S)
+        took, slowest = load.slowest(began, time.monotonic())
+        print(f"{what}: the slowest operation was a {slowest} of {took:.2f} s", flush=True)
+        return took
+
+
+class Faults(Loaded):
+    """Each kind of process is killed and stands still under the load: no call fails."""
+
+    def harm(self, name, is_killed):
+        os.kill(self.process(name)["pid"], signal.SIGKILL if is_killed else signal.SIGSTOP)
+        try:
+            time.sleep(PAUSE_S)
+        finally:
+            if is_killed:
+                self.restart(name)
+            else:
+                os.kill(self.process(name)["pid"], signal.SIGCONT)
+
+    def test_no_call_fails_whatever_is_killed_or_stands_still(self):
+        roles = ["object-server", "object-manager", "chunkserver", "master"]
+        faults = [(role, True) for role in [*roles, "gateway"]] + [(role, False) for role in roles]
+        with self.load() as load:
+            for role, is_killed in faults:
+                time.sleep(PAUSE_S)
+                name, done = self.one(role), "killed" if is_killed else "stopped"
+                self.under(load, f"{role} {name} {done}", lambda: self.harm(name, is_killed))
+                if load.failed:
+                    break
+        self.assertLess(max(took for _, took, _ in load.calls), SLOW_S, "the slowest call")
