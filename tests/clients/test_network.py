@@ -98,6 +98,6 @@ class Cut(Loaded):
         self.assertLess(max(slow.pop(("gateway", what)) for what in ["to", "of"]), ARRIVED_S)
         self.assertEqual({}, {fault: took for fault, took in slow.items() if took > SLOW_S}, "slow calls")
         deadline = time.monotonic() + CUT_S
-        while set(self.states().values()) != {"up"}:
+        while set(self.states().values()) != {"good"}:
             self.assertLess(time.monotonic(), deadline, self.states())
             time.sleep(0.2)

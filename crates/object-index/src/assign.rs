@@ -331,6 +331,11 @@ impl Assignments {
         due.into_iter().filter_map(|id| Some((id, self.record.servers.get(&id)?.addr))).collect()
     }
 
+    /// What is sent to this manager is lost: another one is to lead.
+    pub(crate) fn is_cut_off(&self, now: Instant) -> bool {
+        self.fleet.is_cut_off(now, &self.record)
+    }
+
     /// Time from the latest round of pings to the next.
     pub(crate) fn ping_pause(&self) -> Duration {
         self.fleet.ping_pause()

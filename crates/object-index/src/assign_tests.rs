@@ -112,6 +112,39 @@ impl World {
     }
 }
 
+/// A manager that hears nothing of servers that answer it is cut off; one whose servers are dead is not, nor one that
+/// stood still.
+#[test]
+fn a_manager_that_hears_nothing_of_servers_that_answer_is_cut_off() {
+    for (answers, stood_still, is_cut_off) in
+        [(true, false, true), (false, false, false), (true, true, false)]
+    {
+        let mut world = World::new();
+        let (mut one, mut two) = (world.join("one", 1), world.join("two", 2));
+        world.pass(Duration::from_secs(3), &mut [&mut one, &mut two]);
+        assert!(!world.assignments.is_cut_off(world.now));
+        let begun = world.now;
+        if stood_still {
+            world.now = world.now + Duration::from_secs(2);
+            world.assignments.ping_round(world.now);
+        }
+        let mut seen = None;
+        for _ in 0..if stood_still { 4 } else { 30 } {
+            world.now = world.now + Duration::from_millis(100);
+            let due = world.assignments.ping_round(world.now);
+            for (server, _) in due.into_iter().filter(|_| answers) {
+                world.assignments.answered(server, world.now);
+            }
+            world.assignments.tick(world.now);
+            if world.assignments.is_cut_off(world.now) {
+                seen.get_or_insert(world.now - begun);
+            }
+        }
+        assert_eq!(seen.is_some(), is_cut_off, "{answers} {stood_still}");
+        assert!(seen.is_none_or(|after| after <= Duration::from_millis(600)), "{seen:?}");
+    }
+}
+
 #[test]
 fn servers_share_the_ranges() {
     let mut world = World::new();

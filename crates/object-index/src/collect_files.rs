@@ -204,7 +204,7 @@ impl Collector {
 
     /// Bytes of bodies in a file that objects or parts name: those that have rows, and those whose heads are
     /// in it.
-    async fn living(&self, file: &FileName) -> Result<u64, Error> {
+    pub(crate) async fn living(&self, file: &FileName) -> Result<u64, Error> {
         let (rows, mut live) = (self.range.decisions.snapshot(), BTreeMap::new());
         let mut scan = rows.scan(Rows::prefix(&bodies_prefix(file)));
         while let Some((key, value)) = scan.next().await.map_err(of_table)? {

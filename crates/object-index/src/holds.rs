@@ -138,20 +138,22 @@ impl Collector {
 
     /// Removes the files with names that begin so which no row has, and none can get: those of sessions that are
     /// closed on record, and of owners that were shut out.
-    async fn remove_unknown(&self, prefix: &str) -> Result<(), Error> {
-        let mut after = prefix.to_owned();
+    /// Returns how many these were.
+    pub(crate) async fn remove_unknown(&self, prefix: &str) -> Result<u64, Error> {
+        let (mut after, mut removed) = (prefix.to_owned(), 0);
         loop {
             let page = self.store.list(&after).await.map_err(of_fault)?;
             for name in page.names.iter().take_while(|name| name.starts_with(prefix)) {
                 let file = FileName::new(name.as_str());
                 if self.range.files.row(&file).is_none() && self.is_orphan(&file).await? {
                     self.remove(&file).await?;
+                    removed += 1;
                     self.range.env.mark("object: an orphan is removed");
                 }
             }
             match page.names.last() {
                 Some(last) if page.more && last.starts_with(prefix) => after.clone_from(last),
-                _ => return Ok(()),
+                _ => return Ok(removed),
             }
         }
     }

@@ -188,6 +188,8 @@ pub const IDLE_AFTER: Duration = Duration::from_secs(3);
 pub const IDLE_LONGER: u32 = 5;
 /// Between two looks for a lock that another holds, and the longest after failures.
 pub const LEAD_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// Until a manager that nothing reaches competes for the lock again.
+pub const YIELD_PAUSE: Duration = Duration::from_secs(3);
 
 /// Lease of an object server, from the sending of the last granted renewal: four renewals, of which two may
 /// be lost and the third be late.
@@ -210,6 +212,10 @@ pub const BEAT_PAUSE: Duration = Duration::from_millis(20);
 pub const LINK_ATTEMPT: Duration = Duration::from_secs(1);
 /// A request for a range that is being opened waits for so long, then its gateway asks again.
 pub const OPENING_WAIT: Duration = Duration::from_secs(1);
+/// A gateway refuses bodies for this long after something found no room.
+pub const FULL_KNOWN: Duration = Duration::from_secs(1);
+/// Between two questions how far a check of files of bodies is.
+pub const CHECK_LOOK: Duration = Duration::from_millis(100);
 /// Wait for the answer to a question for the status, which is asked twice.
 pub const STATUS_ATTEMPT: Duration = Duration::from_millis(500);
 /// Between two reports of loads.

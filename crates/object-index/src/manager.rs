@@ -27,6 +27,7 @@ use crate::decisions::{Basis, unix_us};
 use crate::ground::{Files, Lease, Ranges};
 use crate::limits::{
     BEAT_ATTEMPT, HERE, IDLE_AFTER, IDLE_LONGER, LEAD_PAUSE, LINK_ATTEMPT, PING_LOCAL, UNREACHED,
+    YIELD_PAUSE,
 };
 use crate::messages::{ask_peer, is_unheard};
 use crate::planted::Planted;
@@ -47,6 +48,8 @@ struct ManagerInner {
     /// A server in this process, which needs no messages.
     local: RefCell<Option<ObjectServer>>,
     lead: RefCell<Option<Rc<Lead>>>,
+    /// Nothing reaches it: another manager is to have the lock.
+    yields: Cell<bool>,
     /// When a request came last, signs of life apart.
     asked: Cell<Instant>,
     stopping: Cell<bool>,
@@ -137,6 +140,7 @@ impl ObjectManager {
             room: Room::default(),
             local: RefCell::default(),
             lead: RefCell::default(),
+            yields: Cell::new(false),
             asked: Cell::new(env.now()),
             stopping: Cell::new(false),
             stop: Notify::new(),
@@ -292,7 +296,8 @@ impl ObjectManager {
                 }
                 inner.contest.release(&term).await;
             }
-            self.pause(inner.env.jitter(LEAD_PAUSE.0)).await;
+            let before = if inner.yields.take() { YIELD_PAUSE } else { LEAD_PAUSE.0 };
+            self.pause(inner.env.jitter(before)).await;
         }
         inner.stopped.set(true);
     }
@@ -419,6 +424,15 @@ impl ObjectManager {
         let env = &self.0.env;
         loop {
             let due = lead.assignments.borrow_mut().ping_round(env.now());
+            if lead.assignments.borrow().is_cut_off(env.now()) {
+                env.mark("object: a manager that is cut off leads no more");
+                tracing::warn!(
+                    "no heartbeat comes, though object servers answer pings: what is sent to this manager is \
+                     lost, and another one is to lead"
+                );
+                self.0.yields.set(true);
+                return lead.rule.end("nothing reaches this manager");
+            }
             self.after(&lead);
             let all_local = due.iter().all(|(_, addr)| self.local(*addr).is_some());
             for (server, addr) in due {

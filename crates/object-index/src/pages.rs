@@ -4,12 +4,13 @@
 
 use object_proto::limits::LIST_MAX;
 use object_proto::{
-    BucketId, BucketUsage, Error, LifecycleState, ListPage, ListRequest, Listed, ListedUpload,
-    ListedVersion, RangeBound, RangeId, RangeReply, RangeRequest, StoredBytes, UploadsPage,
-    UploadsRequest, VersionsPage, VersionsRequest,
+    BucketId, BucketUsage, Error, FilesChecked, LifecycleState, ListPage, ListRequest, Listed,
+    ListedUpload, ListedVersion, RangeBound, RangeId, RangeReply, RangeRequest, StoredBytes,
+    UploadsPage, UploadsRequest, VersionsPage, VersionsRequest,
 };
 
 use crate::keys::{CURRENT, UPLOAD, VERSIONS};
+use crate::limits::CHECK_LOOK;
 use crate::list::Keys;
 use crate::planted::Planted;
 use crate::service::{Service, unexpected};
@@ -299,6 +300,28 @@ impl Service {
             sum = sum.and(bytes);
         }
         Ok(sum)
+    }
+
+    /// Has the files of bodies of all ranges checked that have a bucket's keys, and says what was found. It takes as
+    /// long as it takes to read the heads of all bodies there.
+    pub async fn check_files(&self, bucket: BucketId) -> Result<FilesChecked, Error> {
+        let mut sum = FilesChecked { done: true, ..FilesChecked::default() };
+        let (mut from, mut run) = (RangeBound::of_bucket(bucket), 0);
+        loop {
+            let (reply, (_, end)) = self.ask_behind(&from, RangeRequest::Check { run }).await?;
+            let RangeReply::Checked(checked) = reply else { return Err(unexpected()) };
+            // Another owner has begun another one.
+            if !checked.done || checked.run != run {
+                run = checked.run;
+                self.env().sleep(CHECK_LOOK).await;
+                continue;
+            }
+            sum = sum.and(checked);
+            match end {
+                Some(end) if end.bucket == bucket && !end.key.is_empty() => (from, run) = (end, 0),
+                _ => return Ok(sum),
+            }
+        }
     }
 
     /// How far lifecycle is with a bucket.

@@ -256,6 +256,7 @@ impl Range {
             }
             RangeRequest::Hold { .. }
             | RangeRequest::Release { .. }
+            | RangeRequest::Check { .. }
             | RangeRequest::Sweep { .. }
             | RangeRequest::Split { .. } => {
                 unreachable!("collection does it, or the server")
@@ -527,6 +528,7 @@ impl Range {
             ended_upload: None,
             call,
             default_retention,
+            manager_us: self.lease.manager_us().unwrap_or(0),
             bypass,
         };
         let last = self.decisions.last();

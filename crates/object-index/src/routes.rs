@@ -166,7 +166,10 @@ impl Service {
                             }
                         }
                         // An earlier attempt may still be made: only its time decides.
-                        Err(Error::Full) if unanswered.is_some() => cause = Error::Full.to_string(),
+                        Err(Error::Full) if unanswered.is_some() => {
+                            self.0.fullness.note_full(env.now());
+                            cause = Error::Full.to_string();
+                        }
                         Err(Error::SessionOver) => {
                             session.over(number);
                             cause = Error::SessionOver.to_string();

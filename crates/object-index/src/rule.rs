@@ -6,7 +6,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use base::Fault;
-use futures_util::future::join;
+use futures_util::future::{join, join3};
 use object_proto::{
     CatalogReply, CatalogRequest, Error, ObjectServerId, RangeBound, RangeId, RangeMap, RangeReply,
     RangeRequest,
@@ -16,6 +16,7 @@ use table::{Cache, Options, Store, Table};
 
 use crate::assign::Record;
 use crate::catalog::{Catalog, Ground as CatalogGround};
+use crate::check_files::FileCheck;
 use crate::collect::{CollectOptions, Collector};
 use crate::config::Config;
 use crate::decisions::{Basis, Decisions, damaged, of_table};
@@ -45,6 +46,7 @@ pub struct RangeRule {
     managers: Rc<dyn Managers>,
     range: Rc<Range>,
     collector: Collector,
+    check: FileCheck,
     keeper: Keeper,
     splitting: Splitting,
     heat: Heat,
@@ -109,6 +111,7 @@ impl RangeRule {
             managers,
             range,
             collector,
+            check: FileCheck::default(),
             keeper,
             splitting,
             heat: Heat::default(),
@@ -172,6 +175,10 @@ impl RangeRule {
             }
             RangeRequest::Hold { session, file } => self.collector.hold(session, &file).await,
             RangeRequest::Release { file, .. } => self.collector.release(&file).await,
+            RangeRequest::Check { run } => {
+                self.range.check_lease()?;
+                Ok(RangeReply::Checked(self.check.ask(&self.env, run)))
+            }
             request => self.range.handle(request).await,
         }
     }
@@ -179,7 +186,8 @@ impl RangeRule {
     /// Removes what is of no use any more, in passes that begin `interval` apart, and sooner on a full
     /// core, and what has expired, in a pass of each day. For ever.
     pub async fn collect(&self, interval: Duration) {
-        join(self.collect_garbage(interval), self.keeper.run()).await;
+        let checks = self.collector.run_checks(&self.check);
+        join3(self.collect_garbage(interval), self.keeper.run(), checks).await;
     }
 
     async fn collect_garbage(&self, interval: Duration) {

@@ -20,6 +20,7 @@ use table::{Source, Store};
 
 use crate::bodies::{self, BodyReader, BodyWriter, Whole};
 use crate::content::{BodyContent, Bytes};
+use crate::fullness::Fullness;
 use crate::ground::{Files, Owners};
 use crate::kept::Kept;
 use crate::limits::OPENED_MAX;
@@ -51,6 +52,8 @@ pub(crate) struct ServiceInner {
     stores: RefCell<Stores>,
     pub(crate) files: Rc<dyn Files>,
     pub(crate) session: GatewaySession,
+    /// Whether bodies found room lately.
+    pub(crate) fullness: Arc<Fullness>,
     /// Logs and files that were read lately, newest last.
     opened: RefCell<Vec<Opened>>,
     /// Files that are sent.
@@ -105,6 +108,7 @@ impl Service {
             stores: RefCell::default(),
             files,
             session,
+            fullness: Arc::default(),
             opened: RefCell::default(),
             packs: Packs::default(),
             options,
@@ -319,6 +323,14 @@ impl Service {
         self.begin_body(target, Some((upload, number)), plan).await
     }
 
+    /// [`Error::Full`] when a body found no room just now.
+    pub(crate) fn check_room(&self) -> Result<(), Error> {
+        match self.0.fullness.is_known(self.0.env.now()) {
+            true => Err(Error::Full),
+            false => Ok(()),
+        }
+    }
+
     async fn begin_body(
         &self,
         target: Target,
@@ -493,7 +505,9 @@ impl BodyUpload {
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.check_whole()?;
         self.failed = true;
-        self.take(bytes).await?;
+        let taken = self.take(bytes).await;
+        self.note_room(&taken);
+        taken?;
         self.failed = false;
         Ok(())
     }
@@ -568,7 +582,18 @@ impl BodyUpload {
         let number = self.stay.number();
         let outcome = self.service.change_object(&number, &change).await;
         drop(sent);
+        self.note_room(&outcome);
         Ok(outcome?.committed)
+    }
+
+    /// Whether there was room for what was sent.
+    fn note_room<T>(&self, outcome: &Result<T, Error>) {
+        let fullness = &self.service.0.fullness;
+        match outcome {
+            Err(Error::Full) => fullness.note_full(self.service.0.env.now()),
+            Ok(_) if self.size > 0 => fullness.note_room(),
+            _ => {}
+        }
     }
 }
 

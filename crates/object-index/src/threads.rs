@@ -21,6 +21,7 @@ use runtime::sync::{mpsc, oneshot};
 use runtime::{Class, Env, real_now};
 
 use crate::content::BodyContent;
+use crate::fullness::Fullness;
 use crate::kept::Kept;
 use crate::service::{BodyUpload, Service};
 use crate::traced::as_operation;
@@ -45,6 +46,7 @@ pub struct ServiceHandle {
     work: mpsc::Sender<Work>,
     /// What the service keeps: no need to ask its thread.
     kept: Option<Arc<Kept>>,
+    fullness: Option<Arc<Fullness>>,
 }
 
 /// The service's thread is gone.
@@ -63,8 +65,10 @@ impl ServiceHandle {
             }
         });
         // Only a real host's clock is every thread's.
-        let kept = service.kept().filter(|_| !service.env().is_simulated()).cloned();
-        ServiceHandle { work, kept }
+        let is_real = !service.env().is_simulated();
+        let kept = service.kept().filter(|_| is_real).cloned();
+        let fullness = is_real.then(|| service.0.fullness.clone());
+        ServiceHandle { work, kept, fullness }
     }
 
     /// Runs a change on the service's thread: once it is sent, only its answer says what came of it.
@@ -164,11 +168,15 @@ impl Backend for ServiceHandle {
     }
 
     fn put(&self, target: Target, plan: BodyPlan) -> Answer<'_, Box<dyn Upload>> {
+        if self.fullness.as_ref().is_some_and(|it| it.is_known(real_now())) {
+            return Box::pin(ready(Err(Error::Full)));
+        }
         if plan.len.is_some_and(|len| len <= SMALL_MAX as u64) {
             let whole = WholeUpload { handle: self.clone(), target, bytes: Some(Vec::new()) };
             return Box::pin(ready(Ok(Box::new(whole) as Box<dyn Upload>)));
         }
         self.run(move |service| async move {
+            service.check_room()?;
             let upload = service.put_planned(target, plan).await?;
             Ok(remote(&service, upload))
         })
@@ -190,6 +198,7 @@ impl Backend for ServiceHandle {
         plan: BodyPlan,
     ) -> Answer<'_, Box<dyn Upload>> {
         self.run(move |service| async move {
+            service.check_room()?;
             let part = service.put_part(target, (upload, number), plan).await?;
             Ok(remote(&service, part))
         })

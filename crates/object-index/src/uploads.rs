@@ -234,6 +234,7 @@ impl Range {
             ended_upload,
             call,
             default_retention,
+            manager_us: self.lease.manager_us().unwrap_or(0),
             bypass: false,
         };
         let last = self.decisions.last();

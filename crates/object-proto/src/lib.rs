@@ -77,5 +77,5 @@ pub use upload::{
     ChecksumPlan, Completion, ListedUpload, NewUpload, Part, PartsPage, PartsRequest, UploadEnd,
     UploadInfo, UploadsPage, UploadsRequest,
 };
-pub use usage::{BucketUsage, Quota, Room, StoredBytes};
+pub use usage::{BucketUsage, FilesChecked, Quota, Room, StoredBytes};
 pub use versions::{Committed, VersionId, Versioning};

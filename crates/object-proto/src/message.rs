@@ -18,7 +18,7 @@ use crate::tags::ObjectTags;
 use crate::upload::{
     Completion, NewUpload, PartsPage, PartsRequest, UploadInfo, UploadsPage, UploadsRequest,
 };
-use crate::usage::{BucketUsage, StoredBytes};
+use crate::usage::{BucketUsage, FilesChecked, StoredBytes};
 use crate::versions::{Committed, VersionId, Versioning};
 
 /// What makes a change happen once, and in time (`object-protocols.md` 6.3).
@@ -292,6 +292,12 @@ pub enum RangeRequest {
     },
     /// Asks for the bytes of the range's files of bodies.
     Stored,
+    /// Asks how far a check of the range's files of bodies is, by its number. One that the owner does not know, as
+    /// 0, begins a check, or joins the one that is under way.
+    Check {
+        /// The number.
+        run: u64,
+    },
     /// Asks for the epoch of the owner. The session measures the round trip: the owner knows the
     /// session's clock from it.
     Route {
@@ -350,6 +356,7 @@ impl RangeRequest {
             | RangeRequest::Hold { .. }
             | RangeRequest::Release { .. }
             | RangeRequest::Stored
+            | RangeRequest::Check { .. }
             | RangeRequest::Route { .. }
             | RangeRequest::Configure { .. }
             | RangeRequest::CloseSession { .. }
@@ -387,6 +394,8 @@ pub enum RangeReply {
     },
     /// The bytes of the range's files of bodies.
     Stored(StoredBytes),
+    /// How far the check is.
+    Checked(FilesChecked),
     /// The page of versions.
     Versions(VersionsPage),
     /// The epoch of the owner that answers.

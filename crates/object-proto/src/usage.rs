@@ -109,6 +109,40 @@ impl Room {
     }
 }
 
+/// What a check of a range's files of bodies has found so far.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FilesChecked {
+    /// Its number.
+    pub run: u64,
+    /// It is over.
+    pub done: bool,
+    /// Files that were looked at.
+    pub files: u64,
+    /// Of them, those whose count of live bytes was wrong, and is right now.
+    pub corrected: u64,
+    /// Of these, those in which something lives and that were in the trash.
+    pub restored: u64,
+    /// Files that nothing could name, which are gone.
+    pub removed: u64,
+    /// Why it ended before all files were looked at.
+    pub failed: Option<String>,
+}
+
+impl FilesChecked {
+    /// Both together.
+    pub fn and(self, other: FilesChecked) -> FilesChecked {
+        FilesChecked {
+            run: other.run,
+            done: self.done && other.done,
+            files: self.files + other.files,
+            corrected: self.corrected + other.corrected,
+            restored: self.restored + other.restored,
+            removed: self.removed + other.removed,
+            failed: self.failed.or(other.failed),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

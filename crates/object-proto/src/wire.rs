@@ -38,7 +38,7 @@ use crate::upload::{
     ChecksumPlan, Completion, ListedUpload, NewUpload, Part, PartsPage, PartsRequest, UploadEnd,
     UploadInfo, UploadsPage, UploadsRequest,
 };
-use crate::usage::{BucketUsage, Quota, Room, StoredBytes};
+use crate::usage::{BucketUsage, FilesChecked, Quota, Room, StoredBytes};
 use crate::versions::{Committed, VersionId, Versioning};
 
 choice!(Tags { 0 => Any, 1 => Of(tags) });
@@ -104,6 +104,7 @@ record!(Room { objects, bytes });
 record!(BucketUsage { objects, older, bytes, markers, uploads, upload_bytes });
 record!(BucketView { bucket, settings, room });
 record!(StoredBytes { live, garbage, trash, written });
+record!(FilesChecked { run, done, files, corrected, restored, removed, failed });
 
 /// Those that are not as in a new bucket.
 impl Field for BucketSettings {
@@ -208,6 +209,7 @@ choice!(RangeRequest {
     17 => Stored,
     18 => Hold { session, file },
     20 => Split { epoch, at },
+    21 => Check { run },
 });
 choice!(RangeReply {
     0 => Changed(reply),
@@ -225,6 +227,7 @@ choice!(RangeReply {
     13 => Lifecycle(state),
     14 => Stored(bytes),
     15 => Held { gone },
+    16 => Checked(checked),
 });
 record!(Seen { term, change });
 record!(RangeLoad { range, requests, bytes });

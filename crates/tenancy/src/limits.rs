@@ -19,6 +19,9 @@ pub const PAUSED: Duration = Duration::from_millis(100);
 /// A server that has answered no ping yet may be silent for this long: the link to it may be dead since
 /// an earlier fault, and is given up after half a second (docs/simulation.md).
 pub const UNREACHED_FIRST: Duration = Duration::from_millis(1000);
+/// A manager that gets no heartbeat for this long, from servers that answer its pings, is cut off: three renewals and
+/// the time of a ping.
+pub const CUT_OFF: Duration = Duration::from_millis(500);
 /// Heartbeats further apart than this do not come regularly: one and a half renewals.
 pub const BEAT_GAP: Duration = Duration::from_millis(225);
 /// Heartbeats must have come regularly for this long, since the last answer, before that says anything:

@@ -20,6 +20,8 @@ use crate::limits::AVOID_MAX;
 /// Refusals of one append's bytes by one replica after which it is given up: a damaged frame
 /// happens once.
 const REFUSALS_MAX: u16 = 3;
+/// Rights that were given this long ago have not ended by any clock but a wrong one: well below their life, 60 s.
+const RIGHTS_FRESH: Duration = Duration::from_secs(10);
 
 /// State of the writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,6 +73,8 @@ pub struct Writer {
     pub(super) youngest: ChunkId,
     /// The spares' tokens have expired.
     pub(super) tokens_stale: bool,
+    /// When the stream service gave rights last.
+    pub(super) rights_at: Instant,
     /// Appends `first..first + slots.len()`.
     pub(super) slots: VecDeque<Slot>,
     pub(super) first: u64,
@@ -151,6 +155,7 @@ impl Writer {
             closing_since: None,
             spares: VecDeque::new(),
             tokens_stale: false,
+            rights_at: now,
             slots: VecDeque::new(),
             first: 0,
             acked: 0,
@@ -541,6 +546,12 @@ impl Writer {
             }
             DataError::BadSectors { .. } if id.attempt < REFUSALS_MAX => {
                 return self.wait(now, id, &error.to_string());
+            }
+            // Others take rights that were given just now: by this server's clock they have ended.
+            DataError::Denied if now - self.rights_at < RIGHTS_FRESH => {
+                let text = format!("refuses fresh rights: {error}; is its clock ahead?");
+                let failure = Failure { fault: None, text, avoid: true, verdict: Verdict::Lost };
+                return self.fail_replica(now, id.chunk, index, failure, out);
             }
             DataError::Denied => {
                 self.tokens_stale |= !is_owed;

@@ -255,6 +255,9 @@ impl Writer {
         result: Result<OpDone, OpError>,
         out: &mut Vec<Action>,
     ) {
+        if matches!(result, Ok(OpDone::Writer(_))) {
+            self.rights_at = now;
+        }
         let op = self.op.take().expect("an operation is under way");
         let taken = match (op.kind, result) {
             (OpKind::Advance(next, base), Ok(OpDone::Writer(grant))) => {

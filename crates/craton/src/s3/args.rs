@@ -230,6 +230,16 @@ pub enum BucketCommand {
         #[arg(long, value_name = "allow|block")]
         sse_c: Option<SseC>,
     },
+    /// Read and verify all objects, versions and parts of uploads; set counts of files right; bring files back
+    /// from the trash in which something lives; remove files that nothing names
+    Check {
+        /// The bucket
+        #[arg(value_parser = bucket_name)]
+        name: BucketName,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Show, set or clear a bucket's policy
     Policy {
         /// The bucket

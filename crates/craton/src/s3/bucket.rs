@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::args::{BucketCommand, Durability, SseC};
 use super::quota::{self, ShownFiles, ShownQuota, ShownUsage};
-use super::{failed, json_time, policy, range, with_core};
+use super::{check, failed, json_time, policy, range, with_core};
 use crate::connection::Connection;
 use crate::exit::{Done, Failure};
 use crate::fs::policy::{CompressionArg, SpreadArg, check_places};
@@ -140,6 +140,10 @@ pub fn run(connection: &Connection, command: BucketCommand) -> Done {
                 Some(sse_c) => set_sse_c(service, name, sse_c).await,
                 None => Ok(()),
             }
+        }
+        BucketCommand::Check { name, json } => {
+            let view = find(service, &name).await?;
+            check::run(service, &view.bucket, json).await
         }
         BucketCommand::Policy { name, set, clear } => {
             set_policy(service, name, set.as_deref(), clear).await
@@ -364,7 +368,7 @@ async fn remove(service: &Service, name: BucketName, force: bool) -> Done {
 }
 
 /// A page of a bucket's versions behind a place: a key, and a version of it.
-async fn page(
+pub(super) async fn page(
     service: &Service,
     bucket: &Bucket,
     (after, after_version): (String, Option<VersionId>),

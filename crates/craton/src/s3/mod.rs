@@ -4,6 +4,7 @@
 mod access_key;
 pub mod args;
 pub mod bucket;
+mod check;
 pub mod kms;
 mod policy;
 mod quota;

@@ -255,6 +255,14 @@ fn on_a_full_core_small_objects_are_refused_and_deletions_go_on() {
             upload.commit(facts("1"), Conditions::default()).await
         };
         assert_eq!(upload(&[3; 2000]).await, Err(Error::Full));
+        // No other body is asked for, for a while.
+        let handle = ServiceHandle::new(&service);
+        let begin = async || handle.put(target("long"), BodyPlan::sized(Some(1 << 20))).await;
+        assert_eq!(begin().await.err(), Some(Error::Full));
+        env.sleep(Duration::from_millis(1100)).await;
+        assert!(begin().await.is_ok());
+        assert_eq!(upload(&[3; 2000]).await, Err(Error::Full));
+        assert_eq!(begin().await.err(), Some(Error::Full));
         service.delete(target("a"), me(), Conditions::default()).await.unwrap();
         assert_eq!(upload(&[3; 200]).await, Err(Error::Full), "deletions need the reserve");
         assert_eq!(read(&service, &target("b")).await, vec![2; 2000]);
@@ -262,6 +270,7 @@ fn on_a_full_core_small_objects_are_refused_and_deletions_go_on() {
         env.sleep(Duration::from_secs(2)).await;
         assert!(!world.room.is_full());
         assert!(upload(&[3; 2000]).await.is_ok());
+        assert!(begin().await.is_ok());
         assert!(!range.names().contains(&"room".to_owned()));
     });
 }

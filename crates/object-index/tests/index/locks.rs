@@ -380,6 +380,25 @@ fn a_clock_that_is_set_forward_frees_nothing() {
 }
 
 #[test]
+fn a_clock_that_is_behind_makes_no_retention_shorter() {
+    for behind in [[0, -HOURS], [0, -50], [0, HOURS], [0, 0]] {
+        Clocks::run(Bugs::default(), move |clocks| async move {
+            let rule = LockRule { default: Some((COMPLIANCE, LockPeriod::Days(1))) };
+            clocks.service.set_bucket(name("abc"), Setting::Lock(rule)).await.unwrap();
+            clocks.put(1).await;
+            clocks.set(behind).await;
+            clocks.env.sleep(Duration::from_secs(30)).await;
+            let before_us = now_us(&clocks.env);
+            let version = put(&clocks.service, &clocks.target, NONE).await.unwrap();
+            let lock = lock_of(&clocks.service, &clocks.target, version).await;
+            let until_us = lock.retention.expect("the bucket's").until_us;
+            // Clocks drift.
+            assert!(until_us + 1_000_000 >= before_us + DAY_US, "{behind:?}");
+        });
+    }
+}
+
+#[test]
 fn a_lock_ends_by_the_lower_clock() {
     // (manager, owner), seconds ahead; when a lock of 20 s ends.
     for (seconds, end) in [([50, 0], 20), ([0, 50], 20), ([10, 15], 10), ([0, -10], 30)] {

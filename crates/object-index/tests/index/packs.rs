@@ -5,8 +5,8 @@ use std::rc::Rc;
 use object_index::{Bugs, Planted, Service};
 use object_proto::limits::PIECE_BYTES;
 use object_proto::{
-    BodyPlan, Bucket, Conditions, Error, ObjectData, ObjectFacts, ObjectKey, RangeId, Setting,
-    StorageRule, StoredBytes, Target,
+    BodyPlan, Bucket, Conditions, Error, FilesChecked, ObjectData, ObjectFacts, ObjectKey, RangeId,
+    Setting, StorageRule, StoredBytes, Target,
 };
 use object_testing::Fate;
 use runtime::{Class, Duration, Env};
@@ -283,6 +283,50 @@ fn wrong_counts_do_no_harm_unless_files_go_by_them() {
     let bug = Bugs::of(Planted::DropCounted).with_wrong_counts();
     run_with(bug, |world, service, env| async move {
         assert!(!survives(world, service, env).await);
+    });
+}
+
+/// Counts that are wrong are right behind a check, also of a file in the trash; then it finds none.
+#[test]
+fn a_check_sets_counts_right_and_brings_files_back_from_the_trash() {
+    let world = World::new(3, Bugs::of(Planted::DropCounted).with_wrong_counts());
+    world.trash_age.set(Duration::from_secs(600));
+    let test = async |world: Rc<World>, service: Service, env: Env| {
+        let bucket = bucket(&service, "abc").await;
+        let checked = service.check_files(bucket.id).await.unwrap();
+        assert_eq!((checked.files, checked.corrected, &checked.failed), (0, 0, &None));
+        half_dead(&service, &bucket).await;
+        // Files go to the trash by their counts alone.
+        let mut found = FilesChecked::default();
+        for _ in 0..40 {
+            env.sleep(Duration::from_secs(5)).await;
+            found = found.and(service.check_files(bucket.id).await.unwrap());
+            if found.restored > 0 {
+                break;
+            }
+        }
+        assert!(found.restored > 0, "{found:?} {:?}", world.sim.marks());
+        assert!(world.sim.marks().contains_key("object: a check has set a count right"));
+        check_half(&service, &bucket).await;
+    };
+    world.clone().run(async move {
+        world.take_over().await.expect("it opens");
+        let (_, env) = world.host("gateway");
+        let test = test(world.clone(), world.service(&env), env.clone());
+        env.spawn(Class::Foreground, "test", test).await.unwrap();
+    });
+    run(|_, service, env| async move {
+        let bucket = bucket(&service, "abc").await;
+        half_dead(&service, &bucket).await;
+        for _ in 0..8 {
+            env.sleep(Duration::from_secs(1)).await;
+            let checked = service.check_files(bucket.id).await.unwrap();
+            assert!(
+                checked.done && checked.corrected == 0 && checked.failed.is_none(),
+                "{checked:?}"
+            );
+        }
+        assert!(service.check_files(bucket.id).await.unwrap().files > 0);
     });
 }
 

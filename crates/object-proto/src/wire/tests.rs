@@ -17,7 +17,7 @@ use crate::object::{ChecksumKind, Etag, FileName, Metadata};
 use crate::parts::{PartMap, PartNumber, UploadId};
 use crate::ranges::{RangeBound, RangeMap};
 use crate::tags::ObjectTags;
-use crate::usage::{BucketUsage, Quota, Room, StoredBytes};
+use crate::usage::{BucketUsage, FilesChecked, Quota, Room, StoredBytes};
 use wire::control::{Compression, Policy};
 
 fn number(number: u64) -> PartNumber {
@@ -368,6 +368,7 @@ fn requests() -> Vec<Request> {
             RangeRequest::Hold { session, file: FileName::new("body-1-2") },
             RangeRequest::Release { session, file: FileName::new("body-1-2") },
             RangeRequest::Stored,
+            RangeRequest::Check { run: 1 << 60 },
             RangeRequest::Route { session, sent_us: 9 },
             RangeRequest::CloseSession { epoch: 9, session },
             RangeRequest::Sweep { epoch: 9, session },
@@ -604,6 +605,15 @@ fn answers() -> Vec<Result<Reply, Error>> {
         RangeReply::PartBodies(bodies),
         RangeReply::Uploads(UploadsPage { entries: uploads, more: false }),
         RangeReply::Held { gone: true },
+        RangeReply::Checked(FilesChecked {
+            run: 7,
+            done: true,
+            files: 300,
+            corrected: 2,
+            restored: 1,
+            removed: 9,
+            failed: Some("no".to_owned()),
+        }),
         RangeReply::Stored(StoredBytes { live: 1 << 40, garbage: 3, trash: 2, written: 1 }),
     ]);
     let mut all: Vec<_> = all.into_iter().map(|reply| Ok(Reply::Range(reply))).collect();

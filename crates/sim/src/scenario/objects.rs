@@ -37,6 +37,8 @@ use crate::tuning::Tuning;
 
 const MANAGERS: usize = 2;
 const SERVERS: usize = 2;
+/// Of what an operator does, checks of files of bodies.
+const CHECK_ONE_IN: u64 = 3;
 /// Processes of the service: managers, then servers.
 const PROCESSES: usize = MANAGERS + SERVERS;
 const GATEWAYS: usize = 2;
@@ -332,7 +334,18 @@ impl World {
             if self.is_over() || self.sim().env(host).is_none() {
                 continue;
             }
-            if self.draw(0, 3) == 0 {
+            let harm = self.draw(0, 4);
+            if harm == 1 {
+                self.sim().mark(match index < MANAGERS {
+                    true => "objects: what is sent to a manager is lost",
+                    false => "objects: what is sent to an owner is lost",
+                });
+                self.sim().set_grey(host, true);
+                self.sim().sleep(Duration::from_millis(self.draw(300, 4000))).await;
+                self.sim().set_grey(host, false);
+                continue;
+            }
+            if harm == 0 {
                 self.sim().mark(match index < MANAGERS {
                     true => "objects: a manager stands still",
                     false => "objects: an owner stands still",
@@ -382,9 +395,15 @@ impl World {
         read.map_err(|_| "the host went down".to_owned())?
     }
 
-    /// Moves a range to another server now and then, as an operator does.
-    async fn operate(self: Rc<Self>, service: Service) {
-        while !self.is_over() {
+    /// Moves a range to another server now and then, as an operator does, or checks files of bodies.
+    async fn operate(self: Rc<Self>, service: Service, bucket: BucketId) {
+        for round in 0_u64.. {
+            if self.is_over() {
+                return;
+            }
+            if round % CHECK_ONE_IN == CHECK_ONE_IN - 1 {
+                self.check_files(&service, bucket).await;
+            }
             self.sim().sleep(Duration::from_millis(self.draw(300, 3000))).await;
             let Ok(status) = service.status().await else { continue };
             let range = &status.ranges[self.draw(0, status.ranges.len() as u64 - 1) as usize];
@@ -394,6 +413,23 @@ impl World {
             if service.move_range(range.range, to).await.is_ok() {
                 self.sim().mark("objects: an operator moves a range");
             }
+        }
+    }
+
+    /// Has the files of bodies checked: all counts are right, but where they are made wrong.
+    async fn check_files(&self, service: &Service, bucket: BucketId) {
+        match service.check_files(bucket).await {
+            Ok(found) if found.corrected > 0 && self.kind == Kind::Collect => {
+                self.sim().mark("objects: a check sets a count right");
+            }
+            Ok(found) if found.corrected > 0 => {
+                self.violated(format!("counts of files were wrong: {found:?}"));
+            }
+            Ok(found) if found.files > 0 && found.failed.is_none() => {
+                self.sim().mark("objects: files are checked");
+            }
+            // The ranges have no owners at present, or others came.
+            Ok(_) | Err(_) => {}
         }
     }
 
@@ -744,7 +780,7 @@ pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     let cutting = keep_cutting(sim.clone(), move || cutting.is_over(), move || drawing.draw_cut());
     let cutting = sim.spawn("cuts", cutting);
     let operator = world.service(&client, Kind::All);
-    let operating = sim.spawn("operator", world.clone().operate(operator));
+    let operating = sim.spawn("operator", world.clone().operate(operator, load.bucket()));
     let splitter = world.service(&client, Kind::All);
     let splitting =
         plan.splits.then(|| sim.spawn("splits", world.clone().split(splitter, load.bucket())));

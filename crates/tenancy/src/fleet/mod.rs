@@ -96,6 +96,8 @@ pub struct Fleet<S, U> {
     holds: BTreeMap<U, Hold<S>>,
     /// Leases that a previous leader granted are over by then.
     former_leases_end: Instant,
+    /// This manager has not stood still since then.
+    awake_since: Instant,
     /// Time of the latest round of pings, number of rounds, and time to the next round.
     pinged: Instant,
     pings: u64,
@@ -121,6 +123,7 @@ impl<S: Copy + Ord, U: Copy + Ord> Fleet<S, U> {
             first_heard: None,
             holds: BTreeMap::new(),
             former_leases_end,
+            awake_since: now,
             pinged: now,
             pings: 0,
             ping_pause: PING,

@@ -7,7 +7,7 @@
 use runtime::{Duration, Instant};
 
 use super::{Fleet, Owners, slower};
-use crate::limits::{IDLE, PAUSED, PING, UNREACHED_MAX};
+use crate::limits::{CUT_OFF, IDLE, PAUSED, PING, UNREACHED_MAX};
 
 /// What a round of pings says of servers.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,6 +29,7 @@ impl<S: Copy + Ord, U: Copy + Ord> Fleet<S, U> {
         if now - self.pinged > self.ping_pause + PAUSED {
             // This manager stood still: answers may wait to be read.
             self.servers.values_mut().for_each(|member| member.reach.excuse(now));
+            self.awake_since = now;
         }
         self.pinged = now;
         self.pings += 1;
@@ -57,10 +58,30 @@ impl<S: Copy + Ord, U: Copy + Ord> Fleet<S, U> {
         news
     }
 
+    /// True when this manager gets no heartbeats though servers answer its pings: what is sent to it is lost, and its
+    /// own connections stay. It is to let another one lead (`protocols-tail.md` 10.11).
+    pub fn is_cut_off(&self, now: Instant, owners: &impl Owners<S, U>) -> bool {
+        let heard = || self.servers.iter().filter(|(_, member)| member.has_heartbeat());
+        let Some(latest) = heard().map(|(_, member)| member.last_heartbeat).max() else {
+            return false;
+        };
+        // While it stood still, heartbeats may wait to be read.
+        let latest = latest.max(self.awake_since);
+        let all_idle = heard().all(|(&id, _)| owners.owned_count(id) == 0);
+        let silence = CUT_OFF * if all_idle { IDLE } else { 1 };
+        let answers =
+            |member: &super::Member<U>| member.reach.has_answered_since(now - silence / 2);
+        now - latest >= silence && heard().any(|(_, member)| answers(member))
+    }
+
     /// Servers that are pinged in this round. The next one is due after [`Fleet::ping_pause`].
     pub fn due_pings(&mut self, owners: &impl Owners<S, U>) -> Vec<S> {
-        let heard =
-            self.servers.iter().filter(|(_, member)| member.alive && member.has_heartbeat());
+        // The answers of one that has just fallen silent say whether it is this manager that hears nothing.
+        let silent = self.pinged - CUT_OFF * (IDLE + 1);
+        let is_due = |member: &super::Member<U>| {
+            member.has_heartbeat() && (member.alive || member.last_heartbeat > silent)
+        };
+        let heard = self.servers.iter().filter(|(_, member)| is_due(member));
         let heard: Vec<S> = heard.map(|(&id, _)| id).collect();
         let all_idle = heard.iter().all(|&id| self.ping_every(id, owners) == IDLE);
         self.ping_pause = if all_idle { PING * IDLE } else { PING };
