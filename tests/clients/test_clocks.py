@@ -116,6 +116,10 @@ class UnderLoad(Clocks):
         with self.load() as load:
             # A gateway with another time says so, below.
             for name, hours in itertools.product(self.CLOCKS[:-1], [HOURS, -HOURS]):
+                # Rights end by masters' clocks: with the only master's behind, all chunkservers refuse them
+                # (docs/operations/failures.md).
+                if (name, hours) == ("m1", -HOURS):
+                    continue
                 what = f"{name} {hours:+} h"
                 slow[what] = self.under(load, f"the clock of {what}", lambda: self.wrong(hours, name))
                 time.sleep(SET_S)

@@ -9,20 +9,18 @@ use object_proto::{
     Bucket, BucketEncryption, BucketName, BucketSettings, BucketUsage, BucketView, Conditions,
     DefaultEncryption, Error, Lifecycle, LifecycleState, ListedVersion, LockPeriod, LockRule,
     ObjectKey, ObjectLock, Ownership, PublicAccess, RangeId, RetentionMode, ServiceStatus, Setting,
-    StorageRule, Target, UserId, VersionId, Versioning, VersionsPage, VersionsRequest,
+    StorageRule, Target, UserId, VersionId, Versioning,
 };
 use serde::Serialize;
 
 use super::args::{BucketCommand, Durability, SseC};
 use super::quota::{self, ShownFiles, ShownQuota, ShownUsage};
+use super::versions::page;
 use super::{check, failed, json_time, policy, range, with_core};
 use crate::connection::Connection;
 use crate::exit::{Done, Failure};
 use crate::fs::policy::{CompressionArg, SpreadArg, check_places};
 use crate::output::{print_json, print_line, print_table, table};
-
-/// Versions that are listed at once.
-const PAGE: u32 = 1000;
 
 /// A bucket, as JSON.
 #[derive(Serialize)]
@@ -365,23 +363,6 @@ async fn remove(service: &Service, name: BucketName, force: bool) -> Done {
         1 => print_line(&format!("{name} is removed, with the one version in it")),
         removed => print_line(&format!("{name} is removed, with {removed} objects and versions")),
     }
-}
-
-/// A page of a bucket's versions behind a place: a key, and a version of it.
-pub(super) async fn page(
-    service: &Service,
-    bucket: &Bucket,
-    (after, after_version): (String, Option<VersionId>),
-) -> Result<VersionsPage, Failure> {
-    let ask = VersionsRequest {
-        bucket: bucket.id,
-        prefix: String::new(),
-        delimiter: String::new(),
-        after,
-        after_version,
-        limit: PAGE,
-    };
-    service.versions(ask).await.map_err(|error| failed(&about(&bucket.name), error))
 }
 
 /// A failure when a version is held, or its retention has not ended by this host's clock: nothing is deleted then.

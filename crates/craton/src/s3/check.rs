@@ -11,8 +11,8 @@ use object_proto::{
 };
 use serde::Serialize;
 
-use super::bucket::page;
 use super::failed;
+use super::versions::page;
 use crate::exit::{Done, Failure};
 use crate::output::{print_json, print_line};
 

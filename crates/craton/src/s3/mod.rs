@@ -10,6 +10,7 @@ mod policy;
 mod quota;
 pub mod range;
 pub mod user;
+mod versions;
 
 use std::path::PathBuf;
 
