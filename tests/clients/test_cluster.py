@@ -310,6 +310,31 @@ class Cluster(Processes):
             s3.delete_object(Bucket="coded", Key=key)
         s3.delete_bucket(Bucket="coded")
 
+    def test_a_bucket_is_checked(self):
+        s3 = self.client()
+        s3.create_bucket(Bucket="checked")
+        s3.put_bucket_versioning(Bucket="checked", VersioningConfiguration={"Status": "Enabled"})
+        bodies = [os.urandom(size) for size in (0, 5, 90_000, 300_000, 9_000_000)]
+        for number, body in enumerate(bodies):
+            s3.put_object(Bucket="checked", Key=f"k{number}", Body=body)
+        s3.put_object(Bucket="checked", Key="k1", Body=b"newer")
+        s3.put_object(Bucket="checked", Key="sealed", Body=bodies[3], ServerSideEncryption="AES256")
+        s3.delete_object(Bucket="checked", Key="k2")
+        upload = {"Bucket": "checked", "Key": "upload"}
+        upload["UploadId"] = s3.create_multipart_upload(**upload)["UploadId"]
+        for number in (1, 7):
+            s3.upload_part(**upload, PartNumber=number, Body=bodies[3])
+        found = json.loads(self.craton("bucket", "check", "checked", "--json", "--cluster", self.dir))
+        self.assertEqual((7, 2, []), (found["objects"], found["parts"], found["damaged"]), found)
+        self.assertLess(sum(map(len, bodies)) + 3 * len(bodies[3]), found["bytes"])
+        self.assertLess(0, found["files"])
+        self.assertEqual([0, 0], [found["counts_corrected"], found["files_restored"]])
+        said = self.craton("bucket", "check", "checked", "--cluster", self.dir)
+        self.assertIn("checked: 7 objects and versions, 2 parts of uploads", said)
+        with self.assertRaisesRegex(RuntimeError, "bucket none: "):
+            self.craton("bucket", "check", "none", "--cluster", self.dir)
+        self.craton("bucket", "rm", "checked", "--force", "--cluster", self.dir)
+
     def test_each_role_shows_its_metrics(self):
         self.client().create_bucket(Bucket="counted")
         wanted = {

@@ -32,6 +32,8 @@ ROOM_S = 240
 TRASH_HOURS, TRASH_S = 1, 20
 # Seconds until copies are good again: a damaged one is deleted when there is no right to it, as above.
 REPAIRED_S = 300
+# Seconds until all copies of what is put are there, at most.
+CHASED_S = 3
 # Bytes of a sector of a store, what those begin with that have no data, and the share in which a bit is turned.
 SECTOR, OTHERS, TURNED = 4096, (b"CLOG", b"CCKP", b"CHDR", b"CRATONCS"), 0.2
 
@@ -308,6 +310,8 @@ class Rot(Processes):
         for size in [200_000, 8000]:
             word, key = b"Turn me!%08d" % size, f"damaged/{size}"
             self.client().put_object(Bucket="rot", Key=key, Body=word * (size // len(word)))
+            # Two copies are acknowledged; the third follows.
+            time.sleep(CHASED_S)
             turned = self.turn(self.chunkservers, lambda _, sector: word in sector)
             self.assertLessEqual(3, sum(count > 0 for count in turned), turned)
             for endpoint in self.book()["endpoints"]["s3_gateways"]:
@@ -320,5 +324,7 @@ class Rot(Processes):
                     said = repr(error)
                 print(f"all copies of {size} bytes damaged: {said}", flush=True)
             if size == 200_000:
+                with self.assertRaisesRegex(RuntimeError, f"damaged: {key}: "):
+                    self.craton("bucket", "check", "rot", "--cluster", self.dir)
                 self.check()
                 self.client().delete_object(Bucket="rot", Key=key)

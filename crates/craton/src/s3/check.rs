@@ -232,7 +232,8 @@ async fn read(service: &Service, item: &Item) -> Result<Outcome, Error> {
             // Removed while it was read.
             Err(Error::NoSuchKey) => return Ok(None),
             Err(Error::Damaged { what }) => return Ok(Some(Err(what))),
-            Err(error) => return Err(error),
+            // As when all replicas fail: it is named, and the others are read.
+            Err(error) => return Ok(Some(Err(error.to_string()))),
         }
     }
     let differs = check.and_then(|check| check.finish().err());
