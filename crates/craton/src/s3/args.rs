@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use object_proto::{BucketName, RangeId};
 use wire::control::Policy;
 
@@ -214,20 +214,21 @@ pub enum BucketCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Change what a bucket's objects may be
+    /// Change how a bucket's objects are stored, or may be encrypted
+    #[command(group(ArgGroup::new("what").required(true).multiple(true)))]
     Set {
         /// The bucket
         #[arg(value_parser = bucket_name)]
         name: BucketName,
         /// How objects of more than 128 KiB are stored: rep1 to rep5, or ecK+M such as ec4+2, as 'craton fs
         /// policy' takes it, or 'default'. New objects at once; those that are there when collection moves them
-        #[arg(long, value_name = "POLICY", value_parser = parse_durability, required_unless_present_any = ["compression", "sse_c"])]
+        #[arg(long, value_name = "POLICY", value_parser = parse_durability, group = "what")]
         durability: Option<Durability>,
         /// How such objects are compressed, unless they are encrypted
-        #[arg(long)]
+        #[arg(long, group = "what")]
         compression: Option<CompressionArg>,
         /// Encryption with keys of clients
-        #[arg(long, value_name = "allow|block")]
+        #[arg(long, value_name = "allow|block", group = "what")]
         sse_c: Option<SseC>,
     },
     /// Read and verify all objects, versions and parts of uploads; set counts of files right; bring files back

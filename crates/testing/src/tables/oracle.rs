@@ -106,11 +106,15 @@ impl Oracle {
             facts.owner = facts.owner.max(owner);
             return Ok(());
         }
-        // A newer owner may have gone on before this one had time to read.
-        if facts.is_behind(node, acked) && facts.next_owner(node, acked) > owner {
+        // A newer owner may have gone on before this one had time to read, or have found what this one has
+        // submitted and got no answer for.
+        let newer = facts.next_owner(node, acked).max(facts.owner);
+        if facts.is_behind(node, acked) && newer > owner {
             return Ok(());
         }
-        Err(format!("owner {owner} found node {node}, but {acked} is acknowledged"))
+        Err(format!(
+            "owner {owner} found node {node}, but {acked} is acknowledged, owner {newer} has found it"
+        ))
     }
 
     /// The newest node that is acknowledged.
