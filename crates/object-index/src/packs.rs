@@ -1,8 +1,9 @@
 //! Files that a gateway sends bodies in (`object-protocols.md` 5.3 and 5.4).
 //!
-//! A body takes the file of its range and bucket's storage that was written last, or a new one when all are in use, and gives it
-//! back: as many are open as bodies are sent at once. The files are made in the session's directory, and
-//! announced to the range's owner, which gives them a name in its own while the first body is sent.
+//! A body takes the file of its range and of its bucket's way of storage that was written last, or a new one
+//! when all are in use, and gives it back: as many are open as bodies are sent at once. The files are made in
+//! the session's directory, and announced to the range's owner, which gives them a name in its own while the
+//! first body is sent.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
