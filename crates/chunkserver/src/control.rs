@@ -13,6 +13,7 @@ use wire::control::{
 };
 use wire::data::{ChunkRef, DataError, Purpose, ReplicaStat, ReplicaState};
 use wire::row::{Fragment, Layout};
+use wire::token::{IssuerClocks, IssuerTime};
 
 use crate::copy::CopySource;
 use crate::limits::{
@@ -85,9 +86,9 @@ impl<S: ChunkStore> Chunkserver<S> {
             ChunkserverRequest::Replicate { disk, order } => {
                 self.replicate(CopySource::new(disk, order), origin).await
             }
-            ChunkserverRequest::Delete { disk, chunks, not_after_s } => {
+            ChunkserverRequest::Delete { disk, chunks, not_after } => {
                 for chunk in chunks {
-                    self.check_order(not_after_s)?;
+                    self.check_order(not_after)?;
                     let at = ChunkRef { chunk, disk };
                     let store = self.disk(at).map_err(refused)?.store.clone();
                     store.delete(chunk).await.map_err(|error| self.refuse(at, error))?;
@@ -96,9 +97,9 @@ impl<S: ChunkStore> Chunkserver<S> {
                 }
                 Ok(ChunkserverReply::Done)
             }
-            ChunkserverRequest::Forget { disk, chunks, not_after_s } => {
+            ChunkserverRequest::Forget { disk, chunks, not_after } => {
                 for chunk in chunks {
-                    self.check_order(not_after_s)?;
+                    self.check_order(not_after)?;
                     let at = ChunkRef { chunk, disk };
                     let store = self.disk(at).map_err(refused)?.store.clone();
                     match store.forget(chunk).await {
@@ -160,17 +161,23 @@ impl<S: ChunkStore> Chunkserver<S> {
 
     /// Refuses an order that was under way for too long: the replica that it means may be gone, and
     /// another one made at the same place.
-    fn check_order(&self, not_after_s: u64) -> Result<(), ControlError> {
-        let now = self.0.env.unix_time().as_nanos() / 1_000_000_000;
-        if not_after_s == 0 || now <= not_after_s {
+    fn check_order(&self, not_after: Option<IssuerTime>) -> Result<(), ControlError> {
+        let Some(not_after) = not_after else { return Ok(()) };
+        let issuers = &mut *self.0.issuers.borrow_mut();
+        self.0.directory.copy_issuers(issuers);
+        let now_s = issuers.at(self.0.env.now(), self.wall_s()).now_s(not_after.issuer);
+        let Some(now_s) = now_s else {
+            self.heartbeat_soon();
+            let message = "the order is of a master that this chunkserver has not heard of: send it \
+                           again after the next heartbeat";
+            return Err(ControlError::new(Kind::Retry, message));
+        };
+        if now_s <= not_after.seconds {
             return Ok(());
         }
         self.0.env.mark("order that has run out refused");
-        let message = format!(
-            "the order has run out {} s ago: send another one; if it repeats, compare the clocks \
-             of masters and chunkservers",
-            now - not_after_s
-        );
+        let message =
+            format!("the order has run out {} s ago: send another one", now_s - not_after.seconds);
         tracing::warn!("{message}");
         Err(ControlError::new(Kind::Retry, message))
     }

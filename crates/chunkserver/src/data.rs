@@ -12,9 +12,9 @@ use wire::data::{
 };
 use wire::data_codec::{DecodeError, encode_answer};
 use wire::sector::parse_footer;
-use wire::token::Token;
+use wire::token::{Token, TokenError};
 
-use crate::limits::READ_LEN_MAX;
+use crate::limits::{ISSUER_PAUSE, ISSUER_WAIT, READ_LEN_MAX};
 use crate::server::{Chunkserver, Disk};
 use crate::shard::Origin;
 use crate::share::{TooManyWait, Urgency};
@@ -84,7 +84,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         {
             self.note_writer_seen(at.disk, at.chunk);
         }
-        self.authorize(&request, token)?;
+        self.authorize(&request, token).await?;
         match request {
             DataRequest::Append(append) => {
                 let sectors = payload.ok_or(DataError::Invalid)?;
@@ -123,16 +123,49 @@ impl<S: ChunkStore> Chunkserver<S> {
 
     /// Checks the token's rights (D11), with a key or without one: deletion forgets a fence once
     /// no right to the chunk is alive (`protocols.md` 2.4 and 2.5).
-    fn authorize(&self, request: &DataRequest, token: Token) -> Result<(), DataError> {
-        let (rights, epoch) = request.needs();
-        let now = self.0.env.unix_time().as_nanos() / 1_000_000_000;
-        let verifier = &mut *self.0.verifier.borrow_mut();
-        let verified = verifier.verify(token, request.at().chunk, rights, epoch, now);
+    async fn authorize(&self, request: &DataRequest, token: Token) -> Result<(), DataError> {
+        let mut verified = self.verify(request, token);
+        if verified == Err(TokenError::UnknownIssuer) {
+            verified = self.verify_soon(request, token).await;
+        }
         verified.map_err(|error| {
             tracing::warn!(chunk = %request.at().chunk, %error, "data request refused");
             self.count(|stats| stats.denied += 1);
             DataError::Denied
         })
+    }
+
+    fn verify(&self, request: &DataRequest, token: Token) -> Result<(), TokenError> {
+        let (rights, epoch) = request.needs();
+        let issuers = &mut *self.0.issuers.borrow_mut();
+        self.0.directory.copy_issuers(issuers);
+        let clocks = issuers.at(self.0.env.now(), self.wall_s());
+        let verifier = &mut *self.0.verifier.borrow_mut();
+        verifier.verify(token, request.at().chunk, rights, epoch, &clocks)
+    }
+
+    /// As [`Chunkserver::verify`], for a token of a master that this server has not heard of: it may
+    /// have started just now, and a heartbeat makes it known.
+    async fn verify_soon(&self, request: &DataRequest, token: Token) -> Result<(), TokenError> {
+        let env = &self.0.env;
+        let Ok(_turn) = self.0.issuer_waits.try_acquire() else {
+            return Err(TokenError::UnknownIssuer);
+        };
+        env.mark("chunkserver: a right of a master that is not known yet");
+        self.heartbeat_soon();
+        let end = env.now() + ISSUER_WAIT;
+        loop {
+            env.sleep(ISSUER_PAUSE).await;
+            let verified = self.verify(request, token);
+            if verified != Err(TokenError::UnknownIssuer) || env.now() >= end {
+                return verified;
+            }
+        }
+    }
+
+    /// Seconds since 1970, by the clock on the wall.
+    pub(crate) fn wall_s(&self) -> u64 {
+        self.0.env.unix_time().as_nanos() / 1_000_000_000
     }
 
     async fn append(

@@ -84,7 +84,8 @@ impl<S: ChunkStore> Chunkserver<S> {
         loop {
             let answered = under_way.extract_if(.., |_, sent| sent.call.is_finished());
             for (master, sent) in answered.collect::<Vec<_>>() {
-                let Ok(Ok(ClusterReply::Beat { masters: named, known })) = sent.call.await else {
+                let Ok(Ok(ClusterReply::Beat { masters: named, known, .. })) = sent.call.await
+                else {
                     continue;
                 };
                 match known {
@@ -146,7 +147,11 @@ impl<S: ChunkStore> Chunkserver<S> {
         let missed = Rc::new(Cell::new(false));
         let (this, soon) = (self.clone(), missed.clone());
         let call = self.0.env.spawn(Class::Control, "heartbeat", async move {
+            let (env, asked) = (&this.0.env, this.0.env.now());
             let answer = this.ask(master, ClusterRequest::Heartbeat(heartbeat)).await;
+            if let Ok(ClusterReply::Beat { clock: Some(clock), .. }) = &answer {
+                this.0.directory.note_issuer(*clock, asked, env.now());
+            }
             if soon.get() {
                 this.0.directory.heartbeat_soon();
             }
@@ -227,6 +232,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             load: report.load,
             quiet: self.0.directory.take_quiet(QUIET_PER_HEARTBEAT_MAX),
             layout: wire::row::LAYOUT_CODED,
+            by_issuer: true,
         }
     }
 

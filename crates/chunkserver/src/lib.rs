@@ -15,6 +15,7 @@ mod convert;
 mod copy;
 mod data;
 mod heartbeat;
+mod issuers;
 pub mod limits;
 mod new_stores;
 mod owner;

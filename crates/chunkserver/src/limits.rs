@@ -77,6 +77,15 @@ pub const HEARTBEAT_TIMEOUT: Duration = Duration::from_millis(500);
 /// it. Masters take a silent server for dead after 1.5 s (`server_dead_ms`).
 pub const JUDGE_WAIT_MAX: Duration = Duration::from_secs(1);
 const _: () = assert!(JUDGE_WAIT_MAX.as_millis() == 2 * HEARTBEAT_TIMEOUT.as_millis());
+/// Masters whose clocks are known, at most: those that live, and earlier starts of them. A right of one
+/// that was heard of longest ago is refused.
+pub const ISSUERS_MAX: usize = 64;
+/// Wait of a request for the clock of a master that is not known yet: a heartbeat and its answer.
+pub const ISSUER_WAIT: Duration = Duration::from_millis(300);
+/// Pause between two looks.
+pub const ISSUER_PAUSE: Duration = Duration::from_millis(5);
+/// Requests that wait so, at most; more are refused at once. A forged token waits too.
+pub const ISSUER_WAITS_MAX: usize = 256;
 /// Wait for a read from another chunkserver for a copy.
 pub const COPY_READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// Wait of a copy or scrub for a store or a source that is busy. Then the copy is given up and its

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use base::{ChunkId, DiskId, Epoch, Kind, Map, TraceId};
 use chunkstore::{ChunkStore, StoreError};
 use metrics::{Fact, Outcome, Span, Step};
-use runtime::sync::{Budget, mpsc, oneshot};
+use runtime::sync::{Budget, Semaphore, mpsc, oneshot};
 use runtime::{Class, Env, Instant};
 use transport::{Endpoint, Handler, Incoming, Request, Response, Service, TransportError};
 use wire::control::{ControlError, DiskReport};
@@ -16,8 +16,10 @@ use wire::data::{ChunkRef, DataError, ReplicaState};
 use wire::token::{TokenKey, TokenVerifier};
 
 use crate::config::Config;
+use crate::issuers::Issuers;
 use crate::limits::{
-    APPEND_BYTES_INFLIGHT_MAX, DISK_WATCH_PAUSE, JUDGE_PAUSE, READ_BYTES_INFLIGHT_MAX,
+    APPEND_BYTES_INFLIGHT_MAX, DISK_WATCH_PAUSE, ISSUER_WAITS_MAX, JUDGE_PAUSE,
+    READ_BYTES_INFLIGHT_MAX,
 };
 use crate::new_stores::NewStores;
 use crate::owner::{DiskOwner, Home};
@@ -124,6 +126,10 @@ pub(crate) struct ChunkserverInner<S> {
     /// Open replicas that were found damaged: their writers are refused, and go on elsewhere.
     pub(crate) unsound: RefCell<BTreeSet<(DiskId, ChunkId)>>,
     pub(crate) verifier: RefCell<TokenVerifier>,
+    /// This shard's copy of the masters' clocks.
+    pub(crate) issuers: RefCell<Issuers>,
+    /// Requests that wait for the clock of a master that is not known yet.
+    pub(crate) issuer_waits: Semaphore,
     /// Bytes of appends under way, this shard's share.
     pub(crate) append_bytes: Budget,
     /// Bytes of reads under way, this shard's share.
@@ -201,6 +207,8 @@ impl<S: ChunkStore> Chunkserver<S> {
             writer_seen: RefCell::default(),
             unsound: RefCell::default(),
             verifier: RefCell::new(TokenVerifier::new(key)),
+            issuers: RefCell::default(),
+            issuer_waits: Semaphore::new(ISSUER_WAITS_MAX),
             append_bytes: Budget::new(APPEND_BYTES_INFLIGHT_MAX / shards),
             read_bytes: Budget::new(READ_BYTES_INFLIGHT_MAX / shards),
             scrub_rate,

@@ -8,14 +8,16 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::{ChunkId, DiskId};
 use runtime::Instant;
 use runtime::sync::{Notify, mpsc, oneshot};
 use transport::{PeerInfo, Reply, Request, Response};
-use wire::control::DiskReport;
+use wire::control::{DiskReport, IssuerClock};
 
+use crate::issuers::Issuers;
 use crate::limits::{DAMAGED_MAX, DAMAGED_REPEAT, FORWARDED_MAX, QUIET_MAX};
 use crate::owner::Home;
 use crate::server::Stats;
@@ -88,6 +90,9 @@ struct Shared {
     /// The cluster that the server has joined, and its masters.
     home: Mutex<Option<(Home, Vec<SocketAddr>)>>,
     heartbeat_soon: Notify,
+    /// Clocks of masters; and changes of them, for shards that have a copy.
+    issuers: Mutex<Issuers>,
+    issuers_version: AtomicU64,
 }
 
 /// A poisoned lock means that a shard's thread has died: its last report still holds.
@@ -228,6 +233,20 @@ impl ShardDirectory {
     /// Forgets a replica that is not damaged any more, or gone.
     pub(crate) fn forget_damaged(&self, replica: (DiskId, ChunkId)) {
         lock(&self.0.damaged).retain(|report| report.replica != replica);
+    }
+
+    /// An answer to a heartbeat shows a master's clock.
+    pub(crate) fn note_issuer(&self, shown: IssuerClock, asked: Instant, now: Instant) {
+        let issuers = &mut *lock(&self.0.issuers);
+        issuers.note(shown, asked, now);
+        self.0.issuers_version.store(issuers.version, Ordering::Release);
+    }
+
+    /// Brings a shard's copy of the masters' clocks up to date.
+    pub(crate) fn copy_issuers(&self, copy: &mut Issuers) {
+        if self.0.issuers_version.load(Ordering::Acquire) != copy.version {
+            copy.clone_from(&lock(&self.0.issuers));
+        }
     }
 
     /// The next heartbeat does not wait for its time.

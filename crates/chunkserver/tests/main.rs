@@ -32,7 +32,7 @@ use wire::data::{
 use wire::data_codec::decode_answer;
 use wire::row::Fragment;
 use wire::sector::{AppendAt, format_append, sectors_for};
-use wire::token::{Rights, TokenKey};
+use wire::token::{IssuerTime, Rights, TokenKey};
 
 const PORT: u16 = 7100;
 const CHUNK: ChunkId = ChunkId::new(0x11);
@@ -130,7 +130,7 @@ impl Bed {
 
     fn token(&self) -> Token {
         let expiry = self.env.unix_time().as_nanos() / 1_000_000_000 + 60;
-        self.key.issue(CHUNK, Rights::ALL, EPOCH, expiry)
+        self.key.issue(CHUNK, Rights::ALL, EPOCH, IssuerTime::wall(expiry))
     }
 
     async fn data(
@@ -365,7 +365,7 @@ fn append_below_a_fence_is_refused() {
         // The token is of the writer's epoch: it must not fence for a later one.
         let refused = bed.data(0, DataRequest::Fence(fence), None).await;
         assert_eq!(refused, Err(DataError::Denied));
-        let token = bed.key.issue(CHUNK, Rights::ALL, EPOCH.next(), u64::MAX);
+        let token = bed.key.issue(CHUNK, Rights::ALL, EPOCH.next(), IssuerTime::wall(u64::MAX));
         bed.data_with(0, DataRequest::Fence(fence), None, token).await.unwrap();
         let late = bed.append(0, 100, &[1; 100], 0).await;
         assert_eq!(late, Err(DataError::Fenced { epoch: EPOCH.next() }));
@@ -383,7 +383,7 @@ fn calls_without_rights_are_refused() {
         let none = bed.data_with(0, stat.clone(), None, Token::NONE).await;
         assert_eq!(none, Err(DataError::Denied));
         let other = TokenKey::derive(&ClusterKey::new([8; 32]));
-        let forged = other.issue(CHUNK, Rights::ALL, EPOCH, u64::MAX);
+        let forged = other.issue(CHUNK, Rights::ALL, EPOCH, IssuerTime::wall(u64::MAX));
         assert_eq!(bed.data_with(0, stat, None, forged).await, Err(DataError::Denied));
     });
 }
@@ -398,14 +398,14 @@ fn append_of_a_forgotten_chunk_is_refused_with_a_key_and_without() {
             let bed = Bed::start_with(&sim, 1, key).await;
             let old = bed.token();
             let (at, disk) = (bed.at(0), bed.servers[0].1);
-            let token = bed.key.issue(CHUNK, Rights::ALL, EPOCH.next(), u64::MAX);
+            let token = bed.key.issue(CHUNK, Rights::ALL, EPOCH.next(), IssuerTime::wall(u64::MAX));
             let fence = DataRequest::Fence(FenceRequest { at, epoch: EPOCH.next() });
             bed.data_with(0, fence, None, token).await.unwrap();
             bed.env.sleep(Duration::from_secs(65)).await;
-            let delete = ChunkserverRequest::Delete { disk, chunks: vec![CHUNK], not_after_s: 0 };
+            let delete = ChunkserverRequest::Delete { disk, chunks: vec![CHUNK], not_after: None };
             bed.control(0, delete).await.unwrap();
             bed.env.sleep(Duration::from_secs(65)).await;
-            let forget = ChunkserverRequest::Forget { disk, chunks: vec![CHUNK], not_after_s: 0 };
+            let forget = ChunkserverRequest::Forget { disk, chunks: vec![CHUNK], not_after: None };
             bed.control(0, forget).await.unwrap();
             let late = bed.append_with(0, 0, &[1; 100], 0, old).await;
             assert_eq!(late, Err(DataError::Denied));
@@ -462,7 +462,7 @@ fn a_short_fenced_replica_is_completed_in_place() {
             bed.append(server, 0, &[1; 5000], 0).await.unwrap();
         }
         bed.append(0, 5000, &[2; 3000], 0).await.unwrap();
-        let token = bed.key.issue(CHUNK, Rights::ALL, EPOCH.next(), u64::MAX);
+        let token = bed.key.issue(CHUNK, Rights::ALL, EPOCH.next(), IssuerTime::wall(u64::MAX));
         for server in 0..2 {
             let fence = FenceRequest { at: bed.at(server), epoch: EPOCH.next() };
             bed.data_with(server, DataRequest::Fence(fence), None, token).await.unwrap();
@@ -486,7 +486,7 @@ fn a_short_fenced_replica_is_completed_in_place() {
 async fn fenced_before_its_creation(bed: &Bed) -> Token {
     bed.append(0, 0, &[1; 5000], 0).await.unwrap();
     bed.append(0, 5000, &[2; 3000], 0).await.unwrap();
-    let token = bed.key.issue(CHUNK, Rights::ALL, EPOCH.next(), u64::MAX);
+    let token = bed.key.issue(CHUNK, Rights::ALL, EPOCH.next(), IssuerTime::wall(u64::MAX));
     for server in 0..2 {
         let fence = FenceRequest { at: bed.at(server), epoch: EPOCH.next() };
         bed.data_with(server, DataRequest::Fence(fence), None, token).await.unwrap();
@@ -519,11 +519,11 @@ fn late_append_to_a_deleted_replica_is_refused() {
     check(1, async |bed| {
         bed.append(0, 0, &[1; 100], 0).await.unwrap();
         let disk = bed.servers[0].1;
-        let delete = ChunkserverRequest::Delete { disk, chunks: vec![CHUNK], not_after_s: 0 };
+        let delete = ChunkserverRequest::Delete { disk, chunks: vec![CHUNK], not_after: None };
         assert_eq!(bed.control(0, delete).await, Ok(ChunkserverReply::Done));
         // A creation that was delayed meets the tombstone.
         assert!(bed.append(0, 0, &[1; 100], 0).await.is_err());
-        let forget = ChunkserverRequest::Forget { disk, chunks: vec![CHUNK], not_after_s: 0 };
+        let forget = ChunkserverRequest::Forget { disk, chunks: vec![CHUNK], not_after: None };
         assert_eq!(bed.control(0, forget).await, Ok(ChunkserverReply::Done));
         let list = ChunkserverRequest::List { disk, after: None, limit: 10 };
         let listed = ChunkserverReply::List { replicas: Vec::new(), more: false };
@@ -538,20 +538,21 @@ fn delete_order_after_its_deadline_is_refused() {
     check(1, async |bed| {
         bed.env.sleep(Duration::from_secs(1)).await;
         let disk = bed.servers[0].1;
-        let not_after_s = bed.env.unix_time().as_nanos() / 1_000_000_000;
+        let now_s = bed.env.unix_time().as_nanos() / 1_000_000_000;
+        let not_after = Some(IssuerTime::wall(now_s));
         bed.env.sleep(Duration::from_secs(2)).await;
         bed.append(0, 0, &[1; 100], 0).await.unwrap();
         for order in [
-            ChunkserverRequest::Delete { disk, chunks: vec![CHUNK], not_after_s },
-            ChunkserverRequest::Forget { disk, chunks: vec![CHUNK], not_after_s },
+            ChunkserverRequest::Delete { disk, chunks: vec![CHUNK], not_after },
+            ChunkserverRequest::Forget { disk, chunks: vec![CHUNK], not_after },
         ] {
             let error = bed.control(0, order).await.expect_err("refused");
             assert_eq!(error.kind, base::Kind::Retry);
             assert!(error.message.contains("has run out"), "{error:?}");
         }
         bed.append(0, 100, &[2; 100], 0).await.expect("the replica is there");
-        let not_after_s = not_after_s + 60;
-        let order = ChunkserverRequest::Delete { disk, chunks: vec![CHUNK], not_after_s };
+        let not_after = Some(IssuerTime::wall(now_s + 60));
+        let order = ChunkserverRequest::Delete { disk, chunks: vec![CHUNK], not_after };
         assert_eq!(bed.control(0, order).await, Ok(ChunkserverReply::Done));
     });
 }
@@ -563,13 +564,13 @@ fn committed_length_of_a_deleted_replica_is_forgotten() {
         bed.append(0, 5000, &[2; 100], 5000).await.unwrap();
         assert_eq!(bed.read(0, false).await, Ok((5000, 8192)));
         let disk = bed.servers[0].1;
-        let delete = ChunkserverRequest::Delete { disk, chunks: vec![CHUNK], not_after_s: 0 };
+        let delete = ChunkserverRequest::Delete { disk, chunks: vec![CHUNK], not_after: None };
         assert_eq!(bed.control(0, delete).await, Ok(ChunkserverReply::Done));
         // Messages of its writer that were delayed.
         assert!(bed.commit(0, 5100).await.is_err());
         assert!(bed.append(0, 0, &[1; 5000], 5100).await.is_err());
         assert!(bed.append(0, 5100, &[3; 100], 5100).await.is_err());
-        let forget = ChunkserverRequest::Forget { disk, chunks: vec![CHUNK], not_after_s: 0 };
+        let forget = ChunkserverRequest::Forget { disk, chunks: vec![CHUNK], not_after: None };
         assert_eq!(bed.control(0, forget).await, Ok(ChunkserverReply::Done));
         assert!(bed.commit(0, 5100).await.is_err());
         // One that is made again shows nothing of what its predecessor had.
@@ -678,7 +679,7 @@ fn commit_message_to_a_missing_replica_is_refused() {
         assert_eq!(bed.commit(0, 100).await, Err(DataError::NotFound));
         bed.append(0, 0, &[1; 100], 0).await.unwrap();
         assert_eq!(bed.commit(0, 100).await, Ok(()));
-        let token = bed.key.issue(CHUNK, Rights::ALL, EPOCH.next(), u64::MAX);
+        let token = bed.key.issue(CHUNK, Rights::ALL, EPOCH.next(), IssuerTime::wall(u64::MAX));
         let fence = FenceRequest { at: bed.at(0), epoch: EPOCH.next() };
         bed.data_with(0, DataRequest::Fence(fence), None, token).await.unwrap();
         assert_eq!(bed.commit(0, 100).await, Err(DataError::Fenced { epoch: EPOCH.next() }));
@@ -687,7 +688,7 @@ fn commit_message_to_a_missing_replica_is_refused() {
         let delete = ChunkserverRequest::Delete {
             disk: bed.servers[0].1,
             chunks: vec![CHUNK],
-            not_after_s: 0,
+            not_after: None,
         };
         bed.control(0, delete).await.unwrap();
         assert_eq!(bed.commit(0, 100).await, Err(DataError::NotFound));

@@ -19,7 +19,6 @@ use runtime::{Class, Duration, Env, Instant};
 use wire::control::{Attributes, StreamChange, StreamReply, WriterGrant};
 use wire::data::{AppendRequest, CommitRequest, DataRequest, Purpose};
 use wire::row::{CODED_ROW_MAX, COPY_ROW_MAX};
-use wire::token::Token;
 
 use crate::answers::{describe, op_result, send_error, sent_result};
 use crate::ask::TimedCall;
@@ -135,7 +134,7 @@ impl Appender {
         let client = &file.0.client;
         let (env, config) = (client.env().clone(), client.config());
         note_servers(client, &grant);
-        let (end, life) = (grant.len, rights_life(&env, &grant));
+        let (end, life) = (grant.len, rights_life(&grant));
         // Chunks of a code always say how many fragments they have.
         let policy = file.policy();
         let copies = policy.in_copies().copies;
@@ -648,7 +647,7 @@ impl Shared {
             let answer = root.follow(done).await;
             if let Ok(StreamReply::Writer(grant)) = &answer {
                 note_servers(&shared.file.0.client, grant);
-                shared.note_rights(rights_life(&shared.env, grant));
+                shared.note_rights(rights_life(grant));
             }
             shared.process_unless_abandoned(Event::Op(op_result(answer)));
         });
@@ -787,11 +786,7 @@ fn note_servers(client: &crate::Client, grant: &WriterGrant) {
     places.for_each(|place| client.note_servers(&place.replicas));
 }
 
-/// Life of rights granted now, by this host's clock. `None` when that clock makes them useless
-/// already: their refusal shows it.
-fn rights_life(env: &Env, grant: &WriterGrant) -> Option<Duration> {
-    let places = grant.current.iter().chain(&grant.spares);
-    let expiry = places.map(|place| Token(place.token).expiry_unix_s()).min()?;
-    let now_s = env.unix_time().as_nanos() / 1_000_000_000;
-    expiry.checked_sub(now_s).filter(|&life| life > 0).map(Duration::from_secs)
+/// Life of rights granted now. `None` when the master does not say it: their refusal shows their end.
+fn rights_life(grant: &WriterGrant) -> Option<Duration> {
+    grant.rights_ms.map(Duration::from_millis)
 }

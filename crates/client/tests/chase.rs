@@ -50,6 +50,7 @@ impl Rig {
             len: 0,
             current: Some(current.clone()),
             spares: spare.clone(),
+            rights_ms: None,
         };
         let config = WriterConfig { copies: 3, spares: 1, ..config };
         let writer = Writer::new(config, Rc::new(ChaseBudget::new(budget)), grant, start);
@@ -128,7 +129,7 @@ impl Rig {
 
     fn grant(&self) -> WriterGrant {
         let (current, spares) = (Some(self.current.clone()), self.spare.clone());
-        WriterGrant { epoch: EPOCH, len: self.len, current, spares }
+        WriterGrant { epoch: EPOCH, len: self.len, current, spares, rights_ms: None }
     }
 
     fn append(&mut self, count: u64) {
@@ -435,7 +436,13 @@ fn late_fragment_owes_its_own_cells_only() {
     };
     let replicas = (0..6).map(replica).collect();
     let current = ChunkPlace { replicas, acks: 5, copies: 6, data: 4, ..base };
-    let grant = WriterGrant { epoch: EPOCH, len: 0, current: Some(current), spares: vec![] };
+    let grant = WriterGrant {
+        epoch: EPOCH,
+        len: 0,
+        current: Some(current),
+        spares: vec![],
+        rights_ms: None,
+    };
     let config = WriterConfig { chase_bytes: 10 * 4096, spares: 0, ..WriterConfig::default() };
     let budget = Rc::new(ChaseBudget::new(1 << 30));
     let mut writer = Writer::new(config, budget.clone(), grant, start).expect("a grant that fits");

@@ -277,8 +277,13 @@ fn a_place_that_lacks_a_fragment_is_refused() {
         }
     };
     let opens = |place: ChunkPlace| {
-        let grant =
-            WriterGrant { epoch: place.epoch, len: 0, current: Some(place), spares: vec![] };
+        let grant = WriterGrant {
+            epoch: place.epoch,
+            len: 0,
+            current: Some(place),
+            spares: vec![],
+            rights_ms: None,
+        };
         let chase = Rc::new(ChaseBudget::new(1 << 20));
         let opened = Writer::new(WriterConfig::default(), chase, grant, Instant::from_nanos(1));
         opened.map(drop).map_err(|error| format!("{error:?}"))

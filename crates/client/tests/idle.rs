@@ -42,7 +42,13 @@ pub fn chase() -> Rc<ChaseBudget> {
 fn idle(mute: Option<u8>) -> (u32, Option<(Duration, u32)>) {
     let start = Instant::from_nanos(1_000_000_000);
     let (current, spare) = (chunk(1, [1, 2, 3]), chunk(2, [4, 5, 6]));
-    let grant = WriterGrant { epoch: EPOCH, len: 0, current: Some(current), spares: vec![spare] };
+    let grant = WriterGrant {
+        epoch: EPOCH,
+        len: 0,
+        current: Some(current),
+        spares: vec![spare],
+        rights_ms: None,
+    };
     let mut writer = Writer::new(WriterConfig::default(), chase(), grant, start).unwrap();
     let (mut now, mut sent, mut left) = (start, 0, None);
     let mut events = vec![Event::plain_append(100)];
@@ -111,7 +117,13 @@ fn an_idle_writer_leaves_a_chunk_that_is_short_of_copies_once_there_is_a_whole_o
 fn leaves_a_short_chunk(appended: u32) {
     let start = Instant::from_nanos(1_000_000_000);
     let (current, spare) = (partial(1, [1, 2, 3], 2), partial(2, [2, 1, 3], 2));
-    let grant = WriterGrant { epoch: EPOCH, len: 0, current: Some(current), spares: vec![spare] };
+    let grant = WriterGrant {
+        epoch: EPOCH,
+        len: 0,
+        current: Some(current),
+        spares: vec![spare],
+        rights_ms: None,
+    };
     let config = WriterConfig { copies: 3, ..WriterConfig::default() };
     let mut writer = Writer::new(config, chase(), grant, start).unwrap();
     let (mut now, mut asked, mut left) = (start, Vec::new(), None);
@@ -146,7 +158,13 @@ fn leaves_a_short_chunk(appended: u32) {
                         false => vec![partial(2, [2, 1, 3], 2)],
                     };
                     assert!(spares > 0);
-                    let grant = WriterGrant { epoch: EPOCH, len: 0, current: None, spares: spare };
+                    let grant = WriterGrant {
+                        epoch: EPOCH,
+                        len: 0,
+                        current: None,
+                        spares: spare,
+                        rights_ms: None,
+                    };
                     events.push(Event::Op(Ok(client::writer::OpDone::Writer(grant))));
                 }
                 Action::Op(StreamOp::Advance { sealed, len, next, .. }) => {

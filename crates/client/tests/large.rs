@@ -129,6 +129,7 @@ fn chunk_of_the_largest_size_ends_below_its_limit() {
         len: current.base,
         current: Some(current.clone()),
         spares: vec![spare],
+        rights_ms: None,
     };
     let mut writer = Writer::new(config, crate::idle::chase(), grant, start).unwrap();
     let (mut events, mut advanced) = (Vec::new(), None);

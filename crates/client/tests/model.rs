@@ -113,7 +113,8 @@ impl Model {
     fn new(seed: u64, policy: Policy) -> Model {
         let rng = Rng::new(seed);
         let now = Instant::from_nanos(1_000_000_000);
-        let empty = WriterGrant { epoch: EPOCH, len: 0, current: None, spares: vec![] };
+        let empty =
+            WriterGrant { epoch: EPOCH, len: 0, current: None, spares: vec![], rights_ms: None };
         assert!(Writer::new(config(), chase(), empty, now).is_err());
         let mut model = Model {
             rng,
@@ -209,6 +210,7 @@ impl Model {
             len: tail.base,
             current: current.then(|| self.place(tail)),
             spares: self.spares.iter().map(|chunk| self.place(chunk)).collect(),
+            rights_ms: None,
         }
     }
 
@@ -651,7 +653,8 @@ fn dummy(now: Instant) -> Writer {
         data: 1,
         compression: None,
     };
-    let grant = WriterGrant { epoch: EPOCH, len: 0, current: Some(place), spares: vec![] };
+    let grant =
+        WriterGrant { epoch: EPOCH, len: 0, current: Some(place), spares: vec![], rights_ms: None };
     Writer::new(config(), chase(), grant, now).unwrap()
 }
 

@@ -4,7 +4,8 @@
 //! The byte table is in `docs/formats/wire.md`.
 //!
 //! A grant outlives the file by its life at most; the stream partition remembers deleted files
-//! for longer, so a delayed open brings none back.
+//! for longer, so a delayed open brings none back. Where wall clocks of masters are further apart than
+//! [`CLOCKS_APART`], grants look too old, or of the future: the partition of the file is asked then.
 
 use std::fmt;
 
@@ -12,6 +13,8 @@ use base::{ClusterId, FileId};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use wire::handshake::ClusterKey;
+
+use crate::limits::{CLOCKS_APART, GRANT_LIFE};
 
 const MAC_AT: usize = 4;
 const PURPOSE: &[u8] = b"craton file grants 1";
@@ -21,15 +24,15 @@ const PURPOSE: &[u8] = b"craton file grants 1";
 pub enum GrantError {
     /// It was not issued for this file by this cluster.
     Forged,
-    /// Its time is over: resolve the file again.
-    Expired,
+    /// Its time is over by this clock, or it is of the future: ask whether the file is there.
+    Time,
 }
 
 impl fmt::Display for GrantError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             GrantError::Forged => "the grant is not for this file: look the file up again",
-            GrantError::Expired => "the grant has expired: look the file up again",
+            GrantError::Time => "the grant is not of this time: look the file up again",
         })
     }
 }
@@ -82,7 +85,9 @@ impl GrantKey {
         let good = self.mac(file, expiry).verify_truncated_left(mac);
         good.map_err(|_| GrantError::Forged)?;
         let expiry = u32::from_le_bytes(expiry.try_into().expect("4 bytes"));
-        if now_unix_s >= u64::from(expiry) { Err(GrantError::Expired) } else { Ok(()) }
+        let ends = u64::from(expiry);
+        let last = now_unix_s + (GRANT_LIFE + CLOCKS_APART).as_secs();
+        if (now_unix_s + 1..=last).contains(&ends) { Ok(()) } else { Err(GrantError::Time) }
     }
 }
 
@@ -126,7 +131,10 @@ mod tests {
         let other = GrantKey::derive(Some(&ClusterKey::new([8; 32])), ClusterId::new(1));
         let (file, grant) = (FileId::new(5), key.issue(FileId::new(5), 1000));
         assert_eq!(key.verify(&grant, file, 999), Ok(()));
-        assert_eq!(key.verify(&grant, file, 1000), Err(GrantError::Expired));
+        assert_eq!(key.verify(&grant, file, 1000), Err(GrantError::Time));
+        let first = 1000 - (GRANT_LIFE + CLOCKS_APART).as_secs();
+        assert_eq!(key.verify(&grant, file, first), Ok(()));
+        assert_eq!(key.verify(&grant, file, first - 1), Err(GrantError::Time));
         assert_eq!(key.verify(&grant, FileId::new(6), 999), Err(GrantError::Forged));
         assert_eq!(other.verify(&grant, file, 999), Err(GrantError::Forged));
         let mut longer = grant;

@@ -36,3 +36,5 @@ pub const INTENTS_MAX: usize = 10_000;
 pub const DELETES_INFLIGHT_MAX: usize = 64;
 /// Life of a file's grant; the stream partition remembers deleted files longer.
 pub const GRANT_LIFE: Duration = Duration::from_secs(60);
+/// Difference of two masters' wall clocks from which on grants are not judged by them.
+pub const CLOCKS_APART: Duration = Duration::from_secs(5);

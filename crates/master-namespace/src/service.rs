@@ -314,6 +314,21 @@ impl NamespaceService {
         nodes.ok_or_else(|| Refusal::BadCommand.into())
     }
 
+    /// Whether a file is there, asked of the partition that it is of.
+    pub async fn has_file(
+        router: &Router,
+        file: FileId,
+        timeout: Duration,
+    ) -> Result<bool, ControlError> {
+        let group = GroupName::Namespace(file.partition());
+        let question = Question::Nodes(vec![file]).encode();
+        let bytes = router.run(group, LeaderCall::Ask, question, timeout).await?;
+        match decode_nodes(&bytes).as_deref() {
+            Ok([node]) => Ok(node.is_some()),
+            _ => Err(Refusal::BadCommand.into()),
+        }
+    }
+
     pub(super) async fn ask(
         &self,
         partition: u16,

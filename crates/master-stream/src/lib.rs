@@ -13,6 +13,7 @@ mod command;
 mod convert;
 pub(crate) mod encoding;
 mod fragments;
+mod issuer;
 pub mod limits;
 mod loss;
 mod machine;
@@ -32,6 +33,7 @@ mod writers;
 
 pub use chunk::{Chunk, PlaceIndex, Places, Slot};
 pub use command::{Action, Command, Outcome, Refusal, fuzz_command};
+pub use issuer::TokenIssuer;
 pub use limits::StreamConfig;
 pub use machine::{Violation, fuzz_rows};
 #[cfg(feature = "planted")]

@@ -40,6 +40,10 @@ pub enum Planted {
     ConvertDropsEarly,
     /// A conversion believes the one copy that it was made of.
     ConvertOneCopy,
+    /// Rights end by the clock on the wall.
+    RightsByWall,
+    /// Tokens do not end.
+    RightsForEver,
 }
 
 /// A binary that holds this text has the bugs compiled in: `cargo xtask shipped` looks for it.

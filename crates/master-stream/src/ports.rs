@@ -8,7 +8,7 @@ use std::rc::Rc;
 use base::{ChunkId, DiskId, Epoch, Kind, ServerId};
 use wire::control::{ControlError, Conversion, CopyOrder, ReplicaPlace};
 use wire::data::{DataError, ReplicaStat};
-use wire::token::Token;
+use wire::token::{IssuerTime, Token};
 
 use super::state::StreamMachine;
 use crate::placement::{ClusterView, ReplicaLocation};
@@ -143,21 +143,21 @@ pub trait ChunkserverCalls {
         len: u32,
     ) -> LocalFuture<'_, Result<u32, CallError>>;
 
-    /// Deletes replicas, unless the order arrives later than `not_after_s`, in seconds since 1970.
+    /// Deletes replicas, unless the order arrives later than `not_after`.
     /// Those that are absent get a tombstone.
     fn delete(
         &self,
         to: ReplicaPlace,
         chunks: Vec<ChunkId>,
-        not_after_s: u64,
+        not_after: IssuerTime,
     ) -> LocalFuture<'_, Result<(), CallError>>;
 
-    /// Forgets tombstones, unless the order arrives later than `not_after_s`.
+    /// Forgets tombstones, unless the order arrives later than `not_after`.
     fn forget(
         &self,
         to: ReplicaPlace,
         chunks: Vec<ChunkId>,
-        not_after_s: u64,
+        not_after: IssuerTime,
     ) -> LocalFuture<'_, Result<(), CallError>>;
 
     /// Replicas and tombstones of a disk.

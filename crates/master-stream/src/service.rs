@@ -12,7 +12,7 @@ use wire::control::{
     StoppedCollection, StreamChange, StreamReply, StreamRequest, StreamView, WriterGrant,
 };
 use wire::data::Purpose;
-use wire::token::{Rights, Token, TokenKey};
+use wire::token::{IssuerTime, Rights, Token};
 
 use super::chunk::{Chunk, Slot};
 use super::command::{Action, Command, Outcome, Refusal};
@@ -23,13 +23,15 @@ use super::limits::{
 use super::ports::{ChunkserverCalls, ClusterSource, Log, replica_place};
 use super::recover::{Flight, RETRY};
 use super::state::{Stream, StreamMachine};
+use crate::issuer::TokenIssuer;
 use crate::placement::{ClusterView, NoPlace, ReplicaLocation};
 use crate::repair::Repairs;
 use master_consensus::leader::{GroupClock, ReadGate};
-use master_consensus::{ProposeError, ReadError};
+use master_consensus::{LocalFuture, ProposeError, ReadError};
 
-/// Says whether a namespace grant allows to open a file's stream.
-pub type GrantCheck = Rc<dyn Fn(FileId, &[u8; 16]) -> bool>;
+/// Says whether a namespace grant allows to open a file's stream; fails when that is not known now.
+pub type GrantCheck =
+    Rc<dyn Fn(FileId, [u8; 16]) -> LocalFuture<'static, Result<bool, ControlError>>>;
 
 /// Parts of a stream partition.
 pub struct StreamParts<L> {
@@ -40,7 +42,7 @@ pub struct StreamParts<L> {
     /// Calls to chunkservers.
     pub calls: Rc<dyn ChunkserverCalls>,
     /// Issues tokens for chunks.
-    pub tokens: TokenKey,
+    pub tokens: TokenIssuer,
     /// Checks namespace grants.
     pub grants: GrantCheck,
     /// Times and rates.
@@ -96,7 +98,7 @@ pub(crate) struct Service<L> {
     pub(crate) log: L,
     pub(crate) cluster: Rc<dyn ClusterSource>,
     pub(crate) calls: Rc<dyn ChunkserverCalls>,
-    tokens: TokenKey,
+    tokens: TokenIssuer,
     grants: GrantCheck,
     pub(crate) config: StreamConfig,
     clock: GroupClock,
@@ -232,12 +234,12 @@ impl<L: Log> Service<L> {
         self.clock_ms() + self.config.rights_life().as_millis() as u64
     }
 
-    /// Until when, in seconds since 1970, an order that is sent now may be carried out. Half the life
-    /// of a right: what is decided on the strength of an order's answer holds from the end of the
-    /// rights on, and no order is under way for so long.
-    pub(crate) fn orders_end_s(&self) -> u64 {
-        let now = Duration::from_nanos(self.env.unix_time().as_nanos());
-        (now + self.config.token_life / 2).as_secs().max(1)
+    /// Until when an order that is sent now may be carried out. Half the life of a right: what is
+    /// decided on the strength of an order's answer holds from the end of the rights on, and no order
+    /// is under way for so long.
+    pub(crate) fn orders_end(&self) -> IssuerTime {
+        let by_issuer = self.cluster.view().judges_by_issuer();
+        self.tokens.time(self.config.token_life / 2, by_issuer)
     }
 
     /// A linearizable read begins.
@@ -272,7 +274,7 @@ impl<L: Log> Service<L> {
     ) -> Result<StreamReply, ControlError> {
         match change {
             StreamChange::Open { file, policy, grant, spares, purpose, follows, in_copies } => {
-                self.check_grant(file, &grant)?;
+                self.check_grant(file, grant).await?;
                 if !policy.is_valid() {
                     return Err(invalid("there is no such policy"));
                 }
@@ -366,7 +368,7 @@ impl<L: Log> Service<L> {
                 }
             }
             StreamChange::SetPolicy { file, policy, grant } => {
-                self.check_grant(file, &grant)?;
+                self.check_grant(file, grant).await?;
                 match self.decide(Action::SetPolicy { op, file, policy }).await? {
                     Outcome::Refused { why } => Err(refusal(why)),
                     _ => Ok(StreamReply::Done { len: 0 }),
@@ -396,8 +398,8 @@ impl<L: Log> Service<L> {
         }
     }
 
-    fn check_grant(&self, file: FileId, grant: &[u8; 16]) -> Result<(), ControlError> {
-        if (self.grants)(file, grant) {
+    async fn check_grant(&self, file: FileId, grant: [u8; 16]) -> Result<(), ControlError> {
+        if (self.grants)(file, grant).await? {
             return Ok(());
         }
         let text = "the grant to open is not valid any more: look the file up again";
@@ -534,7 +536,10 @@ impl<L: Log> Service<L> {
             let place = |chunk| self.chunk_place(&view, state, chunk, Rights::WRITER);
             let current = stream.tail().map(place);
             let spares = stream.spares.iter().map(place).collect();
-            let grant = WriterGrant { epoch, len: stream.sealed_len(), current, spares };
+            // Tokens end with a full second of the clock.
+            let rights = self.config.token_life.saturating_sub(Duration::from_secs(1));
+            let rights_ms = Some(rights.as_millis() as u64);
+            let grant = WriterGrant { epoch, len: stream.sealed_len(), current, spares, rights_ms };
             Ok(StreamReply::Writer(grant))
         })
     }
@@ -605,8 +610,9 @@ impl<L: Log> Service<L> {
 
     /// A right to a chunk (D11).
     pub(crate) fn chunk_token(&self, chunk: ChunkId, rights: Rights, epoch: Epoch) -> Token {
-        let now = Duration::from_nanos(self.env.unix_time().as_nanos());
-        self.tokens.issue(chunk, rights, epoch, (now + self.config.token_life).as_secs())
+        let by_issuer = self.cluster.view().judges_by_issuer();
+        let expiry = self.tokens.time(self.config.token_life, by_issuer);
+        self.tokens.issue(chunk, rights, epoch, expiry)
     }
 
     /// A place on the wire.

@@ -11,6 +11,7 @@ use wire::control::{
 };
 use wire::data::{ChunkRef, DataReply, DataRequest, FenceRequest, ReplicaStat, SealRequest};
 use wire::data_codec::decode_answer;
+use wire::token::IssuerTime;
 
 use master_consensus::LocalFuture;
 use master_stream::{CallError, ChunkserverCalls, Listing};
@@ -184,9 +185,10 @@ impl ChunkserverCalls for TransportCalls {
         &self,
         to: ReplicaPlace,
         chunks: Vec<ChunkId>,
-        not_after_s: u64,
+        not_after: IssuerTime,
     ) -> LocalFuture<'_, Result<(), CallError>> {
-        let order = ChunkserverRequest::Delete { disk: to.disk, chunks, not_after_s };
+        let order =
+            ChunkserverRequest::Delete { disk: to.disk, chunks, not_after: Some(not_after) };
         Box::pin(self.order(to, order))
     }
 
@@ -194,9 +196,10 @@ impl ChunkserverCalls for TransportCalls {
         &self,
         to: ReplicaPlace,
         chunks: Vec<ChunkId>,
-        not_after_s: u64,
+        not_after: IssuerTime,
     ) -> LocalFuture<'_, Result<(), CallError>> {
-        let order = ChunkserverRequest::Forget { disk: to.disk, chunks, not_after_s };
+        let order =
+            ChunkserverRequest::Forget { disk: to.disk, chunks, not_after: Some(not_after) };
         Box::pin(self.order(to, order))
     }
 

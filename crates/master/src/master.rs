@@ -1,6 +1,7 @@
 //! [`Master`]: a master process. It holds a member of every group, serves what it leads, and says
 //! who leads the rest.
 
+mod grants;
 mod hand_over;
 mod join;
 mod orders;
@@ -38,6 +39,7 @@ use crate::config::MasterConfig;
 use crate::identity::{Identity, IdentityError};
 use crate::limits::{DAMAGED_MAX, RELAYS_INFLIGHT_MAX, REQUESTS_INFLIGHT_MAX};
 use crate::reach::Reach;
+use grants::grant_check;
 use master_consensus::peers::{
     OP_ASK, OP_HEARTBEATS, OP_MEMBERS, OP_PING, OP_PROPOSE, OP_RAFT, Peers, STATUS_NO_GROUP,
     decode_message,
@@ -50,7 +52,7 @@ use master_consensus::{
 use master_namespace::grant::GrantKey;
 use master_namespace::{Namespace, NamespaceService, StreamEnd};
 use master_stream::placement::ReplicaLocation;
-use master_stream::{StreamMachine, StreamParts, StreamService};
+use master_stream::{StreamMachine, StreamParts, StreamService, TokenIssuer};
 
 /// Cause of a failed start. Nothing was changed, except that its directory may exist.
 #[derive(Debug)]
@@ -621,17 +623,17 @@ impl<'a> GroupOpening<'a> {
         });
         let (router, peers) = (self.router.clone(), self.peers.clone());
         let masters = config.masters.clone();
+        let tokens = TokenIssuer::new(env, TokenKey::of_cluster(config.key.as_ref()));
         let cluster = ClusterService::new(
-            env,
-            config.id,
+            (env, config.id),
             cluster,
             router.clone(),
             peers.clone(),
-            liveness,
+            (liveness, tokens.clone()),
             (facts, masters),
         );
         let grants = GrantKey::derive(config.key.as_ref(), config.cluster);
-        let streams = Rc::new(self.open_streams(&cluster, &grants).await?);
+        let streams = Rc::new(self.open_streams(&cluster, (&grants, &tokens)).await?);
         let mut namespaces = Vec::new();
         for partition in 0..config.namespace_partitions {
             let state = Namespace::new(partition, config.namespace_partitions);
@@ -667,26 +669,22 @@ impl<'a> GroupOpening<'a> {
     async fn open_streams(
         &self,
         cluster: &ClusterService,
-        grants: &GrantKey,
+        (grants, tokens): (&GrantKey, &TokenIssuer),
     ) -> Result<Streams, StartError> {
         let (env, config) = (self.env, self.config);
         let calls = Rc::new(TransportCalls::new(env, self.endpoint.clone()));
-        let tokens = TokenKey::of_cluster(config.key.as_ref());
         let mut partitions = Vec::new();
         for partition in 0..config.stream_partitions {
             let state = StreamMachine::new(partition);
             let state = state.starting_at(config.first.chunk, config.first.epoch);
             let host = self.host(GroupName::Stream(partition), state).await?;
-            let (grants, clock) = (grants.clone(), env.clone());
-            let check = move |file: FileId, grant: &[u8; 16]| {
-                grants.verify(grant, file, clock.unix_time().as_nanos() / 1_000_000_000).is_ok()
-            };
+            let check = grant_check(env, self.router.clone(), config.timing.call_timeout, grants);
             let parts = StreamParts {
                 log: host.group().clone(),
                 cluster: Rc::new(cluster.clone()),
                 calls: calls.clone(),
                 tokens: tokens.clone(),
-                grants: Rc::new(check),
+                grants: check,
                 config: config.timing.stream.clone(),
             };
             let service = StreamService::new(env, parts);

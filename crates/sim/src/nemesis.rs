@@ -18,6 +18,7 @@ pub(crate) use clients::{Cut, Way, keep_cutting};
 
 /// Wait of the next wipe for the repair of the one before.
 const WIPE_TIMEOUT: Duration = Duration::from_secs(120);
+const HOUR_MS: u64 = 3_600_000;
 
 /// Faults that happen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -296,8 +297,10 @@ impl Work {
                 let ppm = self.sim.with_rng(|rng| rng.between(0, 20_000)) as i64 - 10_000;
                 self.sim.set_clock_drift(host, ppm);
             }
+            // Rights do not rest on wall clocks, however wrong.
             _ => {
-                let millis = self.sim.with_rng(|rng| rng.between(0, 4_000)) as i64 - 2_000;
+                let most = [2_000, 3 * HOUR_MS, 100 * HOUR_MS][self.draw(3)];
+                let millis = self.sim.with_rng(|rng| rng.between(0, 2 * most)) as i64 - most as i64;
                 self.sim.set_wall_skew(host, millis);
             }
         }

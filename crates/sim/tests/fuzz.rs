@@ -54,7 +54,7 @@ fn made_seeds() -> Vec<(String, Vec<u8>)> {
     };
     use wire::row::Fragment;
     use wire::sector::{AppendAt, format_append};
-    use wire::token::{Rights, TokenKey};
+    use wire::token::{FUZZED_ISSUER, Issuer, IssuerTime, Rights, TokenKey};
     use {master_namespace as namespace, master_stream as stream};
 
     let mut made: Vec<(String, Vec<u8>)> = Vec::new();
@@ -69,8 +69,10 @@ fn made_seeds() -> Vec<(String, Vec<u8>)> {
         add(&format!("sector-row-{len}"), row);
     }
     let key = TokenKey::derive(&wire::handshake::ClusterKey::new([3; 32]));
-    let token = key.issue(ChunkId::new(7), Rights::READ, Epoch::new(4), 2_000_000_000);
-    add("token-issued", token.0.to_vec());
+    for (name, issuer) in [("token-issued", Issuer::WALL), ("token-of-issuer", FUZZED_ISSUER)] {
+        let expiry = IssuerTime { issuer, seconds: 2_000_000_000 };
+        add(name, key.issue(ChunkId::new(7), Rights::READ, Epoch::new(4), expiry).0.to_vec());
+    }
 
     // See `sim::fuzz::fuzz_stream` for what these orders mean.
     let order = |kind, flags, body, content: &[u8]| {

@@ -14,7 +14,7 @@ use wire::data::{
 use wire::data_codec::{decode_answer, encode_answer, fuzz_answer, fuzz_request};
 use wire::frame::{FrameError, FrameKind, HEADER, Header, fuzz_header};
 use wire::handshake::{ClusterKey, Hello, Side, Transcript, fuzz_hello};
-use wire::token::{Rights, TokenError, TokenKey, TokenVerifier};
+use wire::token::{FixedClocks, Issuer, IssuerTime, Rights, TokenError, TokenKey, TokenVerifier};
 
 use crate::harness::{OP_ECHO, Raw, key, millis, request, start};
 
@@ -289,39 +289,57 @@ proptest! {
     #[test]
     fn token_grants_its_rights_only(
         chunk in any::<u64>(), epoch in 0u64..1 << 40, bit in 0usize..128, secret in any::<[u8; 32]>(),
+        issuer in any::<u64>(), other in any::<u64>(),
     ) {
         let tokens = TokenKey::derive(&ClusterKey::new(secret));
         let mut verifier = TokenVerifier::new(tokens.clone());
-        let (chunk, epoch, until) = (ChunkId::new(chunk), Epoch::new(epoch), 1000);
-        let token = tokens.issue(chunk, Rights::WRITER, epoch, until);
+        let (chunk, epoch) = (ChunkId::new(chunk), Epoch::new(epoch));
+        let (issuer, other) = (Issuer::new(issuer), Issuer::new(other));
+        // Of the clocks on the wall and of its issuer, the other one may show anything.
+        let at = |seconds| match issuer {
+            Issuer::WALL => FixedClocks { issuer: [other], issuer_s: 5000, wall_s: seconds },
+            _ => FixedClocks { issuer: [issuer], issuer_s: seconds, wall_s: 5000 },
+        };
+        let token = tokens.issue(chunk, Rights::WRITER, epoch, IssuerTime { issuer, seconds: 1000 });
         for _ in 0..2 { // The second time from the verifier's memory.
             let mut verify = |op, epoch, now| {
-                let plain = tokens.verify(token, chunk, op, epoch, now);
-                assert_eq!(verifier.verify(token, chunk, op, epoch, now), plain);
+                let plain = tokens.verify(token, chunk, op, epoch, &at(now));
+                assert_eq!(verifier.verify(token, chunk, op, epoch, &at(now)), plain);
                 plain
             };
             prop_assert_eq!(verify(Rights::APPEND, epoch, 999), Ok(()));
             prop_assert_eq!(verify(Rights::READ, Epoch::NONE, 0), Ok(()));
             prop_assert_eq!(verify(Rights::FENCE, epoch, 999), Err(TokenError::Rights));
-            let expired = TokenError::Expired { expiry_unix_s: 1000 };
+            let expired = TokenError::Expired { expiry_s: 1000 };
             prop_assert_eq!(verify(Rights::APPEND, epoch, 1000), Err(expired));
             if epoch.get() < u64::from(u32::MAX) {
                 prop_assert_eq!(verify(Rights::APPEND, epoch.next(), 1), Err(TokenError::Epoch));
             }
         }
+        // One whose issuer the verifier knows no more, also from memory.
+        if other != issuer && issuer != Issuer::WALL {
+            let clocks = FixedClocks { issuer: [other], issuer_s: 1, wall_s: 1 };
+            let result = verifier.verify(token, chunk, Rights::READ, Epoch::NONE, &clocks);
+            prop_assert_eq!(result, Err(TokenError::UnknownIssuer));
+            let result = tokens.verify(token, chunk, Rights::READ, Epoch::NONE, &clocks);
+            prop_assert_eq!(result, Err(TokenError::UnknownIssuer));
+        }
         let mut forged = token;
         forged.0[bit / 8] ^= 1 << (bit % 8);
         let others = TokenKey::derive(&key(9));
+        let refused = |result| {
+            matches!(result, Err(TokenError::Forged | TokenError::UnknownIssuer))
+        };
         for (tokens, token, chunk) in [
             (&tokens, forged, chunk),
             (&tokens, token, ChunkId::new(!chunk.get())),
             (&others, token, chunk),
         ] {
-            let result = tokens.verify(token, chunk, Rights::READ, Epoch::NONE, 1);
-            prop_assert_eq!(result, Err(TokenError::Forged));
+            let result = tokens.verify(token, chunk, Rights::READ, Epoch::NONE, &at(1));
+            prop_assert!(refused(result));
             let mut verifier = TokenVerifier::new(tokens.clone());
-            let result = verifier.verify(token, chunk, Rights::READ, Epoch::NONE, 1);
-            prop_assert_eq!(result, Err(TokenError::Forged));
+            let result = verifier.verify(token, chunk, Rights::READ, Epoch::NONE, &at(1));
+            prop_assert!(refused(result));
         }
     }
 

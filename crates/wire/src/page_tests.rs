@@ -13,7 +13,7 @@ use crate::sector::{
     FLAG_FIRST, FLAG_LAST, Footer, SectorKind, ServerPart, chain, client_crc, format_sector,
     parse_footer, server_part, set_server_part, verify_sector,
 };
-use crate::token::{Rights, TokenKey};
+use crate::token::{Issuer, IssuerTime, Rights, TokenKey};
 
 /// The rows of the table under a heading: field and place. They leave no gap and end at `end`.
 fn documented(heading: &str, column: usize, end: usize) -> Vec<(String, Range<usize>)> {
@@ -121,6 +121,7 @@ fn token_is_that_of_the_page() {
     let rows = documented("Token", 3, 16);
     let key = TokenKey::derive(&ClusterKey::new([3; 32]));
     let token = |rights, epoch: u64, expiry| {
+        let expiry = IssuerTime::wall(expiry);
         key.issue(ChunkId::new(7), rights, Epoch::new(epoch), expiry).0.to_vec()
     };
     let before = || token(Rights::READ, 0, 0);
@@ -134,5 +135,8 @@ fn token_is_that_of_the_page() {
     let bits = [Rights::READ, Rights::APPEND, Rights::FENCE, Rights::SEAL]
         .map(|right| token(right, 0, 0)[0]);
     assert_eq!(bits, [1, 2, 4, 8]);
+    let issuer = IssuerTime { issuer: Issuer::new(0x125), seconds: 9 };
+    let token_of_issuer = key.issue(ChunkId::new(7), Rights::SEAL, Epoch::NONE, issuer);
+    assert_eq!(token_of_issuer.0[0], 8 | 5 << 4 | 0x80);
     assert_eq!(token(Rights::READ, 1 << 32, 0)[rows[2].1.clone()], [255; 4], "no bound");
 }

@@ -8,17 +8,18 @@ use std::time::Duration;
 use base::{ClusterId, DiskId, FormationId, Kind, ServerId, TraceId};
 use chunkserver::{Chunkserver, Config, ShardDirectory};
 use chunkstore::{Append, ChunkStore};
-use runtime::Env;
-use runtime::sim::Sim;
+use runtime::sim::{HostId, Sim};
+use runtime::{Env, Instant};
 use testing::chunks::ModelDisk;
 use transport::{ClusterKey, Endpoint, Incoming, Limits, Priority, Request, Response, Service};
 use wire::control::{
-    ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest, Heartbeat, MasterInfo,
+    ChunkserverRequest, ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest,
+    Heartbeat, IssuerClock, MasterInfo,
 };
 use wire::data::{ChunkRef, DataError, DataReply, DataRequest, FenceRequest, Purpose, ReadRequest};
 use wire::data_codec::decode_answer;
 use wire::sector::{AppendAt, format_append};
-use wire::token::{Rights, TokenKey};
+use wire::token::{Issuer, IssuerTime, Rights, TokenKey};
 
 use crate::latent::Latent;
 use crate::{CHUNK, EPOCH, PORT, identity};
@@ -44,6 +45,9 @@ struct StubMaster {
     knows: Rc<Cell<bool>>,
     /// Whether registrations are answered.
     registers: Rc<Cell<bool>>,
+    /// The issuer whose clock its answers show. It begins with the stub.
+    issuer: Rc<Cell<Option<Issuer>>>,
+    started: Instant,
     _endpoint: Endpoint,
 }
 
@@ -60,6 +64,8 @@ impl StubMaster {
         let (noted, names) = (beats.clone(), named.clone());
         let (knows, registers) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(true)));
         let (known, registered) = (knows.clone(), registers.clone());
+        let (issuer, started) = (Rc::new(Cell::new(None)), env.now());
+        let (shown, clock_env) = (issuer.clone(), env.clone());
         let held = RefCell::new(Vec::new());
         let handler = move |incoming: Incoming| {
             let asked = ControlRequest::decode(&incoming.request.body).unwrap();
@@ -85,7 +91,14 @@ impl StubMaster {
                     let masters = (1..).zip(masters.iter()).map(|(id, &addr): (_, &SocketAddr)| {
                         MasterInfo { id, name: format!("m{id}"), addr }
                     });
-                    ClusterReply::Beat { masters: masters.collect(), known: known.get() }
+                    ClusterReply::Beat {
+                        masters: masters.collect(),
+                        known: known.get(),
+                        clock: shown.get().map(|issuer| IssuerClock {
+                            issuer,
+                            clock_ms: clock_env.now().since(started).as_millis() as u64,
+                        }),
+                    }
                 }
             };
             match reaction {
@@ -101,7 +114,7 @@ impl StubMaster {
             }
         };
         endpoint.listen(addr, Rc::new(handler)).await.unwrap();
-        StubMaster { addr, beats, named, knows, registers, _endpoint: endpoint }
+        StubMaster { addr, beats, named, knows, registers, issuer, started, _endpoint: endpoint }
     }
 
     fn count(&self) -> usize {
@@ -130,8 +143,17 @@ async fn server_with(
     masters: &[SocketAddr],
     prepare: impl Fn(u16, &Latent),
 ) -> (Env, Vec<Chunkserver<Latent>>, Vec<Latent>) {
+    server_on(sim, sim.add_host("cs0"), (count, masters), prepare).await
+}
+
+/// As [`server_with`], on a host of the test.
+async fn server_on(
+    sim: &Sim,
+    host: HostId,
+    (count, masters): (u16, &[SocketAddr]),
+    prepare: impl Fn(u16, &Latent),
+) -> (Env, Vec<Chunkserver<Latent>>, Vec<Latent>) {
     let (directory, mut shards, mut stores) = (ShardDirectory::default(), Vec::new(), Vec::new());
-    let host = sim.add_host("cs0");
     let env = sim.boot(host);
     for index in 0..count {
         let endpoint = Endpoint::new(&env, identity("chunkserver"), Limits::default());
@@ -152,6 +174,16 @@ async fn server_with(
 
 /// The answer to a request of another host.
 async fn ask(sim: &Sim, addr: SocketAddr, asked: DataRequest) -> Result<DataReply, DataError> {
+    ask_until(sim, addr, asked, IssuerTime::wall(u64::MAX)).await
+}
+
+/// As [`ask`], with a right until `expiry`.
+async fn ask_until(
+    sim: &Sim,
+    addr: SocketAddr,
+    asked: DataRequest,
+    expiry: IssuerTime,
+) -> Result<DataReply, DataError> {
     let env = sim.boot(sim.add_host("caller"));
     let endpoint = Endpoint::new(&env, identity("caller"), Limits::default());
     let key = TokenKey::derive(&ClusterKey::new([7; 32]));
@@ -161,7 +193,7 @@ async fn ask(sim: &Sim, addr: SocketAddr, asked: DataRequest) -> Result<DataRepl
         priority: Priority::Foreground,
         flow: 0,
         trace: TraceId::new(1),
-        token: key.issue(CHUNK, Rights::ALL, EPOCH, u64::MAX),
+        token: key.issue(CHUNK, Rights::ALL, EPOCH, expiry),
         body: asked.encode(),
         payload: None,
     };
@@ -456,5 +488,97 @@ fn damage_report_is_repeated_until_the_replica_is_gone_or_whole() {
             env.sleep(Duration::from_secs(200)).await;
             assert_eq!(count(), before);
         });
+    }
+}
+
+/// Clocks on the wall may show anything: a right ends by the clock of its issuer, which this server
+/// carries on while it hears nothing of it.
+#[test]
+fn rights_end_by_the_clock_of_their_issuer() {
+    const HOUR_MS: i64 = 3_600_000;
+    for wall_ms in [0, -100 * HOUR_MS, 100 * HOUR_MS] {
+        check(async |sim| {
+            let master = StubMaster::start(sim, 1, |_| Reaction::Answer).await;
+            let issuer = Issuer::new(7);
+            master.issuer.set(Some(issuer));
+            let host = sim.add_host("cs0");
+            sim.set_wall_skew(host, wall_ms);
+            let (env, shards, stores) = server_on(sim, host, (2, &[master.addr]), |_, _| ()).await;
+            fill(&env, &stores[1]).await;
+            let at = ChunkRef { chunk: CHUNK, disk: DiskId::new(101) };
+            env.sleep(Duration::from_secs(1)).await;
+            let now_s = env.now().since(master.started).as_secs();
+            let until = |seconds| IssuerTime { issuer, seconds };
+            let ask = |expiry| ask_until(sim, shards[1].addr(), DataRequest::Stat(at), expiry);
+            assert!(ask(until(now_s + 30)).await.is_ok());
+            assert_eq!(ask(until(now_s)).await, Err(DataError::Denied));
+            // Nothing is heard of the master any more.
+            master.issuer.set(None);
+            env.sleep(Duration::from_secs(25)).await;
+            assert!(ask(until(now_s + 30)).await.is_ok());
+            env.sleep(Duration::from_secs(5)).await;
+            assert_eq!(ask(until(now_s + 30)).await, Err(DataError::Denied));
+        });
+    }
+}
+
+#[test]
+fn right_of_a_master_that_is_not_known_yet_waits_for_a_heartbeat() {
+    check(async |sim| {
+        let master = StubMaster::start(sim, 1, |_| Reaction::Answer).await;
+        let (env, shards, stores) = server(sim, 1, &[master.addr]).await;
+        fill(&env, &stores[0]).await;
+        let at = ChunkRef { chunk: CHUNK, disk: DiskId::new(100) };
+        env.sleep(Duration::from_secs(1)).await;
+        let of = |number| IssuerTime { issuer: Issuer::new(number), seconds: 1 << 30 };
+        let ask = |expiry| ask_until(sim, shards[0].addr(), DataRequest::Stat(at), expiry);
+        // It is never heard of.
+        let asked = env.now();
+        assert_eq!(ask(of(7)).await, Err(DataError::Denied));
+        assert!(env.now().since(asked) >= Duration::from_millis(300));
+        // It has just started.
+        master.issuer.set(Some(Issuer::new(8)));
+        let (asked, before) = (env.now(), master.count());
+        assert!(ask(of(8)).await.is_ok());
+        assert!(
+            env.now().since(asked) < Duration::from_millis(50),
+            "the heartbeat goes out at once"
+        );
+        assert!(master.count() > before);
+        // An order of one that is not known is refused, and may be sent again.
+        let order = |number| ChunkserverRequest::Delete {
+            disk: at.disk,
+            chunks: vec![CHUNK],
+            not_after: Some(of(number)),
+        };
+        let refused = control(sim, shards[0].addr(), order(9)).await.expect_err("refused");
+        assert_eq!(refused.kind, Kind::Retry);
+        assert!(ask(of(8)).await.is_ok(), "the replica is there");
+        assert!(control(sim, shards[0].addr(), order(8)).await.is_ok());
+    });
+}
+
+/// The answer to an order of a master.
+async fn control(
+    sim: &Sim,
+    addr: SocketAddr,
+    order: ChunkserverRequest,
+) -> Result<(), ControlError> {
+    let env = sim.boot(sim.add_host("orders"));
+    let endpoint = Endpoint::new(&env, identity("master"), Limits::default());
+    let request = Request {
+        service: Service::CONTROL,
+        op: 0,
+        priority: Priority::Background,
+        flow: 0,
+        trace: TraceId::new(1),
+        token: wire::token::Token::NONE,
+        body: ControlRequest::Chunkserver(order).encode(),
+        payload: None,
+    };
+    let answer = endpoint.call(addr, request, Duration::from_secs(1)).await.expect("an answer");
+    match answer.status {
+        0 => Ok(()),
+        _ => Err(ControlError::decode(&answer.body).expect("of its form")),
     }
 }

@@ -14,7 +14,7 @@ use runtime::{Class, Env, JoinHandle};
 use transport::{CallError, Endpoint, Limits, Priority, Request, Response, Service};
 use wire::data::{ChunkRef, DataRequest, Purpose, ReadRequest};
 use wire::sector::{AppendAt, format_append, sectors_for};
-use wire::token::{Rights, TokenKey};
+use wire::token::{IssuerTime, Rights, TokenKey};
 
 use crate::{BASE, CHUNK, EPOCH, PORT, identity};
 
@@ -91,7 +91,12 @@ impl Bed {
             priority: Priority::Foreground,
             flow: 0,
             trace: TraceId::new(1),
-            token: TokenKey::of_cluster(None).issue(CHUNK, Rights::ALL, EPOCH, expiry),
+            token: TokenKey::of_cluster(None).issue(
+                CHUNK,
+                Rights::ALL,
+                EPOCH,
+                IssuerTime::wall(expiry),
+            ),
             body: request.encode(),
             payload: None,
         };

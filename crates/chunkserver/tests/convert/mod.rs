@@ -53,7 +53,7 @@ impl Bed {
 
     fn token_for(&self, chunk: ChunkId) -> [u8; 16] {
         let expiry = self.env.unix_time().as_nanos() / 1_000_000_000 + 60;
-        self.key.issue(chunk, Rights::ALL, EPOCH, expiry).0
+        self.key.issue(chunk, Rights::ALL, EPOCH, IssuerTime::wall(expiry)).0
     }
 
     fn place(&self, server: usize, fragment: u8) -> ReplicaPlace {

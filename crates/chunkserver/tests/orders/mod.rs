@@ -41,7 +41,7 @@ impl Bed {
             create: true,
             purpose: Purpose::Data,
         });
-        let token = self.key.issue(chunk, Rights::ALL, EPOCH, u64::MAX);
+        let token = self.key.issue(chunk, Rights::ALL, EPOCH, IssuerTime::wall(u64::MAX));
         let sectors = self.env.pool().copy_of(&sectors).unwrap();
         self.data_with(server, request, Some(sectors), token).await.unwrap();
         token
@@ -111,7 +111,7 @@ fn a_copy_whose_right_to_read_has_run_out_is_to_be_ordered_again() {
     check(2, async |bed| {
         bed.append(0, 0, &[1; 5000], 0).await.unwrap();
         bed.seal(0, 5000).await;
-        let token = bed.key.issue(CHUNK, Rights::READ, Epoch::NONE, 1).0;
+        let token = bed.key.issue(CHUNK, Rights::READ, Epoch::NONE, IssuerTime::wall(1)).0;
         let order = bed.to_copy(1, CopyOrder { token, ..bed.copy_from(&[0], 5000) });
         let error = bed.control(1, order).await.unwrap_err();
         assert_eq!(error.kind, base::Kind::Retry, "{error}");

@@ -258,6 +258,7 @@ impl World {
             len: tail.base,
             current: current.then(|| place(tail)),
             spares: self.peers.spares.iter().map(place).collect(),
+            rights_ms: None,
         }
     }
 

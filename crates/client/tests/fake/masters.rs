@@ -187,6 +187,7 @@ impl FakeState {
             len: stream.sealed_len(),
             current: stream.chunks.last().map(place),
             spares: stream.spares.iter().map(place).collect(),
+            rights_ms: Some(self.rights_s * 1000).filter(|&ms| ms > 0),
         })
     }
 

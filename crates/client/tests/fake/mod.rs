@@ -203,7 +203,7 @@ impl FakeState {
 
     fn refuses(&self, mut token: [u8; 16], now_s: u64) -> bool {
         if self.rights_s > 0 {
-            if Token(token).expiry_unix_s() <= now_s {
+            if Token(token).expiry_s() <= now_s {
                 return true;
             }
             token[1..5].copy_from_slice(&self.token[1..5]);

@@ -42,6 +42,8 @@ pub struct ServerView {
     pub rows: bool,
     /// It takes and rebuilds fragments of coded chunks, or has not said yet that it does not.
     pub fragments: bool,
+    /// It judges rights by the clock of their issuer, or has not said yet that it does not.
+    pub by_issuer: bool,
     /// Its disks, as last reported; empty when it has sent no heartbeat since the masters' start.
     pub disks: Vec<DiskView>,
     /// An operator has it emptied: it gets no replica, and what it has is made elsewhere.
@@ -194,6 +196,12 @@ impl ClusterView {
     /// its repair, may use any of them.
     pub fn takes_fragments(&self) -> bool {
         self.servers.iter().all(|server| server.fragments || !server.alive)
+    }
+
+    /// True when chunkservers judge rights by the clock of their issuer: no live one has said that it
+    /// does not.
+    pub fn judges_by_issuer(&self) -> bool {
+        self.servers.iter().all(|server| server.by_issuer || !server.alive)
     }
 
     /// Whether a chunkserver makes fragments of coded chunks, or has not said yet that it does not. Another

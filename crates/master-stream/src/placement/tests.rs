@@ -22,6 +22,7 @@ fn server(id: u32, domain: &str, disks: &[(u128, u64, u64)]) -> ServerView {
         reached: true,
         rows: true,
         fragments: true,
+        by_issuer: true,
         load: 0,
         disks: disks.collect(),
         draining: false,

@@ -310,6 +310,7 @@ mod tests {
                 load: 0,
                 rows: true,
                 fragments: true,
+                by_issuer: true,
                 disks: vec![disk],
                 draining: false,
                 maintained: false,

@@ -72,14 +72,14 @@ impl<L: Log> Service<L> {
 
     async fn collect(&self, index: PlaceIndex, place: ReplicaLocation) -> Result<(), ControlError> {
         // Counted from before the read: what is dead now stays dead until the order has run out.
-        let not_after_s = self.orders_end_s();
+        let not_after = self.orders_end();
         // Only a leader that a quorum confirms deletes: what it sees as dead is dead.
         self.read().await?;
         let Some(due) = self.due(index, place) else { return Ok(()) };
         let records = |chunks: &[ChunkId]| chunks.iter().map(|&chunk| (chunk, place)).collect();
         let timeout = self.config.call_timeout;
         if !due.delete.is_empty() {
-            let call = self.calls.delete(self.address(place), due.delete.clone(), not_after_s);
+            let call = self.calls.delete(self.address(place), due.delete.clone(), not_after);
             if let Ok(Ok(())) = self.env.timeout(timeout, call).await {
                 // The tombstone stays until no delayed request can bring the replica back.
                 let forget_at_ms = self.rights_end_ms();
@@ -89,7 +89,7 @@ impl<L: Log> Service<L> {
             }
         }
         if !due.forget.is_empty() {
-            let call = self.calls.forget(self.address(place), due.forget.clone(), not_after_s);
+            let call = self.calls.forget(self.address(place), due.forget.clone(), not_after);
             if let Ok(Ok(())) = self.env.timeout(timeout, call).await {
                 let replicas = records(&due.forget);
                 self.decide(Action::Forget { replicas, gone: false }).await?;

@@ -7,8 +7,6 @@ use runtime::Duration;
 use runtime::sim::Sim;
 use wire::control::{OpId, Policy, StreamChange, StreamReply, StreamRequest};
 use wire::data::Purpose;
-use wire::handshake::ClusterKey;
-use wire::token::TokenKey;
 
 use super::service::config;
 use super::writer::Cluster;
@@ -55,8 +53,8 @@ fn a_real_group_serves_streams() {
                 log: group,
                 cluster: cluster.model.clone() as Rc<dyn ClusterSource>,
                 calls: cluster.model.clone() as _,
-                tokens: TokenKey::derive(&ClusterKey::new([7; 32])),
-                grants: Rc::new(|_, _| true),
+                tokens: cluster.model.issuer(&env),
+                grants: Rc::new(|_, _| Box::pin(async { Ok(true) })),
                 config: config(&cluster.sim),
             },
         );

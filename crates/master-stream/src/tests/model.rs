@@ -7,11 +7,12 @@ use std::rc::Rc;
 
 use base::{ChunkId, DiskId, Epoch, GIB, Kind, ServerId};
 use runtime::sim::Sim;
-use runtime::{Duration, Env};
+use runtime::{Duration, Env, Instant};
 use wire::control::{ControlError, Conversion, CopyOrder, ReplicaPlace};
 use wire::data::{DataError, ReplicaStat, ReplicaState};
+use wire::handshake::ClusterKey;
 use wire::row::Fragment;
-use wire::token::Token;
+use wire::token::{Issuer, IssuerTime, Token, TokenKey};
 
 use super::log::World;
 use crate::placement::{ClusterView, DiskView, ReplicaLocation, ServerView};
@@ -82,8 +83,10 @@ pub struct Model {
     pub full: RefCell<BTreeSet<ServerId>>,
     /// Replicas whose holes were met by a read, for a test to report.
     pub met: RefCell<BTreeSet<(ReplicaLocation, ChunkId)>>,
-    /// Deletions that were ordered, with the second up to which each may be carried out.
-    pub deletions: RefCell<Vec<(ReplicaPlace, Vec<ChunkId>, u64)>>,
+    /// Deletions that were ordered, with the moment up to which each may be carried out.
+    pub deletions: RefCell<Vec<(ReplicaPlace, Vec<ChunkId>, IssuerTime)>>,
+    /// When the clocks of issuers began.
+    issuers: RefCell<BTreeMap<Issuer, Instant>>,
     /// One conversion in so many writes other bytes than it answers for to one replica; 0 is none.
     pub errs_one_in: Cell<u64>,
     /// Servers take fragments of coded chunks.
@@ -123,6 +126,7 @@ impl Model {
             full: RefCell::default(),
             met: RefCell::default(),
             deletions: RefCell::default(),
+            issuers: RefCell::default(),
             errs_one_in: Cell::new(0),
             takes_fragments: Cell::new(true),
             old: RefCell::default(),
@@ -335,10 +339,24 @@ impl Model {
         damaged
     }
 
+    /// A master as an issuer of tokens.
+    pub fn issuer(&self, env: &Env) -> TokenIssuer {
+        let issuer = TokenIssuer::new(env, TokenKey::derive(&ClusterKey::new([7; 32])));
+        self.issuers.borrow_mut().insert(issuer.clock().issuer, env.now());
+        issuer
+    }
+
     /// An order that was under way for too long is refused.
-    fn check_order(&self, not_after_s: u64) -> Result<(), CallError> {
-        let now = self.env.borrow().unix_time().as_nanos() / 1_000_000_000;
-        if now <= not_after_s {
+    fn check_order(&self, not_after: IssuerTime) -> Result<(), CallError> {
+        let env = self.env.borrow();
+        let now = match not_after.issuer {
+            Issuer::WALL => env.unix_time().as_nanos() / 1_000_000_000,
+            issuer => {
+                let started = self.issuers.borrow()[&issuer];
+                env.now().since(started).as_secs()
+            }
+        };
+        if now <= not_after.seconds {
             return Ok(());
         }
         Err(CallError::Control(ControlError::new(Kind::Retry, "the order has run out")))
@@ -475,6 +493,7 @@ impl ClusterSource for Model {
             load: 0,
             rows: true,
             fragments: self.takes_fragments.get() && !self.old.borrow().contains(&server.id),
+            by_issuer: !self.old.borrow().contains(&server.id),
             disks: server
                 .disks
                 .iter()
@@ -776,11 +795,11 @@ impl ChunkserverCalls for Model {
         &self,
         to: ReplicaPlace,
         chunks: Vec<ChunkId>,
-        not_after_s: u64,
+        not_after: IssuerTime,
     ) -> LocalFuture<'_, Result<(), CallError>> {
-        self.deletions.borrow_mut().push((to, chunks.clone(), not_after_s));
+        self.deletions.borrow_mut().push((to, chunks.clone(), not_after));
         Box::pin(self.call(to, async move |place| {
-            self.check_order(not_after_s)?;
+            self.check_order(not_after)?;
             self.on(place, |server| {
                 for chunk in chunks {
                     self.world.check_delete(chunk, place);
@@ -806,10 +825,10 @@ impl ChunkserverCalls for Model {
         &self,
         to: ReplicaPlace,
         chunks: Vec<ChunkId>,
-        not_after_s: u64,
+        not_after: IssuerTime,
     ) -> LocalFuture<'_, Result<(), CallError>> {
         Box::pin(self.call(to, async move |place| {
-            self.check_order(not_after_s)?;
+            self.check_order(not_after)?;
             self.on(place, |server| {
                 for chunk in chunks {
                     let key = (place.disk, chunk);

@@ -466,9 +466,9 @@ fn a_deletion_that_arrives_after_the_replica_was_made_again_is_refused() {
         until_whole(&cluster, Duration::from_secs(90)).await;
         let deletions = cluster.model.deletions.borrow().clone();
         let to_it = |deletion: &(ReplicaPlace, _, _)| deletion.0.server == held[0];
-        let (to, chunks, not_after_s) =
+        let (to, chunks, not_after) =
             deletions.into_iter().find(to_it).expect("it was deleted in between");
-        let late = cluster.model.delete(to, chunks, not_after_s).await;
+        let late = cluster.model.delete(to, chunks, not_after).await;
         assert!(matches!(late, Err(CallError::Control(_))), "{late:?}");
         assert!(is_whole(&cluster, &cluster.locate(FILE, 0).await.unwrap()));
     });

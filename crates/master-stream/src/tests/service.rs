@@ -8,8 +8,6 @@ use futures_util::future::{join, join_all};
 use runtime::sim::Sim;
 use runtime::{Class, Duration};
 use wire::control::{Policy, StreamChange, StreamReply, StreamRequest, StreamView};
-use wire::handshake::ClusterKey;
-use wire::token::TokenKey;
 
 use super::log::{MemoryLog, World};
 use super::model::Model;
@@ -77,8 +75,8 @@ impl Cluster {
                 log: MemoryLog { node, world: world.clone() },
                 cluster: model.clone() as Rc<dyn ClusterSource>,
                 calls: model.clone() as _,
-                tokens: TokenKey::derive(&ClusterKey::new([7; 32])),
-                grants: Rc::new(|_, _| true),
+                tokens: model.issuer(&env),
+                grants: Rc::new(|_, _| Box::pin(async { Ok(true) })),
                 config: config(),
             };
             StreamService::new(&env, parts)

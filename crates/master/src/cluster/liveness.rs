@@ -74,6 +74,8 @@ struct LastHeartbeat {
     load: u32,
     /// Highest layout of replicas that it takes.
     layout: u8,
+    /// It judges rights by the clock of their issuer.
+    by_issuer: bool,
     disks: Vec<DiskReport>,
 }
 
@@ -181,7 +183,7 @@ impl Liveness {
         }
         let mut disks = heartbeat.disks;
         disks.truncate(DISKS_MAX);
-        let Heartbeat { server, boot, seq, load, layout, .. } = heartbeat;
+        let Heartbeat { server, boot, seq, load, layout, by_issuer, .. } = heartbeat;
         let since = known.filter(|known| known.boot == boot).map_or(now, |known| known.since);
         if since == now {
             // Another process, which may be reached.
@@ -191,9 +193,9 @@ impl Liveness {
         let gap = state.dead_after / 4;
         state.reach.entry(server).or_insert(ServerReach::new(now)).note_heartbeat(now, gap);
         state.refuse_copies(server, &mut disks, now, registered);
-        state
-            .servers
-            .insert(server, LastHeartbeat { at: now, since, boot, seq, load, layout, disks });
+        let at = now;
+        let last = LastHeartbeat { at, since, boot, seq, load, layout, by_issuer, disks };
+        state.servers.insert(server, last);
     }
 
     /// Judges the answers to pings so far, and returns the servers that are to be pinged now: those
@@ -327,6 +329,7 @@ impl Liveness {
                 rows: heartbeat.is_none_or(|heartbeat| heartbeat.layout >= wire::row::LAYOUT),
                 fragments: heartbeat
                     .is_none_or(|heartbeat| heartbeat.layout >= wire::row::LAYOUT_CODED),
+                by_issuer: heartbeat.is_none_or(|heartbeat| heartbeat.by_issuer),
                 disks: heartbeat.map_or(Vec::new(), |heartbeat| {
                     heartbeat.disks.iter().filter(opened).map(disk).collect()
                 }),

@@ -66,6 +66,7 @@ impl Bed {
             quiet: Vec::new(),
             load: 0,
             layout: 2,
+            by_issuer: true,
         };
         self.liveness.hear(heartbeat, self.now, &self.registered);
     }

@@ -20,7 +20,7 @@ use crate::limits::MASTERS_MAX;
 use master_consensus::peers::Peers;
 use master_consensus::service::{Host, Hostable, LeaderCall, Router};
 use master_stream::placement::ClusterView;
-use master_stream::{ClusterSource, StreamStatus};
+use master_stream::{ClusterSource, StreamStatus, TokenIssuer};
 
 /// A view of the chunkservers is made again after this time.
 const VIEW_AGE_MAX: Duration = Duration::from_millis(50);
@@ -63,6 +63,8 @@ struct ClusterServiceInner {
     router: Rc<Router>,
     peers: Rc<Peers>,
     liveness: Liveness,
+    /// The master as an issuer of tokens, whose clock chunkservers have to know.
+    tokens: TokenIssuer,
     /// Heartbeats arrive since then.
     started: Instant,
     /// Facts of the configuration, until the cluster group has them.
@@ -79,12 +81,11 @@ struct ClusterServiceInner {
 impl ClusterService {
     /// Serves `host` on master number `master`.
     pub fn new(
-        env: &Env,
-        master: u64,
+        (env, master): (&Env, u64),
         host: Host<ClusterMachine>,
         router: Rc<Router>,
         peers: Rc<Peers>,
-        liveness: Liveness,
+        (liveness, tokens): (Liveness, TokenIssuer),
         (expected, configured): (Formed, Vec<MasterInfo>),
     ) -> ClusterService {
         ClusterService(Rc::new(ClusterServiceInner {
@@ -94,6 +95,7 @@ impl ClusterService {
             router,
             peers,
             liveness,
+            tokens,
             started: env.now(),
             expected,
             configured,
@@ -280,7 +282,8 @@ impl ClusterService {
             let now = self.0.env.now();
             self.0.host.read(|state| self.0.liveness.hear(heartbeat, now, state));
         }
-        ClusterReply::Beat { masters: self.masters(), known }
+        let clock = Some(self.0.tokens.clock());
+        ClusterReply::Beat { masters: self.masters(), known, clock }
     }
 
     fn status(&self, led: LedFigures) -> ClusterStatus {

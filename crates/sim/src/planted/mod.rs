@@ -127,6 +127,11 @@ pub enum Planted {
     OpenGraceUnreached,
     /// Clients open and seal files whichever epoch these have.
     LateOpenFences,
+    /// Rights end by the clocks of masters on the wall, and are judged by those of chunkservers. In its
+    /// rare form it acts in as many runs.
+    RightsByWall,
+    /// Rights do not end. In its rare form it acts in as many runs.
+    RightsForEver,
     /// Masters drop a replica of a draining server, or of no more use, when one copy lacks.
     DrainDropsFirst,
     /// Masters take a server for drained whatever is left there.
@@ -175,7 +180,7 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 68] = [
+    pub const ALL: [Planted; 70] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -220,6 +225,8 @@ impl Planted {
         Planted::ManyBelieved,
         Planted::OpenGraceUnreached,
         Planted::LateOpenFences,
+        Planted::RightsByWall,
+        Planted::RightsForEver,
         Planted::DrainDropsFirst,
         Planted::DrainedTooSoon,
         Planted::NoFloor,
@@ -347,7 +354,9 @@ pub(crate) fn with<T>(
         sights: sight::Sights::default(),
         uncut: BTreeMap::new(),
     }));
+    master_stream::plant(stream_bug(bug));
     let result = run();
+    master_stream::plant(None);
     let active = ACTIVE.take();
     (result, active.map(|active| active.acts).unwrap_or_default())
 }
@@ -355,6 +364,16 @@ pub(crate) fn with<T>(
 /// The bug planted on this thread.
 pub(crate) fn planted() -> Option<Planted> {
     ACTIVE.with_borrow(|active| active.as_ref().map(|active| active.bug))
+}
+
+/// The bug of stream partitions, if that is where it is planted.
+fn stream_bug(bug: Planted) -> Option<master_stream::Planted> {
+    let of_streams = match bug {
+        Planted::RightsByWall => master_stream::Planted::RightsByWall,
+        Planted::RightsForEver => master_stream::Planted::RightsForEver,
+        _ => return None,
+    };
+    acts(bug).then_some(of_streams)
 }
 
 /// The bug of an object server, manager or gateway, if that is where it is planted.

@@ -39,5 +39,6 @@ pub(super) const STORM: Faults = Faults {
     bad_network: true,
     partitions: true,
     slowness: true,
+    bad_clocks: true,
     ..NONE
 };

@@ -1,28 +1,53 @@
 //! Writers that do nothing for longer than rights live, with a chunk they have not written to or
 //! one they have, while others take their files over; on clusters of several sizes, with a key
-//! and without. A writer's acts after its pause are judged as in `takeover`.
+//! and without. Some hear nothing of it: they are cut from all, reach chunkservers again before
+//! masters, and act on rights that have ended. A writer's acts after its pause are judged as in
+//! `takeover`.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
 use client::Client;
-use runtime::sim::{CrashMode, Sim};
+use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Class, Rng};
 use wire::control::Policy;
 
 use super::append::{check_content, seal_all};
+use super::entry::Scenario;
 use crate::audit;
 use crate::cluster::{Cluster, Shape};
 use crate::nemesis::{Faults, Nemesis};
 use crate::oracle::Oracle;
 use crate::tuning::Tuning;
 
+/// Idle writers whose files others take over.
+pub(super) const IDLE: Scenario = Scenario {
+    name: "takeover-idle",
+    about: "writers do nothing for longer than rights live, and others take their files over",
+    run: |sim| {
+        let faults = Faults { server_crashes: true, bad_clocks: true, ..Faults::default() };
+        Box::pin(run(sim, faults))
+    },
+    marks: &[
+        "idle: acknowledged after a pause",
+        "idle: a writer that heard nothing reaches chunkservers",
+        "idle: with a key",
+        "idle: without a key",
+        "idle: one of three servers is down",
+        "stream recovered",
+    ],
+};
+
 const WRITERS: u64 = 3;
 const FILES: u64 = 2;
 const APPEND_MAX: u64 = 20_000;
 /// Rights live 20 s here, and deleted replicas are forgotten another 10 s later.
 const IDLE_MS: (u64, u64) = (15_000, 75_000);
+/// Such pauses of writers that hear nothing: a deleted replica and its tombstone are forgotten by then.
+const DEAF_MS: (u64, u64) = (55_000, 80_000);
+/// Chunkservers are reached so long before masters.
+const DEAF_TO_MASTERS: Duration = Duration::from_secs(2);
 const LOAD: Duration = Duration::from_secs(100);
 /// A run in which writers were idle nearly all the time goes on for so long.
 const LOAD_MAX: Duration = Duration::from_secs(300);
@@ -32,6 +57,7 @@ const APPENDS_MIN: u64 = 5;
 const TIMEOUT: Duration = Duration::from_secs(240);
 
 struct Load {
+    cluster: Cluster,
     oracle: Oracle,
     stop: Cell<bool>,
     verdict: RefCell<Option<String>>,
@@ -41,6 +67,28 @@ struct Load {
 }
 
 impl Load {
+    /// Cuts a host from all for a while, and from masters for a little longer.
+    async fn cut(self: Rc<Self>, host: HostId, pause: Duration) {
+        let sim = self.cluster.sim().clone();
+        let set = |others: &[HostId], blocked| {
+            for &other in others {
+                sim.set_blocked(host, other, blocked);
+                sim.set_blocked(other, host, blocked);
+            }
+        };
+        let (masters, servers) = (self.cluster.masters(), self.cluster.servers());
+        set(masters, true);
+        set(servers, true);
+        let end = sim.elapsed() + pause;
+        while sim.elapsed() < end && !self.stop.get() {
+            sim.sleep(Duration::from_millis(100)).await;
+        }
+        set(servers, false);
+        sim.mark("idle: a writer that heard nothing reaches chunkservers");
+        sim.sleep(DEAF_TO_MASTERS).await;
+        set(masters, false);
+    }
+
     fn is_enough(&self) -> bool {
         self.stays.get() >= STAYS_MIN && self.appended.get() >= APPENDS_MIN
     }
@@ -53,7 +101,7 @@ fn shape(sim: &Sim) -> (Shape, bool) {
     (Shape { servers, key, ..Shape::default() }, servers == 3)
 }
 
-pub(super) async fn run(sim: Sim, faults: Faults) -> Result<(), String> {
+async fn run(sim: Sim, faults: Faults) -> Result<(), String> {
     let tuning = Tuning::draw(&sim);
     let (shape, one_down) = shape(&sim);
     let cluster = Cluster::start(&sim, shape, tuning);
@@ -68,6 +116,7 @@ pub(super) async fn run(sim: Sim, faults: Faults) -> Result<(), String> {
     };
     let acks = sim.with_rng(|rng| rng.between(2, 3)) as u8;
     let load = Rc::new(Load {
+        cluster: cluster.clone(),
         oracle: Oracle::new(),
         stop: Cell::new(false),
         verdict: RefCell::default(),
@@ -79,7 +128,7 @@ pub(super) async fn run(sim: Sim, faults: Faults) -> Result<(), String> {
     for _ in 0..WRITERS {
         let (host, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
         let rng = Rng::new(sim.with_rng(|rng| rng.next_u64()));
-        let task = write(load.clone(), client.clone(), rng);
+        let task = write(load.clone(), (host, client.clone()), rng);
         writers.push(client.env().spawn(Class::Foreground, "idle writer", task));
         hosts.push(host);
     }
@@ -118,10 +167,10 @@ pub(super) async fn run(sim: Sim, faults: Faults) -> Result<(), String> {
     Ok(())
 }
 
-async fn write(load: Rc<Load>, client: Client, mut rng: Rng) {
+async fn write(load: Rc<Load>, (host, client): (HostId, Client), mut rng: Rng) {
     while !load.stop.get() && load.verdict.borrow().is_none() {
         let path = format!("/shared{}", rng.below(FILES));
-        if let Err(violation) = stay(&load, &client, &path, &mut rng).await {
+        if let Err(violation) = stay(&load, (host, &client), &path, &mut rng).await {
             load.verdict.borrow_mut().get_or_insert(violation);
         }
         client.env().sleep(Duration::from_millis(rng.below(5_000))).await;
@@ -129,7 +178,12 @@ async fn write(load: Rc<Load>, client: Client, mut rng: Rng) {
 }
 
 /// Opens a file, perhaps writes, does nothing for long, then writes as if no time had passed.
-async fn stay(load: &Load, client: &Client, path: &str, rng: &mut Rng) -> Result<(), String> {
+async fn stay(
+    load: &Rc<Load>,
+    (host, client): (HostId, &Client),
+    path: &str,
+    rng: &mut Rng,
+) -> Result<(), String> {
     let env = client.env();
     let file = match client.create(path, load.policy, 0o644, false).await {
         Ok(file) => file,
@@ -141,6 +195,7 @@ async fn stay(load: &Load, client: &Client, path: &str, rng: &mut Rng) -> Result
     load.stays.set(load.stays.get() + 1);
     // One time in two its chunk stays empty through the first pause.
     let mut bursts = rng.below(2) * rng.between(1, 4);
+    let mut cut = None;
     for round in 0..rng.between(1, 4) {
         for _ in 0..bursts {
             let len = rng.between(1, APPEND_MAX);
@@ -158,11 +213,24 @@ async fn stay(load: &Load, client: &Client, path: &str, rng: &mut Rng) -> Result
         }
         bursts = rng.between(1, 4);
         let mut left = rng.between(IDLE_MS.0, IDLE_MS.1);
+        if rng.one_in(2) {
+            left = rng.between(DEAF_MS.0, DEAF_MS.1);
+            if let Some(last) = cut.take() {
+                let _ = last.await; // It has no result.
+            }
+            let next = load.clone().cut(host, Duration::from_millis(left));
+            cut = Some(load.cluster.sim().spawn("cut", next));
+            // It acts when it reaches chunkservers.
+            left += 300;
+        }
         while left > 0 && !load.stop.get() {
             let step = left.min(500);
             env.sleep(Duration::from_millis(step)).await;
             left -= step;
         }
+    }
+    if let Some(last) = cut {
+        let _ = last.await; // The next stay is not cut off by this one.
     }
     let _ = appender.close().await; // Fenced, or done: the next opening shows it.
     Ok(())

@@ -160,8 +160,11 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "append-clocks",
         about: "clocks drift and are set, hosts pause, tokens expire early and late",
         run: |sim| {
-            let faults = Faults { bad_clocks: true, ..NONE };
-            Box::pin(append::run(sim, Plan { faults, client_crashes: true, ..Plan::default() }))
+            let faults = Faults { bad_clocks: true, master_crashes: true, ..NONE };
+            // Groups whose leaders are on several hosts.
+            let shape = PARTITIONED();
+            let plan = Plan { shape, faults, client_crashes: true, ..Plan::default() };
+            Box::pin(append::run(sim, plan))
         },
         marks: &["writer: replica failed", "transport: silent peer", "short replica completed"],
     },
@@ -241,7 +244,12 @@ pub const SCENARIOS: &[Scenario] = &[
             let faults = Faults { blackouts: true, ..NONE };
             Box::pin(append::run(sim, Plan { faults, client_crashes: true, ..Plan::default() }))
         },
-        marks: &["disk: torn write", "chunk repaired", "writer: replica failed"],
+        marks: &[
+            "disk: torn write",
+            "chunk repaired",
+            "writer: replica failed",
+            "chunkserver: a right of a master that is not known yet",
+        ],
     },
     Scenario {
         name: "append-cuts",
@@ -486,18 +494,7 @@ pub const SCENARIOS: &[Scenario] = &[
             "late-open: both were opened",
         ],
     },
-    Scenario {
-        name: "takeover-idle",
-        about: "writers do nothing for longer than rights live, and others take their files over",
-        run: |sim| Box::pin(idle::run(sim, Faults { server_crashes: true, ..NONE })),
-        marks: &[
-            "idle: acknowledged after a pause",
-            "idle: with a key",
-            "idle: without a key",
-            "idle: one of three servers is down",
-            "stream recovered",
-        ],
-    },
+    idle::IDLE,
     Scenario {
         name: "hedge",
         about: "reads while one of five disks takes fifty times as long",

@@ -2,6 +2,7 @@
 
 mod cached;
 mod checkers;
+mod clocks;
 mod command;
 mod fixed;
 mod formations;

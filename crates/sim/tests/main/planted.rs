@@ -3,7 +3,7 @@
 use sim::{Planted, find, run_planted, run_seed};
 
 /// Each bug with scenarios and the seeds that find it first there, and what is said then.
-const FOUND: [(Planted, &str, u64, &str); 71] = [
+const FOUND: [(Planted, &str, u64, &str); 73] = [
     // Oracle: acknowledged bytes are there.
     (Planted::AckEarly, "append-blackout", 13, "were acknowledged"),
     (Planted::AckUnsent, "append-writers", 0, "were there before"),
@@ -71,6 +71,9 @@ const FOUND: [(Planted, &str, u64, &str); 71] = [
     (Planted::RelayNewIdentity, "grey-master", 0, "fails"),
     // An opening of a client that is gone fences no writer that lives.
     (Planted::LateOpenFences, "late-open", 0, "another writer opened this file"),
+    // Rights rest on no wall clock, and end.
+    (Planted::RightsByWall, "append-clocks", 0, "no answer within"),
+    (Planted::RightsForEver, "takeover-idle", 0, "are acknowledged under"),
     // Writes on a full cluster are refused, and that soon.
     (Planted::SilentWhenFull, "full", 0, "on a full cluster takes"),
     // Snapshots are consistent cuts over segments.
@@ -189,7 +192,7 @@ const NEAR: u64 = 40;
 
 /// Those of [`FOUND`] up to here are about bytes; then come copies, up to the second; objects are from the third
 /// to the fourth.
-const PARTS: [usize; 4] = [8, 12, 46, 66];
+const PARTS: [usize; 4] = [8, 12, 48, 68];
 
 #[test]
 fn planted_bugs_in_bytes_are_found() {

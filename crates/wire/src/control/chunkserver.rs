@@ -6,6 +6,7 @@ use super::policy::Policy;
 use super::stream::ReplicaPlace;
 use crate::data::ReplicaStat;
 use crate::row::Fragment;
+use crate::token::IssuerTime;
 
 /// A request to a chunkserver.
 #[derive(Clone, PartialEq, Debug)]
@@ -24,9 +25,9 @@ pub enum ChunkserverRequest {
         disk: DiskId,
         /// The chunks, up to 1000.
         chunks: Vec<ChunkId>,
-        /// Seconds since 1970 after which it is refused: a replica that was made at the same place
-        /// since then is another one. Zero: never.
-        not_after_s: u64,
+        /// When it is refused from: a replica that was made at the same place since then is another
+        /// one.
+        not_after: Option<IssuerTime>,
     },
     /// Drop tombstones whose tokens have long expired.
     Forget {
@@ -34,9 +35,9 @@ pub enum ChunkserverRequest {
         disk: DiskId,
         /// The chunks, up to 1000.
         chunks: Vec<ChunkId>,
-        /// Seconds since 1970 after which it is refused: a replica that was made at the same place
-        /// since then is another one. Zero: never.
-        not_after_s: u64,
+        /// When it is refused from: a replica that was made at the same place since then is another
+        /// one.
+        not_after: Option<IssuerTime>,
     },
     /// Replicas on a disk, in order: for the comparison with what a partition knows.
     List {

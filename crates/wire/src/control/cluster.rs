@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use base::{ChunkId, ClusterId, DiskId, FileId, FormationId, ServerId};
 
 use super::OpId;
+use crate::token::Issuer;
 
 /// A group of replicated state machines. The number identifies it on the wire and in names:
 /// `cluster`, `ns0`, `st0`.
@@ -260,6 +261,17 @@ pub struct Heartbeat {
     pub quiet: Vec<(DiskId, ChunkId)>,
     /// Highest layout of replicas that it takes: 2 for rows (C18, C19).
     pub layout: u8,
+    /// It judges tokens and orders by the clock of the master that gave them (decision 113).
+    pub by_issuer: bool,
+}
+
+/// A master as an issuer of tokens, and its clock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IssuerClock {
+    /// The master's number as an issuer, drawn at each start.
+    pub issuer: Issuer,
+    /// Milliseconds since that start.
+    pub clock_ms: u64,
 }
 
 /// A change of a lock.
@@ -501,6 +513,8 @@ pub enum ClusterReply {
         masters: Vec<MasterInfo>,
         /// False when this master does not know the server: register again.
         known: bool,
+        /// Its clock as an issuer of tokens; absent from masters that do not say it.
+        clock: Option<IssuerClock>,
     },
     /// To `Status`.
     Status(ClusterStatus),

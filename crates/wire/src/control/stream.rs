@@ -248,6 +248,8 @@ pub struct WriterGrant {
     pub current: Option<ChunkPlace>,
     /// Chunks to go on with, in order; their base is set when they are used.
     pub spares: Vec<ChunkPlace>,
+    /// Milliseconds that its tokens are good for from now on; absent from masters that do not say it.
+    pub rights_ms: Option<u64>,
 }
 
 /// Chunks of one stream.

@@ -18,6 +18,7 @@ use crate::control::limits::{
 use crate::control::*;
 use crate::data::{Purpose, ReplicaStat, ReplicaState};
 use crate::row::Fragment;
+use crate::token::{Issuer, IssuerTime};
 
 fn file() -> impl Strategy<Value = FileId> {
     any::<u64>().prop_map(FileId::new)
@@ -93,8 +94,16 @@ fn heartbeat() -> impl Strategy<Value = Heartbeat> {
     made!((server, server()), (addr, addr()), (boot, any::<u64>()), (seq, 1..=u64::MAX),
     (disks, vec(disk_report(), 0..4)), (damaged, vec((disk(), chunk()), 0..4)),
     (load, any::<u32>()), (quiet, vec((disk(), chunk()), 0..4)) => {
-        Heartbeat { server, addr, boot, seq, disks, damaged, load, quiet, layout: (load % 3) as u8 }
+        let (layout, by_issuer) = ((load % 3) as u8, load % 2 == 0);
+        Heartbeat { server, addr, boot, seq, disks, damaged, load, quiet, layout, by_issuer }
     })
+}
+
+fn not_after() -> impl Strategy<Value = Option<IssuerTime>> {
+    option::of(
+        (any::<u64>(), 1..=u64::MAX)
+            .prop_map(|(issuer, seconds)| IssuerTime { issuer: Issuer::new(issuer), seconds }),
+    )
 }
 
 fn lock_change() -> impl Strategy<Value = LockChange> {
@@ -232,8 +241,12 @@ fn cluster_reply() -> impl Strategy<Value = ClusterReply> {
             ClusterReply::Registered { server, cluster: ClusterId::new(cluster), formation }
         }),
         vec(disk(), 0..4).prop_map(|known| ClusterReply::Identified { known }),
-        made!((masters, vec(master(), 0..5)), (known, any::<bool>()) => {
-            ClusterReply::Beat { masters, known }
+        made!((masters, vec(master(), 0..5)), (known, any::<bool>()),
+            (clock, option::of((1..=u64::MAX, any::<u64>()))) => {
+            let clock = clock.map(|(issuer, clock_ms)| {
+                IssuerClock { issuer: Issuer::new(issuer), clock_ms }
+            });
+            ClusterReply::Beat { masters, known, clock }
         }),
         status.prop_map(ClusterReply::Status),
         any::<u64>().prop_map(|fencing| ClusterReply::Lock { fencing }),
@@ -433,7 +446,8 @@ fn stream_request() -> impl Strategy<Value = StreamRequest> {
 fn stream_reply() -> impl Strategy<Value = StreamReply> {
     let grant = made!((epoch, epoch()), (len, any::<u64>()),
         (current, option::of(chunk_place())), (spares, vec(chunk_place(), 0..3)) => {
-        WriterGrant { epoch, len, current, spares }
+        let rights_ms = Some(len % 90_000).filter(|&ms| ms > 0);
+        WriterGrant { epoch, len, current, spares, rights_ms }
     });
     let view = made!((file, file()), (chunks, vec(chunk_place(), 0..3)),
         (sealed_len, any::<u64>()), (open, any::<bool>()), (epoch, epoch()),
@@ -472,11 +486,11 @@ fn chunkserver_request() -> impl Strategy<Value = ChunkserverRequest> {
             };
             ChunkserverRequest::Replicate { disk, order }
         }),
-        made!((disk, disk()), (chunks, vec(chunk(), 0..5)), (not_after_s, any::<u64>()) => {
-            ChunkserverRequest::Delete { disk, chunks, not_after_s }
+        made!((disk, disk()), (chunks, vec(chunk(), 0..5)), (not_after, not_after()) => {
+            ChunkserverRequest::Delete { disk, chunks, not_after }
         }),
-        made!((disk, disk()), (chunks, vec(chunk(), 0..5)), (not_after_s, any::<u64>()) => {
-            ChunkserverRequest::Forget { disk, chunks, not_after_s }
+        made!((disk, disk()), (chunks, vec(chunk(), 0..5)), (not_after, not_after()) => {
+            ChunkserverRequest::Forget { disk, chunks, not_after }
         }),
         made!((disk, disk()), (after, option::of(chunk())), (limit, 1..=CHUNKS_MAX as u32) => {
             ChunkserverRequest::List { disk, after, limit }

@@ -11,6 +11,7 @@ use crate::control::limits::{CHUNKS_MAX, DISKS_MAX, PLACES_MAX};
 use crate::control::{ChunkserverReply, ChunkserverRequest, Conversion, CopyOrder, DiskScrub};
 use crate::data::{ReplicaStat, ReplicaState};
 use crate::row::Fragment;
+use crate::token::{Issuer, IssuerTime};
 
 impl Proto for ReplicaStat {
     type Pb = pb::ReplicaStat;
@@ -63,18 +64,25 @@ fn disk(bytes: &[u8], field: &'static str) -> Result<DiskId, WireError> {
     u128_from(bytes, field).map(DiskId::new)
 }
 
-fn disk_chunks(disk: DiskId, chunks: &[ChunkId], not_after_s: u64) -> pb::DiskChunks {
+fn disk_chunks(disk: DiskId, chunks: &[ChunkId], not_after: Option<IssuerTime>) -> pb::DiskChunks {
+    let never = IssuerTime::wall(0);
+    let IssuerTime { issuer, seconds } = not_after.unwrap_or(never);
     pb::DiskChunks {
         disk: u128_bytes(disk.get()),
         chunks: chunks.iter().map(|chunk| chunk.get()).collect(),
-        not_after_s,
+        not_after_s: seconds,
+        issuer: issuer.get(),
     }
 }
 
-fn from_disk_chunks(pb: pb::DiskChunks) -> Result<(DiskId, Vec<ChunkId>, u64), WireError> {
+type DiskChunks = (DiskId, Vec<ChunkId>, Option<IssuerTime>);
+
+fn from_disk_chunks(pb: pb::DiskChunks) -> Result<DiskChunks, WireError> {
     let chunk = |chunk| Ok(ChunkId::new(chunk));
     let chunks = each(pb.chunks, CHUNKS_MAX, "DiskChunks.chunks", chunk)?;
-    Ok((disk(&pb.disk, "DiskChunks.disk")?, chunks, pb.not_after_s))
+    let not_after = IssuerTime { issuer: Issuer::new(pb.issuer), seconds: pb.not_after_s };
+    let not_after = Some(not_after).filter(|_| pb.not_after_s > 0);
+    Ok((disk(&pb.disk, "DiskChunks.disk")?, chunks, not_after))
 }
 
 impl Proto for Fragment {
@@ -113,11 +121,11 @@ impl Proto for ChunkserverRequest {
                 fragment: order.fragment.as_ref().map(Proto::to_pb),
                 urgent: order.urgent,
             }),
-            ChunkserverRequest::Delete { disk, chunks, not_after_s } => {
-                Ask::Delete(disk_chunks(*disk, chunks, *not_after_s))
+            ChunkserverRequest::Delete { disk, chunks, not_after } => {
+                Ask::Delete(disk_chunks(*disk, chunks, *not_after))
             }
-            ChunkserverRequest::Forget { disk, chunks, not_after_s } => {
-                Ask::Forget(disk_chunks(*disk, chunks, *not_after_s))
+            ChunkserverRequest::Forget { disk, chunks, not_after } => {
+                Ask::Forget(disk_chunks(*disk, chunks, *not_after))
             }
             ChunkserverRequest::List { disk, after, limit } => Ask::List(List {
                 disk: u128_bytes(disk.get()),
@@ -166,12 +174,12 @@ impl Proto for ChunkserverRequest {
                 },
             },
             Ask::Delete(pb) => {
-                let (disk, chunks, not_after_s) = from_disk_chunks(pb)?;
-                ChunkserverRequest::Delete { disk, chunks, not_after_s }
+                let (disk, chunks, not_after) = from_disk_chunks(pb)?;
+                ChunkserverRequest::Delete { disk, chunks, not_after }
             }
             Ask::Forget(pb) => {
-                let (disk, chunks, not_after_s) = from_disk_chunks(pb)?;
-                ChunkserverRequest::Forget { disk, chunks, not_after_s }
+                let (disk, chunks, not_after) = from_disk_chunks(pb)?;
+                ChunkserverRequest::Forget { disk, chunks, not_after }
             }
             Ask::List(pb) => {
                 let limit_max = CHUNKS_MAX as u32;

@@ -15,9 +15,11 @@ use crate::control::limits::{
 };
 use crate::control::{
     AbnormalServer, AbnormalServers, AbnormalVersion, BackgroundWork, ClusterInfo, ClusterReply,
-    ClusterRequest, ClusterStatus, DiskReport, Group, Heartbeat, Holdings, LockChange, MasterInfo,
-    MemberChange, Registration, RepairStatus, ServerOrder, ServerStatus, StoppedCollection,
+    ClusterRequest, ClusterStatus, DiskReport, Group, Heartbeat, Holdings, IssuerClock, LockChange,
+    MasterInfo, MemberChange, Registration, RepairStatus, ServerOrder, ServerStatus,
+    StoppedCollection,
 };
+use crate::token::Issuer;
 use base::limits::PATH_MAX;
 
 fn master_id(id: u64, field: &'static str) -> Result<u64, WireError> {
@@ -130,6 +132,7 @@ impl Proto for Heartbeat {
             load: self.load,
             quiet: self.quiet.iter().map(replica).collect(),
             layout: self.layout.into(),
+            by_issuer: self.by_issuer,
         }
     }
 
@@ -144,6 +147,7 @@ impl Proto for Heartbeat {
             load: pb.load,
             quiet: each(pb.quiet, DAMAGED_MAX, "Heartbeat.quiet", replica_from)?,
             layout: range_u8(pb.layout, 0..=u8::MAX, "Heartbeat.layout")?,
+            by_issuer: pb.by_issuer,
         })
     }
 }
@@ -574,8 +578,10 @@ impl Proto for ClusterReply {
             ClusterReply::Identified { known } => {
                 Answer::Identified(Identified { known: disk_bytes(known) })
             }
-            ClusterReply::Beat { masters, known } => {
-                Answer::Beat(Beat { masters: all(masters), known: *known })
+            ClusterReply::Beat { masters, known, clock } => {
+                let (issuer, clock_ms) =
+                    clock.map_or((0, 0), |clock| (clock.issuer.get(), clock.clock_ms));
+                Answer::Beat(Beat { masters: all(masters), known: *known, issuer, clock_ms })
             }
             ClusterReply::Status(status) => Answer::Status(status.to_pb()),
             ClusterReply::Lock { fencing } => Answer::Lock(*fencing),
@@ -612,7 +618,10 @@ impl Proto for ClusterReply {
                 let field = "ClusterReply.Beat.masters";
                 let masters = bounded(pb.masters, MASTERS_MAX, field)?;
                 let masters = masters.into_iter().map(Proto::from_pb).collect::<Result<_, _>>()?;
-                ClusterReply::Beat { masters, known: pb.known }
+                let (issuer, clock_ms) = (Issuer::new(pb.issuer), pb.clock_ms);
+                let clock = IssuerClock { issuer, clock_ms };
+                let clock = Some(clock).filter(|_| issuer != Issuer::WALL);
+                ClusterReply::Beat { masters, known: pb.known, clock }
             }
             Answer::Status(status) => ClusterReply::Status(Proto::from_pb(status)?),
             Answer::Lock(fencing) => ClusterReply::Lock { fencing },

@@ -338,6 +338,7 @@ impl Proto for WriterGrant {
             len: self.len,
             current: self.current.as_ref().map(Proto::to_pb),
             spares: all(&self.spares),
+            rights_ms: self.rights_ms.unwrap_or_default(),
         }
     }
 
@@ -348,6 +349,7 @@ impl Proto for WriterGrant {
             len: pb.len,
             current: pb.current.map(Proto::from_pb).transpose()?,
             spares: each(pb.spares, spares_max, "WriterGrant.spares", Proto::from_pb)?,
+            rights_ms: Some(pb.rights_ms).filter(|&ms| ms > 0),
         })
     }
 }
