@@ -34,6 +34,11 @@ impl Machine {
         due.into_iter().filter_map(|id| Some((id, self.state.server(id)?.addr))).collect()
     }
 
+    /// True when this manager gets no heartbeats though block servers answer its pings.
+    pub fn is_cut_off(&self, now: Instant) -> bool {
+        self.fleet.is_cut_off(now, &self.state)
+    }
+
     /// Time from the latest round of pings to the next: longer while no server has a segment.
     pub fn ping_pause(&self) -> Duration {
         self.fleet.ping_pause()
@@ -73,11 +78,20 @@ impl Manager {
         answers
     }
 
-    /// Pings block servers: one that hears nothing is to serve nothing.
+    /// Pings block servers: one that hears nothing is to serve nothing. When it is this manager that hears
+    /// nothing, it leads no more (`protocols-tail.md` 10.11, decision 112).
     pub(super) async fn ping(self, lead: Rc<LeaderTerm>) {
         let env = self.env();
         while !lead.is_over() {
             let due = lead.machine.borrow_mut().ping_round(env.now());
+            if lead.machine.borrow().is_cut_off(env.now()) {
+                env.mark("block manager: one that is cut off leads no more");
+                tracing::warn!(
+                    "no heartbeat comes, though block servers answer pings: what is sent to this manager is \
+                     lost, and another one is to lead"
+                );
+                return self.yield_lead(&lead);
+            }
             self.after(&lead);
             for (server, addr) in due {
                 let (this, lead) = (self.clone(), lead.clone());

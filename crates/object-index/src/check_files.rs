@@ -1,9 +1,11 @@
-//! Checks of a range's files of bodies that an operator asks for (`object-protocols.md` 10.3, 10.4): counts of what
-//! lives are compared with what rows name, files in the trash in which something lives come back, and those that
-//! nothing can name go.
+//! Checks of a range's files of bodies (`object-protocols.md` 10.3, 10.4): counts of what lives are compared with what
+//! rows name, and files in the trash in which something lives come back. Each file has its turn once in 15 days.
+//! An operator may ask for all at once; files that nothing can name go then too.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
+use codec::crc32c;
 use object_proto::{Error, FileName, FilesChecked};
 use runtime::sync::Notify;
 use runtime::{Duration, Env};
@@ -12,6 +14,7 @@ use crate::collect::Collector;
 use crate::decisions::unix_us;
 use crate::file_rows::{FileRow, FileState};
 use crate::keys::{KEPT, SENT};
+use crate::limits::RECOUNT_LOOK;
 
 /// Looks at a file again when something in it died while it was looked at, so often at most.
 const LOOKS: usize = 5;
@@ -56,6 +59,34 @@ impl Collector {
             let state = &mut *check.state.borrow_mut();
             state.failed = ended.err().map(|error| error.to_string());
             state.done = true;
+        }
+    }
+
+    /// Counts what lives in each file again, when its time has come. For ever.
+    pub(crate) async fn run_recounts(&self) {
+        let (range, every) = (&self.range, self.options.recount);
+        let pause = RECOUNT_LOOK.min(every / 8);
+        // A little of what the owner before has looked at too.
+        let mut last = unix_us(&range.env).saturating_sub(pause.as_micros() as u64);
+        loop {
+            range.env.sleep(range.env.jitter(pause)).await;
+            let now = unix_us(&range.env);
+            if self.inherits.get() {
+                continue;
+            }
+            for (file, _) in range.files.all() {
+                if !has_its_turn(&file, last..now, every) {
+                    continue;
+                }
+                if range.check_lease().is_err() {
+                    break;
+                }
+                range.env.mark("object: what lives in a file is counted again");
+                if let Err(error) = self.check_file(&file).await {
+                    tracing::debug!(%file, %error, "what lives in a file was not counted");
+                }
+            }
+            last = now;
         }
     }
 
@@ -115,6 +146,14 @@ impl Collector {
     }
 }
 
+/// Whether a file's turn comes in a time, microseconds since 1970: at the same time of each period, by its name.
+fn has_its_turn(file: &FileName, time: Range<u64>, every: Duration) -> bool {
+    let every = (every.as_micros() as u64).max(1);
+    let phase = crc32c(file.as_str().as_bytes()) as u64 * 1_000_003 % every;
+    let turns = |until: u64| (until + every - phase) / every;
+    turns(time.start) < turns(time.end)
+}
+
 /// What was found about a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Outcome {
@@ -124,4 +163,31 @@ enum Outcome {
     Corrected,
     /// It was in the trash though something lives in it.
     Restored,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However often and unevenly it is looked, each file has one turn in each period.
+    #[test]
+    fn each_file_has_its_turn_once_in_a_period() {
+        let every = Duration::from_secs(1000);
+        for number in 0..50 {
+            let file = FileName::new(format!("sent-{number}"));
+            let mut now = 1_790_000_000_000_000;
+            let end = now + 10 * every.as_micros() as u64;
+            let mut turns = 0;
+            for step in 1_u64.. {
+                let next = (now + step * 7_919_000 % 90_000_000).min(end);
+                turns += u32::from(has_its_turn(&file, now..next, every));
+                now = next;
+                if now == end {
+                    break;
+                }
+            }
+            assert_eq!(turns, 10, "{file}");
+            assert!(!has_its_turn(&file, end..end - 5, every), "a clock that was set back");
+        }
+    }
 }

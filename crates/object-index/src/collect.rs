@@ -54,6 +54,8 @@ pub(crate) struct Collector {
 pub(crate) struct CollectOptions {
     /// Files stay in the trash for this long.
     pub(crate) trash_age: Duration,
+    /// What lives in a file is counted again once in this time.
+    pub(crate) recount: Duration,
     /// Bytes at which a file ends that bodies are moved to.
     pub(crate) pack_bytes: u64,
     /// It ends too when nothing was moved for so long.

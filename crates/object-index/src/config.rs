@@ -13,7 +13,7 @@ use wire::control::Policy;
 use crate::ground::Files;
 use crate::limits::{
     COLLECT_INTERVAL, LIFECYCLE_BYTES_PER_S, LOCK_TTL, LOG_BYTES, LOG_LEAST, ORPHANS_INTERVAL,
-    PACK_BYTES, RANGE_BYTES, RANGE_HOT, RANGE_REQUESTS, RANGES, TRASH_AGE, UPLOAD_AGE,
+    PACK_BYTES, RANGE_BYTES, RANGE_HOT, RANGE_REQUESTS, RANGES, RECOUNT, TRASH_AGE, UPLOAD_AGE,
     UPLOAD_END_AGE,
 };
 use crate::planted::Bugs;
@@ -96,6 +96,8 @@ pub struct Config {
     pub lock_ttl: Duration,
     /// Files stay in the trash for this long.
     pub trash_age: Duration,
+    /// What lives in a file is counted again once in this time.
+    pub recount: Duration,
     /// Bytes at which a file ends that collection writes.
     pub pack_bytes: u64,
     /// Between two looks for files in a range's directory that no row has.
@@ -133,6 +135,7 @@ impl Default for Config {
             cache_bytes: 16 << 20,
             lock_ttl: LOCK_TTL,
             trash_age: TRASH_AGE,
+            recount: RECOUNT,
             pack_bytes: PACK_BYTES,
             orphans_interval: ORPHANS_INTERVAL,
             upload_age: UPLOAD_AGE,

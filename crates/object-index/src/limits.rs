@@ -136,6 +136,10 @@ pub const TRASH_AGE_FULL: Duration = Duration::from_secs(600);
 /// The same for logs: a body in a log is read in one go, and each deletion takes some of the reserve, of
 /// which nothing comes back before logs go.
 pub const LOG_AGE_FULL: Duration = Duration::from_secs(5);
+/// What lives in a file is counted again once in this time, as scrub reads all (`object-protocols.md` 10.3).
+pub const RECOUNT: Duration = Duration::from_secs(15 * 24 * 3600);
+/// Between two looks which files are to be counted again, at most.
+pub const RECOUNT_LOOK: Duration = Duration::from_secs(600);
 /// An upload that is under way for so long is aborted.
 pub const UPLOAD_AGE: Duration = Duration::from_secs(30 * 24 * 3600);
 /// It is remembered for so long how an upload was completed: its client may ask again.

@@ -6,7 +6,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use base::Fault;
-use futures_util::future::{join, join3};
+use futures_util::future::{join, join4};
 use object_proto::{
     CatalogReply, CatalogRequest, Error, ObjectServerId, RangeBound, RangeId, RangeMap, RangeReply,
     RangeRequest,
@@ -87,6 +87,7 @@ impl RangeRule {
             files: files.clone(),
             options: CollectOptions {
                 trash_age: config.trash_age,
+                recount: config.recount,
                 pack_bytes: config.pack_bytes,
                 pack_idle: PACK_IDLE.min(config.trash_age),
                 orphans_interval: config.orphans_interval,
@@ -187,7 +188,8 @@ impl RangeRule {
     /// core, and what has expired, in a pass of each day. For ever.
     pub async fn collect(&self, interval: Duration) {
         let checks = self.collector.run_checks(&self.check);
-        join3(self.collect_garbage(interval), self.keeper.run(), checks).await;
+        let recounts = self.collector.run_recounts();
+        join4(self.collect_garbage(interval), self.keeper.run(), checks, recounts).await;
     }
 
     async fn collect_garbage(&self, interval: Duration) {

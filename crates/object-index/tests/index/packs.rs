@@ -330,6 +330,34 @@ fn a_check_sets_counts_right_and_brings_files_back_from_the_trash() {
     });
 }
 
+/// Without an operator too, each file in its turn.
+#[test]
+fn what_lives_is_counted_again_in_time() {
+    let world = World::new(3, Bugs::of(Planted::DropCounted).with_wrong_counts());
+    world.trash_age.set(Duration::from_secs(600));
+    world.recount.set(Duration::from_secs(60));
+    let test = async |world: Rc<World>, service: Service, env: Env| {
+        let bucket = bucket(&service, "abc").await;
+        half_dead(&service, &bucket).await;
+        let has = |mark| world.sim.marks().contains_key(mark);
+        for _ in 0..200 {
+            env.sleep(Duration::from_secs(1)).await;
+            if has("object: a check has set a count right") {
+                break;
+            }
+        }
+        assert!(has("object: a check has set a count right"), "{:?}", world.sim.marks());
+        env.sleep(Duration::from_secs(70)).await;
+        check_half(&service, &bucket).await;
+    };
+    world.clone().run(async move {
+        world.take_over().await.expect("it opens");
+        let (_, env) = world.host("gateway");
+        let test = test(world.clone(), world.service(&env), env.clone());
+        env.spawn(Class::Foreground, "test", test).await.unwrap();
+    });
+}
+
 /// An owner that has not heard of a file keeps it when a commit names it; one that is gone it does not.
 #[test]
 fn a_commit_has_its_file_kept_or_changes_nothing() {

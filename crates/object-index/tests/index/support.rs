@@ -7,6 +7,7 @@ use std::rc::{Rc, Weak};
 
 use base::Fault;
 use futures_util::future::{LocalBoxFuture, join, join_all, select, select_all, try_join_all};
+use object_index::limits::RECOUNT;
 use object_index::{
     Bugs, Config, Files, Held, Lease, ManagerRule, Managers, Owners, Pace, PackOptions, RangeRule,
     Ranges, Room, SESSIONS_DIR, Service, ServiceOptions, range_dir,
@@ -45,6 +46,8 @@ pub struct World {
     pub packs: Cell<PackOptions>,
     /// Of the next owner ([`Config::trash_age`]).
     pub trash_age: Cell<Duration>,
+    /// Of the next owner ([`Config::recount`]).
+    pub recount: Cell<Duration>,
     /// Of the next owner ([`Config::log_least`], [`Config::log_bytes`]).
     pub log_bytes: Cell<(u64, u64)>,
     /// Of the next owner ([`Config::lifecycle_day`], [`Config::lifecycle_bytes_per_s`]).
@@ -373,6 +376,7 @@ impl World {
             small_max: Cell::new(600),
             packs: Cell::new(PACKS),
             trash_age: Cell::new(Duration::from_secs(2)),
+            recount: Cell::new(RECOUNT),
             log_bytes: Cell::new((LOG_BYTES, LOG_BYTES)),
             lifecycle: Cell::new((LifecycleDay::default(), 10_000_000)),
             is_clock_silent: Cell::new(false),
@@ -428,6 +432,7 @@ impl World {
         let (lifecycle_day, lifecycle_bytes_per_s) = self.lifecycle.get();
         let config = Config {
             trash_age,
+            recount: self.recount.get(),
             log_least,
             log_bytes,
             new_ranges,

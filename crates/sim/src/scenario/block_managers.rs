@@ -45,6 +45,8 @@ const LOOK: Duration = Duration::from_millis(2);
 const STILL_MAX: Duration = Duration::from_millis(200);
 /// A takeover takes no longer, without other faults.
 const TAKEOVER_MAX: Duration = Duration::from_millis(1000);
+/// A manager answers again in this time after the one that leads has died, or has been cut off.
+const ANSWER_MAX: Duration = Duration::from_millis(2500);
 
 /// The content of all segments, as the core would have it.
 #[derive(Default)]
@@ -281,7 +283,7 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
         segments = world.segments(&users).await?;
     }
     world.until_served(&segments, Duration::from_secs(30)).await?;
-    world.kill_and_measure(&segments).await?;
+    world.kill_and_measure((&users, &segments)).await?;
     world.go_on_without_managers().await?;
     judge.abort();
     if let Some(violation) = world.verdict.borrow_mut().take() {
@@ -536,11 +538,11 @@ impl World {
         sim.mark("block-managers: links to the next leader are dead");
     }
 
-    /// Without other faults: a server that dies, and a manager that dies, are replaced in less than
-    /// a second.
+    /// Without other faults: a server that dies, and a manager that dies or that nothing reaches, are
+    /// replaced in less than a second, and managers answer.
     async fn kill_and_measure(
         self: &Rc<Self>,
-        segments: &BTreeSet<SegmentId>,
+        (users, segments): (&Managers, &BTreeSet<SegmentId>),
     ) -> Result<(), String> {
         let sim = self.cluster.sim();
         sim.sleep(Duration::from_secs(2)).await;
@@ -562,8 +564,21 @@ impl World {
         if sim.with_rng(|rng| rng.one_in(2)) {
             self.links_die(1 - leader).await;
         }
-        self.leading.borrow_mut()[leader] = None;
-        sim.crash(self.managers[leader], CrashMode::Power);
+        let is_grey = sim.with_rng(|rng| rng.one_in(2));
+        if is_grey {
+            sim.mark("block-managers: nothing reaches the leading manager");
+            sim.set_grey(self.managers[leader], true);
+        } else {
+            self.leading.borrow_mut()[leader] = None;
+            sim.crash(self.managers[leader], CrashMode::Power);
+        }
+        let lost = sim.elapsed();
+        volumes(users).await?;
+        let took = sim.elapsed() - lost;
+        sim.note(took.as_micros() as u64);
+        if took > ANSWER_MAX {
+            return Err(format!("without its manager a request took {took:?}"));
+        }
         // Leases last on for a while; then a server must have renewed them.
         let end = sim.elapsed() + Duration::from_secs(3);
         let mut away = Duration::ZERO;
@@ -571,6 +586,7 @@ impl World {
             away = away.max(self.until_served(segments, Duration::from_secs(10)).await?);
             sim.sleep(Duration::from_millis(5)).await;
         }
+        sim.set_grey(self.managers[leader], false);
         sim.note(away.as_micros() as u64);
         if away > TAKEOVER_MAX {
             return Err(format!("without its manager segments were not served for {away:?}"));

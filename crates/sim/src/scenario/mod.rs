@@ -589,6 +589,8 @@ pub const SCENARIOS: &[Scenario] = &[
             "block-managers: a manager is stopped",
             "block-managers: a block server is stopped",
             "block-managers: links to the next leader are dead",
+            "block-managers: nothing reaches the leading manager",
+            "block manager: one that is cut off leads no more",
             "net: connection reset",
             "numbers: a fencing token above 2^32",
             "numbers: a segment's epoch above 2^32",
