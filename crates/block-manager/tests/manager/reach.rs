@@ -19,6 +19,10 @@ struct World {
     /// Servers that stand still, and that hear nothing.
     still: Vec<usize>,
     grey: Vec<usize>,
+    /// The manager hears nothing but the answers to its pings.
+    deaf: bool,
+    /// Between the heartbeats of two servers.
+    apart: u64,
 }
 
 impl World {
@@ -35,7 +39,7 @@ impl World {
             (1..=count).map(|n| Server::join(&mut machine, at(0), &format!("bs{n}"))).collect();
         servers.iter_mut().for_each(|server| drop(server.heartbeat(&mut machine, at(0))));
         let (still, grey) = (Vec::new(), Vec::new());
-        World { machine, servers, ms: 0, due: at(0), round: 0, still, grey }
+        World { machine, servers, ms: 0, due: at(0), round: 0, still, grey, deaf: false, apart: 7 }
     }
 
     fn make_volume(&mut self, gib: u64) {
@@ -62,7 +66,10 @@ impl World {
                 }
             }
             for (index, server) in self.servers.iter_mut().enumerate() {
-                if self.ms % 150 == 7 * index as u64 && !self.still.contains(&index) {
+                if self.ms % 150 == self.apart * index as u64
+                    && !self.still.contains(&index)
+                    && !self.deaf
+                {
                     server.heartbeat(&mut self.machine, now);
                 }
             }
@@ -302,5 +309,38 @@ fn silence_that_may_be_the_managers_says_nothing() {
         }
         world.run(700);
         assert_eq!((world.owned(), world.unreached()), (vec![4, 4, 4], vec![]));
+    }
+}
+
+/// No segment moves because a manager hears nothing: it yields. A server that dies loses its segments as
+/// soon as before, whether others were heard at that moment or not.
+#[test]
+fn a_manager_that_hears_nothing_moves_no_segment_before_it_yields() {
+    for apart in [3, 20, 60, 140] {
+        for begin in [1000, 1050, 1100] {
+            let mut world = World::new(2, 8);
+            world.apart = apart;
+            world.run(begin);
+            world.deaf = true;
+            let cut_off = |world: &World| world.machine.is_cut_off(at(world.ms));
+            let mut waited = 0;
+            while !cut_off(&world) && waited < 1000 {
+                world.run(1);
+                waited += 1;
+                assert_eq!(world.owned(), [4, 4], "after {waited} ms, {apart} ms apart");
+            }
+            // The last heartbeat came up to a renewal before.
+            assert!((350..=700).contains(&waited), "{waited} ms");
+        }
+        let mut world = World::new(2, 8);
+        world.apart = apart;
+        world.run(1000);
+        world.still = vec![0];
+        world.run(650);
+        assert_eq!(world.owned(), [0, 8], "{apart} ms apart");
+        // All of them at once: as before, there is none that could take them.
+        world.still = vec![0, 1];
+        world.run(2000);
+        assert!(!world.machine.is_cut_off(at(world.ms)));
     }
 }

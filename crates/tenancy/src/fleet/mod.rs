@@ -98,6 +98,8 @@ pub struct Fleet<S, U> {
     former_leases_end: Instant,
     /// This manager has not stood still since then.
     awake_since: Instant,
+    /// Until then it doubts itself rather than servers.
+    condemns_at: Option<Instant>,
     /// Time of the latest round of pings, number of rounds, and time to the next round.
     pinged: Instant,
     pings: u64,
@@ -123,6 +125,7 @@ impl<S: Copy + Ord, U: Copy + Ord> Fleet<S, U> {
             first_heard: None,
             holds: BTreeMap::new(),
             former_leases_end,
+            condemns_at: None,
             awake_since: now,
             pinged: now,
             pings: 0,
@@ -370,8 +373,13 @@ impl<S: Copy + Ord, U: Copy + Ord> Fleet<S, U> {
         self.servers.values_mut().for_each(|member| member.last_heartbeat = now);
     }
 
-    /// Marks silent servers as dead, and names them.
+    /// Marks silent servers as dead, and names them. None while all are silent and some answer pings: it
+    /// may be this manager that hears nothing, and then it is to yield, and not to move a unit.
     pub fn condemn(&mut self, now: Instant, owners: &impl Owners<S, U>) -> Vec<S> {
+        self.condemns_at = self.doubts_itself_until(now, owners);
+        if self.condemns_at.is_some() {
+            return Vec::new();
+        }
         let dead = self.times.dead;
         let silent = self.servers.iter_mut().filter(|(id, member)| {
             member.alive && now - member.last_heartbeat >= dead * slower(owners, **id)
@@ -390,7 +398,8 @@ impl<S: Copy + Ord, U: Copy + Ord> Fleet<S, U> {
         let dead = |(&id, member): (&S, &Member<U>)| {
             member.last_heartbeat + self.times.dead * slower(owners, id)
         };
-        alive.map(dead).min()
+        let death = alive.map(dead).min()?;
+        Some(self.condemns_at.map_or(death, |at| death.max(at)))
     }
 
     /// Forgets leases of previous owners that are over.

@@ -7,7 +7,7 @@
 use runtime::{Duration, Instant};
 
 use super::{Fleet, Owners, slower};
-use crate::limits::{CUT_OFF, IDLE, PAUSED, PING, UNREACHED_MAX};
+use crate::limits::{BEAT_GAP, CUT_OFF, IDLE, PAUSED, PING, UNREACHED_MAX};
 
 /// What a round of pings says of servers.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -61,17 +61,36 @@ impl<S: Copy + Ord, U: Copy + Ord> Fleet<S, U> {
     /// True when this manager gets no heartbeats though servers answer its pings: what is sent to it is lost, and its
     /// own connections stay. It is to let another one lead (`protocols-tail.md` 10.11).
     pub fn is_cut_off(&self, now: Instant, owners: &impl Owners<S, U>) -> bool {
+        let Some((latest, slower)) = self.heard_last(owners) else { return false };
+        let silence = CUT_OFF * slower;
+        now - latest >= silence && self.any_answered_since(now - silence / 2)
+    }
+
+    /// Until when the silence of all servers may be this manager's: heartbeats have been overdue since the last one
+    /// of all, pings sent since then are answered, and it has had no time yet to find out that it is cut off.
+    pub(super) fn doubts_itself_until(
+        &self,
+        now: Instant,
+        owners: &impl Owners<S, U>,
+    ) -> Option<Instant> {
+        let (latest, slower) = self.heard_last(owners)?;
+        let until = latest + (CUT_OFF + 2 * PING) * slower;
+        let doubts = now - latest >= BEAT_GAP * slower && now < until;
+        (doubts && self.any_answered_since(latest)).then_some(until)
+    }
+
+    /// When the last heartbeat of any server came, and the factor of times: longer while none has a unit.
+    fn heard_last(&self, owners: &impl Owners<S, U>) -> Option<(Instant, u32)> {
         let heard = || self.servers.iter().filter(|(_, member)| member.has_heartbeat());
-        let Some(latest) = heard().map(|(_, member)| member.last_heartbeat).max() else {
-            return false;
-        };
-        // While it stood still, heartbeats may wait to be read.
-        let latest = latest.max(self.awake_since);
+        let latest = heard().map(|(_, member)| member.last_heartbeat).max()?;
         let all_idle = heard().all(|(&id, _)| owners.owned_count(id) == 0);
-        let silence = CUT_OFF * if all_idle { IDLE } else { 1 };
-        let answers =
-            |member: &super::Member<U>| member.reach.has_answered_since(now - silence / 2);
-        now - latest >= silence && heard().any(|(_, member)| answers(member))
+        // While it stood still, heartbeats may wait to be read.
+        Some((latest.max(self.awake_since), if all_idle { IDLE } else { 1 }))
+    }
+
+    fn any_answered_since(&self, since: Instant) -> bool {
+        let mut heard = self.servers.values().filter(|member| member.has_heartbeat());
+        heard.any(|member| member.reach.has_answered_since(since))
     }
 
     /// Servers that are pinged in this round. The next one is due after [`Fleet::ping_pause`].
