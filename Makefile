@@ -21,7 +21,7 @@ test:
 	cargo xtask test
 
 test-long:
-	scripts/prepare.sh
+	scripts/prepare.sh --long
 	cargo xtask test --long
 
 # What the running seeds are recorded under: the commit, with a + when the tree has changes.

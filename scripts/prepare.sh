@@ -1,5 +1,6 @@
 #!/bin/sh
-# Checks what the tests need, and installs what the system's packages have when it may.
+# Checks what the tests need, and installs what the system's packages have when it may. With '--long' also
+# what the long tests need.
 set -eu
 
 if ! command -v cargo >/dev/null 2>&1; then
@@ -51,6 +52,14 @@ if [ -n "$missing" ]; then
             exit 1
         fi
     done
+fi
+# The browser of S3's long tests. Without it they are skipped, and say so.
+if [ "${1:-}" = --long ] && ! command -v chromium-headless-shell >/dev/null 2>&1 && ! command -v chromium >/dev/null 2>&1; then
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+        apt-get update -q || true
+        apt-get install -y -q --no-install-recommends chromium-headless-shell ||
+            apt-get install -y -q --no-install-recommends chromium || true
+    fi
 fi
 # What S3's clients run in. Without it their tests are skipped, and say so.
 if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then

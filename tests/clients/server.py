@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import ssl
 import subprocess
 import tempfile
 import time
@@ -32,7 +33,11 @@ LOOK_S = 0.05
 class Server:
     """One server at a time; it is started again on what it stored."""
 
-    def __init__(self):
+    def __init__(self, *arguments, authority=None):
+        """With these arguments of 'craton up'. Over TLS, `authority` is the file of the certificate that
+        has signed the server's."""
+        self.arguments = arguments
+        self.authority = authority
         self.binary = os.environ.get("CRATON_BINARY", str(ROOT / "target" / "shipped" / "craton"))
         if not os.access(self.binary, os.X_OK):
             raise SystemExit(f"{self.binary} is missing: run 'cargo xtask shipped'")
@@ -45,7 +50,7 @@ class Server:
     def start(self):
         """Starts it and waits until it serves."""
         assert self.process is None
-        command = [self.binary, "up", "--dir", self.dir]
+        command = [self.binary, "up", "--dir", self.dir, *self.arguments]
         for index in range(STORES):
             store = self.root / f"store-{index}"
             store.mkdir(exist_ok=True)
@@ -66,7 +71,10 @@ class Server:
     def _is_ready(self):
         try:
             self.access = json.loads((self.dir / "s3.json").read_text())
-            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            opener = urllib.request.build_opener(
+                urllib.request.ProxyHandler({}),
+                urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=self.authority)),
+            )
             with opener.open(self.access["endpoint"] + "/_craton/ready", timeout=5) as answer:
                 return answer.status == 200
         except (FileNotFoundError, urllib.error.URLError, OSError):

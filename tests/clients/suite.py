@@ -32,7 +32,15 @@ MODULES = [
     "test_restart",
 ]
 # With '--long', in their place: minutes, and npm, Go and Maven.
-LONG_MODULES = ["test_sdks", "test_faults", "test_network", "test_clocks", "test_damage"]
+LONG_MODULES = [
+    "test_sdks",
+    "test_tools_tls",
+    "test_browser",
+    "test_faults",
+    "test_network",
+    "test_clocks",
+    "test_damage",
+]
 
 
 class Result(unittest.TestResult):

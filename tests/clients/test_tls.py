@@ -38,7 +38,7 @@ def certificate_of_authority(directory):
         f"{new} -keyout authority-key.pem -out authority.pem -subj /CN=authority && "
         f"{new} -CA authority.pem -CAkey authority-key.pem -keyout server-key.pem "
         "-out server-cert.pem -subj /CN=server -addext basicConstraints=critical,CA:FALSE "
-        "-addext subjectAltName=IP:127.0.0.1,DNS:s3.localhost,DNS:*.s3.localhost",
+        "-addext subjectAltName=IP:127.0.0.1,DNS:localhost,DNS:s3.localhost,DNS:*.s3.localhost",
         shell=True, check=True, capture_output=True, cwd=directory,
     )  # fmt: skip
 

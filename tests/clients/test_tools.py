@@ -192,13 +192,21 @@ class Tables(Case):
     """Tables of many objects: listings, ranges at the ends of files, creates that must not replace."""
 
     rows = 1000
+    # Of another server, and the environment in which its certificate is good.
+    access, trust = {}, {}
+
+    def made_by(self, library):
+        """The worker of this library, when it has ended."""
+        command = [tools.TOOLS / "python", "-B", tools.HERE / "workers" / "tables.py", library]
+        with tempfile.TemporaryDirectory() as folder:
+            return subprocess.run(
+                [*map(str, command), self.new_bucket(), str(self.rows), "wrong"],
+                env=tools.settings(folder, **self.access) | self.trust, cwd=folder,
+                capture_output=True, text=True, timeout=tools.CALL_S_MAX,
+            )  # fmt: skip
 
     def test_duckdb_and_deltalake_read_what_they_wrote(self):
-        with tempfile.TemporaryDirectory() as folder:
-            command = [tools.TOOLS / "python", "-B", tools.HERE / "workers" / "tables.py"]
-            done = subprocess.run(
-                [*map(str, command), self.new_bucket(), str(self.rows), "wrong"],
-                env=tools.settings(folder), cwd=folder, capture_output=True, text=True,
-                timeout=tools.CALL_S_MAX,
-            )  # fmt: skip
-        self.assertEqual(0, done.returncode, done.stdout + done.stderr)
+        for library in ["duckdb", "deltalake"]:
+            with self.subTest(library=library):
+                done = self.made_by(library)
+                self.assertEqual(0, done.returncode, done.stdout + done.stderr)

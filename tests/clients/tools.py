@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import urllib.parse
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import server
 HERE = Path(__file__).resolve().parent
 # Where environment.py and sdks.py put them.
 TOOLS = server.ROOT / "target" / "clients-tools" / "bin"
+AWS = Path(sys.executable).with_name("aws")
 SDKS = server.ROOT / "target" / "clients-sdks"
 # Seconds for one call.
 CALL_S_MAX = 120
@@ -41,10 +43,17 @@ def settings(folder, **changed):
 class Command:
     """A tool that is a command: each call runs it."""
 
-    def __init__(self, folder, **changed):
+    def __init__(self, folder, authority=None, **changed):
         self.folder = Path(folder)
         self.env = settings(folder, **changed)
         self.access = server.server.access | changed
+        self.authority = authority
+        if authority:
+            self.env |= self.trust(authority)
+
+    def trust(self, authority):
+        """The environment in which the certificates of an authority are good."""
+        raise NotImplementedError
 
     def close(self):
         pass
@@ -59,7 +68,28 @@ class Command:
         return done.stdout
 
 
+class Aws(Command):
+    """Some of what test_awscli.py asks."""
+
+    def __init__(self, folder, authority=None, **changed):
+        super().__init__(folder, authority, **changed)
+        self.env["AWS_MAX_ATTEMPTS"] = "1"
+
+    def trust(self, authority):
+        return {"AWS_CA_BUNDLE": str(authority)}
+
+    def put(self, bucket, key, path):
+        self.run(AWS, "s3", "cp", path, f"s3://{bucket}/{key}")
+
+    def get(self, bucket, key, path):
+        self.run(AWS, "s3", "cp", f"s3://{bucket}/{key}", path)
+
+
 class S5cmd(Command):
+    def trust(self, authority):
+        # It does not read SSL_CERT_FILE.
+        return {"AWS_CA_BUNDLE": str(authority)}
+
     def run(self, *words):
         # It looks for AWS itself without this.
         return super().run("s5cmd", "-r", "0", "--endpoint-url", self.access["endpoint"], *words)
@@ -80,13 +110,17 @@ class S5cmd(Command):
 
 
 class S3cmd(Command):
+    def trust(self, authority):
+        return {}  # Its file names the authority.
+
     def run(self, *words):
-        host = self.access["endpoint"].split("://")[1]
+        scheme, host = self.access["endpoint"].split("://")
         path = self.folder / "s3cfg"
         path.write_text(
             f"[default]\naccess_key = {self.access['access_key']}\n"
             f"secret_key = {self.access['secret_key']}\nhost_base = {host}\nhost_bucket = {host}\n"
-            f"use_https = False\nbucket_location = {self.access['region']}\n"
+            f"use_https = {scheme == 'https'}\nbucket_location = {self.access['region']}\n"
+            + (f"ca_certs_file = {self.authority}\n" if self.authority else "")
         )
         return super().run("s3cmd", "--config", path, "--no-progress", *words)
 
@@ -105,6 +139,10 @@ class S3cmd(Command):
 
 
 class Rclone(Command):
+    def trust(self, authority):
+        # Its option --ca-cert. It does not read AWS_CA_BUNDLE.
+        return {"RCLONE_CA_CERT": str(authority)}
+
     def run(self, *words):
         remote = ":s3,provider=Other,env_auth=true,force_path_style=true"
         remote += f",endpoint='{self.access['endpoint']}',region={self.access['region']}:"
@@ -185,9 +223,16 @@ class Worker:
 class S3fs(Worker):
     command = (TOOLS / "python", "-B", HERE / "workers" / "libraries.py", "s3fs")
 
+    def trust(self, folder, authority):
+        return {"AWS_CA_BUNDLE": str(authority)}
+
 
 class Pyarrow(Worker):
     command = (TOOLS / "python", "-B", HERE / "workers" / "libraries.py", "pyarrow")
+
+    def trust(self, folder, authority):
+        # The worker gives it as an argument: pyarrow itself does not read this name.
+        return {"AWS_CA_BUNDLE": str(authority)}
 
 
 class JavaScript(Worker):

@@ -15,7 +15,8 @@ class S3fs:
     def __init__(self):
         import s3fs
 
-        self.fs = s3fs.S3FileSystem(use_listings_cache=False)
+        once = {"retries": {"total_max_attempts": 1}}
+        self.fs = s3fs.S3FileSystem(use_listings_cache=False, config_kwargs=once)
 
     def put(self, bucket, key, path):
         self.fs.put_file(path, f"{bucket}/{key}")
@@ -40,7 +41,9 @@ class Pyarrow:
 
         self.types = fs
         self.fs = fs.S3FileSystem(
-            endpoint_override=ENDPOINT, region=os.environ["AWS_DEFAULT_REGION"]
+            endpoint_override=ENDPOINT,
+            region=os.environ["AWS_DEFAULT_REGION"],
+            tls_ca_file_path=os.environ.get("AWS_CA_BUNDLE"),
         )
 
     def put(self, bucket, key, path):

@@ -1,5 +1,5 @@
-"""Tables in a bucket, by duckdb and deltalake: 'tables.py BUCKET ROWS WRONG_SECRET', run by the Python of
-target/clients-tools. What does not hold ends it with an error.
+"""Tables in a bucket: 'tables.py duckdb|deltalake BUCKET ROWS WRONG_SECRET', run by the Python of
+target/clients-tools. SSL_CERT_FILE names an authority whose certificates are good. What does not hold ends it with an error.
 """
 
 import os
@@ -12,8 +12,10 @@ import duckdb
 import duckdb_extension_httpfs
 import pyarrow as pa
 
-bucket, rows, wrong = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+library, bucket, rows, wrong = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 endpoint = urlsplit(os.environ["AWS_ENDPOINT_URL"])
+# Deltalake takes it from the environment itself.
+authority = os.environ.get("SSL_CERT_FILE")
 
 
 def secret(of):
@@ -31,6 +33,8 @@ def with_duckdb():
     db = duckdb.connect()
     folder = Path(duckdb_extension_httpfs.__path__[0], "extensions", f"v{duckdb.__version__}")
     db.execute(f"LOAD '{folder / 'httpfs.duckdb_extension'}'")
+    if authority:
+        db.execute(f"SET ca_cert_file = '{authority}'")
     db.execute(secret(os.environ["AWS_SECRET_ACCESS_KEY"]))
     for part in range(3):
         numbers = f"SELECT range AS n, md5(range::VARCHAR) AS text FROM range({part * rows}, {(part + 1) * rows})"
@@ -53,7 +57,8 @@ def with_duckdb():
 def with_deltalake():
     url = f"s3://{bucket}/delta"
     # Commits of a table are creates: the server decides between two writers.
-    options = {"allow_http": "true", "aws_conditional_put": "etag"}
+    plain = str(endpoint.scheme == "http").lower()
+    options = {"allow_http": plain, "aws_conditional_put": "etag"}
     table = pa.table({"n": pa.array(range(rows)), "day": pa.array([n % 2 for n in range(rows)])})
     for mode in ["overwrite", "append", "append"]:
         deltalake.write_deltalake(
@@ -81,5 +86,4 @@ def with_deltalake():
         sys.exit("deltalake reads with a wrong secret")
 
 
-with_duckdb()
-with_deltalake()
+{"duckdb": with_duckdb, "deltalake": with_deltalake}[library]()
