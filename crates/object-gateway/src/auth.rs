@@ -17,6 +17,7 @@ use crate::keyring::Keyring;
 use crate::limits::{KEY_ID_MAX, KEYS_MAX};
 use crate::requests::Note;
 use crate::rights::{AskedObject, Known, Place, Places, Rights, Rule, Ruled, denied};
+use crate::subresources;
 
 /// Access keys of the backend, with secrets that were unwrapped and policies that were read once.
 pub struct Keys {
@@ -160,6 +161,7 @@ impl S3Access for Access {
                 Some(place)
             }
         };
+        subresources::check(&operation, cx.uri().query().unwrap_or_default())?;
         if let Some(place) = place {
             cx.extensions_mut().insert(Place(place));
         }

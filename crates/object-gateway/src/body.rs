@@ -21,6 +21,7 @@ use crate::budget::{Budget, Claim};
 use crate::chunked::Scanner;
 use crate::context::RequestContext;
 use crate::digest::{Digest, Expected};
+use crate::documents;
 use crate::head::{BodyFacts, Framing};
 use crate::hex;
 use crate::limits::{DRAIN_MAX, DRAIN_TIME, PUT_BUFFER, XML_MAX};
@@ -301,6 +302,8 @@ struct Document {
     expected: Expected,
     digest: Option<Digest>,
     sha256: Option<(Sha256, Vec<u8>)>,
+    /// What has come of it.
+    bytes: Vec<u8>,
 }
 
 impl Document {
@@ -312,13 +315,16 @@ impl Document {
             .is_given()
             .then(|| Digest::new(expected.kind().unwrap_or(ChecksumKind::Crc32)));
         let sha256 = sha256.map(|bytes| (Sha256::new(), bytes));
-        Ok(Document { left: len, mark: 0, expected, digest, sha256 })
+        Ok(Document { left: len, mark: 0, expected, digest, sha256, bytes: Vec::new() })
     }
 
     /// Takes the next bytes, and compares when they are the last ones: s3s may not ask for the end.
     fn receive(&mut self, data: &[u8]) -> Result<(), Refusal> {
         self.left = self.left.saturating_sub(data.len() as u64);
         data.iter().try_for_each(|&byte| self.check_mark(byte))?;
+        if self.bytes.len() + data.len() <= XML_MAX {
+            self.bytes.extend_from_slice(data);
+        }
         if let Some((hasher, _)) = &mut self.sha256 {
             hasher.update(data);
         }
@@ -333,10 +339,10 @@ impl Document {
         {
             return Err(sha256_mismatch());
         }
-        match self.digest.take() {
-            Some(digest) => self.expected.check(&digest.finish()),
-            None => Ok(()),
+        if let Some(digest) = self.digest.take() {
+            self.expected.check(&digest.finish())?;
         }
+        documents::check(&std::mem::take(&mut self.bytes))
     }
 }
 

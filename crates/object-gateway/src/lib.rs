@@ -45,6 +45,7 @@ mod cors;
 mod crc;
 mod dialect;
 mod digest;
+mod documents;
 mod errors;
 mod facts;
 mod form;
@@ -64,6 +65,7 @@ mod reply;
 mod requests;
 mod rights;
 mod seal;
+mod subresources;
 mod tls;
 
 pub use access_log::{AccessLog, Sink};

@@ -316,6 +316,59 @@ fn subresources_that_are_not_known_change_nothing() {
     assert_eq!(bed.object("GET", "k").send().body, b"hello");
 }
 
+/// Text between elements, and numbers with something behind them, are no rules for everything or for one day.
+#[test]
+fn documents_in_which_something_would_be_passed_over_are_refused() {
+    let bed = put_hello();
+    let put = |content: &str| {
+        let body = format!(
+            "<LifecycleConfiguration><Rule><ID>r</ID><Status>Enabled</Status>{content}</Rule>\
+             </LifecycleConfiguration>"
+        );
+        bed.ask("PUT", "/bucket").query("lifecycle", "").body(body.as_bytes()).send()
+    };
+    let days = "<Expiration><Days>1</Days></Expiration>";
+    for content in [
+        &format!("<Filter>logs/</Filter>{days}"),
+        &format!("<Filter><And>logs/</And></Filter>{days}"),
+        "<Filter/><Expiration><Days>1,000</Days></Expiration>",
+        "<Filter/><Expiration><Days>10 days</Days></Expiration>",
+        "<Filter><ObjectSizeGreaterThan>128KB</ObjectSizeGreaterThan></Filter>",
+        &format!("<Filter><And/></Filter>{days}"),
+        &format!("<Filter><And><Prefix>logs/</Prefix></And></Filter>{days}"),
+    ] {
+        assert_eq!(put(content).error(), (400, "MalformedXML".into()), "{content}");
+    }
+    let newer = "<Prefix/><NoncurrentVersionExpiration><NoncurrentDays>1</NoncurrentDays>\
+                 <NewerNoncurrentVersions>5</NewerNoncurrentVersions></NoncurrentVersionExpiration>";
+    assert_eq!(put(newer).error(), (400, "InvalidRequest".into()));
+    assert_eq!(bed.ask("GET", "/bucket").query("lifecycle", "").send().status, 404);
+    assert_eq!(put(&format!("<Filter/>{days}")).status, 200);
+}
+
+/// What a key has not is no word to be passed over, and neither is what a bucket has not.
+#[test]
+fn subresources_of_something_else_change_nothing() {
+    let bed = put_hello();
+    let settings =
+        ["lifecycle", "policy", "cors", "versioning", "object-lock", "versions", "delete"];
+    for name in settings {
+        for method in ["PUT", "GET", "HEAD", "DELETE"] {
+            let reply = bed.object(method, "k").query(name, "").body(b"").send();
+            assert_eq!(reply.status, 405, "{method} /bucket/k?{name}: {}", reply.text());
+        }
+    }
+    assert_eq!(bed.ask("PUT", "/empty").send().status, 200);
+    for name in
+        ["acl", "versioning", "versions", "retention", "legal-hold", "attributes", "restore"]
+    {
+        let reply = bed.ask("DELETE", "/empty").query(name, "").send();
+        assert!([405, 501].contains(&reply.status), "?{name}: {} {}", reply.status, reply.text());
+    }
+    assert_eq!(bed.ask("HEAD", "/empty").send().status, 200);
+    assert_eq!(bed.object("GET", "k").send().body, b"hello");
+}
+
 #[test]
 fn too_much_metadata_is_refused() {
     let bed = Bed::with_bucket();

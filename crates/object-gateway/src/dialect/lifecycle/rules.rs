@@ -95,6 +95,9 @@ fn rule_of(rule: LifecycleRule) -> S3Result<object_proto::LifecycleRule> {
             "AbortIncompleteMultipartUpload cannot be specified with Object Size.",
         ));
     }
+    if noncurrent.is_some_and(|it| it.newer > 0) && filter.form == FilterForm::Rule {
+        return Err(refused("NewerNoncurrentVersions can only be specified with a Filter."));
+    }
     if current == Some(CurrentExpiry::LoneMarkers) && !filter.tags.is_empty() {
         return Err(refused("ExpiredObjectDeleteMarker cannot be specified with Tags."));
     }
@@ -188,7 +191,12 @@ fn filter_of(
                 Some(and) => {
                     let LifecycleRuleAndOperator { prefix, tags, .. } = and;
                     let bounds = (and.object_size_greater_than, and.object_size_less_than);
-                    with(of(FilterForm::And, prefix), tags.unwrap_or_default(), bounds)?
+                    let tags = tags.unwrap_or_default();
+                    // It joins conditions: without one it would be for everything.
+                    if tags.is_empty() && bounds == (None, None) {
+                        return Err(malformed());
+                    }
+                    with(of(FilterForm::And, prefix), tags, bounds)?
                 }
             }
         }

@@ -41,6 +41,8 @@ fn code(text: &str) -> String {
 
 const DAYS: &str = "<Expiration><Days>1</Days></Expiration>";
 const ABORT: &str = "<AbortIncompleteMultipartUpload><DaysAfterInitiation>1</DaysAfterInitiation></AbortIncompleteMultipartUpload>";
+const NEWER: &str = "<NoncurrentVersionExpiration><NoncurrentDays>3</NoncurrentDays>\
+                     <NewerNoncurrentVersions>100</NewerNoncurrentVersions></NoncurrentVersionExpiration>";
 const LONE: &str =
     "<Expiration><ExpiredObjectDeleteMarker>true</ExpiredObjectDeleteMarker></Expiration>";
 const TAG: &str = "<Tag><Key>a</Key><Value>1</Value></Tag>";
@@ -100,8 +102,12 @@ fn what_s3_refuses_is_refused_with_its_code() {
             noncurrent(
                 "<NoncurrentDays>3</NoncurrentDays><NewerNoncurrentVersions>100</NewerNoncurrentVersions>",
             ),
-            "",
+            "InvalidRequest",
         ),
+        (of_filter("", NEWER), ""),
+        (of_filter(&and(""), DAYS), "MalformedXML"),
+        (of_filter(&and("<Prefix>a</Prefix>"), DAYS), "MalformedXML"),
+        (of_filter(&and(TAG), DAYS), ""),
         (
             noncurrent(
                 "<NoncurrentDays>3</NoncurrentDays><NewerNoncurrentVersions>101</NewerNoncurrentVersions>",
@@ -232,6 +238,8 @@ fn rules(form_is_rule: bool) -> impl Strategy<Value = LifecycleRule> {
             acts && (rule.filter.form == FilterForm::Rule) == form_is_rule
                 && !(rule.abort_days.is_some() && (has_sizes || has_tags))
                 && !(is_lone && has_tags)
+                && (rule.filter.form != FilterForm::And || has_tags || has_sizes)
+                && !(form_is_rule && rule.noncurrent.is_some_and(|it| it.newer > 0))
         })
 }
 
