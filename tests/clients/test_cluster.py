@@ -131,8 +131,9 @@ class Cluster(Processes):
             status = self.status()
             servers = status["object_servers"]
             names = [one["id"] for one in status["object_managers"] + status["gateways"]]
-            # The ranges are shared once all servers are known.
+            # The ranges are shared once all servers are known, and one that has just moved is being opened.
             done = sorted(one["ranges"] for one in servers)[0] != 0
+            done = done and status["object_ranges"]["unserved"] == 0
             if done and {"om1", "om2", "gw1", "gw2"} <= set(names):
                 break
             self.assertLess(time.monotonic(), deadline, status)

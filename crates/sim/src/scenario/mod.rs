@@ -161,10 +161,7 @@ pub const SCENARIOS: &[Scenario] = &[
         about: "clocks drift and are set, hosts pause, tokens expire early and late",
         run: |sim| {
             let faults = Faults { bad_clocks: true, master_crashes: true, ..NONE };
-            // Groups whose leaders are on several hosts.
-            let shape = PARTITIONED();
-            let plan = Plan { shape, faults, client_crashes: true, ..Plan::default() };
-            Box::pin(append::run(sim, plan))
+            Box::pin(append::run(sim, Plan { faults, client_crashes: true, ..Plan::default() }))
         },
         marks: &["writer: replica failed", "transport: silent peer", "short replica completed"],
     },
