@@ -71,6 +71,7 @@ const NUMBERS: &[&[u8]] = &[
 
 /// Refuses a document in which something would be passed over. What is no XML, as policies, is left to its reader.
 pub(crate) fn check(document: &[u8]) -> Result<(), Refusal> {
+    let document = document.strip_prefix(b"\xef\xbb\xbf").unwrap_or(document);
     let begins = document.iter().find(|byte| !byte.is_ascii_whitespace());
     if begins != Some(&b'<') {
         return Ok(());
@@ -87,6 +88,8 @@ pub(crate) fn check(document: &[u8]) -> Result<(), Refusal> {
                 check_child(open.last().map(Vec::as_slice), tag.local_name().as_ref())?;
             }
             Ok(Event::End(_)) => drop(open.pop()),
+            // A character by its number or name.
+            Ok(Event::GeneralRef(_)) => check_text(open.last().map(Vec::as_slice), b"&")?,
             Ok(Event::Text(text)) => check_text(open.last().map(Vec::as_slice), &text)?,
             Ok(Event::Eof) | Err(_) => return Ok(()),
             Ok(_) => {}
@@ -152,6 +155,8 @@ mod tests {
             assert!(!is_good(&rule(filter)), "{filter}");
         }
         assert!(!is_good("<Delete/>x"));
+        assert!(!is_good("\u{feff}<Filter>logs/</Filter>") && !is_good("<Days>1&#44;000</Days>"));
+        assert!(!is_good("<Filter>&amp;</Filter>") && is_good("<Key>a&amp;b&#228;</Key>"));
         for (name, child, other) in [
             ("PublicAccessBlockConfiguration", "BlockPublicAcls", "BlockPublicACLs"),
             ("ObjectLockConfiguration", "Rule", "Rules"),
