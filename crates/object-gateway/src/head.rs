@@ -10,6 +10,7 @@ use crate::digest::is_checksum;
 use crate::limits::{CLOCK_SKEW_SECONDS, HEAD_MAX, PRESIGNED_SECONDS_MAX};
 use crate::query::Query;
 use crate::reply::Refusal;
+use crate::subresources::SUBRESOURCES;
 
 /// Signatures of version 4.
 pub const ALGORITHM: &str = "AWS4-HMAC-SHA256";
@@ -141,60 +142,27 @@ fn check_size(head: &Parts) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Names in queries without a value that s3s knows, or that are parameters which may be empty.
-const NAMES_WITHOUT_VALUE: &[&str] = &[
-    "accelerate",
-    "acl",
-    "analytics",
-    "attributes",
+/// Parameters that may be without a value.
+const PARAMETERS: &[&str] = &[
     "continuation-token",
-    "cors",
-    "delete",
     "delimiter",
     "encoding-type",
-    "encryption",
     "fetch-owner",
-    "intelligent-tiering",
-    "inventory",
     "key-marker",
-    "legal-hold",
-    "lifecycle",
     "list-type",
-    "location",
-    "logging",
     "marker",
     "max-buckets",
     "max-keys",
     "max-parts",
     "max-uploads",
-    "metadataTable",
-    "metrics",
-    "notification",
-    "object-lock",
-    "ownershipControls",
     "part-number-marker",
     "partNumber",
-    "policy",
-    "policyStatus",
     "prefix",
-    "publicAccessBlock",
-    "replication",
-    "requestPayment",
-    "restore",
-    "retention",
-    "select",
-    "session",
     "start-after",
-    "tagging",
-    "torrent",
     "upload-id-marker",
     "uploadId",
-    "uploads",
     "version-id-marker",
     "versionId",
-    "versioning",
-    "versions",
-    "website",
     "x-id",
 ];
 
@@ -204,7 +172,8 @@ fn check_subresource(method: &Method, query: &Query) -> Result<(), Refusal> {
     for (name, value) in query.iter() {
         let is_auth = name.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("x-amz-"));
         let is_override = name.starts_with("response-");
-        if value.is_empty() && !is_auth && !is_override && !NAMES_WITHOUT_VALUE.contains(&name) {
+        let is_known = PARAMETERS.contains(&name) || SUBRESOURCES.contains(&name);
+        if value.is_empty() && !is_auth && !is_override && !is_known {
             return Err(Refusal::new("NotImplemented", format!("?{name} is not implemented.")));
         }
     }

@@ -6,8 +6,8 @@ use s3s::{S3Error, S3ErrorCode, S3Result};
 
 use crate::query::Query;
 
-/// Names of subresources, of buckets and of keys.
-const SUBRESOURCES: &[&str] = &[
+/// Names of subresources that s3s knows, of buckets and of keys.
+pub(crate) const SUBRESOURCES: &[&str] = &[
     "accelerate",
     "acl",
     "analytics",
