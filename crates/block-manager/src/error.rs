@@ -37,10 +37,8 @@ pub enum Refusal {
     },
     /// A base above its burst.
     Limits,
-    /// A policy with compression: volumes have none yet.
+    /// A policy with compression: collection packs a volume's blocks without being asked.
     Compression,
-    /// A policy with an erasure code: volumes have none yet.
-    Coded,
     /// No volume, or no snapshot, can have this name.
     Name {
         /// The name.
@@ -169,7 +167,6 @@ impl Refusal {
             | Refusal::Segments { .. }
             | Refusal::Limits
             | Refusal::Compression
-            | Refusal::Coded
             | Refusal::NotDeleted { .. }
             | Refusal::DeletedSnapshot { .. }
             | Refusal::BroughtBack { .. }
@@ -254,10 +251,10 @@ impl fmt::Display for Refusal {
             Refusal::Limits => {
                 f.write_str("a base above its burst; lower the base or raise the burst")
             }
-            Refusal::Compression => {
-                f.write_str("volumes are not compressed; choose a policy without compression")
-            }
-            Refusal::Coded => f.write_str("volumes are stored in copies; choose rep1 to rep5"),
+            Refusal::Compression => f.write_str(
+                "a volume's blocks are packed as they are collected, whatever its policy; choose a \
+                     policy without compression",
+            ),
             Refusal::AttachedClient { name, holder } => {
                 write!(f, "{name}: {holder} has it open; close it there first")
             }

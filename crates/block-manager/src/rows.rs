@@ -288,8 +288,16 @@ fn put_volume(out: &mut Vec<u8>, volume: &Volume) {
     let related = family != Family::default();
     let deleted = u8::from(volume.deleted.is_some());
     let counted = u8::from(volume.deleted.is_some_and(|deleted| deleted.left_ms.is_some()));
-    let flags = u8::from(*shared) | u8::from(related) << 1 | deleted << 2 | counted << 3;
+    let coded = policy.is_coded();
+    let flags = u8::from(*shared)
+        | u8::from(related) << 1
+        | deleted << 2
+        | counted << 3
+        | u8::from(coded) << 4;
     out.extend([policy.copies, policy.acks, flags]);
+    if coded {
+        out.push(policy.data);
+    }
     for limit in [limits.iops_base, limits.iops_burst, limits.bytes_base, limits.bytes_burst] {
         put_u64(out, limit);
     }
@@ -357,21 +365,26 @@ impl Input<'_> {
             segments_per_group: self.u32()?,
             data_sector: self.u64()?,
         };
-        let [copies, acks, shared] = self.array()?;
-        let policy = Policy::plain(copies, acks);
+        let [copies, acks, flags] = self.array()?;
+        let coded = flags & 16 != 0;
+        let data = if coded { self.u8()? } else { 1 };
+        let policy = Policy { data, ..Policy::plain(copies, acks) };
         let limits = VolumeLimits {
             iops_base: self.u64()?,
             iops_burst: self.u64()?,
             bytes_base: self.u64()?,
             bytes_burst: self.u64()?,
         };
-        let (shared, related, deleted, counted) = match shared {
-            0..=7 | 12..=15 => (shared & 1 == 1, shared & 2 == 2, shared & 4 == 4, shared & 8 == 8),
+        let (shared, related, deleted, counted) = match flags & !16 {
+            flags @ (0..=7 | 12..=15) => {
+                (flags & 1 == 1, flags & 2 == 2, flags & 4 == 4, flags & 8 == 8)
+            }
             _ => return None,
         };
         let spec = VolumeSpec { name, bytes, geometry, policy, limits, shared };
         // Assumptions of the users of rows.
-        let sound = policy.is_valid() && block_proto::geometry(&spec).is_ok();
+        let sound =
+            policy.is_valid() && policy.is_coded() == coded && block_proto::geometry(&spec).is_ok();
         let (attach_epoch, owner_floor) = (self.u64()?, self.u64()?);
         let mut attached = Vec::new();
         for _ in 0..self.u8()? {

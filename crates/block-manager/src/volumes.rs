@@ -368,10 +368,7 @@ fn check_limits(limits: VolumeLimits) -> Result<(), Refusal> {
     }
 }
 
-/// Rows have no form for a compression or a code, and collection writes neither yet.
+/// Collection packs blocks by itself, each alone, so that one is read without others.
 fn check_policy(policy: Policy) -> Result<(), Refusal> {
-    if policy.is_coded() {
-        return Err(Refusal::Coded);
-    }
     policy.compression.map_or(Ok(()), |_| Err(Refusal::Compression))
 }

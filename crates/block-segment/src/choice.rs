@@ -1,6 +1,10 @@
 //! Choice of the DataFile to collect next, and of the output for its blocks (B3).
+//!
+//! What counts is room on media. Garbage takes some, and so does a file in copies where outputs have
+//! an erasure code (C18): three bytes for each, and not one and a half. Both are gained by collection.
 
 use block_volume::ids::FileNo;
+use table::Redundancy;
 
 use super::limits::COLLECT_CLASSES;
 
@@ -8,15 +12,54 @@ use super::limits::COLLECT_CLASSES;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Candidate {
     pub(crate) file: FileNo,
-    /// Blocks with data in it, and those that the index has.
-    pub(crate) blocks: u64,
+    /// Bytes of it, and of those the records of blocks that the index has.
+    pub(crate) bytes: u64,
     pub(crate) live: u64,
+    /// Bytes that it takes on media, and that its live blocks take once they are collected.
+    pub(crate) stored: u64,
+    pub(crate) kept: u64,
     /// Changes of the segment since it was made.
     pub(crate) age: u64,
 }
 
-/// The file to collect next, when garbage is more than `percent` of all blocks: the one with the
-/// largest benefit for its cost. Garbage in an old file is worth more: its live blocks will live
+impl Candidate {
+    /// A sealed file of these `blocks`, of which `live` are in the index, in its form and in that of
+    /// outputs.
+    pub(crate) fn new(
+        (file, age): (FileNo, u64),
+        (bytes, blocks, live): (u64, u64, u64),
+        (form, outputs): (Redundancy, Redundancy),
+    ) -> Candidate {
+        // A block is as long as the others of its file; counts may be too high.
+        let live = match live {
+            0 => 0,
+            _ if live >= blocks => bytes,
+            _ => bytes * live / blocks,
+        };
+        Candidate { file, bytes, live, stored: form.stored(bytes), kept: outputs.stored(live), age }
+    }
+
+    fn gain(&self) -> u64 {
+        self.stored.saturating_sub(self.kept)
+    }
+
+    /// Bytes on media of what is not live.
+    fn garbage(&self) -> u64 {
+        (u128::from(self.stored) * u128::from(self.bytes - self.live)
+            / u128::from(self.bytes.max(1))) as u64
+    }
+}
+
+/// True when garbage takes more than `percent` of the room of all.
+pub(crate) fn is_pressed(candidates: &[Candidate], percent: u64) -> bool {
+    let (stored, garbage) = candidates.iter().fold((0, 0), |(stored, garbage), candidate| {
+        (stored + candidate.stored, garbage + candidate.garbage())
+    });
+    garbage * 100 > stored * percent
+}
+
+/// The file to collect next, when collection would gain more than `percent` of the room of all: the one
+/// with the largest benefit for its cost. Garbage in an old file is worth more: its live blocks will live
 /// on, while a young file will soon have more garbage (cost-benefit of the first log-structured
 /// file systems). The factor is the root of the age: with the age itself, young files are left too
 /// long on a steady zipf. Files without a live block come first, at any percentage.
@@ -25,19 +68,19 @@ pub(crate) fn pick(candidates: &[Candidate], percent: u64) -> Option<FileNo> {
     if let Some(empty) = empty {
         return Some(empty.file);
     }
-    let blocks: u64 = candidates.iter().map(|candidate| candidate.blocks).sum();
-    let live: u64 = candidates.iter().map(|candidate| candidate.live).sum();
-    if (blocks - live.min(blocks)) * 100 <= blocks * percent {
+    let stored: u64 = candidates.iter().map(|candidate| candidate.stored).sum();
+    let gain: u64 = candidates.iter().map(Candidate::gain).sum();
+    if gain * 100 <= stored * percent {
         return None;
     }
     let worth = |candidate: &&Candidate| {
-        let Candidate { blocks, live, age, .. } = **candidate;
-        let garbage = u128::from(blocks - live.min(blocks));
-        // (1 - u) x sqrt(age) / (1 + u), in integers.
-        (garbage << 20) * u128::from((age + 1).isqrt()) / u128::from(blocks + live)
+        let Candidate { bytes, live, age, .. } = **candidate;
+        let gain = u128::from(candidate.gain());
+        // With copies alone it is (1 - u) x sqrt(age) / (1 + u), in integers.
+        (gain << 20) * u128::from((age + 1).isqrt()) / u128::from((bytes + live).max(1))
     };
     let best = candidates.iter().max_by_key(worth);
-    best.filter(|best| best.live < best.blocks).map(|best| best.file)
+    best.filter(|best| best.gain() > 0).map(|best| best.file)
 }
 
 /// Average number of changes between the making and the collection of a file of the log.
@@ -71,7 +114,9 @@ mod tests {
     use super::*;
 
     fn candidate(file: u32, blocks: u64, live: u64, age: u64) -> Candidate {
-        Candidate { file: FileNo::new(file).unwrap(), blocks, live, age }
+        let counts = (64 + (blocks << 12), blocks, live);
+        let forms = (Redundancy::copies(3), Redundancy::copies(3));
+        Candidate::new((FileNo::new(file).unwrap(), age), counts, forms)
     }
 
     #[test]
@@ -89,6 +134,30 @@ mod tests {
         // Live counts that are too high do no harm.
         check(&[candidate(1, 100, 120, 5), candidate(2, 100, 30, 5)], 20, Some(2));
         check(&[candidate(1, 0, 1, 5)], 0, None);
+    }
+
+    #[test]
+    fn copies_are_collected_into_a_code_until_few_are_left() {
+        let (copies, code) = (Redundancy::copies(3), Redundancy { replicas: 11, data: 8 });
+        let file = |number: u32, live, age, form| {
+            Candidate::new(
+                (FileNo::new(number).unwrap(), age),
+                (1 << 29, 131_072, live),
+                (form, code),
+            )
+        };
+        // No garbage anywhere: a file of the log gains 13 of 24 parts, one in a code nothing.
+        let log = |number, age| file(number, 131_072, age, copies);
+        let coded = |number| file(number, 131_072, 900, code);
+        assert_eq!(pick(&[coded(1)], 0), None);
+        let chosen = |candidates: &[Candidate]| pick(candidates, 20).map(FileNo::get);
+        assert_eq!(chosen(&[log(1, 5), log(2, 500), coded(3)]), Some(2), "the older one");
+        let mostly_coded: Vec<_> = (2..10).map(coded).chain([log(1, 500)]).collect();
+        assert_eq!(chosen(&mostly_coded), None, "13 of 112 parts are below a fifth");
+        // Garbage in copies takes more room than in a code.
+        let half = [file(1, 65_536, 500, code), file(2, 65_536, 500, copies)];
+        assert_eq!(chosen(&half), Some(2));
+        assert!(!is_pressed(&[log(1, 5), log(2, 500)], 30) && is_pressed(&half, 30));
     }
 
     /// Blocks of one of the model's files.

@@ -18,15 +18,17 @@ use block_volume::record::{
     DecodeError, Head, Next, RECORD, UNIT, What, next_head, put_stored, repack,
 };
 use runtime::Duration;
-use table::Purpose;
+use table::{Purpose, Redundancy};
 
 use super::aside::pause;
-use super::choice::{Candidate, Lifespan, pick};
+use super::choice::{Candidate, Lifespan, is_pressed, pick};
 use super::core::Core;
 use super::files::{DataFile, Open};
-use super::format::state::{Role, file_key};
+use super::format::state::{FileState, Role, file_key};
 use super::format::txn::Watermark;
-use super::limits::{COLLECT_APPEND_BYTES, COLLECT_CLASSES, COLLECT_RETRY, COLLECT_SLICE};
+use super::limits::{
+    COLLECT_APPEND_BYTES, COLLECT_CLASSES, COLLECT_RETRY, COLLECT_ROW_BYTES, COLLECT_SLICE,
+};
 use super::types::{Loc, Update};
 
 /// Time for which a step waits for requests that are under way, unless room is short.
@@ -49,6 +51,8 @@ struct Outputs {
 
 struct Output {
     open: Open,
+    /// Bytes of its appends at most.
+    append_bytes: usize,
     /// Records that are not appended yet, and the previous locations of their blocks.
     bytes: Vec<u8>,
     moves: Vec<Update>,
@@ -61,17 +65,29 @@ impl Core {
         let (aside, now) = (self.aside.borrow(), self.env.now());
         let sealed = files.values().filter(|file| file.state.get().sealed);
         let sealed = sealed.filter(|file| !aside.has(file.number, now));
+        let outputs = self.outputs.redundancy();
         let candidate = |file: &Rc<DataFile>| {
             let state = file.state.get();
-            let live = i64::from(state.live) + index.pending(file.number);
-            Candidate {
-                file: file.number,
-                blocks: u64::from(state.blocks),
-                live: live.max(0) as u64,
-                age: self.counter.get().saturating_sub(state.born),
-            }
+            let live = (i64::from(state.live) + index.pending(file.number)).max(0) as u64;
+            let form = self.form_of(&state);
+            // Another volume has a linked file too: to give it another form takes room.
+            let outputs = if state.clone_source == 0 { outputs } else { form };
+            let age = self.counter.get().saturating_sub(state.born);
+            let bytes = u64::from(state.units) * UNIT;
+            let counts = (bytes, u64::from(state.blocks), live);
+            Candidate::new((file.number, age), counts, (form, outputs))
         };
         sealed.map(candidate).collect()
+    }
+
+    /// What a DataFile takes on media.
+    pub(crate) fn form_of(&self, state: &FileState) -> Redundancy {
+        state.code.unwrap_or_else(|| self.store.redundancy())
+    }
+
+    /// Bytes on media of what a DataFile has.
+    pub(crate) fn stored_bytes(&self, file: &DataFile) -> u64 {
+        self.form_of(&file.state.get()).stored(u64::from(file.end.get()) * UNIT)
     }
 
     /// The task that collects, until the instance is over.
@@ -84,7 +100,10 @@ impl Core {
                 // Older programs made a DataFile in each opening.
                 (true, true) => {
                     let candidates = self.candidates();
-                    let empty = candidates.iter().find(|candidate| candidate.blocks == 0);
+                    let has_none = |file: &FileNo| {
+                        self.files.borrow().get(file).is_some_and(|it| it.state.get().blocks == 0)
+                    };
+                    let empty = candidates.iter().find(|candidate| has_none(&candidate.file));
                     empty.map(|empty| empty.file)
                 }
                 (false, _) => None,
@@ -274,7 +293,12 @@ impl Core {
         }
         if outputs.open[class].is_none() {
             let open = self.make_file(Role::Collected, true).await?;
-            outputs.open[class] = Some(Output { open, bytes: Vec::new(), moves: Vec::new() });
+            let append_bytes = match open.file.state.get().code {
+                None => COLLECT_APPEND_BYTES,
+                Some(_) => COLLECT_ROW_BYTES,
+            };
+            let (bytes, moves) = (Vec::new(), Vec::new());
+            outputs.open[class] = Some(Output { open, append_bytes, bytes, moves });
         }
         let output = outputs.open[class].as_mut().expect("made above");
         let unit = output.open.next + (output.bytes.len() as u64 / UNIT) as u32;
@@ -283,7 +307,7 @@ impl Core {
         let copy = Head { what, file, unit, identity: self.identity, tag: None, ..*head };
         put_stored(&mut output.bytes, copy, stored);
         output.moves.push(Update::Move { lba: head.lba, from, to: Loc::new(file, unit) });
-        if output.bytes.len() + RECORD > COLLECT_APPEND_BYTES {
+        if output.bytes.len() + RECORD > output.append_bytes {
             self.append_output(outputs, class).await?;
         }
         Ok(())
@@ -354,12 +378,9 @@ impl Core {
     /// process (B12).
     async fn pace(&self, bytes: u64) {
         let rate = self.options.collect_bytes_per_second.max(1);
-        let candidates = self.candidates();
-        let blocks: u64 = candidates.iter().map(|candidate| candidate.blocks).sum();
-        let live: u64 = candidates.iter().map(|candidate| candidate.live).sum();
         let percent = u64::from(self.options.garbage_percent);
         // Half as much again as is wanted: space has priority over the rate.
-        if (blocks - live.min(blocks)) * 100 > blocks * (percent + percent / 2) {
+        if is_pressed(&self.candidates(), percent + percent / 2) {
             return self.env.yield_now().await;
         }
         self.env

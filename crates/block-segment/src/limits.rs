@@ -119,6 +119,10 @@ pub const SCRUB_PERIOD_DEFAULT: Duration = Duration::from_secs(15 * 24 * 3600);
 pub const COLLECT_CLASSES: usize = 3;
 /// Bytes that collection reads, and appends, at once: a quarter of the largest append.
 pub const COLLECT_APPEND_BYTES: usize = 63 * RECORD;
+/// Bytes that collection appends at once to a file in an erasure code: the largest append, whose rows
+/// have whole sectors in each fragment. A quarter of it would leave a sector of nine half empty with
+/// eight data fragments.
+pub const COLLECT_ROW_BYTES: usize = APPEND_BYTES_MAX;
 /// Pause after a collection has failed, at first and at most: doubled each time.
 pub const COLLECT_RETRY: (Duration, Duration) =
     (Duration::from_millis(500), Duration::from_secs(60));

@@ -458,6 +458,10 @@ impl Core {
         })?;
         self.next_file.set(next);
         let (generation, born) = (self.generation, self.counter.get());
+        let code = match role {
+            Role::Log => None,
+            Role::Collected => Some(self.outputs.redundancy()).filter(|form| form.is_coded()),
+        };
         let state = FileState {
             generation,
             role,
@@ -467,8 +471,12 @@ impl Core {
             live: 0,
             born,
             clone_source: 0,
+            code,
         };
         let file = DataFile::new(number, state);
+        if code.is_some() {
+            self.env.mark("segment: output in a code");
+        }
         let store = match role {
             Role::Log => &self.store,
             Role::Collected => &self.outputs,

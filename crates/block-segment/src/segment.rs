@@ -44,6 +44,8 @@ pub struct Stats {
     pub files: usize,
     /// Bytes of records in them.
     pub file_bytes: u64,
+    /// Bytes that they take on media: all copies or fragments, without sectors' own bytes.
+    pub stored_bytes: u64,
     /// Blocks with data in them.
     pub blocks: u64,
     /// Those of them that the index has; the rest is garbage. May be counted too high until a
@@ -167,6 +169,12 @@ impl Segment {
         self.0.0.check(from).await
     }
 
+    /// Files that are made from now on take another form on media: collection looks again at what it
+    /// would gain.
+    pub fn policy_changed(&self) {
+        self.0.0.wake_collect.notify_one();
+    }
+
     /// Progress of its scrub (B14).
     pub fn scrub(&self) -> SegmentScrub {
         self.0.0.scrub_progress()
@@ -183,6 +191,7 @@ impl Segment {
         Stats {
             files: files.len(),
             file_bytes: files.values().map(|file| u64::from(file.end.get()) * UNIT).sum(),
+            stored_bytes: files.values().map(|file| core.stored_bytes(file)).sum(),
             blocks: files.values().map(|file| u64::from(file.blocks.get())).sum(),
             live: live.sum(),
             index_bytes: index.bytes(),

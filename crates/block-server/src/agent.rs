@@ -616,6 +616,7 @@ impl BlockServerAgent {
         {
             total.files += usage.files;
             total.file_bytes += usage.file_bytes;
+            total.stored_bytes += usage.stored_bytes;
             total.blocks += usage.blocks;
             total.live += usage.live;
             total.append_bytes += usage.append_bytes;

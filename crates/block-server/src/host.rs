@@ -1,7 +1,6 @@
 //! [`Host`]: a block server's process: its agent, its segments on the core, and the server for
 //! them.
 
-use std::cell::Cell;
 use std::fmt;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -19,10 +18,9 @@ use futures_util::future::LocalBoxFuture;
 use runtime::Instant;
 use table::{ClientStore, Store};
 use transport::{Endpoint, Handler, Incoming, TransportError};
-use wire::control::Policy;
 
 use super::agent::{BlockServerAgent, Devices, ServedSegment};
-use super::lazy::LazySegment;
+use super::lazy::{FilePolicies, LazySegment};
 use super::openings::Openings;
 use super::ownership::{LeaseState, OwnedSegment, Predecessors};
 use crate::{BlockServer, Lease, OpenedSegment, SegmentOpener};
@@ -48,17 +46,17 @@ impl Devices for CoreDevices {
     fn open(&self, segment: SegmentId, held: OwnedSegment) -> Answer<'_, Rc<dyn ServedSegment>> {
         Box::pin(async move {
             let this = self.clone();
-            let policy = Rc::new(Cell::new(held.setup.policy));
-            let shared = policy.clone();
+            let policies = FilePolicies::of(held.setup.policy);
+            let shared = policies.clone();
             let late = LazySegment::new(
                 &self.client,
                 held.setup.bytes,
-                policy,
+                policies,
                 Box::new(move || {
-                    let (this, policy) = (this.clone(), shared.clone());
+                    let (this, policies) = (this.clone(), shared.clone());
                     Box::pin(async move {
                         let openings = this.openings.clone();
-                        openings.attempt(this.segment(segment, held, policy)).await
+                        openings.attempt(this.segment(segment, held, policies)).await
                     })
                 }),
             );
@@ -88,13 +86,14 @@ impl CoreDevices {
         self,
         segment: SegmentId,
         held: OwnedSegment,
-        policy: Rc<Cell<Policy>>,
+        FilePolicies { written, collected }: FilePolicies,
     ) -> Result<Segment, Fault> {
         let path = segment_path(segment);
-        let store = ClientStore::with_policy(&self.client, &path, policy).await.map_err(fault)?;
+        let store = ClientStore::with_policy(&self.client, &path, written).await.map_err(fault)?;
+        let outputs = store.in_form(collected);
         let identity = Identity { volume: segment.volume.get(), segment: segment.index };
         let which = (identity, held.setup.bytes, held.epoch);
-        let (env, store) = (self.client.env(), Rc::new(store));
+        let env = self.client.env();
         let mut options = self.options;
         // A snapshot's files are others' too: copying would take room and give none. And its
         // locations stay, since differences between snapshots are found by them.
@@ -110,7 +109,7 @@ impl CoreDevices {
                 })
             })
         });
-        let stores = (store.clone() as Rc<dyn Store>, store as Rc<dyn Store>);
+        let stores = (Rc::new(store) as Rc<dyn Store>, Rc::new(outputs) as Rc<dyn Store>);
         Segment::open_from(env, stores, &self.shared, which, (options, clone_source)).await
     }
 }

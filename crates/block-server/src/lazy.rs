@@ -31,8 +31,8 @@ pub(super) type SegmentOpening = Box<dyn Fn() -> LocalBoxFuture<'static, Result<
 struct LazySegmentInner {
     client: Client,
     bytes: u64,
-    /// Policy of the files that it makes; its store reads it.
-    policy: Rc<Cell<Policy>>,
+    /// Policies of the files that it makes; its stores read them.
+    policies: FilePolicies,
     opening: SegmentOpening,
     opened: OnceCell<Segment>,
     turn: Mutex<()>,
@@ -40,22 +40,43 @@ struct LazySegmentInner {
     changed: Notify,
 }
 
+/// Policies of a segment's files, which its stores share (B3): what is written for requests and the
+/// tables are in copies, which survive as many losses as the volume's code; what is collected has the code.
+#[derive(Clone)]
+pub(super) struct FilePolicies {
+    pub(super) written: Rc<Cell<Policy>>,
+    pub(super) collected: Rc<Cell<Policy>>,
+}
+
+impl FilePolicies {
+    /// Those of a volume's policy.
+    pub(super) fn of(policy: Policy) -> FilePolicies {
+        let written = Rc::new(Cell::new(policy.in_copies()));
+        FilePolicies { written, collected: Rc::new(Cell::new(policy)) }
+    }
+
+    fn set(&self, policy: Policy) {
+        self.written.set(policy.in_copies());
+        self.collected.set(policy);
+    }
+}
+
 /// A segment of `bytes` bytes. Clones share it.
 #[derive(Clone)]
 pub(super) struct LazySegment(Rc<LazySegmentInner>);
 
 impl LazySegment {
-    /// Files of the segment that `opening` opens are to be made with the policy in `policy`.
+    /// Files of the segment that `opening` opens are to be made with `policies`.
     pub(super) fn new(
         client: &Client,
         bytes: u64,
-        policy: Rc<Cell<Policy>>,
+        policies: FilePolicies,
         opening: SegmentOpening,
     ) -> LazySegment {
         LazySegment(Rc::new(LazySegmentInner {
             client: client.clone(),
             bytes,
-            policy,
+            policies,
             opening,
             opened: OnceCell::new(),
             turn: Mutex::new(()),
@@ -193,7 +214,8 @@ impl ServedSegment for LazySegment {
 
     fn link(&self, cut: u64, to: SegmentId, policy: Policy) -> Answer<'_, ()> {
         Box::pin(async move {
-            let store = ClientStore::new(&self.0.client, &segment_path(to), policy).await;
+            let path = segment_path(to);
+            let store = ClientStore::new(&self.0.client, &path, policy.in_copies()).await;
             let store = store.map_err(|error| Fault::new(error.kind(), error.to_string()))?;
             let identity = Identity { volume: to.volume.get(), segment: to.index };
             self.ask(|segment| Box::pin(segment.link(cut, Rc::new(store), identity))).await
@@ -201,7 +223,10 @@ impl ServedSegment for LazySegment {
     }
 
     fn set_policy(&self, policy: Policy) {
-        self.0.policy.set(policy);
+        self.0.policies.set(policy);
+        if let Some(segment) = self.0.opened.get() {
+            segment.policy_changed();
+        }
     }
 
     fn flatten(&self) -> Answer<'_, u64> {
@@ -237,6 +262,7 @@ fn usage(segment: &Segment) -> SegmentUsage {
         index: 0,
         files: stats.files as u64,
         file_bytes: stats.file_bytes,
+        stored_bytes: stats.stored_bytes,
         blocks: stats.blocks,
         live: stats.live.min(stats.blocks),
         append_bytes: stats.append_bytes,

@@ -42,6 +42,8 @@ pub struct SegmentUsage {
     pub files: u64,
     /// Bytes of them.
     pub file_bytes: u64,
+    /// Bytes that they take on media, all copies or fragments; 0 from a server that does not say.
+    pub stored_bytes: u64,
     /// Blocks with data in them.
     pub blocks: u64,
     /// Of these, blocks of the volume's content; the rest is garbage.

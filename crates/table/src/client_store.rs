@@ -11,7 +11,7 @@ use wire::control::{NameKey, Node, Policy};
 use wire::data::Purpose;
 
 use crate::limits::{LINK_BATCH, LIST_PAGE};
-use crate::store::{Answer, Names, Pending, Source, Store, Writer};
+use crate::store::{Answer, Names, Pending, Redundancy, Source, Store, Writer};
 
 /// Mode of files.
 const MODE: u32 = 0o600;
@@ -48,6 +48,12 @@ impl ClientStore {
         Ok(ClientStore { client: client.clone(), dir, path, policy })
     }
 
+    /// The same directory; files get the policy that `policy` has as they are made.
+    pub fn in_form(&self, policy: Rc<Cell<Policy>>) -> ClientStore {
+        let (client, path) = (self.client.clone(), self.path.clone());
+        ClientStore { client, dir: self.dir, path, policy }
+    }
+
     /// The directory `path`, which has to be there; to be read, or to be linked from.
     pub async fn find(client: &Client, path: &str) -> Result<ClientStore, Error> {
         let path = path.trim_end_matches('/').to_owned();
@@ -80,6 +86,11 @@ fn fault(error: Error) -> Fault {
 impl Store for ClientStore {
     fn name(&self) -> &str {
         &self.path
+    }
+
+    fn redundancy(&self) -> Redundancy {
+        let Policy { copies, data, .. } = self.policy.get();
+        Redundancy { replicas: copies, data }
     }
 
     fn create<'a>(&'a self, name: &'a str) -> Answer<'a, Box<dyn Writer>> {

@@ -56,7 +56,7 @@ pub use range::Range;
 pub use recover::LogPage;
 pub use scan::{Entry, Scan};
 pub use snapshot::Snapshot;
-pub use store::{Answer, Names, Pending, Source, Store, Writer};
+pub use store::{Answer, Names, Pending, Redundancy, Source, Store, Writer};
 pub use table::{KeptLog, Stats, Table};
 pub use types::{Place, Seq};
 pub use wire::data::Purpose;

@@ -10,6 +10,35 @@ use wire::data::Purpose;
 /// sealed the file; `Retry` nothing was changed; `Unknown` it may have been; `Full` no room.
 pub type Answer<'a, T> = LocalBoxFuture<'a, Result<T, Fault>>;
 
+/// What the bytes of a file take on media: `replicas / data` for each. Copies have one data part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Redundancy {
+    /// Copies, or fragments of an erasure code with its parity (C18).
+    pub replicas: u8,
+    /// Fragments with data; 1 for copies.
+    pub data: u8,
+}
+
+impl Redundancy {
+    /// Of a store that keeps each byte once.
+    pub const ONE: Redundancy = Redundancy::copies(1);
+
+    /// So many copies.
+    pub const fn copies(copies: u8) -> Redundancy {
+        Redundancy { replicas: copies, data: 1 }
+    }
+
+    /// True for fragments of an erasure code.
+    pub const fn is_coded(self) -> bool {
+        self.data > 1
+    }
+
+    /// Bytes on media for so many of a file; sectors' own bytes are not counted.
+    pub const fn stored(self, bytes: u64) -> u64 {
+        bytes * self.replicas as u64 / self.data as u64
+    }
+}
+
 /// One directory of append-only files, for one table.
 ///
 /// The table's safety rests on these promises:
@@ -22,6 +51,11 @@ pub type Answer<'a, T> = LocalBoxFuture<'a, Result<T, Fault>>;
 pub trait Store {
     /// The directory, for messages.
     fn name(&self) -> &str;
+
+    /// What files that are made now take on media.
+    fn redundancy(&self) -> Redundancy {
+        Redundancy::ONE
+    }
 
     /// Makes a file whose name must be free, and opens it for append. After an error the name may
     /// be there: its maker removes it.

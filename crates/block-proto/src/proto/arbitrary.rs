@@ -262,13 +262,14 @@ pub(super) fn server_reply() -> impl Strategy<Value = BlockServerReply> {
         (files, any::<u64>()),
         (blocks, any::<u64>()),
         (live, any::<u64>()),
-        (bytes, any::<[u64; 4]>())
+        (bytes, any::<[u64; 5]>())
         => {
-            let [file_bytes, append_bytes, collected_bytes, index_bytes] = bytes;
+            let [file_bytes, stored_bytes, append_bytes, collected_bytes, index_bytes] = bytes;
             SegmentUsage {
                 index,
                 files,
                 file_bytes,
+                stored_bytes,
                 blocks,
                 live,
                 append_bytes,

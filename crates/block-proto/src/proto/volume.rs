@@ -473,7 +473,7 @@ impl Proto for SegmentUsage {
 
     fn to_pb(&self) -> pb::SegmentUsage {
         let SegmentUsage { index, files, file_bytes, blocks, live, .. } = *self;
-        let SegmentUsage { append_bytes, collected_bytes, index_bytes, .. } = *self;
+        let SegmentUsage { append_bytes, collected_bytes, index_bytes, stored_bytes, .. } = *self;
         pb::SegmentUsage {
             index,
             files,
@@ -483,12 +483,13 @@ impl Proto for SegmentUsage {
             append_bytes,
             collected_bytes,
             index_bytes,
+            stored_bytes,
         }
     }
 
     fn from_pb(pb: pb::SegmentUsage) -> Result<SegmentUsage, WireError> {
         let pb::SegmentUsage { index, files, file_bytes, blocks, live, .. } = pb;
-        let pb::SegmentUsage { append_bytes, collected_bytes, index_bytes, .. } = pb;
+        let pb::SegmentUsage { append_bytes, collected_bytes, index_bytes, stored_bytes, .. } = pb;
         Ok(SegmentUsage {
             index,
             files,
@@ -498,6 +499,7 @@ impl Proto for SegmentUsage {
             append_bytes,
             collected_bytes,
             index_bytes,
+            stored_bytes,
         })
     }
 }

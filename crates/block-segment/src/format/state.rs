@@ -3,6 +3,7 @@
 use block_volume::ids::{FileNo, Identity};
 use block_volume::record::{DecodeError, VERSION};
 use codec::cursor::{Cursor, put_varint};
+use table::Redundancy;
 
 /// Key of the segment's row.
 pub(crate) const SEGMENT_KEY: &[u8] = b"s";
@@ -162,16 +163,24 @@ pub(crate) struct FileState {
     pub(crate) born: u64,
     /// The volume of its records; 0 for the segment's own.
     pub(crate) clone_source: u64,
+    /// The erasure code that it was made with; none for copies, whose number the volume's policy has.
+    pub(crate) code: Option<Redundancy>,
 }
+
+/// Flags of a DataFile's row. An unknown one is refused.
+const SEALED: u8 = 1;
+const COLLECTED: u8 = 2;
+const LINKED: u8 = 4;
+const CODED: u8 = 8;
 
 impl FileState {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let role = match self.role {
-            Role::Log => 0,
-            Role::Collected => 1,
-        };
-        let linked = u8::from(self.clone_source != 0);
-        let mut out = vec![linked << 2 | role << 1 | u8::from(self.sealed)];
+        let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+        let flags = flag(self.sealed, SEALED)
+            | flag(self.role == Role::Collected, COLLECTED)
+            | flag(self.clone_source != 0, LINKED)
+            | flag(self.code.is_some(), CODED);
+        let mut out = vec![flags];
         for number in [self.generation, self.units, self.blocks, self.live] {
             put_varint(&mut out, u64::from(number));
         }
@@ -179,28 +188,48 @@ impl FileState {
         if self.clone_source != 0 {
             put_varint(&mut out, self.clone_source);
         }
+        if let Some(Redundancy { replicas, data }) = self.code {
+            out.extend([replicas, data]);
+        }
         out
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<FileState, DecodeError> {
         let mut input = Cursor(bytes);
         let state = (|| {
-            let code = input.u8()?;
-            let (role, linked) = match code >> 1 {
-                0 => (Role::Log, false),
-                1 => (Role::Collected, false),
-                2 => (Role::Log, true),
-                3 => (Role::Collected, true),
-                _ => return None,
-            };
+            let flags = input.u8().filter(|flags| flags >> 4 == 0)?;
+            let has = |flag: u8| flags & flag != 0;
+            let role = if has(COLLECTED) { Role::Collected } else { Role::Log };
             let (generation, units) = (input.varint32()?, input.varint32()?);
             let (blocks, live, born) = (input.varint32()?, input.varint32()?, input.varint()?);
-            let sealed = code & 1 == 1;
-            let clone_source =
-                if linked { input.varint().filter(|clone_source| *clone_source != 0)? } else { 0 };
-            Some(FileState { generation, role, sealed, units, blocks, live, born, clone_source })
+            let sealed = has(SEALED);
+            let clone_source = match has(LINKED) {
+                true => input.varint().filter(|clone_source| *clone_source != 0)?,
+                false => 0,
+            };
+            let code = match has(CODED) {
+                true => Some(read_code(&mut input)?),
+                false => None,
+            };
+            Some(FileState {
+                generation,
+                role,
+                sealed,
+                units,
+                blocks,
+                live,
+                born,
+                clone_source,
+                code,
+            })
         })();
         let state = state.filter(|_| input.is_empty());
         state.ok_or(DecodeError::Damaged("a DataFile's entry does not decode"))
     }
+}
+
+/// An erasure code, as no copies are.
+fn read_code(input: &mut Cursor<'_>) -> Option<Redundancy> {
+    let [replicas, data] = input.array()?;
+    Some(Redundancy { replicas, data }).filter(|code| code.is_coded() && replicas > data)
 }

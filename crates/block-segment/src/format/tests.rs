@@ -15,6 +15,7 @@ use block_volume::record::{
 use codec::crc32c;
 use proptest::prelude::*;
 use runtime::Rng;
+use table::Redundancy;
 
 use super::page::{Locs, decode_page, encode_page};
 use super::state::{FileState, Role, SegmentState};
@@ -116,7 +117,10 @@ fn seeds() -> Vec<(&'static str, Target, Vec<u8>)> {
         live: 99_000,
         born: 500_000,
         clone_source: 0,
+        code: None,
     };
+    let code = Some(Redundancy { replicas: 11, data: 8 });
+    let coded = FileState { code, ..state };
     let whole = data_file();
     vec![
         ("device_file", fuzz::fuzz_data_file, whole.clone()),
@@ -135,6 +139,7 @@ fn seeds() -> Vec<(&'static str, Target, Vec<u8>)> {
             fuzz::fuzz_state,
             FileState { clone_source: 0x1122_3344_5566_7788, ..state }.encode(),
         ),
+        ("device_state-coded", fuzz::fuzz_state, coded.encode()),
         ("device_name", fuzz::fuzz_name, FILE.name(4).into_bytes()),
         ("device_record_head-origin", fuzz::fuzz_record_head, marked_head().encode().to_vec()),
         ("device_origins", fuzz::fuzz_origins, origins()),

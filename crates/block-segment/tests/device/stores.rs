@@ -9,7 +9,7 @@ use block_volume::contract::Device;
 use block_volume::geometry::Extent;
 use block_volume::limits::BLOCK;
 use runtime::{Duration, Rng};
-use table::{Answer, Cache, Names, Source, Store, Writer};
+use table::{Answer, Cache, Names, Redundancy, Source, Store, Writer};
 use testing::tables::MemDisk;
 
 use crate::device::support::{BYTES, IDENTITY, World, on, shared, small};
@@ -23,14 +23,14 @@ struct Calls {
     table_reads: Cell<u64>,
 }
 
-/// A store whose calls are counted.
-struct Counted(Rc<dyn Store>, Rc<Calls>);
+/// A store whose calls are counted, and that says what its files take on media.
+struct Counted(Rc<dyn Store>, Rc<Calls>, Redundancy);
 
 struct CountedSource(Rc<dyn Source>, Rc<Calls>);
 
 fn counted(store: Rc<dyn Store>) -> (Rc<dyn Store>, Rc<Calls>) {
     let calls = Rc::new(Calls::default());
-    (Rc::new(Counted(store, calls.clone())), calls)
+    (Rc::new(Counted(store, calls.clone(), Redundancy::ONE)), calls)
 }
 
 fn add_one(count: &Cell<u64>) {
@@ -40,6 +40,10 @@ fn add_one(count: &Cell<u64>) {
 impl Store for Counted {
     fn name(&self) -> &str {
         self.0.name()
+    }
+
+    fn redundancy(&self) -> Redundancy {
+        self.2
     }
 
     fn create<'a>(&'a self, name: &'a str) -> Answer<'a, Box<dyn Writer>> {
@@ -94,6 +98,49 @@ impl Source for CountedSource {
         add_one(&self.1.table_reads);
         self.0.read_acknowledged(offset, len)
     }
+}
+
+/// With outputs in a code, what is not overwritten is collected until little is left in copies; what has
+/// the code is not collected again, and a later instance knows what has it (B3, C18).
+#[test]
+fn blocks_without_garbage_are_collected_into_a_code_once() {
+    let world = World::new(43);
+    let (_, env) = world.boot();
+    let (disk, at) = (world.disk.clone(), env.clone());
+    let work = async move {
+        let in_form = |form| {
+            let store = counted(disk.store(&at)).0;
+            Rc::new(Counted(store, Rc::default(), form)) as Rc<dyn Store>
+        };
+        let (copies, code) = (Redundancy::copies(3), Redundancy { replicas: 6, data: 4 });
+        let (shared, options) = (shared(), small());
+        let open = |epoch| {
+            let what = (IDENTITY, BYTES, epoch);
+            Segment::open_with(&at, in_form(copies), in_form(code), &shared, what, options.clone())
+        };
+        let segment = open(1).await.unwrap();
+        let blocks = 1024;
+        for block in 0..blocks {
+            let data = at.pool().copy_of(&[block as u8 | 1; BLOCK as usize]).unwrap();
+            segment.write(block * BLOCK, data).await.unwrap();
+        }
+        at.sleep(Duration::from_secs(20)).await;
+        let stats = segment.stats();
+        assert!(stats.blocks == blocks && stats.live == blocks, "{stats:?}");
+        assert!(stats.collected_blocks >= blocks / 2, "{stats:?}");
+        assert!(stats.stored_bytes < 3 * stats.file_bytes * 7 / 10, "{stats:?}");
+        segment.close().await.unwrap();
+        let again = open(2).await.unwrap();
+        at.sleep(Duration::from_secs(20)).await;
+        let later = again.stats();
+        assert!(later.stored_bytes <= stats.stored_bytes * 11 / 10, "{stats:?}, {later:?}");
+        assert!(later.collected_blocks <= blocks / 4, "{later:?}");
+        for block in 0..blocks {
+            let read = again.read(Extent { offset: block * BLOCK, len: BLOCK }).await.unwrap();
+            assert!(read.iter().all(|byte| *byte == block as u8 | 1), "block {block}");
+        }
+    };
+    world.run(async { on(&env, work).await.unwrap() });
 }
 
 /// Collection writes through a store of its own, which may have another policy (B3).

@@ -57,8 +57,8 @@ pub enum VolumeCommand {
         /// May be open with several holders at once (see 'volume create --help')
         #[arg(long, value_name = "BOOL")]
         shared: Option<bool>,
-        /// Copies of what is written from now on, as 'volume create' takes them; what is stored stays
-        /// as it is until it is collected
+        /// How it is stored from now on, as 'volume create' takes it. What is stored already follows as it
+        /// is collected: soon, where it takes much more room than the new policy's form
         #[arg(long, value_name = "POLICY")]
         policy: Option<Policy>,
         /// Print one JSON object.
@@ -94,8 +94,8 @@ pub enum VolumeCommand {
         /// Length of the volume, when it is made [default: the image's]
         #[arg(long, value_parser = parse_size)]
         size: Option<usize>,
-        /// Its policy, when it is made: rep1 to rep5, or rep3-strict and the like [default: up to
-        /// rep3, as the cluster has servers]
+        /// Its policy, when it is made, as 'volume create' takes it [default: up to rep3, as the cluster
+        /// has servers]
         #[arg(long, value_name = "POLICY")]
         policy: Option<Policy>,
     },
@@ -144,8 +144,8 @@ pub enum VolumeCommand {
         /// The file, which is verified before anything is changed; '-' is standard input, which
         /// is verified as it comes.
         file: PathBuf,
-        /// Its policy, when it is made: rep1 to rep5, or rep3-strict and the like [default: up to
-        /// rep3, as the cluster has servers]
+        /// Its policy, when it is made, as 'volume create' takes it [default: up to rep3, as the cluster
+        /// has servers]
         #[arg(long, value_name = "POLICY")]
         policy: Option<Policy>,
         /// How.
@@ -355,8 +355,14 @@ pub struct CreateArgs {
     /// Its length, such as 100GiB; space is taken as it is written
     #[arg(long, value_parser = parse_size)]
     pub size: usize,
-    /// rep1 to rep5: copies, of which more than half are waited for; rep3-strict and the like: all
-    /// [default: up to rep3, as the cluster has servers]
+    /// rep1 to rep5: copies, of which more than half are waited for; rep3-strict and the like: all.
+    /// ec4+2 and the like: an erasure code [default: up to rep3, as the cluster has servers]
+    ///
+    /// With a code what is written goes to as many copies as survive the losses that the code
+    /// survives: rep3 for ec4+2. Garbage collection rewrites it in the code later, packed with LZ4
+    /// where that saves an eighth, so that most of the volume takes 1.5 bytes for each, or less, and
+    /// not 3. It rewrites at once what it would rewrite anyway, and the rest until a fifth of the
+    /// volume's room could be gained.
     #[arg(long, value_name = "POLICY")]
     pub policy: Option<Policy>,
     /// Bytes of a data sector: what one segment has before the next one's turn

@@ -110,7 +110,10 @@ pub async fn make(
     check_length(args.size as u64)?;
     let client = managers.client();
     let policy = match args.policy {
-        Some(policy) => policy,
+        Some(policy) => {
+            policy::check_places(client, policy, SpreadArg::Domain).await?;
+            policy
+        }
         None => policy::default(client).await?,
     };
     let spec = VolumeSpec {

@@ -19,6 +19,7 @@ const ATTEMPT: Duration = Duration::from_secs(2);
 
 /// Space of a volume's segments, as far as their servers have answered.
 pub struct Space {
+    /// Copies, for servers that do not say what is on media.
     copies: u64,
     segments: BTreeMap<u32, SegmentUsage>,
     /// Segments whose server did not answer.
@@ -49,7 +50,8 @@ impl Space {
             }
         }
         let silent = map.iter().filter(|place| !segments.contains_key(&place.index)).count();
-        Space { copies: u64::from(info.spec.policy.copies), segments, silent }
+        let copies = u64::from(info.spec.policy.in_copies().copies);
+        Space { copies, segments, silent }
     }
 
     fn sum(&self, part: impl Fn(&SegmentUsage) -> u64) -> u64 {
@@ -61,9 +63,16 @@ impl Space {
         self.sum(|usage| usage.live) * BLOCK
     }
 
-    /// Bytes in DataFiles, all copies.
+    /// Bytes in DataFiles, all copies and fragments.
     fn physical(&self) -> u64 {
-        self.sum(|usage| usage.file_bytes) * self.copies
+        self.sum(|usage| self.stored(usage))
+    }
+
+    fn stored(&self, usage: &SegmentUsage) -> u64 {
+        match usage.stored_bytes {
+            0 => usage.file_bytes * self.copies,
+            stored => stored,
+        }
     }
 
     /// Share of the blocks in DataFiles that is not content any more.
@@ -99,7 +108,7 @@ impl Space {
         self.segments.get(&index).map_or(Value::Null, |usage| {
             json!({
                 "logical_bytes": usage.live * BLOCK,
-                "physical_bytes": usage.file_bytes * self.copies,
+                "physical_bytes": self.stored(usage),
                 "files": usage.files,
             })
         })

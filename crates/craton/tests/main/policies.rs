@@ -149,8 +149,6 @@ fn coded_files_outlive_a_chunkserver() {
     good(&[&["cluster", "up", "--dir", text(&dir)][..], &flags].concat());
     let cluster = ["--cluster", text(&dir)];
     let on = |args: &[&str]| good(&[&["fs"], args, &cluster].concat());
-    let made = [&["volume", "create", "v", "--size", "1GiB", "--policy", "ec2+1"][..], &cluster];
-    bad(&made.concat(), 1, "volumes are stored in copies");
     let (large, back) = (scratch.path("large"), scratch.path("back"));
     let bytes = content(5_000_000, 7);
     fs::write(&large, &bytes).expect("a file");
@@ -202,6 +200,80 @@ fn coded_files_outlive_a_chunkserver() {
     wait("its first fragment is made elsewhere", Duration::from_secs(60), elsewhere);
     kill9(&dir, &[before[1].1.as_str()]);
     read_back();
+}
+
+/// What is written to a volume with a code is in copies first, and in the code once it is collected, packed:
+/// three bytes for each are less than one then. It is read while a chunkserver is gone (B3, C18).
+#[test]
+fn volumes_are_collected_into_a_code() {
+    const COUNT: u64 = 1500;
+    let mut scratch = Scratch::new("volume-codes");
+    let dir = scratch.cluster("cluster");
+    let flags = ["--masters", "1", "--chunkservers", "4", "--block-servers", "1"];
+    good(&[&["cluster", "up", "--dir", text(&dir)][..], &flags].concat());
+    let cluster = ["--cluster", text(&dir)];
+    let volume = |args: &[&str]| json(&[&["volume"], args, &["--json"], &cluster[..]].concat());
+    let create = |policy| {
+        let one = ["--size", "1GiB", "--segments", "1", "--policy", policy];
+        [&["volume", "create", "v"][..], &one, &cluster].concat()
+    };
+    bad(&create("ec4+2"), 1, "ec4+2 needs 6 failure domains");
+    good(&create("rep3"));
+    let made = volume(&["info", "v"]);
+    let url = made["nbd"].as_str().expect("an export").to_owned();
+    // Half of each block packs.
+    let block = |number: u64| [content(BLOCK / 2, number), vec![number as u8; BLOCK / 2]].concat();
+    let mut nbd = Nbd::open(&url);
+    (0..COUNT).for_each(|at| drop(nbd.ask(WRITE, at * BLOCK as u64, BLOCK, &block(at))));
+    drop(nbd);
+    // The next owner closes the file that was written to.
+    let restart = || {
+        good(&["cluster", "restart", "--dir", text(&dir), "block-server", "bs1"]);
+        let served = || volume(&["ls"])[0]["state"] == "served";
+        wait("the volume is served", SOON, served);
+    };
+    restart();
+    let space = || answered(|| volume(&["info", "v"]))["space"].clone();
+    let per_byte = |space: &Value| {
+        let bytes = |what: &str| space[what].as_f64().expect("a number");
+        bytes("physical_bytes") / bytes("logical_bytes")
+    };
+    let copies = space();
+    assert!((3.0..3.2).contains(&per_byte(&copies)), "three copies: {copies}");
+    let written = copies["collected_bytes"].clone();
+    assert_eq!(written, 0, "nothing is gained by collection: {copies}");
+
+    // Without an overwritten block, and without another opening.
+    assert_eq!(volume(&["set", "v", "--policy", "ec2+1"])["policy"], "ec2+1");
+    wait("it is collected into the code", 3 * SOON, || per_byte(&space()) < 1.0);
+    println!("{copies} became {}", space());
+    let folder = format!("/.craton/block/{}/0", made["id"].as_str().expect("an ID"));
+    let schemes = || {
+        let names = good(&[&["fs", "ls", &folder, "--services"], &cluster[..]].concat());
+        let names = names.lines().filter(|name| name.starts_with("data-"));
+        let policy = |name: &str| {
+            let asked = ["fs", "stat", &format!("{folder}/{name}"), "--json", "--services"];
+            json(&[&asked[..], &cluster[..]].concat())["policy"].clone()
+        };
+        names.map(policy).collect::<Vec<_>>()
+    };
+    let made_with = schemes();
+    assert!(made_with.contains(&"ec2+1".into()), "what is collected: {made_with:?}");
+
+    let read_back = |without: &str| {
+        let mut nbd = Nbd::open(&url);
+        for at in (0..COUNT).step_by(3) {
+            let read = nbd.ask(READ, at * BLOCK as u64, BLOCK, &[]);
+            assert!(read == block(at), "block {at} without {without}");
+        }
+    };
+    read_back("any loss");
+    kill9(&dir, &["cs2"]);
+    read_back("cs2");
+    restart();
+    read_back("cs2, by another owner");
+    let check = good(&[&["volume", "check", "v"], &cluster[..]].concat());
+    assert!(check.contains(" 0 findings"), "{check}");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use futures_util::future::FutureExt;
-use table::{Answer, ClientStore, Names, Source, Store, Writer};
+use table::{Answer, ClientStore, Names, Redundancy, Source, Store, Writer};
 
 use super::{Planted, acts, planted};
 
@@ -39,6 +39,10 @@ impl BuggyFiles {
 }
 
 impl Store for BuggyFiles {
+    fn redundancy(&self) -> Redundancy {
+        self.store.redundancy()
+    }
+
     fn name(&self) -> &str {
         self.store.name()
     }

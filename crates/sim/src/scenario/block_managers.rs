@@ -736,7 +736,7 @@ fn creation(name: &str, nonce: u64, bytes: u64) -> BlockRequest {
         name: name.to_owned(),
         bytes,
         geometry,
-        policy: policy::drawn(),
+        policy: policy::drawn_volume(),
         limits: VolumeLimits::default(),
         shared: false,
     };

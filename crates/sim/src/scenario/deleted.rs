@@ -142,7 +142,7 @@ impl World {
             name: name.to_owned(),
             bytes,
             geometry,
-            policy: policy::drawn(),
+            policy: policy::drawn_volume(),
             limits: VolumeLimits::default(),
             shared: false,
         }

@@ -220,7 +220,7 @@ async fn make(client: Client) -> Result<Vec<VolumeInfo>, String> {
             name: (*name).to_owned(),
             bytes: BYTES_MAX,
             geometry,
-            policy: policy::drawn(),
+            policy: policy::drawn_volume(),
             limits: limits(client.env()),
             shared: index == SHARED,
         };

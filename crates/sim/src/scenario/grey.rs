@@ -135,7 +135,7 @@ async fn make(client: Client, shared: bool) -> Result<VolumeId, String> {
         name: NAME.to_owned(),
         bytes: BYTES,
         geometry,
-        policy: policy::drawn(),
+        policy: policy::drawn_volume(),
         limits: VolumeLimits::default(),
         shared,
     };

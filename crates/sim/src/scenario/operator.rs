@@ -44,7 +44,9 @@ impl Keeper {
     async fn set(&self, volume: VolumeId) -> Result<(), String> {
         let limits = limits(&self.env);
         let shared = self.known.borrow()[&volume].shared;
-        let policies = [None, Some(Policy::rep(3)), Some(Policy::strict(3)), Some(Policy::rep(2))];
+        let copies = [Policy::rep(3), Policy::strict(3), Policy::rep(2)];
+        let policies =
+            [None, Some(Policy::ec(2, 2)), Some(copies[0]), Some(copies[1]), Some(copies[2])];
         let policy = policies[self.env.random_below(policies.len() as u64) as usize];
         let answer = self.done(BlockRequest::Set { volume, limits, shared, policy }).await?;
         answer.map_err(|error| format!("set: {error}"))?;

@@ -22,6 +22,15 @@ pub(super) fn drawn() -> Policy {
     if mixed >> 63 == 0 { Policy::strict(3) } else { Policy::rep(3) }
 }
 
+/// What a seed makes volumes with: in a third of the seeds what is collected has a code, `ec2+2`, which
+/// survives as many losses (B3); else as [`drawn`].
+pub(super) fn drawn_volume() -> Policy {
+    match SEED.get() % 3 {
+        1 => Policy::ec(2, 2),
+        _ => drawn(),
+    }
+}
+
 /// How a bucket's bodies are stored once collection has moved them, taken from the seed as well.
 pub(super) fn drawn_storage() -> StorageRule {
     object_testing::storage::storage_of(SEED.get())

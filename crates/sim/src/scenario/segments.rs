@@ -76,11 +76,14 @@ impl Loaded {
         self.epoch.set(epoch);
         let Identity { volume, segment } = self.identity;
         let path = format!("/volumes/{volume:x}/{segment}");
-        let store = ClientStore::new(client, &path, policy::drawn()).await;
+        let policy = policy::drawn_volume();
+        let store = ClientStore::new(client, &path, policy.in_copies()).await;
         let store = store.map_err(|error| Fault::new(error.kind(), error.to_string()))?;
+        let outputs = files_of(store.in_form(Rc::new(Cell::new(policy))));
         let (env, shared) = (client.env(), Shared::new(Cache::new(64 << 10), 16 << 10));
         let what = (self.identity, BYTES, epoch);
-        let segment = Segment::open(env, files_of(store), &shared, what, options()).await?;
+        let log = files_of(store);
+        let segment = Segment::open_with(env, log, outputs, &shared, what, options()).await?;
         Ok((segment, self.oracle.owned_by(epoch)))
     }
 }

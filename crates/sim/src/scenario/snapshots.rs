@@ -214,7 +214,7 @@ impl User {
             name: NAME.to_owned(),
             bytes: BYTES,
             geometry,
-            policy: policy::drawn(),
+            policy: policy::drawn_volume(),
             limits: VolumeLimits::default(),
             shared: false,
         };

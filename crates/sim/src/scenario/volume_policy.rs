@@ -27,6 +27,12 @@ use super::stack::{Role, Stack};
 use crate::cluster::{Cluster, Shape, parse};
 use crate::tuning::Tuning;
 
+pub(super) const MARKS: &[&str] = &[
+    "volume-policy: a process dies behind a set",
+    "volume-policy: all go on",
+    "volume-policy: collected into a code",
+];
+
 const NAME: &str = "disk";
 const PORT: u16 = 10_809;
 const LANES: usize = 4;
@@ -37,8 +43,14 @@ const SECTOR: u64 = 64 << 10;
 const FILE_BYTES: u64 = 64 << 10;
 const BLOCKS: [u64; 4] = [0, 1, 16, 17];
 const SERVERS: usize = 3;
-const POLICIES: [Policy; 4] =
-    [Policy::rep(3), Policy::strict(3), Policy::rep(2), Policy::strict(4)];
+const POLICIES: [Policy; 6] = [
+    Policy::rep(3),
+    Policy::strict(3),
+    Policy::rep(2),
+    Policy::strict(4),
+    Policy::ec(2, 1),
+    Policy::ec(3, 1),
+];
 const ROUNDS: usize = 4;
 /// From the answer to a set until owners make files with it: news of the manager, or, where an owner
 /// or the manager died, the time until there is another.
@@ -186,7 +198,8 @@ impl World {
         listing.await.map_err(|_| "the operator has crashed")?
     }
 
-    /// An error unless there are files that were not there `before`, all made with `policy`.
+    /// An error unless there are files that were not there `before`, all made with `policy`: of a code
+    /// those that collection has made, the others in its copies.
     fn judge(
         &self,
         files: &BTreeMap<FileId, Policy>,
@@ -195,9 +208,13 @@ impl World {
     ) -> Result<(), String> {
         self.stack.verdict()?;
         let fresh: Vec<_> = files.iter().filter(|(file, _)| !before.contains_key(file)).collect();
-        match fresh.iter().find(|(_, made)| **made != policy) {
+        let coded = fresh.iter().filter(|(_, made)| made.is_coded()).count();
+        if coded > 0 {
+            self.sim.mark("volume-policy: collected into a code");
+        }
+        match fresh.iter().find(|(_, made)| ![policy, policy.in_copies()].contains(made)) {
             Some((file, made)) => Err(format!("{file} is made with {made}, and {policy} is set")),
-            None if fresh.is_empty() => Err(format!("no file is made in {MORE:?}")),
+            None if fresh.len() == coded => Err(format!("no file is made in {MORE:?}")),
             None => Ok(()),
         }
     }
