@@ -204,6 +204,7 @@ impl Core {
             let want = (u64::from(end - unit) * UNIT).min(COLLECT_APPEND_BYTES as u64) as usize;
             let bytes = source.read_at(offset, want).await;
             let bytes = bytes.map_err(|fault| self.cause("read", &file.name, fault))?;
+            self.count(|counts| counts.collect_read_bytes += bytes.len() as u64);
             let (mut at, mut records) = (0, 0u32);
             let mut live: Vec<(Head, Range<usize>)> = Vec::new();
             loop {

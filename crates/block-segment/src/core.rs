@@ -48,6 +48,7 @@ pub(crate) struct Counts {
     pub(crate) collected: u64,
     pub(crate) collected_blocks: u64,
     pub(crate) collected_bytes: u64,
+    pub(crate) collect_read_bytes: u64,
 }
 
 /// An open segment.

@@ -79,6 +79,8 @@ pub struct Stats {
     pub collected_blocks: u64,
     /// Bytes of the copies.
     pub collected_bytes: u64,
+    /// Bytes that collection has read.
+    pub collect_read_bytes: u64,
 }
 
 impl Segment {
@@ -208,6 +210,7 @@ impl Segment {
             collected: counts.collected,
             collected_blocks: counts.collected_blocks,
             collected_bytes: counts.collected_bytes,
+            collect_read_bytes: counts.collect_read_bytes,
         }
     }
 

@@ -621,6 +621,7 @@ impl BlockServerAgent {
             total.live += usage.live;
             total.append_bytes += usage.append_bytes;
             total.collected_bytes += usage.collected_bytes;
+            total.collect_read_bytes += usage.collect_read_bytes;
             total.index_bytes += usage.index_bytes;
         }
         total

@@ -41,7 +41,8 @@ struct LazySegmentInner {
 }
 
 /// Policies of a segment's files, which its stores share (B3): what is written for requests and the
-/// tables are in copies, which survive as many losses as the volume's code; what is collected has the code.
+/// tables are in copies, which survive as many losses as the volume's code, up to three of them; what is
+/// collected has the code.
 #[derive(Clone)]
 pub(super) struct FilePolicies {
     pub(super) written: Rc<Cell<Policy>>,
@@ -51,13 +52,24 @@ pub(super) struct FilePolicies {
 impl FilePolicies {
     /// Those of a volume's policy.
     pub(super) fn of(policy: Policy) -> FilePolicies {
-        let written = Rc::new(Cell::new(policy.in_copies()));
+        let written = Rc::new(Cell::new(written(policy)));
         FilePolicies { written, collected: Rc::new(Cell::new(policy)) }
     }
 
     fn set(&self, policy: Policy) {
-        self.written.set(policy.in_copies());
+        self.written.set(written(policy));
         self.collected.set(policy);
+    }
+}
+
+/// Copies of what is written to a volume with this policy. Wide codes have more parity since more
+/// servers are at stake: three copies are as good, as the papers have them beside `ec8+3`.
+fn written(policy: Policy) -> Policy {
+    let (copies, is_strict) = (policy.in_copies(), policy.acks == policy.copies);
+    match (policy.is_coded() && copies.copies > 3, is_strict) {
+        (false, _) => copies,
+        (true, true) => Policy::strict(3),
+        (true, false) => Policy::rep(3),
     }
 }
 
@@ -215,7 +227,7 @@ impl ServedSegment for LazySegment {
     fn link(&self, cut: u64, to: SegmentId, policy: Policy) -> Answer<'_, ()> {
         Box::pin(async move {
             let path = segment_path(to);
-            let store = ClientStore::new(&self.0.client, &path, policy.in_copies()).await;
+            let store = ClientStore::new(&self.0.client, &path, written(policy)).await;
             let store = store.map_err(|error| Fault::new(error.kind(), error.to_string()))?;
             let identity = Identity { volume: to.volume.get(), segment: to.index };
             self.ask(|segment| Box::pin(segment.link(cut, Rc::new(store), identity))).await
@@ -267,6 +279,27 @@ fn usage(segment: &Segment) -> SegmentUsage {
         live: stats.live.min(stats.blocks),
         append_bytes: stats.append_bytes,
         collected_bytes: stats.collected_bytes,
+        collect_read_bytes: stats.collect_read_bytes,
         index_bytes: stats.index_bytes as u64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_has_three_copies_at_most_for_a_code() {
+        let cases = [
+            ("rep5", "rep5"),
+            ("ec2+1", "rep2"),
+            ("ec4+2", "rep3"),
+            ("ec8+3", "rep3"),
+            ("ec12+4-strict", "rep3-strict"),
+        ];
+        for (policy, copies) in cases {
+            let policy: Policy = policy.parse().expect("a policy");
+            assert_eq!(written(policy).to_string(), copies, "{policy}");
+        }
     }
 }

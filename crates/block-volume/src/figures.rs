@@ -52,6 +52,8 @@ pub struct SegmentUsage {
     pub append_bytes: u64,
     /// Bytes that were copied by garbage collection.
     pub collected_bytes: u64,
+    /// Bytes that garbage collection has read.
+    pub collect_read_bytes: u64,
     /// Bytes of the index in memory.
     pub index_bytes: u64,
 }

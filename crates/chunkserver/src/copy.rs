@@ -233,7 +233,12 @@ pub(crate) async fn call_read(
         let answer = answer.map_err(|error| lost(&error))?;
         match decode_answer(answer.status, &answer.body).map_err(|error| lost(&error))? {
             Ok(DataReply::Read { .. }) => {
-                return answer.payload.ok_or(lost(&"the source has no more"));
+                let sectors = answer.payload.ok_or(lost(&"the source has no more"))?;
+                let help = "Bytes that copies have read from other chunkservers.";
+                let read =
+                    env.tracer().registry().counter("craton_copy_read_bytes_total", help, &[]);
+                read.add(sectors.len() as u64);
+                return Ok(sectors);
             }
             Ok(other) => {
                 return Err(NoSectors::Lost(format!("not an answer to a read: {other:?}")));

@@ -208,7 +208,11 @@ impl<S: ChunkStore> Chunkserver<S> {
         }
         self.count(|stats| {
             stats.appends += 1;
-            stats.append_bytes += bytes as u64;
+            match priority {
+                // Clients append in the foreground.
+                Priority::Background => stats.converted_bytes += bytes as u64,
+                _ => stats.append_bytes[request.purpose as usize] += bytes as u64,
+            }
         });
         Ok(DataReply::Appended { len: appended.len })
     }

@@ -12,7 +12,7 @@ use runtime::sync::{Budget, Semaphore, mpsc, oneshot};
 use runtime::{Class, Env, Instant};
 use transport::{Endpoint, Handler, Incoming, Request, Response, Service, TransportError};
 use wire::control::{ControlError, DiskReport};
-use wire::data::{ChunkRef, DataError, ReplicaState};
+use wire::data::{ChunkRef, DataError, Purpose, ReplicaState};
 use wire::token::{TokenKey, TokenVerifier};
 
 use crate::config::Config;
@@ -34,8 +34,10 @@ use crate::share::DiskShare;
 pub struct Stats {
     /// Appends made durable.
     pub appends: u64,
-    /// Data sectors' bytes appended.
-    pub append_bytes: u64,
+    /// Data sectors' bytes that clients appended, by purpose.
+    pub append_bytes: [u64; Purpose::ALL.len()],
+    /// The same that other chunkservers appended as they converted chunks.
+    pub converted_bytes: u64,
     /// Reads answered.
     pub reads: u64,
     /// Sector bytes read.
@@ -68,7 +70,10 @@ impl Stats {
     pub(crate) fn plus(self, other: &Stats) -> Stats {
         Stats {
             appends: self.appends + other.appends,
-            append_bytes: self.append_bytes + other.append_bytes,
+            append_bytes: std::array::from_fn(|purpose| {
+                self.append_bytes[purpose] + other.append_bytes[purpose]
+            }),
+            converted_bytes: self.converted_bytes + other.converted_bytes,
             reads: self.reads + other.reads,
             read_bytes: self.read_bytes + other.read_bytes,
             reads_cancelled_before: self.reads_cancelled_before + other.reads_cancelled_before,

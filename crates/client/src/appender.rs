@@ -22,7 +22,7 @@ use wire::row::{CODED_ROW_MAX, COPY_ROW_MAX};
 
 use crate::answers::{describe, op_result, send_error, sent_result};
 use crate::ask::TimedCall;
-use crate::counters::add;
+use crate::counters::{add, ended_len};
 use crate::error::Error;
 use crate::file::FlatLogFile;
 use crate::health::{CallClass, CallEnd, Target};
@@ -90,6 +90,7 @@ struct Pending {
     /// Until no replica needs it.
     staged: Option<Staged>,
     len: u32,
+    purpose: Purpose,
     span: Span,
     /// Its part of the window, until it is acknowledged: a late replica holds up no append.
     room: Option<[OwnedSemaphorePermit; 2]>,
@@ -333,7 +334,8 @@ impl Shared {
             queue.end += len as u64;
             let len = len as u32;
             let (staged, room) = (Some(staged), Some([count, bytes]));
-            queue.appends.push_back(Pending { staged, len, span, room });
+            let purpose = self.core.borrow().purpose();
+            queue.appends.push_back(Pending { staged, len, purpose, span, room });
         }
         self.process(Event::Append { len: len as u32, bytes: bytes_of_sectors, laid });
         Ok(())
@@ -639,12 +641,16 @@ impl Shared {
                 StreamChange::Close { file, epoch, sealed, finish, left }
             }
         };
+        let ended = ended_len(&change);
         let root = self.env.tracer().root(self.env.trace());
         let shared = self.clone();
         self.env.spawn(Class::Foreground, "writer stream", async move {
             let done = shared.file.0.client.stream_change(file, change);
             let done = shared.env.operation(name, |refusal: &Refusal| refusal.kind, done);
             let answer = root.follow(done).await;
+            if answer.is_ok() {
+                shared.file.0.client.0.append_metrics.end_chunk(ended);
+            }
             if let Ok(StreamReply::Writer(grant)) = &answer {
                 note_servers(&shared.file.0.client, grant);
                 shared.note_rights(rights_life(grant));
@@ -670,8 +676,10 @@ impl Shared {
         let counters = &self.file.0.client.0.counters;
         let fresh = (queue.acked - queue.first) as usize..(below - queue.first) as usize;
         let now = self.env.now().as_nanos();
+        let metrics = &self.file.0.client.0.append_metrics;
         for append in queue.appends.range_mut(fresh.clone()) {
             append.room = None;
+            metrics.acknowledge(append.purpose, append.len);
             append.span.note(Step::Acknowledged, now, Fact::None);
             self.env.end(&append.span, Outcome::Done);
         }

@@ -19,7 +19,7 @@ use wire::data::DataError;
 
 use crate::backup::{BackupBudget, BackupMetrics};
 use crate::config::Config;
-use crate::counters::{Counters, Totals};
+use crate::counters::{AppendMetrics, Counters, Totals};
 use crate::error::Error;
 use crate::health::{Health, Target};
 use crate::limits::{BAD_REPLICAS_MAX, ORDER_ATTEMPT, REPORTS_MAX, UNREACHED_REPORTS_MAX};
@@ -52,6 +52,7 @@ pub(crate) struct ClientInner {
     /// Backup reads that may be sent.
     pub(crate) backups: RefCell<BackupBudget>,
     pub(crate) backup_metrics: BackupMetrics,
+    pub(crate) append_metrics: AppendMetrics,
     /// Disks that are slow or out of service, as this client sees them.
     pub(crate) lists: RefCell<Lists>,
     pub(crate) list_metrics: ListMetrics,
@@ -113,6 +114,7 @@ impl Client {
             health: RefCell::new(Health::with_room(config.health_records, env.now())),
             backups: RefCell::new(BackupBudget::new(&config.backup)),
             backup_metrics: BackupMetrics::new(env.tracer().registry()),
+            append_metrics: AppendMetrics::new(env.tracer().registry()),
             lists: RefCell::new(Lists::new(config.slow_min)),
             config,
             counters,

@@ -2,6 +2,10 @@
 
 use std::cell::Cell;
 
+use metrics::{Counter, Registry};
+use wire::control::StreamChange;
+use wire::data::Purpose;
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Running totals of one client.
@@ -53,6 +57,43 @@ counters! {
     cache_hits,
     /// Questions to masters that were asked again.
     control_retries,
+}
+
+/// Bytes that all clients of a process have appended, for its page of metrics (C29).
+pub(crate) struct AppendMetrics {
+    acknowledged: [Counter; Purpose::ALL.len()],
+    ended: Counter,
+}
+
+impl AppendMetrics {
+    pub(crate) fn new(registry: &Registry) -> AppendMetrics {
+        let (name, help) =
+            ("craton_client_appended_bytes_total", "Bytes of files whose appends are durable.");
+        let of = |purpose: Purpose| registry.counter(name, help, &[("purpose", purpose.name())]);
+        let help = "Those of them in chunks that their writers have ended.";
+        let ended = registry.counter("craton_client_ended_bytes_total", help, &[]);
+        AppendMetrics { acknowledged: Purpose::ALL.map(of), ended }
+    }
+
+    /// Counts an append that is durable.
+    pub(crate) fn acknowledge(&self, purpose: Purpose, len: u32) {
+        self.acknowledged[purpose as usize].add(u64::from(len));
+    }
+
+    /// Counts a chunk that has ended at a length.
+    pub(crate) fn end_chunk(&self, len: u32) {
+        self.ended.add(u64::from(len));
+    }
+}
+
+/// Bytes of the chunk that a change ends.
+pub(crate) fn ended_len(change: &StreamChange) -> u32 {
+    match change {
+        StreamChange::Advance { len, .. } | StreamChange::Close { sealed: Some((_, len)), .. } => {
+            *len
+        }
+        _ => 0,
+    }
 }
 
 pub(crate) fn add(counter: &Cell<u64>, count: u64) {

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use wire::control::Policy;
@@ -16,6 +17,7 @@ use crate::masters::args::MastersCommand;
 use crate::s3::args::{BucketCommand, KmsCommand, RangeCommand, UserCommand};
 use crate::upkeep::args::{
     DecommissionArgs, DiskCommand, DrainArgs, MaintenanceArgs, RebalanceArgs, ScrubCommand,
+    parse_time,
 };
 use crate::volume::VolumeCommand;
 
@@ -128,6 +130,13 @@ pub enum Command {
     Status(StatusArgs),
     /// Show which processes and disks are slow, not reached or out, and who says so
     Health(HealthArgs),
+    /// Show how many bytes travel, and are stored, for each byte that programs write (C29)
+    ///
+    /// From the counters of all processes of a local cluster, or of those that --from names: stage by
+    /// stage, since the processes started, or with --for in a time from now on. What a service had
+    /// written before it was started again counts as written to files, unless --for is given; chunks
+    /// count as they end.
+    Amplification(AmplificationArgs),
     /// Have all that a chunkserver holds made elsewhere
     Drain {
         /// Which cluster.
@@ -658,6 +667,24 @@ pub struct HealthArgs {
     /// server or block manager. May be repeated
     #[arg(long, value_name = "ADDRESS")]
     pub from: Vec<SocketAddr>,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `craton amplification`.
+#[derive(Args, Debug)]
+pub struct AmplificationArgs {
+    /// Which cluster.
+    #[command(flatten)]
+    pub connection: Connection,
+    /// The metrics address of a process, too: all of a cluster that is not on this machine, its
+    /// masters, chunkservers, block servers, object managers, object servers and gateways
+    #[arg(long, value_name = "ADDRESS")]
+    pub from: Vec<SocketAddr>,
+    /// Count for so long from now on, such as 30s or 10m, instead of since the start
+    #[arg(long = "for", value_name = "TIME", value_parser = parse_time)]
+    pub span: Option<Duration>,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,

@@ -2,6 +2,7 @@
 //!
 //! Invariant: no protocol and no format lives here; it only puts the other crates together.
 
+mod amplification;
 mod args;
 mod bench;
 mod cluster;
@@ -17,6 +18,7 @@ mod health;
 mod log;
 mod masters;
 mod output;
+mod page;
 mod role;
 mod s3;
 mod sizes;
@@ -85,6 +87,7 @@ fn run(command: Command) -> Done {
         Command::Kms { connection, command } => s3::kms::run(&connection, command),
         Command::Status(args) => status::run(&args),
         Command::Health(args) => health::run(&args),
+        Command::Amplification(args) => amplification::run(&args),
         Command::Drain { connection, args } => upkeep::drain(&connection, &args),
         Command::Decommission { connection, args } => upkeep::decommission(&connection, &args),
         Command::Maintenance { connection, args } => upkeep::maintenance(&connection, &args),

@@ -129,6 +129,25 @@ pub(super) struct Owner {
     pub base: Option<u64>,
 }
 
+/// A figure that each replica of the group counts for itself, from its start on. It is no state: replicas
+/// that differ in it alone are equal, and checkpoints do not have it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct SinceStart(u64);
+
+impl SinceStart {
+    pub(super) fn add(&mut self, count: u64) {
+        self.0 += count;
+    }
+}
+
+impl PartialEq for SinceStart {
+    fn eq(&self, _: &SinceStart) -> bool {
+        true
+    }
+}
+
+impl Eq for SinceStart {}
+
 /// A stream partition: pure state, no clock, no I/O. Every replica of the group computes it alike
 /// from the same commands.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -162,6 +181,8 @@ pub struct StreamMachine {
     pub(super) replies: ReplyTable,
     /// Bytes in sealed chunks.
     pub(super) logical_bytes: u64,
+    /// Bytes of chunks that their writers have ended.
+    pub(super) ended_bytes: SinceStart,
     /// Spares of all streams.
     pub(super) spares: u64,
 }
@@ -187,6 +208,7 @@ impl StreamMachine {
             dead_files_by_time: BTreeSet::new(),
             replies: ReplyTable::default(),
             logical_bytes: 0,
+            ended_bytes: SinceStart::default(),
             spares: 0,
         }
     }
@@ -335,6 +357,12 @@ impl StreamMachine {
     /// Bytes in sealed chunks.
     pub fn logical_bytes(&self) -> u64 {
         self.logical_bytes
+    }
+
+    /// Bytes of chunks that their writers have ended, in commands that were applied here since the
+    /// start of this process, or since a checkpoint came from another one.
+    pub fn ended_bytes(&self) -> u64 {
+        self.ended_bytes.0
     }
 
     /// Sealed chunks with a replica that is not known to be sealed.

@@ -304,6 +304,7 @@ impl StreamMachine {
         self.spares -= 1;
         self.bury_spares(&passed, change.delete_at_ms);
         self.end_tail(file, sealed.1, change.delete_at_ms);
+        self.ended_bytes.add(u64::from(sealed.1));
         self.push_chunk(file, successor);
         self.change_spares(file, change);
         Outcome::Writer { file, epoch }
@@ -400,6 +401,7 @@ impl StreamMachine {
         let spares = std::mem::take(&mut stream.spares);
         self.bury_spares(&spares, delete_at_ms);
         self.end_tail(file, len, delete_at_ms);
+        self.ended_bytes.add(u64::from(len));
         let stream = self.streams.get_mut(&file).expect("found above");
         stream.chunks.shrink_to_fit();
         Outcome::Done { len: stream.sealed_len() }

@@ -1,6 +1,7 @@
 //! [`Master`]: a master process. It holds a member of every group, serves what it leads, and says
 //! who leads the rest.
 
+mod figures;
 mod grants;
 mod hand_over;
 mod join;
@@ -21,7 +22,6 @@ use metrics::{Fact, Outcome, Span, Step};
 use runtime::sync::Semaphore;
 use runtime::{Class, Env};
 use transport::{Endpoint, Handler, Incoming, Priority, Request, Response, Service, Token};
-use wire::control::limits::{DRAINING_MAX, STOPPED_MAX};
 use wire::control::{
     ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest, Group as GroupName,
     MasterInfo, NamespaceRequest, OP_RELAY, OpId, StreamChange, StreamReply, StreamRequest,
@@ -342,42 +342,6 @@ impl Master {
             },
         };
         namespace_partition(dir, partitions)
-    }
-
-    /// Figures of the partitions that this master leads.
-    pub fn figures(&self) -> LedFigures {
-        let mut led = LedFigures::default();
-        for namespace in self.0.namespaces.iter().filter(|it| it.host().leads()) {
-            let (files, dirs) = namespace.host().read(|state| (state.files(), state.dirs()));
-            led.files += files;
-            led.dirs += dirs;
-        }
-        for partition in self.0.streams.partitions.iter().filter(|it| it.host.leads()) {
-            let (sum, one) = (&mut led.streams, partition.service.status());
-            sum.chunks += one.chunks;
-            sum.under_replicated += one.under_replicated;
-            sum.moved += one.moved;
-            sum.converting += one.converting;
-            sum.converted += one.converted;
-            sum.lost += one.lost;
-            sum.survive.iter_mut().zip(one.survive).for_each(|(sum, one)| *sum += one);
-            sum.logical_bytes += one.logical_bytes;
-            sum.unreferenced_bytes += one.unreferenced_bytes;
-            sum.repair.pending += one.repair.pending;
-            sum.repair.done += one.repair.done;
-            sum.repair.bytes += one.repair.bytes;
-            led.sessions += partition.host.read(StreamMachine::sessions) as u64;
-            led.stopped.extend(partition.service.stopped());
-            for held in partition.service.draining() {
-                match led.draining.iter_mut().find(|it| it.server == held.server) {
-                    Some(known) => known.add(&held),
-                    None => led.draining.push(held),
-                }
-            }
-        }
-        led.stopped.truncate(STOPPED_MAX);
-        led.draining.truncate(DRAINING_MAX);
-        led
     }
 
     /// Gives what heartbeats say of damaged replicas to the partitions led here.

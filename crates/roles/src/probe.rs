@@ -8,6 +8,7 @@ use metrics::Exposition;
 use object_index::{ObjectManager, ObjectServer};
 use runtime::{Env, Stats};
 use transport::Service;
+use wire::data::Purpose;
 
 use crate::Build;
 use crate::chunkserver::DiskSample;
@@ -139,7 +140,6 @@ pub fn chunkserver(text: &mut Exposition, server: &Chunkserver<FlashStore>) {
     let stats = server.stats();
     for (name, help, value) in [
         ("craton_appends_total", "Appends made durable.", stats.appends),
-        ("craton_append_bytes_total", "Sector bytes appended.", stats.append_bytes),
         ("craton_reads_total", "Reads answered.", stats.reads),
         ("craton_read_bytes_total", "Sector bytes read.", stats.read_bytes),
         (
@@ -163,6 +163,11 @@ pub fn chunkserver(text: &mut Exposition, server: &Chunkserver<FlashStore>) {
     ] {
         text.counters(name, help).sample(&[], value as f64);
     }
+    let mut appended = text.counters("craton_append_bytes_total", "Sector bytes appended.");
+    for (purpose, bytes) in Purpose::ALL.into_iter().zip(stats.append_bytes) {
+        appended.sample(&[("purpose", purpose.name())], bytes as f64);
+    }
+    appended.sample(&[("purpose", "conversion")], stats.converted_bytes as f64);
     let help = "Share of a disk's time that copies and scrub have beside foreground work.";
     let mut shares = text.gauges("craton_background_share", help);
     for (disk, per_mille) in server.background_shares() {
@@ -264,6 +269,11 @@ pub fn block_server(
         ("craton_block_blocks", "Blocks with data in them.", usage.blocks),
         ("craton_block_live_blocks", "Those that are content; others are garbage.", usage.live),
         ("craton_block_index_bytes", "Bytes of index pages in memory.", usage.index_bytes),
+        (
+            "craton_block_collect_read_bytes",
+            "Bytes that collection has read, by the present openings of segments.",
+            usage.collect_read_bytes,
+        ),
         (
             "craton_block_append_bytes",
             "Bytes that open segments have written to DataFiles for requests.",
@@ -405,6 +415,12 @@ pub fn master(text: &mut Exposition, master: &master::Master) {
     let mut family = text.gauges("craton_group_term", "The group's term: elections so far.");
     for (group, term) in master.terms() {
         family.sample(&[("group", &group.to_string())], term as f64);
+    }
+    let help =
+        "Bytes of chunks that writers have ended, seen by this master since its start (C29).";
+    let mut family = text.counters("craton_ended_bytes_total", help);
+    for (partition, bytes) in master.ended_bytes() {
+        family.sample(&[("partition", &partition.to_string())], bytes as f64);
     }
     let led = master.figures();
     let (chunks, repair) = (led.streams, led.streams.repair);

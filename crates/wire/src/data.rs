@@ -49,6 +49,16 @@ impl Purpose {
     pub const ALL: [Purpose; 4] =
         [Purpose::Data, Purpose::Collection, Purpose::Metadata, Purpose::Recovery];
 
+    /// Its name in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Purpose::Data => "data",
+            Purpose::Collection => "collection",
+            Purpose::Metadata => "metadata",
+            Purpose::Recovery => "recovery",
+        }
+    }
+
     /// The one that has `number` on the wire.
     pub fn from_number(number: u32) -> Option<Purpose> {
         Purpose::ALL.get(number as usize).copied()

@@ -262,9 +262,10 @@ pub(super) fn server_reply() -> impl Strategy<Value = BlockServerReply> {
         (files, any::<u64>()),
         (blocks, any::<u64>()),
         (live, any::<u64>()),
-        (bytes, any::<[u64; 5]>())
+        (bytes, any::<[u64; 6]>())
         => {
-            let [file_bytes, stored_bytes, append_bytes, collected_bytes, index_bytes] = bytes;
+            let [file_bytes, stored_bytes, append_bytes, collected_bytes, index_bytes, collect_read_bytes] =
+                bytes;
             SegmentUsage {
                 index,
                 files,
@@ -274,6 +275,7 @@ pub(super) fn server_reply() -> impl Strategy<Value = BlockServerReply> {
                 live,
                 append_bytes,
                 collected_bytes,
+                collect_read_bytes,
                 index_bytes,
             }
         }

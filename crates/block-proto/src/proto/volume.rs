@@ -472,8 +472,9 @@ impl Proto for SegmentUsage {
     type Pb = pb::SegmentUsage;
 
     fn to_pb(&self) -> pb::SegmentUsage {
-        let SegmentUsage { index, files, file_bytes, blocks, live, .. } = *self;
-        let SegmentUsage { append_bytes, collected_bytes, index_bytes, stored_bytes, .. } = *self;
+        let SegmentUsage { index, files, file_bytes, stored_bytes, blocks, live, .. } = *self;
+        let SegmentUsage { append_bytes, collected_bytes, collect_read_bytes, index_bytes, .. } =
+            *self;
         pb::SegmentUsage {
             index,
             files,
@@ -484,12 +485,15 @@ impl Proto for SegmentUsage {
             collected_bytes,
             index_bytes,
             stored_bytes,
+            collect_read_bytes,
         }
     }
 
     fn from_pb(pb: pb::SegmentUsage) -> Result<SegmentUsage, WireError> {
-        let pb::SegmentUsage { index, files, file_bytes, blocks, live, .. } = pb;
-        let pb::SegmentUsage { append_bytes, collected_bytes, index_bytes, stored_bytes, .. } = pb;
+        let pb::SegmentUsage { index, files, file_bytes, stored_bytes, blocks, live, .. } = pb;
+        let pb::SegmentUsage {
+            append_bytes, collected_bytes, collect_read_bytes, index_bytes, ..
+        } = pb;
         Ok(SegmentUsage {
             index,
             files,
@@ -500,6 +504,7 @@ impl Proto for SegmentUsage {
             collected_bytes,
             index_bytes,
             stored_bytes,
+            collect_read_bytes,
         })
     }
 }

@@ -192,6 +192,11 @@ impl Writer {
         self.purpose = purpose;
     }
 
+    /// Purpose of the next append.
+    pub fn purpose(&self) -> Purpose {
+        self.purpose
+    }
+
     /// Purpose for which chunks are asked: that of the first append that is not acknowledged.
     pub(super) fn purpose_of_need(&self) -> Purpose {
         let first = self.slots.get((self.acked - self.first) as usize);

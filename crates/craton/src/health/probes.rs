@@ -15,6 +15,7 @@ use wire::control::{
 };
 
 use crate::args::RoleName;
+use crate::page::fetch;
 
 /// A process that answers nothing for so long does not answer.
 const TIMEOUT: Duration = Duration::from_millis(700);
@@ -22,10 +23,6 @@ const TIMEOUT: Duration = Duration::from_millis(700);
 const SLOW: u32 = 8;
 /// And no less than this: one probe says little.
 const SLOW_MIN: Duration = Duration::from_millis(20);
-/// Bytes of a page that are read at a time.
-const PART: usize = 16 << 10;
-/// Bytes of a page at most.
-const PAGE_MAX: usize = 1 << 20;
 
 /// How a probe has ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -142,26 +139,6 @@ pub(super) async fn seen(env: &Env, addr: SocketAddr) -> Result<Seen, String> {
             .to_owned());
     }
     serde_json::from_str(body).map_err(|error| format!("its page /seen is not understood: {error}"))
-}
-
-async fn fetch(env: &Env, addr: SocketAddr, path: &str) -> Result<String, String> {
-    let mut stream = env.connect(addr).await.map_err(|error| error.to_string())?;
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n\r\n");
-    let request = env.pool().copy_of(request.as_bytes()).map_err(|error| error.to_string())?;
-    stream.write.write_all(vec![request]).await.map_err(|error| error.to_string())?;
-    let mut page = Vec::new();
-    loop {
-        let buf = env.pool().alloc(PART).map_err(|error| error.to_string())?;
-        let (read, buf) = stream.read.read(buf, 0).await;
-        let read = read.map_err(|error| error.to_string())?;
-        if read == 0 {
-            return String::from_utf8(page).map_err(|_| "its page is no text".to_owned());
-        }
-        page.extend_from_slice(&buf[..read]);
-        if page.len() > PAGE_MAX {
-            return Err("its page is too long".to_owned());
-        }
-    }
 }
 
 #[cfg(test)]

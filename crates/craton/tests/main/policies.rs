@@ -191,6 +191,11 @@ fn coded_files_outlive_a_chunkserver() {
         assert!(fs::read(&back).expect("a file") == bytes, "it is read back byte for byte");
     };
     read_back();
+    // What one put wrote, the other too; from what clients ended, as masters know it.
+    let amplification = json(&[&["amplification", "--json"], &cluster[..]].concat());
+    let files = amplification["user"]["files"].as_u64().expect("a number");
+    assert!((5_001_500..5_003_000).contains(&files), "{amplification}");
+    assert!(!amplification["errors"].as_array().expect("a list").is_empty(), "one is gone");
     // Three places are left.
     on(&["put", text(&large), "/lake/beside"]);
     let elsewhere = || {
@@ -226,6 +231,23 @@ fn volumes_are_collected_into_a_code() {
     let mut nbd = Nbd::open(&url);
     (0..COUNT).for_each(|at| drop(nbd.ask(WRITE, at * BLOCK as u64, BLOCK, &block(at))));
     drop(nbd);
+    // For each byte one to the block server, and two sectors of each copy, as each write is alone.
+    let amplification =
+        |more: &[&str]| json(&[&["amplification", "--json"], more, &cluster[..]].concat());
+    let each = |of: &Value, name: &str| {
+        let stages = of["stages"].as_array().expect("stages");
+        let stage = stages.iter().find(|stage| stage["stage"] == name).expect("a stage");
+        stage["bytes"].as_f64().expect("a number") / (COUNT * BLOCK as u64) as f64
+    };
+    // Disks show their counters a second later.
+    wait("what disks wrote is shown", SOON, || each(&amplification(&[]), "disk writes") >= 6.0);
+    let before = amplification(&[]);
+    assert_eq!(before["user"]["volumes"], COUNT * BLOCK as u64, "{before}");
+    for (stage, range) in [("services", 1.0..1.1), ("data", 5.0..6.5), ("collection", 0.0..0.1)] {
+        assert!(range.contains(&each(&before, stage)), "{stage}: {before}");
+    }
+    let shown = good(&[&["amplification"], &cluster[..]].concat());
+    assert!(shown.contains("to volumes") && shown.contains("STAGE"), "{shown}");
     // The next owner closes the file that was written to.
     let restart = || {
         good(&["cluster", "restart", "--dir", text(&dir), "block-server", "bs1"]);
@@ -247,6 +269,17 @@ fn volumes_are_collected_into_a_code() {
     assert_eq!(volume(&["set", "v", "--policy", "ec2+1"])["policy"], "ec2+1");
     wait("it is collected into the code", 3 * SOON, || per_byte(&space()) < 1.0);
     println!("{copies} became {}", space());
+    // What is read for it, and what is written: less than one and a half for each byte.
+    let after = amplification(&[]);
+    for (stage, range) in [("collection reads", 0.9..1.1), ("collection", 0.7..1.3)] {
+        assert!(range.contains(&each(&after, stage)), "{stage}: {after}");
+    }
+    let still = amplification(&["--for", "1s"]);
+    assert_eq!(
+        (&still["user"]["total"], &still["network_per_user_byte"]),
+        (&0.into(), &Value::Null)
+    );
+
     let folder = format!("/.craton/block/{}/0", made["id"].as_str().expect("an ID"));
     let schemes = || {
         let names = good(&[&["fs", "ls", &folder, "--services"], &cluster[..]].concat());
