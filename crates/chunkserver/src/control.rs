@@ -4,12 +4,12 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use base::{ChunkId, DiskId, Kind};
-use chunkstore::{Append, ChunkStore, StoreError};
+use chunkstore::{Append, ChunkInfo, ChunkStore, StoreError};
 use metrics::{Outcome, Span};
 use transport::{Request, Response};
 use wire::control::{
-    ChunkserverReply, ChunkserverRequest, ControlError, ControlReply, ControlRequest, ReplicaPlace,
-    TraceReply, WireError,
+    ChunkserverReply, ChunkserverRequest, ControlError, ControlReply, ControlRequest,
+    ListedReplica, ReplicaPlace, TraceReply, WireError,
 };
 use wire::data::{ChunkRef, DataError, Purpose, ReplicaStat, ReplicaState};
 use wire::row::{Fragment, Layout};
@@ -116,7 +116,11 @@ impl<S: ChunkStore> Chunkserver<S> {
                 let mut found = store.list(after, limit + 1);
                 let more = found.len() > limit;
                 found.truncate(limit);
-                let replicas = found.iter().map(|info| (info.chunk, info.stat)).collect();
+                let listed = |info: &ChunkInfo| {
+                    let ChunkInfo { chunk, stat, physical } = *info;
+                    ListedReplica { chunk, stat, physical: Some(physical) }
+                };
+                let replicas = found.iter().map(listed).collect();
                 Ok(ChunkserverReply::List { replicas, more })
             }
             ChunkserverRequest::Probe { disk } => self.probe(disk).await,

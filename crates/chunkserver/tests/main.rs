@@ -611,6 +611,7 @@ fn request_at_a_shard_without_the_disk_is_handed_over() {
             panic!("no list");
         };
         assert_eq!(replicas.len(), 1);
+        assert!(replicas[0].physical >= Some(3 * 4096), "{replicas:?}");
         bed.env.sleep(Duration::from_secs(1)).await;
         let stats = bed.servers[0].2.stats();
         assert_eq!((stats.forwarded, stats.appends, stats.reads), (3, 3, 1));

@@ -212,7 +212,9 @@ impl ChunkserverCalls for TransportCalls {
         Box::pin(async move {
             let request = ChunkserverRequest::List { disk: to.disk, after, limit };
             match self.control(to, request).await? {
-                ChunkserverReply::List { replicas, more } => Ok((replicas, more)),
+                ChunkserverReply::List { replicas, more } => {
+                    Ok((replicas.into_iter().map(|one| (one.chunk, one.stat)).collect(), more))
+                }
                 _ => Err(unexpected_reply("an answer to another question")),
             }
         })

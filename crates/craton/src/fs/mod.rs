@@ -9,6 +9,7 @@ pub mod policy;
 mod progress;
 mod put;
 mod show;
+mod stored;
 
 use client::Client;
 

@@ -5,6 +5,7 @@ use serde::Serialize;
 use wire::control::{Attributes, NamedNode, Node, Policy};
 
 use super::names::base_name;
+use super::stored;
 use crate::exit::{Code, Done, Failure};
 use crate::output::{bytes, print_json, print_line, print_table, table, time};
 use crate::status;
@@ -148,6 +149,9 @@ struct Replica {
     fragment: Option<u8>,
     disk: String,
     addr: String,
+    /// Bytes that it takes on its disk, sectors and unused ends of units too; null where its server does
+    /// not say.
+    stored_bytes: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -165,6 +169,8 @@ struct Chunk {
     /// Null where replicas are fragments of a code.
     copies: Option<u8>,
     acks: u8,
+    /// Bytes that its replicas take, as far as their servers say it.
+    stored_bytes: u64,
     replicas: Vec<Replica>,
 }
 
@@ -176,6 +182,9 @@ struct Stat {
     /// Bytes known to be in a file whose end is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     len_at_least: Option<u64>,
+    /// Bytes that its chunks take on disks, as far as servers say it; absent of what is no file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stored_bytes: Option<u64>,
     /// An operator had it sealed without replicas that were gone; absent of what is no file.
     #[serde(skip_serializing_if = "Option::is_none")]
     loss_accepted: Option<bool>,
@@ -209,6 +218,7 @@ pub async fn stat(client: &Client, path: &str, json: bool) -> Done {
         // What a set policy has made of it, also where its record in the directory is late.
         let policy = view.policy.unwrap_or(file.policy());
         facts = facts.with_policy(policy);
+        let stored = stored::of(client, &view.chunks).await;
         for place in view.chunks {
             // An older master does not say how many copies there are to be.
             let replicas_now = place.replicas.len() as u8;
@@ -219,7 +229,9 @@ pub async fn stat(client: &Client, path: &str, json: bool) -> Done {
                 fragment: place.fragment(replica).map(|fragment| fragment.number),
                 disk: replica.disk.to_string(),
                 addr: replica.addr.to_string(),
+                stored_bytes: stored.get(&(place.chunk, replica.disk)).copied(),
             };
+            let replicas: Vec<Replica> = place.replicas.iter().map(replica).collect();
             chunks.push(Chunk {
                 chunk: place.chunk.to_string(),
                 offset: place.base,
@@ -230,12 +242,15 @@ pub async fn stat(client: &Client, path: &str, json: bool) -> Done {
                 compression: place.compression.map(|compression| compression.to_string()),
                 copies: (!place.is_coded()).then_some(copies),
                 acks: place.acks,
-                replicas: place.replicas.iter().map(replica).collect(),
+                stored_bytes: replicas.iter().filter_map(|one| one.stored_bytes).sum(),
+                replicas,
             });
         }
     }
     let path = path.to_owned();
-    let stat = Stat { path, facts, len_at_least, loss_accepted, converting, chunks };
+    let is_file = loss_accepted.is_some();
+    let stored_bytes = is_file.then(|| chunks.iter().map(|chunk| chunk.stored_bytes).sum());
+    let stat = Stat { path, facts, len_at_least, stored_bytes, loss_accepted, converting, chunks };
     if json {
         return print_json(&stat);
     }
@@ -250,7 +265,11 @@ fn print_stat(stat: &Stat) -> Done {
         format!("mode      {} ({:04o})", facts.mode_text(), facts.mode),
         format!("modified  {}", time(facts.mtime_ns)),
     ];
-    let numbers = [("bytes    ", facts.len), ("links    ", facts.links.map(u64::from))];
+    let numbers = [
+        ("bytes    ", facts.len),
+        ("stored   ", stat.stored_bytes),
+        ("links    ", facts.links.map(u64::from)),
+    ];
     for (title, value) in numbers {
         lines.extend(value.map(|value| format!("{title} {value}")));
     }
@@ -274,20 +293,22 @@ fn print_stat(stat: &Stat) -> Done {
     if stat.chunks.is_empty() {
         return Ok(());
     }
-    let mut out = table(&["chunk", "offset", "bytes", "state", "epoch", "scheme", "replicas"]);
+    let titles = ["chunk", "offset", "bytes", "stored", "state", "epoch", "scheme", "replicas"];
+    let mut out = table(&titles);
     for chunk in &stat.chunks {
         let replicas: Vec<&str> = chunk.replicas.iter().map(|one| one.server.as_str()).collect();
         out.add_row([
             chunk.chunk.clone(),
             chunk.offset.to_string(),
             chunk.len.map_or("-".to_owned(), |len| len.to_string()),
+            chunk.stored_bytes.to_string(),
             chunk.state.to_owned(),
             chunk.epoch.to_string(),
             with(&chunk.scheme, &chunk.compression),
             replicas.join(","),
         ]);
     }
-    print_table(out, &[1, 2, 4])
+    print_table(out, &[1, 2, 3, 5])
 }
 
 /// `fs df`.

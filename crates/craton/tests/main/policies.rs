@@ -163,6 +163,8 @@ fn coded_files_outlive_a_chunkserver() {
     let shown = json(&[&["fs", "stat", "/lake/small", "--json"], &cluster[..]].concat());
     let schemes = (&shown["policy"], &shown["chunks"][0]["scheme"]);
     assert_eq!(schemes, (&"ec2+1".into(), &"rep2".into()), "{shown}");
+    // A unit of a store is 16 KiB.
+    assert_eq!(shown["stored_bytes"], 2 * (16 << 10), "{shown}");
     let stat = || json(&[&["fs", "stat", "/lake/file", "--json"], &cluster[..]].concat());
     // Its fragments, in order.
     let fragments = || {
@@ -181,6 +183,8 @@ fn coded_files_outlive_a_chunkserver() {
         all.sort();
         all
     };
+    let stored = stat()["stored_bytes"].as_u64().expect("a number");
+    assert!((7_500_000..8_000_000).contains(&stored), "half more than the bytes: {}", stat());
     let before = fragments();
     let numbers = |all: &[(u64, String)]| all.iter().map(|one| one.0).collect::<Vec<_>>();
     assert_eq!(numbers(&before), [0, 1, 2]);
@@ -191,6 +195,10 @@ fn coded_files_outlive_a_chunkserver() {
         assert!(fs::read(&back).expect("a file") == bytes, "it is read back byte for byte");
     };
     read_back();
+    let without = stat();
+    let silent = &without["chunks"][0]["replicas"].as_array().expect("replicas")[0];
+    assert_eq!((&silent["fragment"], &silent["stored_bytes"]), (&0.into(), &Value::Null));
+    assert!(without["stored_bytes"].as_u64() < Some(stored), "{without}");
     // What one put wrote, the other too; from what clients ended, as masters know it.
     let amplification = json(&[&["amplification", "--json"], &cluster[..]].concat());
     let files = amplification["user"]["files"].as_u64().expect("a number");

@@ -169,6 +169,17 @@ pub struct Conversion {
     pub write_token: [u8; 16],
 }
 
+/// A replica, or a tombstone, on a disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ListedReplica {
+    /// The chunk.
+    pub chunk: ChunkId,
+    /// Its facts.
+    pub stat: ReplicaStat,
+    /// Bytes that it takes on the disk; none from a chunkserver that does not say.
+    pub physical: Option<u64>,
+}
+
 /// A successful answer of a chunkserver.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ChunkserverReply {
@@ -182,7 +193,7 @@ pub enum ChunkserverReply {
     /// To `List`.
     List {
         /// Replicas in order.
-        replicas: Vec<(ChunkId, ReplicaStat)>,
+        replicas: Vec<ListedReplica>,
         /// True when more follow.
         more: bool,
     },

@@ -529,13 +529,19 @@ fn disk_scrub() -> impl Strategy<Value = DiskScrub> {
     })
 }
 
+fn listed_replica() -> impl Strategy<Value = ListedReplica> {
+    made!((chunk, chunk()), (stat, replica_stat()), (physical, option::of(any::<u64>())) => {
+        ListedReplica { chunk, stat, physical }
+    })
+}
+
 fn chunkserver_reply() -> impl Strategy<Value = ChunkserverReply> {
     prop_oneof![
         made!((took_us, any::<u64>()) => ChunkserverReply::Probed { took_us }),
         made!((stat, replica_stat()), (bytes, any::<u64>()) => {
             ChunkserverReply::Replicated { stat, bytes }
         }),
-        made!((replicas, vec((chunk(), replica_stat()), 0..4)), (more, any::<bool>()) => {
+        made!((replicas, vec(listed_replica(), 0..4)), (more, any::<bool>()) => {
             ChunkserverReply::List { replicas, more }
         }),
         disk().prop_map(|disk| ChunkserverReply::Replaced { disk }),

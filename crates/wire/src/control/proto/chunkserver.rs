@@ -259,9 +259,10 @@ impl Proto for ChunkserverReply {
                 Answer::Replicated(Replicated { stat: Some(stat.to_pb()), bytes: *bytes })
             }
             ChunkserverReply::List { replicas, more } => {
-                let listed = |(chunk, stat): &(ChunkId, ReplicaStat)| ListedReplica {
-                    chunk: chunk.get(),
-                    stat: Some(stat.to_pb()),
+                let listed = |replica: &crate::control::ListedReplica| ListedReplica {
+                    chunk: replica.chunk.get(),
+                    stat: Some(replica.stat.to_pb()),
+                    physical: replica.physical,
                 };
                 Answer::List(List { replicas: replicas.iter().map(listed).collect(), more: *more })
             }
@@ -290,7 +291,8 @@ impl Proto for ChunkserverReply {
                 let field = "ChunkserverReply.List.replicas";
                 let replicas = each(pb.replicas, CHUNKS_MAX, field, |pb| {
                     let stat = need(pb.stat, "ChunkserverReply.ListedReplica.stat")?;
-                    Ok((ChunkId::new(pb.chunk), stat))
+                    let (chunk, physical) = (ChunkId::new(pb.chunk), pb.physical);
+                    Ok(crate::control::ListedReplica { chunk, stat, physical })
                 })?;
                 ChunkserverReply::List { replicas, more: pb.more }
             }
