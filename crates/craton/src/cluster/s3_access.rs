@@ -161,10 +161,20 @@ pub fn refuse_other(asked: &S3Access, (config, at): (&Gateway, SocketAddr)) -> D
     };
     match flag {
         None => Ok(()),
-        Some(flag) => Err(Failure::usage(format!(
-            "how S3 is reached is said when a cluster is made, at {at} here: leave {flag} out, or \
-             change each gateway.toml in the directory (and cluster.json, for another address)"
-        ))),
+        Some(flag) => {
+            let files = match flag {
+                "--lifecycle-day" => "each gateway.toml and object-server.toml",
+                _ => "each gateway.toml",
+            };
+            let and_book = match flag {
+                "--s3-listen" => ", and cluster.json",
+                _ => "",
+            };
+            Err(Failure::usage(format!(
+                "how S3 is reached is said when a cluster is made, at {at} here: leave {flag} out, or \
+             change {files} in the directory{and_book}"
+            )))
+        }
     }
 }
 
@@ -200,6 +210,8 @@ mod tests {
         let day = Some(Duration::from_secs(3600));
         let other = S3Access { lifecycle_day: day, ..S3Access::default() };
         assert_eq!(other.contradicts(&made), Some("--lifecycle-day"));
+        let refused = refuse_other(&other, (&made, made.listen)).expect_err("another day");
+        assert!(refused.message.contains("object-server.toml in the directory"), "{refused}");
         let at = "127.0.0.1:9000".parse().expect("an address");
         let elsewhere = S3Access {
             s3_listen: Some("127.0.0.1:9001".parse().expect("an address")),

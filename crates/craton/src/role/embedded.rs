@@ -169,8 +169,20 @@ async fn check_first_start(env: &Env, dir: &Path, args: &UpArgs) -> Done {
 
 /// Checks a store that joins: it exists, and can be used for a cluster in `dir`.
 fn check_store(dir: &Path, store: &Path) -> Done {
-    stores::medium(store)?;
+    check_there(store)?;
     check_new_store(dir, store)
+}
+
+/// A store that is not there is not made: its disk may not be mounted.
+fn check_there(store: &Path) -> Done {
+    if matches!(store.try_exists(), Ok(false)) {
+        return Err(Failure::setup(format!(
+            "{} is missing: mount its disk, or make a directory for a new store, which this start \
+             formats",
+            store.display()
+        )));
+    }
+    Ok(stores::medium(store).map(drop)?)
 }
 
 /// The first start.
@@ -178,7 +190,7 @@ async fn make(env: &Env, directory: &Directory, args: &UpArgs) -> Result<Plan, F
     let mut stores = Vec::new();
     for store in &args.stores {
         let store = absolute(store)?;
-        stores::medium(&store)?;
+        check_there(&store)?;
         stores.push(store);
     }
     if stores.is_empty() {
