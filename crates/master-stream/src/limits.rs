@@ -99,10 +99,19 @@ pub struct StreamConfig {
     pub garbage_interval: Duration,
     /// Pause between two comparisons with what a disk holds.
     pub list_interval: Duration,
-    /// Copies that repair makes at the same time at most.
+    /// Stream partitions of the cluster, which share what its disks take for repair.
+    pub partitions: u16,
+    /// Copies that repair makes at the same time, per partition: so many, or the partition's share of
+    /// [`StreamConfig::repair_disk_copies`] for each disk, if that is more.
     pub repair_parallel: usize,
-    /// Bytes that repair copies a second at most, per partition.
+    /// Copies of repair for each disk of the cluster, on average, over all partitions.
+    pub repair_disk_copies: usize,
+    /// Bytes that repair copies a second at most, per partition: so many, or the partition's share of
+    /// [`StreamConfig::repair_disk_bytes_per_s`] for each disk, if that is more.
     pub repair_bytes_per_s: u64,
+    /// Bytes that repair copies a second for each disk of the cluster, on average, over all partitions.
+    /// A bound for the network; what a disk gives is its own share (`protocols-tail.md` 10.14).
+    pub repair_disk_bytes_per_s: u64,
     /// Pause between two checks whether chunks should move to other disks.
     pub balance_interval: Duration,
     /// Bytes that move a second for balance at most, per partition; 0 turns moves off.
@@ -134,8 +143,11 @@ impl Default for StreamConfig {
             scan_interval: Duration::from_millis(500),
             garbage_interval: Duration::from_secs(1),
             list_interval: Duration::from_secs(60),
+            partitions: 1,
             repair_parallel: 4,
+            repair_disk_copies: 2,
             repair_bytes_per_s: 64 << 20,
+            repair_disk_bytes_per_s: 256 << 20,
             balance_interval: Duration::from_secs(10),
             balance_bytes_per_s: 32 << 20,
             balance_slack: 64 << 20,
@@ -146,11 +158,27 @@ impl Default for StreamConfig {
 }
 
 impl StreamConfig {
+    /// Copies that repair of one partition makes at the same time at most, in a cluster of so many disks.
+    pub fn repair_width(&self, disks: u32) -> usize {
+        let share = self.repair_disk_copies * disks as usize / usize::from(self.partitions.max(1));
+        share.clamp(self.repair_parallel.max(1), REPAIRS_INFLIGHT_MAX.max(self.repair_parallel))
+    }
+
+    /// Bytes a second that it copies at most, likewise.
+    pub fn repair_rate(&self, disks: u32) -> u64 {
+        let all = self.repair_disk_bytes_per_s.saturating_mul(u64::from(disks));
+        (all / u64::from(self.partitions.max(1))).max(self.repair_bytes_per_s).max(1)
+    }
+
     /// Time for which a right that was given, or a call that was sent, may still take effect.
     pub fn rights_life(&self) -> Duration {
         self.token_life + self.clock_skew
     }
 }
+
+/// Copies that repair of one partition makes at the same time at most, in a cluster of any size: a KiB or
+/// two each in a master's memory.
+pub const REPAIRS_INFLIGHT_MAX: usize = 512;
 
 /// Replicas of one disk that a partition does not know and condemns unasked, at least: what the
 /// crashes of one comparison's interval may leave.
@@ -169,6 +197,19 @@ mod tests {
     };
 
     use super::*;
+
+    #[test]
+    fn repair_of_a_partition_grows_with_the_cluster() {
+        let config = StreamConfig { partitions: 4, ..StreamConfig::default() };
+        let bounds = |disks| (config.repair_width(disks), config.repair_rate(disks) >> 20);
+        assert_eq!(bounds(0), (4, 64));
+        assert_eq!(bounds(3), (4, 192));
+        assert_eq!(bounds(12), (6, 768));
+        assert_eq!(bounds(1000), (500, 64_000));
+        assert_eq!(bounds(u32::MAX).0, REPAIRS_INFLIGHT_MAX);
+        let alone = StreamConfig { partitions: 0, repair_parallel: 0, ..config };
+        assert_eq!(alone.repair_width(0), 1);
+    }
 
     /// An answer with as many replicas as there may be has room in a frame, whatever they are.
     #[test]

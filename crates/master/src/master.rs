@@ -52,7 +52,7 @@ use master_consensus::{
 use master_namespace::grant::GrantKey;
 use master_namespace::{Namespace, NamespaceService, StreamEnd};
 use master_stream::placement::ReplicaLocation;
-use master_stream::{StreamMachine, StreamParts, StreamService, TokenIssuer};
+use master_stream::{StreamConfig, StreamMachine, StreamParts, StreamService, TokenIssuer};
 
 /// Cause of a failed start. Nothing was changed, except that its directory may exist.
 #[derive(Debug)]
@@ -649,7 +649,10 @@ impl<'a> GroupOpening<'a> {
                 calls: calls.clone(),
                 tokens: tokens.clone(),
                 grants: check,
-                config: config.timing.stream.clone(),
+                config: StreamConfig {
+                    partitions: config.stream_partitions,
+                    ..config.timing.stream.clone()
+                },
             };
             let service = StreamService::new(env, parts);
             service.start_background();

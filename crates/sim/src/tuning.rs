@@ -111,6 +111,8 @@ impl Tuning {
             stream.balance_interval = millis(rng, &[500, 3_000]);
             stream.balance_slack = *rng.pick(&[64 << 10, stream.balance_slack]);
             stream.repair_parallel = 1 + rng.below(4) as usize;
+            // As in a large cluster for half of the numbers that were drawn.
+            stream.repair_disk_copies = stream.repair_parallel / 2 * 4;
             stream.token_life = Duration::from_secs(20);
             let client = &mut tuning.client;
             client.appends_inflight_max = *rng.pick(&[2, 16, APPENDS_INFLIGHT_DEFAULT]);

@@ -8,7 +8,7 @@
 use std::rc::Rc;
 
 use base::{ChunkId, Kind};
-use runtime::Duration;
+use runtime::{Class, Duration};
 use wire::control::ControlError;
 use wire::data::Purpose;
 
@@ -31,14 +31,34 @@ enum Missing {
 }
 
 impl<L: Log> Service<L> {
-    /// One of the repair workers: takes the chunk in the greatest danger.
+    /// One of the repair workers that are always there.
     pub(super) async fn repair_chunks(self: Rc<Self>) {
         loop {
-            let next = self.next_repair();
-            let Some(chunk) = next else {
-                self.wait(&self.repairs.queued_some, self.config.scan_interval).await;
-                continue;
-            };
+            self.repair_queued().await;
+            self.wait(&self.repairs.queued_some, self.config.scan_interval).await;
+        }
+    }
+
+    /// Adds workers to those that are always there, while more chunks wait than they take and the
+    /// cluster has disks for more: a large one is whole again sooner (`protocols-tail.md` 10.14).
+    pub(super) fn add_repair_workers(self: &Rc<Self>) {
+        let more = self.config.repair_width(self.cluster.view().disks())
+            - self.config.repair_parallel.max(1);
+        let waiting = self.repairs.queue.borrow().len();
+        while self.repairs.more_workers.get() < more.min(waiting) {
+            self.repairs.more_workers.set(self.repairs.more_workers.get() + 1);
+            self.env.mark("repair has more workers");
+            let service = self.clone();
+            self.env.spawn(Class::Background, "repair more chunks", async move {
+                service.repair_queued().await;
+                service.repairs.more_workers.set(service.repairs.more_workers.get() - 1);
+            });
+        }
+    }
+
+    /// Repairs chunks while any waits, those in the greatest danger first.
+    async fn repair_queued(&self) {
+        while let Some(chunk) = self.next_repair() {
             let result = self.repair_chunk(chunk).await;
             self.repairs.verified.borrow_mut().retain(|&(of, _)| of != chunk);
             self.repairs.busy.borrow_mut().remove(&chunk);
@@ -184,7 +204,7 @@ impl<L: Log> Service<L> {
 
     /// Waits until a copy of `bytes` fits the pace.
     pub(super) async fn keep_pace(&self, bytes: u64) {
-        let rate = self.config.repair_bytes_per_s.max(1);
+        let rate = self.config.repair_rate(self.cluster.view().disks());
         let now = self.env.now();
         let start = self.repairs.next_copy.get().max(now);
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate);

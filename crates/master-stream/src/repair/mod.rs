@@ -84,6 +84,8 @@ pub(crate) struct Repairs {
     sealed: RefCell<Vec<(ChunkId, ReplicaLocation, u32)>>,
     sealed_some: Notify,
     queued_some: Notify,
+    /// Repair workers beside those that are always there.
+    more_workers: Cell<usize>,
     /// Disks with more unknown replicas than are condemned unasked.
     pub(crate) unknown: Unknown,
     /// Bytes of replicas that no stream refers to, by the last comparison with each disk.
@@ -157,6 +159,7 @@ impl Repairs {
             sealed: RefCell::default(),
             sealed_some: Notify::new(),
             queued_some: Notify::new(),
+            more_workers: Cell::new(0),
             unknown: Unknown::default(),
             unreferenced: RefCell::default(),
             draining: RefCell::default(),

@@ -56,6 +56,7 @@ impl<L: Log> Service<L> {
             *self.repairs.under_replicated.borrow_mut() = under_replicated;
             *self.repairs.queue.borrow_mut() = queue;
             self.repairs.queued_some.notify_waiters();
+            self.add_repair_workers();
             self.count_repair(0, 0);
             self.note_degraded(tally.degraded);
             for (file, (epoch, chunk)) in tally.abandoned.into_iter().take(ABANDONED_MAX) {

@@ -83,7 +83,7 @@ pub(super) const CONVERT: Scenario = Scenario {
     name: "ec-convert",
     about: "files are converted between codes, copies and compressions, in a storm and while some go",
     run: |sim| {
-        let remove = sim.with_rng(|rng| rng.one_in(3));
+        let remove = sim.with_rng(|rng| !rng.one_in(3));
         run_with(sim, entry::STORM, Plan { converts: CONVERSIONS, remove, ..Plan::default() })
     },
     marks: &[
