@@ -41,8 +41,8 @@ fn directories() {
     ] {
         bad(args, 4, "has no cluster");
     }
-    bad(&["store", "fsck", text(&missing)], 4, "or make a directory");
-    bad(&["up", "--dir", text(&missing), "--store", text(&missing)], 4, "is missing");
+    bad(&["store", "fsck", text(&missing)], 4, "is missing");
+    bad(&["up", "--dir", text(&missing), "--store", text(&missing)], 4, "or make a directory");
     bad(&["up", "--dir", text(&missing), "--listen", "0.0.0.0:0"], 2, "listen on 127.0.0.1");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let addr = taken.local_addr().expect("an address").to_string();
