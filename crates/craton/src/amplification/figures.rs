@@ -66,7 +66,7 @@ const STAGES: [(&str, &str, bool); 9] = [
     ("collection", "appends of what it writes, all copies and fragments", true),
     ("copies", "what chunkservers read from each other for repair, conversion, drains", true),
     ("conversion", "appends of chunks in another form, all copies and fragments", true),
-    ("disk writes", "bytes that disks have written, without zeroes of unused space", false),
+    ("disk writes", "what disks had written a second ago, without zeroes of unused space", false),
     ("scrub", "bytes that scrub has read", false),
 ];
 

@@ -150,7 +150,7 @@ fn print(figures: &Figures) -> Done {
     print_table(out, &[1, 2])?;
     let space = &figures.space;
     print_line(&format!(
-        "space: {} in use on disks for {} in chunks that have ended: {}",
+        "space: {} in use on disks a second ago for {} in chunks that have ended: {}",
         bytes(space.used_bytes),
         bytes(space.logical_bytes),
         ratio(space.ratio)
