@@ -40,13 +40,7 @@ def volume(size, kind):
         done = lambda: cluster.json("volume", "info", "v")["space"]["physical_bytes"] < 1.6 * size
         lab.wait("collected", done)
         collected = lab.since(cluster.stages(), before)
-        user = written["user"]
-        return (
-            written["services"] / user,
-            written["data"] / user,
-            collected["collection reads"] / user,
-            collected["collection"] / user,
-        )
+        return for_each(written, (collected["collection reads"], collected["collection"]))
 
 
 def objects(size, kind, durability, *compression):
@@ -67,16 +61,15 @@ def objects(size, kind, durability, *compression):
         wanted = [file for file in cluster.files_below("/.craton/object") if of_bodies(cluster, file, durability)]
         for file in wanted:
             words = ("fs", "policy", "set", file, "ec8+3", "--services")
-            cluster.run(*words, *(compression if compression else ()))
+            cluster.run(*words, *compression)
         cluster.run("convert", "/.craton/object", "--services")
         converted = lab.since(cluster.stages(), before)
-        user = written["user"]
-        return (
-            written["services"] / user,
-            written["data"] / user,
-            converted["copies"] / user,
-            converted["conversion"] / user,
-        )
+        return for_each(written, (converted["copies"], converted["conversion"]))
+
+
+def for_each(written, rewritten):
+    """The four parts, for each byte that the program wrote."""
+    return tuple(part / written["user"] for part in (written["services"], written["data"], *rewritten))
 
 
 def of_bodies(cluster, file, durability):

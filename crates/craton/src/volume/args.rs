@@ -359,10 +359,10 @@ pub struct CreateArgs {
     /// ec4+2 and the like: an erasure code [default: up to rep3, as the cluster has servers]
     ///
     /// With a code what is written goes to as many copies as survive the losses that the code
-    /// survives, three at most: rep3 for ec4+2 and ec8+3. Garbage collection rewrites it in the code later, packed with LZ4
-    /// where that saves an eighth, so that most of the volume takes 1.5 bytes for each, or less, and
-    /// not 3. It rewrites at once what it would rewrite anyway, and the rest until a fifth of the
-    /// volume's room could be gained.
+    /// survives, three at most: rep3 for ec4+2 and ec8+3. Garbage collection rewrites it in the code
+    /// later, packed with LZ4 where that saves an eighth, so that most of the volume takes 1.5 bytes
+    /// for each, or less, and not 3. It goes on until less than a fifth of the volume's room could be
+    /// gained.
     #[arg(long, value_name = "POLICY")]
     pub policy: Option<Policy>,
     /// Bytes of a data sector: what one segment has before the next one's turn
