@@ -34,5 +34,6 @@ pub(super) const SCENARIO: Scenario = Scenario {
         "drains: what holds data is not decommissioned",
         "replica dropped from a draining server",
         "chunk converted",
+        "repair has more workers",
     ],
 };
