@@ -57,13 +57,19 @@ def objects(size, kind, durability, *compression):
         cluster.restart("object-server", "os1")
         cluster.restart("gateway", "gw1")
         lab.wait("objects are served", lambda: cluster.json("status")["object_ranges"]["unserved"] == 0)
+        wanted = lambda: [
+            file for file in cluster.files_below("/.craton/object") if of_bodies(cluster, file, durability)
+        ]
+        # Only chunks that have ended are converted.
+        lab.wait("files of bodies have ended", lambda: wanted() and all(has_ended(cluster, file) for file in wanted()))
         before = cluster.stages()
-        wanted = [file for file in cluster.files_below("/.craton/object") if of_bodies(cluster, file, durability)]
-        for file in wanted:
+        for file in wanted():
             words = ("fs", "policy", "set", file, "ec8+3", "--services")
             cluster.run(*words, *compression)
         cluster.run("convert", "/.craton/object", "--services")
         converted = lab.since(cluster.stages(), before)
+        if converted["conversion"] == 0:
+            sys.exit("nothing was converted")
         return for_each(written, (converted["copies"], converted["conversion"]))
 
 
@@ -75,6 +81,11 @@ def for_each(written, rewritten):
 def of_bodies(cluster, file, durability):
     stat = cluster.json("fs", "stat", file, "--services")
     return stat["policy"] == durability and stat["len"] > 0
+
+
+def has_ended(cluster, file):
+    chunks = cluster.json("fs", "stat", file, "--services")["chunks"]
+    return all(chunk["state"] == "sealed" for chunk in chunks)
 
 
 def main():
