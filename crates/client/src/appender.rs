@@ -4,7 +4,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use base::limits::APPEND_DATA_MAX;
 use base::{ChunkId, Epoch};
 use futures_util::future::{Either, select};
 use metrics::{Fact, Outcome, Span, Step};
-use runtime::sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore, oneshot};
+use runtime::sync::{Mutex, Notify, Semaphore, oneshot};
 use runtime::{Class, Duration, Env, Instant};
 use wire::control::{Attributes, StreamChange, StreamReply, WriterGrant};
 use wire::data::{AppendRequest, CommitRequest, DataRequest, Purpose};
@@ -27,6 +26,7 @@ use crate::error::Error;
 use crate::file::FlatLogFile;
 use crate::health::{CallClass, CallEnd, Target};
 use crate::peers::PeerError;
+use crate::queue::{Pending, Queue};
 use crate::rows::rows_of;
 use crate::session::Refusal;
 use crate::stage::Staged;
@@ -72,28 +72,6 @@ struct Shared {
 enum Over {
     Closed(u64),
     Failed(Error),
-}
-
-#[derive(Default)]
-struct Queue {
-    /// Appends not released, from number `first`.
-    appends: VecDeque<Pending>,
-    first: u64,
-    acked: u64,
-    /// Offset in the file of the next append.
-    end: u64,
-    /// Tasks that wait until appends below a number are acknowledged, in order.
-    waiters: VecDeque<(u64, oneshot::Sender<Result<(), Error>>)>,
-}
-
-struct Pending {
-    /// Until no replica needs it.
-    staged: Option<Staged>,
-    len: u32,
-    purpose: Purpose,
-    span: Span,
-    /// Its part of the window, until it is acknowledged: a late replica holds up no append.
-    room: Option<[OwnedSemaphorePermit; 2]>,
 }
 
 /// An append under way. Ends, with its offset in the file, when it is durable on as many
@@ -154,7 +132,7 @@ impl Appender {
             count: Arc::new(Semaphore::new(config.appends_inflight_max as usize)),
             bytes: Arc::new(Semaphore::new(config.window_bytes as usize)),
             turn: Mutex::new(()),
-            queue: RefCell::new(Queue { end, ..Queue::default() }),
+            queue: RefCell::new(Queue::new(end)),
             held: RefCell::default(),
             calls: RefCell::default(),
             armed: Cell::new(armed),
@@ -330,12 +308,10 @@ impl Shared {
         self.check_open()?;
         let (bytes_of_sectors, laid) = (staged.bytes(), staged.laid());
         {
-            let queue = &mut *self.queue.borrow_mut();
-            queue.end += len as u64;
             let len = len as u32;
             let (staged, room) = (Some(staged), Some([count, bytes]));
             let purpose = self.core.borrow().purpose();
-            queue.appends.push_back(Pending { staged, len, purpose, span, room });
+            self.queue.borrow_mut().push(Pending { staged, len, purpose, span, room });
         }
         self.process(Event::Append { len: len as u32, bytes: bytes_of_sectors, laid });
         Ok(())
@@ -364,18 +340,12 @@ impl Shared {
 
     /// Something that ends when all that was submitted is acknowledged; nothing when it is.
     fn wait_for_all(&self) -> Option<oneshot::Receiver<Result<(), Error>>> {
-        let (sender, receiver) = oneshot::channel();
         if let Some(Over::Failed(error)) = &*self.over.borrow() {
+            let (sender, receiver) = oneshot::channel();
             let _ = sender.send(Err(error.clone())); // The receiver is here.
             return Some(receiver);
         }
-        let queue = &mut *self.queue.borrow_mut();
-        let below = queue.first + queue.appends.len() as u64;
-        if below <= queue.acked {
-            return None;
-        }
-        queue.waiters.push_back((below, sender));
-        Some(receiver)
+        self.queue.borrow_mut().wait_for_all()
     }
 
     async fn close(
@@ -464,8 +434,8 @@ impl Shared {
             }
             Action::Op(op) => self.start_op(op),
             Action::Acked { below, .. } => self.acknowledge(below),
-            Action::Trimmed { seq, keep } => self.trim(seq, keep),
-            Action::Released { from, below } => self.release(from..below),
+            Action::Trimmed { seq, keep } => self.queue.borrow_mut().trim(seq, keep),
+            Action::Released { from, below } => self.queue.borrow_mut().release(from..below),
             Action::Left { chunk, replica } => self.cancel_calls(chunk, replica),
             Action::Report { chunk, server, fault } => {
                 let file = &self.file.0;
@@ -485,31 +455,27 @@ impl Shared {
     /// False when there is no memory for it.
     fn place_or_send(self: &Rc<Self>, action: &Action) -> bool {
         let queue = &mut *self.queue.borrow_mut();
-        let index = |seq: u64| seq.checked_sub(queue.first).map(|index| index as usize);
         match action {
-            Action::Place { seq, at, laid, compression } => {
-                let append = index(*seq).and_then(|index| queue.appends.get_mut(index));
-                append.is_none_or(|append| {
-                    let Some(staged) = &mut append.staged else { return true };
-                    let client = &self.file.0.client;
-                    let rows = &mut *client.0.rows.borrow_mut();
-                    let compression = compression.or(client.config().compression);
-                    if staged.laid() != *laid {
-                        self.env.mark("writer: laid out again");
-                    }
-                    let place = (*at, *laid, compression);
-                    let placed = staged.place(self.env.pool(), rows, place).is_ok();
-                    let now = self.env.now().as_nanos();
-                    append.span.note(Step::Formatted, now, Fact::Chunk(at.chunk));
-                    placed
-                })
-            }
+            Action::Place { seq, at, laid, compression } => queue.get(*seq).is_none_or(|append| {
+                let Some(staged) = &mut append.staged else { return true };
+                let client = &self.file.0.client;
+                let rows = &mut *client.0.rows.borrow_mut();
+                let compression = compression.or(client.config().compression);
+                if staged.laid() != *laid {
+                    self.env.mark("writer: laid out again");
+                }
+                let place = (*at, *laid, compression);
+                let placed = staged.place(self.env.pool(), rows, place).is_ok();
+                let now = self.env.now().as_nanos();
+                append.span.note(Step::Formatted, now, Fact::Chunk(at.chunk));
+                placed
+            }),
             Action::Send { id, to, token, fragment, request } => {
                 // Nothing when it was released, or its replica was left, while this waited.
-                let append = index(id.seq).and_then(|index| queue.appends.get(index));
-                let staged = append.and_then(|append| append.staged.as_ref());
-                let sectors = staged.and_then(|staged| staged.sectors(*fragment));
-                if let (Some(append), Some(sectors)) = (append, sectors) {
+                if let Some(append) = queue.get(id.seq)
+                    && let Some(staged) = &append.staged
+                    && let Some(sectors) = staged.sectors(*fragment)
+                {
                     self.send(*id, *to, *token, (*request, sectors), &append.span);
                 }
                 true
@@ -672,44 +638,16 @@ impl Shared {
     }
 
     fn acknowledge(&self, below: u64) {
-        let queue = &mut *self.queue.borrow_mut();
         let counters = &self.file.0.client.0.counters;
-        let fresh = (queue.acked - queue.first) as usize..(below - queue.first) as usize;
-        let now = self.env.now().as_nanos();
         let metrics = &self.file.0.client.0.append_metrics;
-        for append in queue.appends.range_mut(fresh.clone()) {
-            append.room = None;
+        let now = self.env.now().as_nanos();
+        self.queue.borrow_mut().acknowledge(below, |append| {
             metrics.acknowledge(append.purpose, append.len);
             append.span.note(Step::Acknowledged, now, Fact::None);
             self.env.end(&append.span, Outcome::Done);
-        }
-        let bytes: u64 = queue.appends.range(fresh).map(|append| u64::from(append.len)).sum();
-        add(&counters.appends, below - queue.acked);
-        add(&counters.append_bytes, bytes);
-        queue.acked = below;
-        while queue.waiters.front().is_some_and(|(want, _)| *want <= below) {
-            let (_, waiter) = queue.waiters.pop_front().expect("just seen");
-            let _ = waiter.send(Ok(())); // The caller may have gone.
-        }
-    }
-
-    /// Frees the cells of an append that no replica needs.
-    fn trim(&self, seq: u64, keep: u32) {
-        let queue = &mut *self.queue.borrow_mut();
-        let append = queue.appends.get_mut((seq - queue.first) as usize);
-        if let Some(staged) = append.and_then(|append| append.staged.as_mut()) {
-            staged.keep(keep);
-        }
-    }
-
-    fn release(&self, appends: Range<u64>) {
-        let queue = &mut *self.queue.borrow_mut();
-        let released = (appends.start - queue.first) as usize..(appends.end - queue.first) as usize;
-        queue.appends.range_mut(released).for_each(|append| append.staged = None);
-        while queue.appends.front().is_some_and(|append| append.staged.is_none()) {
-            queue.appends.pop_front();
-            queue.first += 1;
-        }
+            add(&counters.appends, 1);
+            add(&counters.append_bytes, u64::from(append.len));
+        });
     }
 
     /// Gives up what is on its way to a replica that was left: its buffers are free.
@@ -735,22 +673,16 @@ impl Shared {
 
     fn end(&self, over: Over) {
         *self.over.borrow_mut() = Some(over.clone());
-        let queue = &mut *self.queue.borrow_mut();
         let failure = match &over {
             Over::Closed(_) => None,
-            Over::Failed(error) => Some(error.clone()),
+            Over::Failed(error) => Some(error),
         };
-        for (_, waiter) in queue.waiters.drain(..) {
-            // The caller may have gone, in both.
-            let _ = waiter.send(failure.clone().map_or(Ok(()), Err));
-        }
-        if let Some(error) = &failure {
+        self.queue.borrow_mut().end(failure, |append| {
             // Those that were acknowledged have ended already.
-            let outcome = Outcome::Failed(error.kind());
-            queue.appends.iter().for_each(|append| self.env.end(&append.span, outcome));
-        }
-        queue.first += queue.appends.len() as u64;
-        queue.appends.clear();
+            if let Some(error) = failure {
+                self.env.end(&append.span, Outcome::Failed(error.kind()));
+            }
+        });
         self.count.close();
         self.bytes.close();
         for closed in self.closed.borrow_mut().drain(..) {

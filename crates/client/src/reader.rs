@@ -24,6 +24,7 @@ use crate::file::FlatLogFile;
 use crate::health::{CallClass, CallEnd, Target};
 use crate::limits::{READ_DEPTH, READ_MAX, READ_PIECE, ROWS_SEEN_MAX};
 use crate::peers::PeerError;
+use crate::planted::{Planted, planted};
 use crate::tail::{Bound, Tail};
 
 /// Pause after all replicas have failed to serve, at first and at most.
@@ -337,7 +338,7 @@ impl Reader {
         // it.
         let lags =
             fresh.as_ref().is_some_and(|fresh| fresh.sealed.is_some() || ended == ChunkEnd::Sealed);
-        if lags || at < self.known() {
+        if (lags || at < self.known()) && !planted(Planted::ShortIsEnd) {
             budget.pause(self, at, "replicas show less than there is").await?;
             return Ok(None);
         }
@@ -354,6 +355,9 @@ impl Reader {
         budget: &mut Budget,
     ) -> Result<bool, Error> {
         let (FileEnd::Open(chunk), Ending::Proven) = (end, ending) else { return Ok(true) };
+        if planted(Planted::ShortIsEnd) {
+            return Ok(true);
+        }
         let env = self.client().env();
         if !bound.is_of(&chunk) || !bound.is_below(at) {
             bound.note(&chunk, &Tail::ask(self.client(), &chunk).await);
@@ -500,6 +504,9 @@ impl Reader {
                         return Round::ReadPart(ReadPart::End(ChunkEnd::Sealed));
                     }
                     Some(ReplicaFault::Missing)
+                }
+                Answer::End { sealed: false } if planted(Planted::ShortIsEnd) => {
+                    return Round::ReadPart(ReadPart::End(ChunkEnd::Open));
                 }
                 Answer::End { sealed: false } => {
                     ended = Some(ChunkEnd::Open);

@@ -41,11 +41,35 @@ fn slow_replica_is_left_or_gets_what_it_is_owed_in_any_order() {
     explored(Bounds { waits: 1, losses: 1, chunk: 2, ..slow }, &reached);
 }
 
+/// Masters complete a late replica of a chunk that has ended, in any order with the writer's steps.
+fn completed() -> Bounds {
+    Bounds { completes: true, one_is_slow: true, appends: 3, chunk: 2, ..NONE }
+}
+
+#[test]
+fn writer_lives_when_masters_complete_what_it_owes() {
+    explored(completed(), &["masters complete what a writer owes", "an append meets a fence"]);
+}
+
+#[test]
+fn writer_loses_nothing_when_a_disk_is_replaced_at_any_step() {
+    let bounds = Bounds { harm: Harm::Replaced, appends: appends(), ..NONE };
+    explored(bounds, &["a replica is left"]);
+}
+
 /// Each rule that is broken shows in some order.
 #[test]
 fn planted_errors_are_found() {
     let recovery = Bounds { recovers: true, burst: true, dies: true, ..NONE };
+    let of_writer = Planted::Writer;
+    let replaced = Bounds { harm: Harm::Replaced, appends: 3, ..NONE };
+    let slow = Bounds { one_is_slow: true, appends: 3, waits: 1, losses: 1, ..NONE };
     let cases = [
+        (of_writer(client::Planted::LeftCounts), replaced, "is acknowledged with 1 replicas"),
+        (Planted::ReleaseAtM, slow, "is released, and server 2 lacks it"),
+        (of_writer(client::Planted::EndAbovePlaced), Bounds { disks: 2, ..replaced }, " ends at "),
+        (of_writer(client::Planted::DebtDropped), Bounds { chunk: 2, ..slow }, "is left, and"),
+        (of_writer(client::Planted::DebtEndsWriter), completed(), "the writer fails"),
         (Planted::AckBelowM, Bounds { ..NONE }, "is acknowledged with 1 replicas"),
         (Planted::RecordShrinks, recovery, "bytes are acknowledged"),
         (

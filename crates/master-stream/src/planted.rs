@@ -40,6 +40,8 @@ pub enum Planted {
     ConvertDropsEarly,
     /// A conversion believes the one copy that it was made of.
     ConvertOneCopy,
+    /// A replica that can not be sealed is redundancy for as long as its server sends heartbeats.
+    UnsettledCounts,
     /// Rights end by the clock on the wall.
     RightsByWall,
     /// Tokens do not end.

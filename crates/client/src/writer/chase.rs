@@ -16,6 +16,7 @@ use super::chunk::{Debt, OpenChunk, Thin};
 use super::core::{Life, Writer};
 use super::event::Action;
 use crate::limits::DEBTS_MAX;
+use crate::planted::{Planted, planted};
 
 impl Writer {
     /// Lets appends go that every followed replica of their chunk has.
@@ -133,7 +134,7 @@ impl Writer {
         chunk.thin = None;
         self.debts.push_back(Debt { chunk, below, ended_at: now });
         self.release(out);
-        if self.debts.len() > DEBTS_MAX {
+        if self.debts.len() > DEBTS_MAX || planted(Planted::DebtDropped) && !self.debts.is_empty() {
             let oldest = &self.debts[0].chunk;
             let (id, count) = (oldest.id(), oldest.replicas.len());
             (0..count).for_each(|index| self.leave(id, index, out));

@@ -12,6 +12,7 @@ use wire::data::{ChunkRef, Purpose};
 
 use super::event::WriterError;
 use super::layout::{Fragments, Laid, bytes_max};
+use crate::planted::{Planted, planted};
 
 /// State of one append at one replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -319,7 +320,8 @@ impl OpenChunk {
     pub(super) fn agreed(&self) -> u32 {
         let mut lengths = [0u32; FRAGMENTS_MAX];
         let mut count = 0;
-        for replica in self.followed() {
+        let counts = |it: &&Replica| !it.left || planted(Planted::LeftCounts);
+        for replica in self.replicas.iter().filter(counts) {
             lengths[count] = replica.durable;
             count += 1;
         }

@@ -16,6 +16,7 @@ use super::form::Form;
 use super::layout::{Laid, Layout};
 use super::ops::OpState;
 use crate::limits::AVOID_MAX;
+use crate::planted::{Planted, planted};
 
 /// Refusals of one append's bytes by one replica after which it is given up: a damaged frame
 /// happens once.
@@ -438,9 +439,15 @@ impl Writer {
         out: &mut Vec<Action>,
     ) {
         let index = usize::from(id.replica);
-        let Some(chunk) = self.chunk_mut(id.chunk).filter(|it| !it.replicas[index].left) else {
-            return; // Nothing that this replica has counts any more.
-        };
+        let Some(chunk) = self.chunk_mut(id.chunk) else { return };
+        let replica = &mut chunk.replicas[index];
+        if replica.left {
+            // Nothing that this replica has counts any more.
+            if let (Ok(len), true) = (result, planted(Planted::LeftCounts)) {
+                replica.durable = replica.durable.max(len.min(chunk.end));
+            }
+            return;
+        }
         match result {
             Ok(len) if len > chunk.end => {
                 let text = format!("a replica of {} has {len} bytes of {}", id.chunk, chunk.end);
@@ -531,7 +538,9 @@ impl Writer {
         let is_owed = self.current.as_ref().is_none_or(|current| current.id() != id.chunk);
         let (fault, verdict) = match error {
             // Masters have taken over an ended chunk: that says nothing of the writer.
-            DataError::Fenced { .. } | DataError::Sealed { .. } if is_owed => {
+            DataError::Fenced { .. } | DataError::Sealed { .. }
+                if is_owed && !planted(Planted::DebtEndsWriter) =>
+            {
                 return self.leave(id.chunk, index, out);
             }
             // Perhaps by our own close: its answer decides.
@@ -670,7 +679,8 @@ impl Writer {
     fn end_current(&mut self, now: Instant, out: &mut Vec<Action>) {
         let current = self.current.take().expect("a chunk is open");
         if self.ended.is_none() {
-            let (chunk, base, len) = (current.id(), current.base, current.acked);
+            let (chunk, base) = (current.id(), current.base);
+            let len = if planted(Planted::EndAbovePlaced) { current.end } else { current.acked };
             self.ended = Some(EndedChunk { chunk, base, len, left: current.left() });
         } else {
             // Either the stream service has the chunk before it, or its end is reported next.

@@ -90,6 +90,8 @@ pub(crate) struct Bounds {
     pub(crate) targets: usize,
     /// Masters recover the file at some moment.
     pub(crate) recovers: bool,
+    /// Masters complete what replicas of ended chunks lack, beside the writer.
+    pub(crate) completes: bool,
     /// All appends come before the first step.
     pub(crate) burst: bool,
     /// Requests and answers of all servers but the third arrive at once.
@@ -106,6 +108,8 @@ pub(crate) struct Bounds {
 pub(crate) enum Harm {
     None,
     Destroyed,
+    /// Its server has an empty disk in its place, and says so.
+    Replaced,
     LastWrite,
 }
 
@@ -114,6 +118,10 @@ pub(crate) enum Harm {
 pub(crate) enum Planted {
     /// The writer acknowledges what one replica has.
     AckBelowM,
+    /// An append is released when it is acknowledged.
+    ReleaseAtM,
+    /// A bug of the writer itself.
+    Writer(client::Planted),
     /// Recovery believes one vote less than it needs, as if the record had shrunk.
     RecordShrinks,
     /// The length is that of the vote of the rank, not the longest.
@@ -176,6 +184,8 @@ enum Step {
     /// The leader records a replica to be made.
     AddTarget(usize),
     SealAt(u32),
+    /// Masters fence a short replica of an ended chunk, and copy what it lacks.
+    Complete(Channel),
 }
 
 struct World {
@@ -197,7 +207,8 @@ fn index_of(addr: std::net::SocketAddr) -> usize {
 impl World {
     fn new(bounds: Bounds, planted: Option<Planted>) -> World {
         let now = Instant::from_nanos(1_000_000_000);
-        let mut peers = Peers { next_chunk: 1, code: bounds.code, ..Peers::default() };
+        let replaced = bounds.harm == Harm::Replaced;
+        let mut peers = Peers { next_chunk: 1, code: bounds.code, replaced, ..Peers::default() };
         let first = peers.allocate(&[]);
         peers.stream.push(first);
         peers.top_up(1, &[]);
@@ -302,12 +313,15 @@ impl World {
             let mine = |it: &usize| *it < bounds.code.n || peers.targets.contains_key(it);
             for server in (0..SERVERS).filter(mine) {
                 match bounds.harm {
-                    Harm::Destroyed if !peers.is_alive(server) => {}
-                    Harm::Destroyed => steps.push(Step::Destroy(server)),
+                    Harm::Destroyed | Harm::Replaced if !peers.is_alive(server) => {}
+                    Harm::Destroyed | Harm::Replaced => steps.push(Step::Destroy(server)),
                     _ if peers.has_records(server) => steps.push(Step::LoseLastWrite(server)),
                     _ => {}
                 }
             }
+        }
+        if bounds.completes && writes {
+            steps.extend(peers.short().map(Step::Complete));
         }
         match &peers.recovery {
             None if bounds.recovers && peers.appended > 0 && !peers.recovered => {
@@ -417,6 +431,10 @@ impl World {
             Step::CopyRow(server) => self.copy_row(server, marks)?,
             Step::AddTarget(server) => self.add_target(server, marks),
             Step::SealAt(len) => self.seal_at(len, marks)?,
+            Step::Complete(channel) => {
+                self.peers.complete(channel);
+                *marks.entry("masters complete what a writer owes").or_default() += 1;
+            }
         }
         if self.bounds.one_is_slow {
             self.run_fast(marks)?;
@@ -610,6 +628,9 @@ impl World {
             Action::Acked { below, .. } => {
                 for seq in peers.acked..below {
                     peers.check_acked(seq, marks)?;
+                    if self.planted == Some(Planted::ReleaseAtM) {
+                        peers.check_released(seq, marks)?;
+                    }
                 }
                 peers.acked = below;
             }
@@ -623,13 +644,20 @@ impl World {
                 let of_chunk = |it: &&Chunk| it.id == chunk;
                 let known = peers.stream.iter().chain(&peers.spares).find(of_chunk);
                 if let Some(known) = known {
-                    peers.left.insert((chunk, known.servers[usize::from(replica)]));
+                    let server = known.servers[usize::from(replica)];
+                    peers.check_left(known, server)?;
+                    peers.left.insert((chunk, server));
                 }
                 *marks.entry("a replica is left").or_default() += 1;
             }
             Action::Report { .. } => {}
             Action::Closed { .. } => peers.over = true,
-            Action::Failed(_) => peers.over = true,
+            Action::Failed(error) => {
+                if peers.recovery.is_none() && !peers.recovered {
+                    return Err(format!("the writer fails, and nothing has fenced it: {error:?}"));
+                }
+                peers.over = true;
+            }
         }
         Ok(())
     }
@@ -682,6 +710,17 @@ struct Open {
 
 /// Takes every step in every state, until one breaks a rule: then the rule, and the steps to it.
 pub(crate) fn explore(bounds: Bounds, planted: Option<Planted>) -> Result<Explored, Broken> {
+    let of_writer = match planted {
+        Some(Planted::Writer(bug)) => Some(bug),
+        _ => None,
+    };
+    client::plant(of_writer);
+    let found = explore_all(bounds, planted);
+    client::plant(None);
+    found
+}
+
+fn explore_all(bounds: Bounds, planted: Option<Planted>) -> Result<Explored, Broken> {
     let mut seen: Set<u64> = Set::default();
     let (mut marks, mut steps, mut text) = (Marks::new(), 0, String::new());
     let mut path: Vec<Step> = Vec::new();
@@ -736,6 +775,7 @@ pub(crate) const NONE: Bounds = Bounds {
     disks: 1,
     targets: 0,
     recovers: false,
+    completes: false,
     burst: false,
     one_is_slow: false,
     closes: true,

@@ -74,6 +74,8 @@ pub(super) struct Peers {
     /// Replicas that recovery has recorded in the last chunk.
     pub(super) targets: BTreeMap<usize, Target>,
     pub(super) destroyed: BTreeSet<usize>,
+    /// An empty disk is in the place of a destroyed one.
+    pub(super) replaced: bool,
     pub(super) harmed: usize,
     /// Appends that all fragments had before the first disk was destroyed.
     pub(super) chased: BTreeSet<(ChunkId, u64)>,
@@ -143,6 +145,29 @@ impl Peers {
         len < self.acked_in(chunk)
     }
 
+    /// Replicas of ended chunks that lack something and are not fenced.
+    pub(super) fn short(&self) -> impl Iterator<Item = Channel> {
+        let ended = self.stream.iter().filter(|chunk| chunk.sealed.is_some());
+        let all = ended.flat_map(|chunk| chunk.servers.iter().map(|&server| (chunk.id, server)));
+        all.filter(|&(chunk, server)| {
+            let fenced = self.replicas.get(&(chunk, server)).is_some_and(|it| it.fenced);
+            !fenced && self.lacks(chunk, server)
+        })
+    }
+
+    /// Fences a replica of an ended chunk, and gives it all that was acknowledged there.
+    pub(super) fn complete(&mut self, channel: Channel) {
+        let of_chunk = |(it, _): &(&Channel, &Replica)| it.0 == channel.0;
+        let longest = self.replicas.iter().filter(of_chunk).map(|(_, it)| &it.records);
+        let longest = longest.max_by_key(|records| records.len()).expect("it is acknowledged");
+        let count = (self.acked_in(channel.0) / LEN) as usize;
+        let records = longest[..count].to_vec();
+        let held = records.iter().map(|record| (channel.0, channel.1, record.seq));
+        self.held.extend(held);
+        let replica = self.replicas.entry(channel).or_default();
+        (replica.records, replica.fenced) = (records, true);
+    }
+
     pub(super) fn acked_in(&self, chunk: ChunkId) -> u32 {
         (0..self.acked).filter(|seq| self.placed[seq].chunk == chunk).count() as u32 * LEN
     }
@@ -182,7 +207,10 @@ impl Peers {
         marks: &mut Marks,
     ) -> Result<Result<u32, SendError>, String> {
         if !self.is_alive(channel.1) {
-            return Ok(Err(SendError::Unreachable));
+            return Ok(Err(match self.replaced {
+                true => SendError::Data(DataError::WrongDisk),
+                false => SendError::Unreachable,
+            }));
         }
         if request.create {
             self.replicas.entry(channel).or_default();
@@ -305,7 +333,11 @@ impl Peers {
 
     pub(super) fn check_acked(&self, seq: u64, marks: &mut Marks) -> Result<(), String> {
         let Placed { chunk, offset, .. } = self.placed[&seq];
-        let holders = self.held.iter().filter(|held| (held.0, held.2) == (chunk, seq)).count();
+        // Answers of replicas that were left count no more.
+        let counts = |held: &&(ChunkId, usize, u64)| {
+            (held.0, held.2) == (chunk, seq) && !self.left.contains(&(chunk, held.1))
+        };
+        let holders = self.held.iter().filter(counts).count();
         if holders < self.code.a {
             return Err(format!("append {seq} is acknowledged with {holders} replicas"));
         }
@@ -319,6 +351,17 @@ impl Peers {
         let fenced = |it: &usize| self.replicas.get(&(chunk, *it)).is_some_and(|it| it.fenced);
         if recorded.servers.iter().any(fenced) {
             *marks.entry("an acknowledgement after a fence").or_default() += 1;
+        }
+        Ok(())
+    }
+
+    /// A replica is left only while as many others stay followed as acknowledge, before any time has
+    /// passed; one whose disk is gone has failed in any case.
+    pub(super) fn check_left(&self, chunk: &Chunk, server: usize) -> Result<(), String> {
+        let stays = |other: &&usize| **other != server && !self.left.contains(&(chunk.id, **other));
+        let others = chunk.servers.iter().filter(stays).count();
+        if others < self.code.a && self.waits == 0 && self.is_alive(server) {
+            return Err(format!("server {server} is left, and {others} stay of {}", chunk.id));
         }
         Ok(())
     }

@@ -27,6 +27,8 @@ pub(super) struct Judged {
     /// Attempts to seal it have failed for as long as a silent server is hoped for: its server may
     /// send heartbeats and answer no call.
     pub late: bool,
+    /// It is not sealed though its chunk was a while ago: it may lack bytes that others have.
+    pub short: bool,
     /// Its server drains: it serves, and is no redundancy (`protocols-tail.md` 10.15). Or it is to be
     /// made, and its server makes no fragments.
     pub leaves: bool,
@@ -41,6 +43,11 @@ impl Judged {
 
     pub fn serves(&self) -> bool {
         !self.slot.target && self.bad.is_none() && self.worth == Worth::Good
+    }
+
+    /// It serves, and a reader finds all bytes there as far as is known: redundancy as operators see it.
+    pub fn is_redundancy(&self) -> bool {
+        self.serves() && !self.late && !self.short
     }
 
     /// It is whole as far as is known: copies are made from it.

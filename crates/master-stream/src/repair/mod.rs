@@ -68,6 +68,8 @@ pub(crate) struct Repairs {
     absent: RefCell<BTreeMap<PlaceIndex, Absence>>,
     /// Replicas that have not been sealed with their chunk, and since when.
     unsealed: RefCell<BTreeMap<(ChunkId, PlaceIndex), Instant>>,
+    /// Chunks with replicas that were not sealed with them, and since when that is known here.
+    partly_sealed: RefCell<BTreeMap<ChunkId, Instant>>,
     /// Replicas that were short of their sealed chunk, and since when.
     short: RefCell<BTreeMap<(ChunkId, PlaceIndex), Instant>>,
     /// Replicas of sealed chunks to which their writers send no more, as these say.
@@ -150,6 +152,7 @@ impl Repairs {
             quiet: RefCell::default(),
             absent: RefCell::default(),
             unsealed: RefCell::default(),
+            partly_sealed: RefCell::default(),
             short: RefCell::default(),
             left: RefCell::default(),
             degraded: RefCell::default(),
@@ -180,6 +183,7 @@ impl Repairs {
         self.quiet.borrow_mut().clear();
         self.absent.borrow_mut().clear();
         self.unsealed.borrow_mut().clear();
+        self.partly_sealed.borrow_mut().clear();
         self.short.borrow_mut().clear();
         self.left.borrow_mut().clear();
         self.degraded.borrow_mut().clear();

@@ -12,6 +12,7 @@ use super::drain::{begin_tally, tally_conversions, tally_draining};
 use super::judged::{Judged, Worth, distinct, is_complete, margin};
 use crate::limits::{ABANDONED_MAX, QUIET_FRESH, SCAN_SLICE};
 use crate::placement::{ClusterView, PlaceState, ReplicaLocation};
+use crate::planted::{Planted, planted};
 use crate::service::Danger;
 use crate::{Action, Chunk, Log, Outcome, PlaceIndex, Service, Slot, Stream, StreamMachine};
 
@@ -89,6 +90,11 @@ impl<L: Log> Service<L> {
             self.repairs.quiet.borrow_mut().retain(|key, at| known(key) && fresh(*at));
             let mut unsealed = self.repairs.unsealed.borrow_mut();
             unsealed.retain(|&(chunk, _), _| state.is_partly_sealed(chunk));
+            let mut partly = self.repairs.partly_sealed.borrow_mut();
+            partly.retain(|&chunk, _| state.is_partly_sealed(chunk));
+            for chunk in state.partly_sealed() {
+                partly.entry(chunk).or_insert(now);
+            }
             let mut short = self.repairs.short.borrow_mut();
             short.retain(|&(chunk, _), _| state.is_partly_sealed(chunk));
             let mut left = self.repairs.left.borrow_mut();
@@ -127,6 +133,11 @@ impl<L: Log> Service<L> {
             good && !slot.target && !bad.contains_key(&(chunk.id, place))
         });
         let waits = chunk.distinct(serving) >= chunk.data() + SERVING_WAITS;
+        // Before that its writer, if it lives, is about to give the others what they lack.
+        let partly = self.repairs.partly_sealed.borrow();
+        let known_for = partly.get(&chunk.id).map(|&since| now.since(since));
+        let unsettled = known_for.is_some_and(|time| time >= self.config.chase_grace)
+            && !planted(Planted::UnsettledCounts);
         let judge = |slot: Slot| {
             let place = state.place(slot.place);
             let server = view.server(place.server);
@@ -142,8 +153,10 @@ impl<L: Log> Service<L> {
             let leaves = server.is_some_and(|server| server.draining) || slot.target && !makes;
             let bad = bad.get(&(chunk.id, place)).map(|&(defect, _)| defect);
             let since = unsealed.get(&(chunk.id, slot.place)).filter(|_| !slot.sealed);
-            let late = since.is_some_and(|&since| now.since(since) >= grace);
-            Judged { slot, place, worth, bad, late, leaves }
+            let late = since.is_some_and(|&since| now.since(since) >= grace)
+                && !planted(Planted::UnsettledCounts);
+            let short = !slot.sealed && !slot.target && unsettled;
+            Judged { slot, place, worth, bad, late, short, leaves }
         };
         chunk.slots().map(judge).collect()
     }
@@ -151,9 +164,9 @@ impl<L: Log> Service<L> {
     /// True for a sealed chunk that survives no further loss: copies of it have a larger share of the disks
     /// (`protocols-tail.md` 10.14).
     pub(super) fn is_urgent(&self, id: ChunkId) -> bool {
-        let serves = |replica: &Judged| replica.serves() && !replica.late;
-        self.judged(id)
-            .is_some_and(|(chunk, replicas)| distinct(&chunk, &replicas, serves) <= chunk.data())
+        self.judged(id).is_some_and(|(chunk, replicas)| {
+            distinct(&chunk, &replicas, Judged::is_redundancy) <= chunk.data()
+        })
     }
 
     /// Checks every chunk, a slice at a time.
@@ -198,8 +211,7 @@ impl<L: Log> Service<L> {
         }
         let replicas = self.judge_chunk(view, state, chunk);
         let copies = usize::from(chunk.copies);
-        let serves = |replica: &Judged| replica.serves() && !replica.late;
-        let serving = distinct(chunk, &replicas, serves);
+        let serving = distinct(chunk, &replicas, Judged::is_redundancy);
         if serving < copies {
             tally.danger.under_replicated += 1;
         }
@@ -218,7 +230,7 @@ impl<L: Log> Service<L> {
             setbacks.get(&chunk.id).is_some_and(|setback| setback.torn > 0)
         };
         let partly = |replica: &Judged| replica.is_last_resort() && !torn();
-        let hope = |replica: &Judged| serves(replica) || hoped(replica) || partly(replica);
+        let hope = |replica: &Judged| replica.is_redundancy() || hoped(replica) || partly(replica);
         if serving < chunk.data() && distinct(chunk, &replicas, hope) < chunk.data() {
             tally.danger.lost += 1;
         }

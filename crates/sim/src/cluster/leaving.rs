@@ -1,10 +1,14 @@
 //! Servers that leave the cluster, and what is on record.
 
+use std::collections::BTreeMap;
+
 use base::{DiskId, ServerId};
+use chunkstore::ChunkStore;
 use master_stream::{Slot, StreamMachine};
 use runtime::sim::CrashMode;
 
 use super::Cluster;
+use crate::planted::Store;
 
 impl Cluster {
     /// A server has been decommissioned: it is switched off, and does not come back.
@@ -42,6 +46,29 @@ impl Cluster {
             return Err("no master shows all partitions".to_owned());
         }
         Ok(found)
+    }
+
+    /// Checks that the copies of each sealed chunk are there, with all bytes, on disks that are served.
+    pub(crate) fn check_copies(&self) -> Result<(), String> {
+        let stores: BTreeMap<DiskId, Store> =
+            (0..self.0.servers.len()).flat_map(|index| self.stores(index)).collect();
+        let mut short = None;
+        self.newest_streams(|state, _| {
+            for chunk in state.streams().flat_map(|(_, stream)| &stream.chunks) {
+                let Some(len) = chunk.sealed() else { continue };
+                let is_there = |slot: &Slot| {
+                    let store = stores.get(&state.place(slot.place).disk);
+                    let stat = store.and_then(|store| store.stat(chunk.id).ok());
+                    stat.is_some_and(|stat| stat.len >= len && !stat.state.is_tombstone())
+                };
+                let count = chunk.slots().filter(is_there).count();
+                if count < usize::from(chunk.copies) {
+                    let (id, copies) = (chunk.id, chunk.copies);
+                    short = Some(format!("{id} has {count} of {copies} replicas with all bytes"));
+                }
+            }
+        });
+        short.map_or(Ok(()), Err)
     }
 
     /// Shows the state of each stream partition, of the master that has applied most, with the entry

@@ -57,6 +57,18 @@ pub enum Planted {
     ProbeSkipsDisk,
     /// Clients count an append as stored when it was sent.
     AckUnsent,
+    /// Writers release an append when as many replicas have it as acknowledge it.
+    ReleaseAtM,
+    /// Writers end a chunk at what was placed in it.
+    EndAbovePlaced,
+    /// An append has its place in the window until all followed replicas have it.
+    OneBudget,
+    /// The first answer without the bytes is the end of an open chunk to a reader.
+    ShortIsEnd,
+    /// A replica that can not be sealed is redundancy to masters.
+    UnsettledCounts,
+    /// Masters seal an open chunk at the least length that the votes permit.
+    StatisticIsLength,
     /// Replicas of open chunks repeat for ever their answer to a client's first question.
     StaleTail,
     /// Replicas serve what they hold of open chunks beyond the committed length.
@@ -180,7 +192,7 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 70] = [
+    pub const ALL: [Planted; 76] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -192,6 +204,12 @@ impl Planted {
         Planted::CancelIgnored,
         Planted::ProbeSkipsDisk,
         Planted::AckUnsent,
+        Planted::ReleaseAtM,
+        Planted::EndAbovePlaced,
+        Planted::OneBudget,
+        Planted::ShortIsEnd,
+        Planted::UnsettledCounts,
+        Planted::StatisticIsLength,
         Planted::StaleTail,
         Planted::Uncommitted,
         Planted::StaleNames,
@@ -355,8 +373,10 @@ pub(crate) fn with<T>(
         uncut: BTreeMap::new(),
     }));
     master_stream::plant(stream_bug(bug));
+    client::plant(client_bug(bug));
     let result = run();
     master_stream::plant(None);
+    client::plant(None);
     let active = ACTIVE.take();
     (result, active.map(|active| active.acts).unwrap_or_default())
 }
@@ -371,9 +391,23 @@ fn stream_bug(bug: Planted) -> Option<master_stream::Planted> {
     let of_streams = match bug {
         Planted::RightsByWall => master_stream::Planted::RightsByWall,
         Planted::RightsForEver => master_stream::Planted::RightsForEver,
+        Planted::UnsettledCounts => master_stream::Planted::UnsettledCounts,
+        Planted::StatisticIsLength => master_stream::Planted::StatisticIsLength,
         _ => return None,
     };
     acts(bug).then_some(of_streams)
+}
+
+/// The bug of clients, if that is where it is planted.
+fn client_bug(bug: Planted) -> Option<client::Planted> {
+    let of_clients = match bug {
+        Planted::ReleaseAtM => client::Planted::ReleaseAtM,
+        Planted::EndAbovePlaced => client::Planted::EndAbovePlaced,
+        Planted::OneBudget => client::Planted::OneBudget,
+        Planted::ShortIsEnd => client::Planted::ShortIsEnd,
+        _ => return None,
+    };
+    acts(bug).then_some(of_clients)
 }
 
 /// The bug of an object server, manager or gateway, if that is where it is planted.

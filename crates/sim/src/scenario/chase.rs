@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use client::{Appender, Client};
 use futures_util::future::join_all;
-use runtime::sim::Sim;
+use runtime::sim::{HostId, Sim};
 use runtime::{Class, JoinHandle};
 use wire::control::Policy;
 
@@ -35,6 +35,8 @@ const TIMEOUT: Duration = Duration::from_secs(180);
 pub(super) struct Load {
     pub(super) sim: Sim,
     pub(super) oracle: Oracle,
+    /// Host of the writers.
+    pub(super) host: HostId,
     stop: Rc<Cell<bool>>,
     violation: Rc<RefCell<Option<String>>>,
     writers: Rc<RefCell<Vec<JoinHandle<()>>>>,
@@ -67,14 +69,15 @@ pub(super) fn tuning(sim: &Sim) -> Tuning {
 impl Load {
     /// Writers begin.
     pub(super) async fn begin(cluster: &Cluster) -> Result<Load, String> {
+        let (host, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
         let load = Load {
             sim: cluster.sim().clone(),
             oracle: Oracle::new(),
+            host,
             stop: Rc::default(),
             violation: Rc::default(),
             writers: Rc::default(),
         };
-        let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
         let writers = (0..WRITERS).map(|number| {
             let keep = keep_writing(load.clone(), client.clone(), number);
             client.env().spawn(Class::Foreground, "writer", keep)

@@ -4,6 +4,9 @@ mod append;
 mod bad_client;
 mod block_managers;
 mod chase;
+mod chase_losses;
+mod chase_machine;
+mod chase_tail;
 mod coded;
 mod conversions;
 mod cut_off;
@@ -426,6 +429,10 @@ pub const SCENARIOS: &[Scenario] = &[
             "recovery copies before the seal",
         ],
     },
+    chase_losses::SECOND,
+    chase_losses::ROT_TAIL,
+    chase_tail::SCENARIO,
+    chase_machine::SCENARIO,
     Scenario {
         name: "chase-three",
         about: "of three servers one never saw a chunk's creation, another one dies with the writer",
