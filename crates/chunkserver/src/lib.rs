@@ -14,6 +14,8 @@ mod control;
 mod convert;
 mod copy;
 mod data;
+mod disk_check;
+mod disk_watch;
 mod heartbeat;
 mod issuers;
 pub mod limits;

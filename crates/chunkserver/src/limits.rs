@@ -61,6 +61,14 @@ pub const MASTER_KEPT: Duration = Duration::from_secs(10);
 /// of 4 KiB each time.
 pub const DISK_WATCH_PAUSE: Duration = Duration::from_secs(1);
 
+/// One check of so many writes too: 4 KiB, durably.
+pub const DISK_WRITE_CHECKS: u32 = 4;
+
+/// A disk whose check has been under way for this long hangs: masters hear of it as of one that is not
+/// there, until it answers. Longer than devices take to reset themselves, and than moments of others'
+/// load.
+pub const DISK_HANGS_AFTER: Duration = Duration::from_secs(5);
+
 /// A probe that takes longer is answered as one that has not ended. It goes on, and no other begins
 /// before its end.
 pub const PROBE_WAIT_MAX: Duration = Duration::from_millis(500);

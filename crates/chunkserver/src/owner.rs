@@ -213,18 +213,8 @@ impl<S: ChunkStore> Chunkserver<S> {
         let home = self.0.directory.home().map(|(home, _)| home);
         // Heartbeats do not wait for a disk that hangs: it is missing in them.
         let unjudged = home.is_some_and(|home| !owner.is_of(home)).then_some(UNJUDGED);
-        let reason = owner.reason().or(unjudged)?.to_owned();
-        Some(DiskReport {
-            disk: DiskId::default(),
-            path: disk.path.clone(),
-            capacity: 0,
-            used: 0,
-            chunks: 0,
-            failed: true,
-            reason,
-            addr: self.0.addr.get(),
-            background: None,
-        })
+        let reason = owner.reason().or(unjudged)?;
+        Some(self.not_served(&disk.path, reason))
     }
 }
 

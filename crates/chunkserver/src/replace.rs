@@ -60,7 +60,8 @@ impl<S: ChunkStore> Chunkserver<S> {
             return Err(invalid(format!("no disk at {path}: there are {}", known.join(", "))));
         };
         let info = disk.store.info();
-        let in_use = !info.failed && !disk.failed.get() && self.left_alone(&disk).is_none();
+        let serves = self.left_alone(&disk).is_none() && !disk.check.hangs();
+        let in_use = !info.failed && !disk.failed.get() && serves;
         if in_use && info.chunks > 0 {
             return Err(invalid(format!(
                 "{path} is in use: it has not failed, and holds {} replicas. Drain the chunkserver \

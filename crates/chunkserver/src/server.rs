@@ -16,10 +16,10 @@ use wire::data::{ChunkRef, DataError, Purpose, ReplicaState};
 use wire::token::{TokenKey, TokenVerifier};
 
 use crate::config::Config;
+use crate::disk_check::DiskCheck;
 use crate::issuers::Issuers;
 use crate::limits::{
-    APPEND_BYTES_INFLIGHT_MAX, DISK_WATCH_PAUSE, ISSUER_WAITS_MAX, JUDGE_PAUSE,
-    READ_BYTES_INFLIGHT_MAX,
+    APPEND_BYTES_INFLIGHT_MAX, ISSUER_WAITS_MAX, JUDGE_PAUSE, READ_BYTES_INFLIGHT_MAX,
 };
 use crate::new_stores::NewStores;
 use crate::owner::{DiskOwner, Home};
@@ -102,14 +102,15 @@ pub(crate) struct Disk<S> {
     pub(crate) probes: Probes,
     pub(crate) share: DiskShare,
     pub(crate) scrub: Progress,
+    pub(crate) check: DiskCheck,
 }
 
 impl<S> Disk<S> {
     fn new(id: DiskId, (path, store): (String, S), owner: DiskOwner, config: &Config) -> Disk<S> {
         let (failed, owner, probes) = (Cell::new(false), RefCell::new(owner), Probes::default());
         let share = DiskShare::new(config.background);
-        let scrub = Progress::default();
-        Disk { id, path, store, failed, owner, probes, share, scrub }
+        let (scrub, check) = (Progress::default(), DiskCheck::default());
+        Disk { id, path, store, failed, owner, probes, share, scrub, check }
     }
 }
 
@@ -152,8 +153,6 @@ pub(crate) struct ChunkserverInner<S> {
     pub(crate) judged: Cell<Option<Home>>,
     /// Disks that a task judges.
     pub(crate) judging: RefCell<BTreeSet<DiskId>>,
-    /// Disks whose medium a task checks.
-    watching: RefCell<BTreeSet<DiskId>>,
     /// It was logged that another process has the server's name.
     pub(crate) refused: Cell<bool>,
 }
@@ -225,7 +224,6 @@ impl<S: ChunkStore> Chunkserver<S> {
             directory: directory.clone(),
             judged: Cell::new(None),
             judging: RefCell::default(),
-            watching: RefCell::default(),
             refused: Cell::new(false),
         }));
         let addr = endpoint.listen(listen, Rc::new(server.clone())).await?;
@@ -372,7 +370,7 @@ impl<S: ChunkStore> Chunkserver<S> {
     /// This shard's disks, as heartbeats report them.
     pub fn disk_reports(&self) -> Vec<DiskReport> {
         let report = |disk: &Rc<Disk<S>>| {
-            if let Some(report) = self.left_alone(disk) {
+            if let Some(report) = self.left_alone(disk).or_else(|| self.hanging(disk)) {
                 return report;
             }
             let info = disk.store.info();
@@ -391,20 +389,25 @@ impl<S: ChunkStore> Chunkserver<S> {
                 background: Some(disk.share.work()),
             }
         };
-        let left_out = |(path, reason): (&String, &String)| DiskReport {
+        let left_out = |(path, reason): (&String, &String)| self.not_served(path, reason);
+        let absent = self.0.left_out.borrow();
+        let disks = self.0.disks.borrow();
+        disks.values().map(report).chain(absent.iter().map(left_out)).collect()
+    }
+
+    /// Report of a disk that is not served: as one that could not be opened.
+    pub(crate) fn not_served(&self, path: &str, reason: &str) -> DiskReport {
+        DiskReport {
             disk: DiskId::default(),
-            path: path.clone(),
+            path: path.to_owned(),
             capacity: 0,
             used: 0,
             chunks: 0,
             failed: true,
-            reason: reason.clone(),
+            reason: reason.to_owned(),
             addr: self.0.addr.get(),
             background: None,
-        };
-        let absent = self.0.left_out.borrow();
-        let disks = self.0.disks.borrow();
-        disks.values().map(report).chain(absent.iter().map(left_out)).collect()
+        }
     }
 
     /// Serves another disk, which may have been left out before; of a server that has joined a
@@ -494,28 +497,6 @@ impl<S: ChunkStore> Chunkserver<S> {
             tracing::warn!(%disk, %chunk, "replica is damaged: reported for repair");
             self.count(|stats| stats.damaged += 1);
             self.heartbeat_soon();
-        }
-    }
-
-    /// Checks every disk periodically, and reports one that has failed to the masters. A check that
-    /// hangs holds back no other.
-    async fn run_disk_watch(self) {
-        loop {
-            self.0.env.sleep(self.0.env.jitter(DISK_WATCH_PAUSE)).await;
-            for disk in self.disks() {
-                if !self.0.watching.borrow_mut().insert(disk.id) {
-                    continue;
-                }
-                let this = self.clone();
-                self.0.env.spawn(Class::Background, "check a disk", async move {
-                    let before = disk.store.info().failed;
-                    disk.store.check_medium().await;
-                    this.0.watching.borrow_mut().remove(&disk.id);
-                    if disk.store.info().failed && !before {
-                        this.heartbeat_soon();
-                    }
-                });
-            }
         }
     }
 

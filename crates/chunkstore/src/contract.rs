@@ -262,9 +262,7 @@ pub trait ChunkStore: Clone + 'static {
     /// Checks whether the medium is still this store's, and marks the store failed when it is not.
     /// So an engine on a file or device notices faults that no append and no read of its own would
     /// meet soon (a file that was truncated, a device that answers with errors).
-    fn check_medium(&self) -> impl Future<Output = ()> {
-        std::future::ready(())
-    }
+    fn check_medium(&self) -> impl Future<Output = ()>;
 
     /// Writes a block durably and reads one, without a change of any replica: shows that the medium
     /// serves, and how soon (`protocols-tail.md` 10.5). [`StoreError::Busy`] while there is no room

@@ -173,6 +173,11 @@ pub fn chunkserver(text: &mut Exposition, server: &Chunkserver<FlashStore>) {
     for (disk, per_mille) in server.background_shares() {
         shares.sample(&[("disk", &disk.to_string())], f64::from(per_mille) / 1000.0);
     }
+    let help = "1 while a disk answers no operation: masters take it for missing.";
+    let mut hanging = text.gauges("craton_disk_hangs", help);
+    for (disk, hangs) in server.hanging_disks() {
+        hanging.sample(&[("disk", &disk.to_string())], f64::from(hangs));
+    }
 }
 
 /// Disks: `disk` is the incarnation, `path` its path.

@@ -478,6 +478,9 @@ impl ChunkStore for ModelStore {
         Ok(())
     }
 
+    /// Memory needs no check.
+    async fn check_medium(&self) {}
+
     async fn checkpoint(&self) -> Result<(), StoreError> {
         self.alive()
     }

@@ -391,6 +391,10 @@ impl ChunkStore for NoRoomForRuns {
         self.0.probe().await
     }
 
+    async fn check_medium(&self) {
+        self.0.check_medium().await;
+    }
+
     async fn checkpoint(&self) -> Result<(), StoreError> {
         self.0.checkpoint().await
     }

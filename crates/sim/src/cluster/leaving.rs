@@ -50,8 +50,18 @@ impl Cluster {
 
     /// Checks that the copies of each sealed chunk are there, with all bytes, on disks that are served.
     pub(crate) fn check_copies(&self) -> Result<(), String> {
+        self.check_copies_on(|_| true)
+    }
+
+    /// As [`Cluster::check_copies`], on other servers than this one.
+    pub(crate) fn check_copies_without(&self, server: usize) -> Result<(), String> {
+        self.check_copies_on(|index| index != server)
+    }
+
+    fn check_copies_on(&self, counts: impl Fn(usize) -> bool) -> Result<(), String> {
+        let servers = (0..self.0.servers.len()).filter(|index| counts(*index));
         let stores: BTreeMap<DiskId, Store> =
-            (0..self.0.servers.len()).flat_map(|index| self.stores(index)).collect();
+            servers.flat_map(|index| self.stores(index)).collect();
         let mut short = None;
         self.newest_streams(|state, _| {
             for chunk in state.streams().flat_map(|(_, stream)| &stream.chunks) {

@@ -55,6 +55,8 @@ pub enum Planted {
     CancelIgnored,
     /// Stores answer a probe without asking the disk.
     ProbeSkipsDisk,
+    /// Stores answer checks of their media without asking the disk.
+    CheckSkipsDisk,
     /// Clients count an append as stored when it was sent.
     AckUnsent,
     /// Writers release an append when as many replicas have it as acknowledge it.
@@ -192,7 +194,7 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 76] = [
+    pub const ALL: [Planted; 77] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -203,6 +205,7 @@ impl Planted {
         Planted::WrongBytes,
         Planted::CancelIgnored,
         Planted::ProbeSkipsDisk,
+        Planted::CheckSkipsDisk,
         Planted::AckUnsent,
         Planted::ReleaseAtM,
         Planted::EndAbovePlaced,

@@ -12,10 +12,18 @@ use runtime::{Class, JoinHandle};
 use wire::control::Policy;
 
 use super::append::{check_content, seal_all};
+use super::entry::Scenario;
 use crate::audit;
 use crate::cluster::{Cluster, Shape};
 use crate::oracle::Oracle;
 use crate::tuning::Tuning;
+
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "chase-slow",
+    about: "one server at a time is slow or stands still beside writers that two copies suffice",
+    run: |sim| Box::pin(run(sim)),
+    marks: &["writer: replica left", "writer: next chunk"],
+};
 
 const WRITERS: u64 = 3;
 const APPEND_MAX: u64 = 30_000;
@@ -42,7 +50,7 @@ pub(super) struct Load {
     writers: Rc<RefCell<Vec<JoinHandle<()>>>>,
 }
 
-pub(super) async fn run(sim: Sim) -> Result<(), String> {
+async fn run(sim: Sim) -> Result<(), String> {
     let cluster = Cluster::start(&sim, Shape::default(), tuning(&sim));
     cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
     let load = Load::begin(&cluster).await?;

@@ -24,6 +24,7 @@ mod grey;
 mod grey_master;
 mod grey_server;
 mod hedge;
+mod hung_disk;
 mod idle;
 mod late_open;
 mod locks;
@@ -125,12 +126,8 @@ pub const SCENARIOS: &[Scenario] = &[
             "chunk repaired",
         ],
     },
-    Scenario {
-        name: "chase-slow",
-        about: "one server at a time is slow or stands still beside writers that two copies suffice",
-        run: |sim| Box::pin(chase::run(sim)),
-        marks: &["writer: replica left", "writer: next chunk"],
-    },
+    chase::SCENARIO,
+    hung_disk::SCENARIO,
     Scenario {
         name: "append-masters",
         about: "masters crash, lose power and are stopped, a minority at a time",

@@ -91,6 +91,7 @@ scenarios! {
     grey_master "grey-master",
     grey_server "grey-server",
     hedge "hedge",
+    hung_disk "hung-disk",
     disks "disks",
     drain_storm "drain-storm",
     ec_append "ec-append",

@@ -69,9 +69,11 @@ fn opening_is_not_kept_for_a_leader_that_may_come() {
             (opened, sealed, deleted)
         });
         let (opened, sealed, deleted) = asked.await.expect("it runs");
+        // The master that is left takes the former leader for the leader until another one is elected: the
+        // first of them waits for its next attempt to connect to it.
         for (kind, took) in [opened, sealed] {
             let again = matches!(kind, Kind::Retry | Kind::Reroute);
-            assert!(again && took < SECOND / 10, "{kind:?} after {took:?}");
+            assert!(again && took < 2 * SECOND, "{kind:?} after {took:?}");
         }
         assert!(deleted.1 > 3 * SECOND, "others wait: {deleted:?}");
     };

@@ -1,0 +1,52 @@
+//! The check of a disk that is under way, and what it shows.
+
+use std::cell::Cell;
+
+use runtime::{Duration, Env, Instant};
+
+use crate::limits::{DISK_HANGS_AFTER, DISK_WRITE_CHECKS};
+
+/// The check of a disk that is under way.
+#[derive(Default)]
+pub(crate) struct DiskCheck {
+    began: Cell<Option<Instant>>,
+    hangs: Cell<bool>,
+    /// Checks that have begun.
+    count: Cell<u32>,
+}
+
+impl DiskCheck {
+    /// A check begins. True when it is to write too.
+    pub(crate) fn begin(&self, now: Instant) -> bool {
+        self.began.set(Some(now));
+        self.count.set(self.count.get().wrapping_add(1));
+        self.count.get().is_multiple_of(DISK_WRITE_CHECKS)
+    }
+
+    /// It has ended. True when the disk was found to hang.
+    pub(crate) fn end(&self) -> bool {
+        self.began.set(None);
+        self.hangs.replace(false)
+    }
+
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.began.get().is_some()
+    }
+
+    /// A check has been under way for [`DISK_HANGS_AFTER`], and is.
+    pub(crate) fn hangs(&self) -> bool {
+        self.hangs.get()
+    }
+
+    /// Time for which a disk that hangs has answered nothing.
+    pub(crate) fn hangs_for(&self, now: Instant) -> Option<Duration> {
+        self.began.get().filter(|_| self.hangs()).map(|began| now - began)
+    }
+
+    /// True for the first look that finds that it hangs.
+    pub(crate) fn is_found_hanging(&self, env: &Env) -> bool {
+        let began = self.began.get();
+        let hangs = began.is_some_and(|began| env.now() - began >= DISK_HANGS_AFTER);
+        hangs && !self.hangs.replace(true)
+    }
+}
