@@ -11,7 +11,7 @@ use chunkstore::ChunkStore;
 use runtime::Class;
 use wire::control::DiskReport;
 
-use crate::limits::{DISK_HANGS_AFTER, DISK_WATCH_PAUSE};
+use crate::limits::DISK_WATCH_PAUSE;
 use crate::server::{Chunkserver, Disk};
 
 impl<S: ChunkStore> Chunkserver<S> {
@@ -22,17 +22,15 @@ impl<S: ChunkStore> Chunkserver<S> {
         loop {
             env.sleep(env.jitter(DISK_WATCH_PAUSE)).await;
             for disk in self.disks() {
-                if disk.check.is_found_hanging(env) {
-                    env.mark("chunkserver: a disk hangs");
-                    let for_s = DISK_HANGS_AFTER.as_secs();
-                    tracing::warn!(
-                        path = disk.path, disk = %disk.id,
-                        "the disk has answered nothing for {for_s} s: masters take it for missing"
-                    );
-                    self.heartbeat_soon();
-                }
                 if !disk.check.is_under_way() {
                     self.start_check(disk);
+                } else if disk.check.look() {
+                    env.mark("chunkserver: a disk hangs");
+                    tracing::warn!(
+                        path = disk.path, disk = %disk.id,
+                        "the disk answers no operation: masters take it for missing until it does"
+                    );
+                    self.heartbeat_soon();
                 }
             }
         }

@@ -64,10 +64,10 @@ pub const DISK_WATCH_PAUSE: Duration = Duration::from_secs(1);
 /// One check of so many writes too: 4 KiB, durably.
 pub const DISK_WRITE_CHECKS: u32 = 4;
 
-/// A disk whose check has been under way for this long hangs: masters hear of it as of one that is not
-/// there, until it answers. Longer than devices take to reset themselves, and than moments of others'
-/// load.
-pub const DISK_HANGS_AFTER: Duration = Duration::from_secs(5);
+/// A disk whose check so many looks have found under way hangs, which is 5 s: masters hear of it as of
+/// one that is not there, until it answers. Longer than devices take to reset themselves, and than
+/// moments of others' load.
+pub const DISK_HANGS_LOOKS: u32 = 5;
 
 /// A probe that takes longer is answered as one that has not ended. It goes on, and no other begins
 /// before its end.

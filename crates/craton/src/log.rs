@@ -3,9 +3,11 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use base::MIB;
 use metrics::{Registry, SharedCounter};
@@ -18,6 +20,10 @@ use roles::config::Logging;
 
 /// The file that is written to.
 pub const FILE: &str = "craton.jsonl";
+/// Lines that wait to be written; those that find no room are lost.
+const QUEUE: usize = 4096;
+/// The end of a role waits for its last lines no longer than this.
+const END_WAIT: Duration = Duration::from_secs(1);
 /// The file of a gateway's requests.
 pub const ACCESS_FILE: &str = "access.jsonl";
 /// Lines of requests that wait to be written; those that find no room are lost, and counted: a slow disk
@@ -26,9 +32,22 @@ const ACCESS_QUEUE: usize = 4096;
 /// Bytes of lines that are written at once.
 const ACCESS_WRITE: usize = 256 << 10;
 
+/// A role's log. A thread writes its lines, so that a disk which is slow, or hangs, holds up no task.
+/// Dropped, it waits until what was logged is written, but not for long.
+#[must_use]
+pub struct Log(Option<Lines>);
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        if let Some(lines) = &self.0 {
+            lines.wait(END_WAIT);
+        }
+    }
+}
+
 /// Sets the process's log up: JSON lines to a rotated file, or to standard error without a
 /// directory.
-pub fn start(config: &Logging) -> Result<(), Failure> {
+pub fn start(config: &Logging) -> Result<Log, Failure> {
     let filter = EnvFilter::builder().parse_lossy(&config.level);
     // A line that cannot be written is lost, and the role goes on: reports of that to standard
     // error would end it where that is on the same full disk.
@@ -37,16 +56,19 @@ pub fn start(config: &Logging) -> Result<(), Failure> {
         .flatten_event(true)
         .with_env_filter(filter)
         .log_internal_errors(false);
-    let set = match &config.dir {
-        None => lines.with_writer(io::stderr).try_init(),
+    let (set, log) = match &config.dir {
+        None => (lines.with_writer(io::stderr).try_init(), Log(None)),
         Some(dir) => {
             std::fs::create_dir_all(dir).map_err(|error| io_failure("make", dir, &error))?;
             let file = Rotated::open(dir, FILE, config.file_mib * MIB, config.files)
                 .map_err(|error| io_failure("write to", dir, &error))?;
-            lines.with_writer(Shared(Mutex::new(file))).try_init()
+            let queue = Lines::start(file)
+                .map_err(|error| Failure::setup(format!("cannot start the log ({error})")))?;
+            (lines.with_writer(queue.clone()).try_init(), Log(Some(queue)))
         }
     };
-    set.map_err(|error| Failure::setup(format!("cannot set the log up: {error}")))
+    set.map_err(|error| Failure::setup(format!("cannot set the log up: {error}")))?;
+    Ok(log)
 }
 
 /// For foreground commands: warnings to standard error, in words.
@@ -110,27 +132,75 @@ impl Write for Rotated {
     }
 }
 
-struct Shared(Mutex<Rotated>);
+/// Lines on their way to the thread that writes them. Clones are of one log.
+#[derive(Clone)]
+struct Lines {
+    queue: SyncSender<Message>,
+    lost: Arc<AtomicU64>,
+}
 
-/// The file while a line is written.
-struct Line<'a>(MutexGuard<'a, Rotated>);
+enum Message {
+    Line(Vec<u8>),
+    /// All lines before it are written.
+    Written(SyncSender<()>),
+}
 
-impl Write for Line<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes)
+impl Lines {
+    fn start(file: impl Write + Send + 'static) -> io::Result<Lines> {
+        let (queue, messages) = sync_channel(QUEUE);
+        let lines = Lines { queue, lost: Arc::default() };
+        let lost = lines.lost.clone();
+        let thread = std::thread::Builder::new().name("log".to_owned());
+        thread.spawn(move || write_lines(file, &messages, &lost))?;
+        Ok(lines)
     }
 
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
+    /// Waits until what was sent is written.
+    fn wait(&self, most: Duration) {
+        let (written, wait) = sync_channel(1);
+        // Without room the disk takes no lines: the last ones are lost.
+        if self.queue.try_send(Message::Written(written)).is_ok() {
+            let _ = wait.recv_timeout(most);
+        }
     }
 }
 
-impl<'a> MakeWriter<'a> for Shared {
-    type Writer = Line<'a>;
+/// Writes lines for as long as the process lives. Those that cannot be written, or found no room, are
+/// counted: a line says so when others can be written again.
+fn write_lines(mut file: impl Write, messages: &Receiver<Message>, lost: &AtomicU64) {
+    while let Ok(message) = messages.recv() {
+        match message {
+            Message::Line(line) if file.write_all(&line).is_err() => {
+                lost.fetch_add(1, Ordering::Relaxed);
+            }
+            Message::Line(_) => match lost.swap(0, Ordering::Relaxed) {
+                0 => {}
+                lines => tracing::warn!(lines, "lines of this log are lost: its disk took none"),
+            },
+            Message::Written(written) => drop(written.send(())), // The role may have ended.
+        }
+    }
+}
 
-    fn make_writer(&'a self) -> Line<'a> {
-        // After a panic under the lock the file is still valid.
-        Line(self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+impl Write for Lines {
+    /// Takes a whole line: the subscriber writes one at a time.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.queue.try_send(Message::Line(bytes.to_vec())).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = Lines;
+
+    fn make_writer(&'a self) -> Lines {
+        self.clone()
     }
 }
 
@@ -223,6 +293,47 @@ mod tests {
         assert!(read("craton.jsonl.1").starts_with("line "));
         assert!(read("craton.jsonl.2").len() <= 100);
         std::fs::remove_dir_all(dir).expect("it goes");
+    }
+
+    /// A file on a disk that takes nothing until it is let go on.
+    struct Hung {
+        go_on: Receiver<()>,
+        written: SyncSender<Vec<u8>>,
+    }
+
+    impl Write for Hung {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.go_on.recv(); // For ever, once nothing holds it up.
+            self.written.send(bytes.to_vec()).expect("the test reads");
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn disk_that_hangs_holds_up_no_line_and_those_without_room_are_counted() {
+        let (hold, go_on) = sync_channel(0);
+        let (written, read) = sync_channel(2 * QUEUE);
+        let mut lines = Lines::start(Hung { go_on, written }).expect("it starts");
+        for index in 0..QUEUE + 10 {
+            lines.write_all(format!("{index}").as_bytes()).expect("nothing waits");
+        }
+        // One is being written, as many as there is room for wait.
+        let lost = lines.lost.load(Ordering::Relaxed);
+        assert!((9..=10).contains(&lost), "{lost} lines are lost");
+        lines.wait(Duration::from_millis(1));
+        drop(hold);
+        while lines.queue.try_send(Message::Line(b"last".to_vec())).is_err() {
+            std::thread::yield_now();
+        }
+        lines.wait(Duration::from_secs(60));
+        let written: Vec<_> = read.try_iter().collect();
+        assert_eq!(written.last().map(Vec::as_slice), Some(&b"last"[..]));
+        assert_eq!(written.len() as u64, (QUEUE + 11) as u64 - lost);
+        assert_eq!(lines.lost.load(Ordering::Relaxed), 0, "they were reported");
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub fn run(args: UpArgs) -> Done {
         };
         let directory_path = directory.path().to_owned();
         let log = Logging { dir: Some(directory_path.join("log")), ..Logging::default() };
-        super::begin("up", "up", &log)?;
+        let _log = super::begin("up", "up", &log)?;
         directory.warn_keyless()?;
         if directory.key()?.is_none() {
             // The log is a file here.

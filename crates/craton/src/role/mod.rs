@@ -11,6 +11,7 @@ use runtime::{Env, Runtime, RuntimeConfig};
 use wire::handshake::ClusterKey;
 
 use crate::exit::Failure;
+use crate::log::Log;
 use roles::config::{self, Logging};
 
 /// Scheme of the address that `craton frontend` prints, as clients take it.
@@ -60,11 +61,11 @@ fn warn_unopened(id: &str, role: &chunkserver::Role) {
     }
 }
 
-/// Sets the log up and notes what starts.
-fn begin(role: &str, id: &str, log: &Logging) -> Result<(), Failure> {
-    crate::log::start(log)?;
+/// Sets the log up and notes what starts. The log is to be kept until the role has ended.
+fn begin(role: &str, id: &str, log: &Logging) -> Result<Log, Failure> {
+    let log = crate::log::start(log)?;
     tracing::info!(role, id, pid = std::process::id(), commit = BUILD.commit, "starts");
-    Ok(())
+    Ok(log)
 }
 
 /// Logs the failure that ends a role.

@@ -74,7 +74,7 @@ fn run_role<C: Config>(
         return print_line(&format!("{} is good", args.config.display()));
     }
     let process = config.process();
-    begin(role_word(role), process.id, process.log)?;
+    let _log = begin(role_word(role), process.id, process.log)?;
     ended(serve(role, &config, start))
 }
 
