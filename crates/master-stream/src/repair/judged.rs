@@ -47,7 +47,7 @@ impl Judged {
 
     /// It serves, and a reader finds all bytes there as far as is known: redundancy as operators see it.
     pub fn is_redundancy(&self) -> bool {
-        self.serves() && !self.late && !self.short
+        self.serves() && !self.short
     }
 
     /// It is whole as far as is known: copies are made from it.

@@ -197,6 +197,50 @@ pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     Ok(())
 }
 
+/// The end of a run without load: all faults end, the cluster becomes whole, and every file has what
+/// was acknowledged, in as many equal copies as its policy says.
+pub(super) async fn check_end(
+    cluster: &Cluster,
+    oracle: &Oracle,
+    deadline: Duration,
+) -> Result<(), String> {
+    seal_all(cluster).await?;
+    cluster.settle(deadline).await?;
+    if let Some(violation) = cluster.violations().first() {
+        return Err(violation.clone());
+    }
+    check_content(cluster, oracle).await?;
+    audit::until_clean(cluster, oracle, deadline).await
+}
+
+/// Opens a file for append whose writer is gone, and appends to it: on the client's host, which is to
+/// succeed `within` this time.
+pub(super) async fn open_again(
+    client: Client,
+    oracle: Oracle,
+    path: String,
+    seed: u64,
+    within: Duration,
+) -> Result<(), String> {
+    let text = |error: Error| format!("{path}: {error}");
+    let end = client.env().now() + within;
+    let file = client.open(&path).await.map_err(text)?;
+    let appender = loop {
+        match file.append_handle().await {
+            Ok(appender) => break appender,
+            Err(error) if client.env().now() >= end => {
+                return Err(format!("{path} is not opened again in {within:?}: {error}"));
+            }
+            Err(_) => client.env().sleep(Duration::from_millis(100)).await,
+        }
+    };
+    oracle.opened(&path, appender.epoch(), appender.acked_len(), seed)?;
+    let data = oracle.next(&path, appender.epoch(), 100);
+    let offset = appender.append(&data).await.map_err(text)?;
+    oracle.acked(&path, appender.epoch(), offset + 100)?;
+    appender.close().await.map(drop).map_err(text)
+}
+
 /// Seals every file, also those whose writer got no answer to its opening.
 pub(super) async fn seal_all(cluster: &Cluster) -> Result<(), String> {
     let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;

@@ -11,9 +11,8 @@ use runtime::sim::{HostId, Sim};
 use runtime::{Class, JoinHandle};
 use wire::control::Policy;
 
-use super::append::{check_content, seal_all};
+use super::append::check_end;
 use super::entry::Scenario;
-use crate::audit;
 use crate::cluster::{Cluster, Shape};
 use crate::oracle::Oracle;
 use crate::tuning::Tuning;
@@ -99,13 +98,7 @@ impl Load {
         self.stop.set(true);
         join_all(self.writers.take()).await;
         self.verdict()?;
-        seal_all(cluster).await?;
-        cluster.settle(TIMEOUT).await?;
-        if let Some(violation) = cluster.violations().first() {
-            return Err(violation.clone());
-        }
-        check_content(cluster, &self.oracle).await?;
-        audit::until_clean(cluster, &self.oracle, TIMEOUT).await
+        check_end(cluster, &self.oracle, TIMEOUT).await
     }
 
     /// The violation that a writer has seen.

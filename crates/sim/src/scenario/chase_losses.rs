@@ -12,11 +12,10 @@ use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Class, JoinHandle};
 use wire::data::ReplicaStat;
 
-use super::append::{check_content, seal_all};
+use super::append::{check_end, open_again};
 use super::chase;
 use super::entry::Scenario;
 use super::files::Files;
-use crate::audit;
 use crate::cluster::{Cluster, Shape};
 use crate::oracle::Oracle;
 
@@ -100,13 +99,7 @@ async fn run(sim: Sim, loss: Loss) -> Result<(), String> {
         cluster.until_whole(TIMEOUT).await?;
         cluster.check_copies().map_err(|what| format!("masters say that all is whole: {what}"))?;
     }
-    seal_all(&cluster).await?;
-    cluster.settle(TIMEOUT).await?;
-    if let Some(violation) = cluster.violations().first() {
-        return Err(violation.clone());
-    }
-    check_content(&cluster, &world.oracle).await?;
-    audit::until_clean(&cluster, &world.oracle, TIMEOUT).await
+    check_end(&cluster, &world.oracle, TIMEOUT).await
 }
 
 /// A writer at work, and the servers of the replicas of its chunk, in random order.
@@ -266,28 +259,9 @@ impl World {
     /// Another client opens the file for append, and goes on.
     async fn open_again(&self, path: &str) -> Result<(), String> {
         let (host, client) = self.cluster.client(None).await.map_err(|error| error.to_string())?;
-        let (sim, oracle, name) = (self.sim.clone(), self.oracle.clone(), path.to_owned());
-        let seed = self.draw(1, u64::MAX);
-        let inner = client.clone();
-        let opening = client.env().spawn(Class::Foreground, "opening", async move {
-            let text = |error: client::Error| format!("{name}: {error}");
-            let end = sim.elapsed() + OPENED_WITHIN;
-            let file = inner.open(&name).await.map_err(text)?;
-            let appender = loop {
-                match file.append_handle().await {
-                    Ok(appender) => break appender,
-                    Err(error) if sim.elapsed() >= end => {
-                        return Err(format!("{name} is not opened again: {error}"));
-                    }
-                    Err(_) => inner.env().sleep(Duration::from_millis(100)).await,
-                }
-            };
-            oracle.opened(&name, appender.epoch(), appender.acked_len(), seed)?;
-            let data = oracle.next(&name, appender.epoch(), 100);
-            let offset = appender.append(&data).await.map_err(text)?;
-            oracle.acked(&name, appender.epoch(), offset + 100)?;
-            appender.close().await.map(drop).map_err(text)
-        });
+        let (oracle, seed) = (self.oracle.clone(), self.draw(1, u64::MAX));
+        let opening = open_again(client.clone(), oracle, path.to_owned(), seed, OPENED_WITHIN);
+        let opening = client.env().spawn(Class::Foreground, "opening", opening);
         opening.await.unwrap_or_else(|_| Err("the client's host went down".to_owned()))?;
         self.sim.crash(host, CrashMode::Process);
         Ok(())

@@ -11,11 +11,10 @@ use futures_util::future::join_all;
 use runtime::sim::{CrashMode, Sim};
 use runtime::{Class, Rng};
 
-use super::append::{check_content, seal_all};
+use super::append::check_end;
 use super::chase;
 use super::entry::Scenario;
 use super::files::POLICY;
-use crate::audit;
 use crate::cluster::{Cluster, Shape};
 use crate::oracle::Oracle;
 
@@ -85,13 +84,7 @@ async fn run(sim: Sim) -> Result<(), String> {
     if let Some(violation) = world.violation.take() {
         return Err(violation);
     }
-    seal_all(&cluster).await?;
-    cluster.settle(TIMEOUT).await?;
-    if let Some(violation) = cluster.violations().first() {
-        return Err(violation.clone());
-    }
-    check_content(&cluster, &world.oracle).await?;
-    audit::until_clean(&cluster, &world.oracle, TIMEOUT).await
+    check_end(&cluster, &world.oracle, TIMEOUT).await
 }
 
 impl World {

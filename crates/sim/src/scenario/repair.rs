@@ -23,8 +23,7 @@ use wire::data::ReplicaState;
 use wire::row::{Row, row_at};
 use wire::sector::{Footer, SectorKind, parse_footer};
 
-use super::append::{check_content, seal_all};
-use crate::audit;
+use super::append::{check_content, check_end, open_again};
 use crate::cluster::{Cluster, Shape};
 use crate::oracle::Oracle;
 use crate::tuning::Tuning;
@@ -71,13 +70,7 @@ pub(super) async fn run(sim: Sim, loss: Loss) -> Result<(), String> {
         Loss::Three => act.three().await,
     }?;
     let Act { cluster, oracle, .. } = act;
-    seal_all(&cluster).await?;
-    cluster.settle(TIMEOUT).await?;
-    if let Some(violation) = cluster.violations().first() {
-        return Err(violation.clone());
-    }
-    check_content(&cluster, &oracle).await?;
-    audit::until_clean(&cluster, &oracle, TIMEOUT).await
+    check_end(&cluster, &oracle, TIMEOUT).await
 }
 
 impl Act {
@@ -270,26 +263,9 @@ impl Act {
         self.cluster.crash_server(dead, CrashMode::Power);
         let (host, client) = self.cluster.client(None).await.map_err(|e| e.to_string())?;
         let seed = self.draw(1, u64::MAX);
-        let (oracle, inner) = (self.oracle.clone(), client.clone());
-        let mut opening = client.env().spawn(Class::Foreground, "opening", async move {
-            let text = |error: client::Error| format!("{PATH}: {error}");
-            let end = inner.env().now() + OPENED_WITHIN;
-            let file = inner.open(PATH).await.map_err(text)?;
-            let appender = loop {
-                match file.append_handle().await {
-                    Ok(appender) => break appender,
-                    Err(error) if inner.env().now() >= end => {
-                        return Err(format!(
-                            "{PATH} is not opened on two of three servers: {error}"
-                        ));
-                    }
-                    Err(_) => inner.env().sleep(Duration::from_millis(100)).await,
-                }
-            };
-            oracle.opened(PATH, appender.epoch(), appender.acked_len(), seed)?;
-            append(&oracle, &appender, PATH, &[100]).await?;
-            appender.close().await.map(drop).map_err(text)
-        });
+        let oracle = self.oracle.clone();
+        let opening = open_again(client.clone(), oracle, PATH.to_owned(), seed, OPENED_WITHIN);
+        let mut opening = client.env().spawn(Class::Foreground, "opening", opening);
         self.fail_over_while_filled(third, &opening).await;
         let opened = (&mut opening).await;
         opened.unwrap_or_else(|_| Err("the client's host went down".to_owned()))?;

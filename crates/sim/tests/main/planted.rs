@@ -36,7 +36,7 @@ const FOUND: [(Planted, &str, u64, &str); 80] = [
     (Planted::NoRepair, "append-wipe", 0, "not whole"),
     (Planted::NoFloor, "append-wipe", 0, "not whole"),
     // Liveness: two servers of three are enough.
-    (Planted::FillRepairing, "chase-three", 0, "is not opened on two of three servers"),
+    (Planted::FillRepairing, "chase-three", 0, "is not opened again"),
     // Audit: all replicas are there, and nothing else.
     (Planted::NoDelete, "append-servers", 0, "no chunk refers to it"),
     (Planted::DeleteNeighbour, "append-servers", 0, "1 of 3 replicas"),
