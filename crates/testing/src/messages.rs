@@ -11,6 +11,9 @@ use proptest::test_runner::TestRunner;
 
 /// Longest message that gets a line in a golden file, bytes: a line is read by a person, too.
 const GOLDEN_BYTES_MAX: usize = 160;
+/// Lines that are added to a golden file at a time, and the messages drawn among which they are looked for.
+const ADDED_MAX: usize = 6;
+const ADDED_FROM: usize = 4000;
 /// Fewest lines of a golden file: one with fewer is not what was recorded.
 const GOLDEN_LINES_MIN: usize = 100;
 
@@ -57,8 +60,9 @@ fn lines<T: Debug>(messages: &[T], encode: impl Fn(&T) -> Vec<u8>) -> String {
 
 /// Checks that the bytes of each line of `file` decode to what the line says, and are written back
 /// the same. With `CRATON_WRITE_GOLDEN=1` in the environment the file is written first, from `draws`
-/// messages of `drawn`; an old line changes only when a name in its text does. With
-/// `CRATON_WRITE_GOLDEN=text` its lines keep their bytes, and say what these decode to.
+/// messages of `drawn`. With `CRATON_WRITE_GOLDEN=text` its lines keep their bytes, and say what these
+/// decode to. With any other text, such as the name of a new message, the first messages drawn that
+/// have it are added.
 ///
 /// # Panics
 ///
@@ -70,13 +74,19 @@ pub fn golden<T: Debug, E: Display>(
     decode: impl Fn(&[u8]) -> Result<T, E>,
 ) {
     let written = std::env::var("CRATON_WRITE_GOLDEN").ok();
-    if written.as_deref() == Some("text") {
-        rewrite_text(file, &decode);
-    } else if written.is_some() {
-        let mut runner = TestRunner::deterministic();
-        let draw = |_| drawn.new_tree(&mut runner).expect("a message").current();
-        let messages: Vec<T> = (0..draws).map(draw).collect();
-        std::fs::write(file, lines(&messages, &encode)).expect("the file can be written");
+    let mut runner = TestRunner::deterministic();
+    let mut draw = |_| drawn.new_tree(&mut runner).expect("a message").current();
+    match written.as_deref() {
+        None => {}
+        Some("text") => rewrite_text(file, &decode),
+        Some("1") => {
+            let messages: Vec<T> = (0..draws).map(&mut draw).collect();
+            std::fs::write(file, lines(&messages, &encode)).expect("the file can be written");
+        }
+        Some(wanted) => {
+            let messages: Vec<T> = (0..ADDED_FROM).map(&mut draw).collect();
+            add_lines(file, &lines(&messages, &encode), wanted);
+        }
     }
     let text = std::fs::read_to_string(file).expect("the file is committed");
     assert!(text.lines().count() >= GOLDEN_LINES_MIN, "{}: too few messages", file.display());
@@ -92,6 +102,18 @@ pub fn golden<T: Debug, E: Display>(
 fn bytes_of(hex: &str) -> Vec<u8> {
     let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal");
     (0..hex.len()).step_by(2).map(byte).collect()
+}
+
+/// Adds the first of the drawn lines that have the text, and are not there.
+fn add_lines(file: &Path, drawn: &str, wanted: &str) {
+    let mut text = std::fs::read_to_string(file).expect("the file is committed");
+    let new: Vec<_> =
+        drawn.lines().filter(|it| it.contains(wanted) && !text.contains(it)).collect();
+    for line in new.into_iter().take(ADDED_MAX) {
+        text.push_str(line);
+        text.push('\n');
+    }
+    std::fs::write(file, text).expect("the file can be written");
 }
 
 fn rewrite_text<T: Debug, E: Display>(file: &Path, decode: impl Fn(&[u8]) -> Result<T, E>) {
@@ -121,6 +143,19 @@ mod tests {
         if let Err(panic) = result {
             std::panic::resume_unwind(panic);
         }
+    }
+
+    #[test]
+    fn new_lines_are_added_behind_those_that_are_there() {
+        let file = std::env::temp_dir().join(format!("craton-added-{}", std::process::id()));
+        std::fs::write(&file, "00\tbefore\n01\tnew 1\n").expect("a file");
+        let drawn: String = (1..20).map(|it| format!("{it:02x}\tnew {it}\n")).collect();
+        add_lines(&file, &format!("ff\tother\n{drawn}"), "new");
+        let text = std::fs::read_to_string(&file).expect("it is there");
+        std::fs::remove_file(&file).expect("it is there");
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[..3], ["00\tbefore", "01\tnew 1", "02\tnew 2"]);
+        assert_eq!(lines.len(), 2 + ADDED_MAX);
     }
 
     fn decode(bytes: &[u8]) -> Result<u16, String> {
