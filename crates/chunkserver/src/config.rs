@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use wire::token::TokenKey;
 
+use crate::limits::DISK_TIMES_HALVING;
 use crate::share::BackgroundShare;
 
 /// Configuration of one chunkserver.
@@ -38,6 +39,8 @@ pub struct Config {
     pub writer_quiet: Duration,
     /// Disks that could not be opened: path and reason, for heartbeats to report.
     pub left_out: Vec<(String, String)>,
+    /// Time after which an operation counts half in the latencies of heartbeats.
+    pub times_halving: Duration,
     /// Allow `FailDisk`. Tests only.
     pub fault_injection: bool,
 }
@@ -58,6 +61,7 @@ impl Config {
             scrub_pause: Duration::from_secs(60),
             writer_quiet: Duration::from_secs(30),
             left_out: Vec::new(),
+            times_halving: DISK_TIMES_HALVING,
             fault_injection: false,
         }
     }

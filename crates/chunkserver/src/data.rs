@@ -6,6 +6,7 @@ use chunkstore::{Append, ChunkStore, StoreError};
 use metrics::{Fact, Outcome, Span, Step};
 use runtime::Buf;
 use transport::{Priority, Request, Response};
+use wire::control::CallClass;
 use wire::data::{
     AppendRequest, ChunkRef, CommitRequest, DataError, DataReply, DataRequest, ReadRequest,
     ReplicaStat, ReplicaState,
@@ -201,7 +202,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             purpose: request.purpose,
         };
         let appended = disk.store.append(append);
-        let appended = self.share_work(&disk, priority, bytes, appended).await?;
+        let appended = self.share_work(&disk, priority, CallClass::append, bytes, appended).await?;
         let appended = appended.map_err(|error| self.data_error(request.at, error))?;
         if !known && is_open() {
             self.note_committed(commit);
@@ -308,7 +309,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         if let Some(index) = request.cell_sector {
             let _held = self.0.read_bytes.take(SECTOR).ok_or(DataError::Busy)?;
             let read = disk.store.read_cell_sector(chunk, request.offset, index);
-            let read = self.share_work(&disk, priority, SECTOR, read).await?;
+            let read = self.share_work(&disk, priority, CallClass::read, SECTOR, read).await?;
             let read = read.map_err(|error| self.data_error(request.at, error))?;
             return Ok((reply, Some(read.sectors)));
         }
@@ -324,7 +325,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                 false => disk.store.read_while(chunk, request.offset, len, waits).await,
             }
         };
-        let read = self.share_work(&disk, priority, bytes, read).await?;
+        let read = self.share_work(&disk, priority, CallClass::read, bytes, read).await?;
         if let Err(StoreError::Unwanted { device_asked }) = read {
             self.give_up(device_asked);
         } else if !waits() {
@@ -351,6 +352,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         &self,
         disk: &Disk<S>,
         priority: Priority,
+        class: fn(usize) -> CallClass,
         bytes: usize,
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<Result<T, StoreError>, DataError> {
@@ -360,7 +362,15 @@ impl<S: ChunkStore> Chunkserver<S> {
                 let share = disk.share.background(env, (Urgency::Copy, bytes as u64), work).await;
                 share.map_err(|TooManyWait| DataError::Busy)
             }
-            Priority::Control | Priority::Foreground => Ok(disk.share.foreground(env, work).await),
+            Priority::Control | Priority::Foreground => {
+                let begun = env.now();
+                let result = disk.share.foreground(env, work).await;
+                if result.is_ok() {
+                    let now = env.now();
+                    disk.times.note(class(bytes), now - begun, now);
+                }
+                Ok(result)
+            }
         }
     }
 }

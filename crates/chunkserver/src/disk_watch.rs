@@ -7,9 +7,10 @@
 use std::rc::Rc;
 
 use base::DiskId;
+use base::limits::SECTOR;
 use chunkstore::ChunkStore;
 use runtime::Class;
-use wire::control::DiskReport;
+use wire::control::{CallClass, DiskReport};
 
 use crate::limits::DISK_WATCH_PAUSE;
 use crate::server::{Chunkserver, Disk};
@@ -41,10 +42,19 @@ impl<S: ChunkStore> Chunkserver<S> {
         let writes = disk.check.begin(env.now());
         self.0.env.spawn(Class::Background, "check a disk", async move {
             let before = disk.store.info().failed;
+            let took = |begun| (env.now() - begun, env.now());
+            let begun = env.now();
             disk.store.check_medium().await;
-            if writes {
-                // Some media answer reads and hang writes. What the store refuses is no hang.
-                let _ = disk.store.probe().await;
+            if !disk.store.info().failed {
+                // So a disk that is not used, as one that is slow, is known to be slow or not.
+                let (latency, now) = took(begun);
+                disk.times.note(CallClass::read(SECTOR), latency, now);
+            }
+            let begun = env.now();
+            // Some media answer reads and hang writes. What the store refuses is no hang.
+            if writes && disk.store.probe().await.is_ok() {
+                let (latency, now) = took(begun);
+                disk.times.note(CallClass::append(SECTOR), latency, now);
             }
             let hung = disk.check.end();
             if hung {

@@ -15,6 +15,7 @@ mod convert;
 mod copy;
 mod data;
 mod disk_check;
+mod disk_times;
 mod disk_watch;
 mod heartbeat;
 mod issuers;

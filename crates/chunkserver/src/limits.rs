@@ -102,6 +102,12 @@ pub const BUSY_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Pause between two attempts at a busy source.
 pub const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
+/// Time after which an operation counts half in the latencies of heartbeats.
+pub const DISK_TIMES_HALVING: Duration = Duration::from_secs(5);
+/// Operations of a class, by that count, from which on its latencies are reported. The checks of an idle
+/// disk, one a second, are as many.
+pub const DISK_TIMES_SAMPLES_MIN: u64 = 4;
+
 /// Background operations that wait for one disk, at most; more are answered busy. Each takes half a second
 /// at the least rate, so that the last one is served before its caller gives it up.
 pub const SHARE_WAITING_MAX: usize = 8;

@@ -17,6 +17,7 @@ use wire::token::{TokenKey, TokenVerifier};
 
 use crate::config::Config;
 use crate::disk_check::DiskCheck;
+use crate::disk_times::LatencyRecord;
 use crate::issuers::Issuers;
 use crate::limits::{
     APPEND_BYTES_INFLIGHT_MAX, ISSUER_WAITS_MAX, JUDGE_PAUSE, READ_BYTES_INFLIGHT_MAX,
@@ -103,6 +104,7 @@ pub(crate) struct Disk<S> {
     pub(crate) share: DiskShare,
     pub(crate) scrub: Progress,
     pub(crate) check: DiskCheck,
+    pub(crate) times: LatencyRecord,
 }
 
 impl<S> Disk<S> {
@@ -110,7 +112,8 @@ impl<S> Disk<S> {
         let (failed, owner, probes) = (Cell::new(false), RefCell::new(owner), Probes::default());
         let share = DiskShare::new(config.background);
         let (scrub, check) = (Progress::default(), DiskCheck::default());
-        Disk { id, path, store, failed, owner, probes, share, scrub, check }
+        let times = LatencyRecord::new(config.times_halving);
+        Disk { id, path, store, failed, owner, probes, share, scrub, check, times }
     }
 }
 
@@ -387,6 +390,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                 },
                 addr: self.0.addr.get(),
                 background: Some(disk.share.work()),
+                times: disk.times.report(self.0.env.now()),
             }
         };
         let left_out = |(path, reason): (&String, &String)| self.not_served(path, reason);
@@ -407,6 +411,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             reason: reason.to_owned(),
             addr: self.0.addr.get(),
             background: None,
+            times: Vec::new(),
         }
     }
 

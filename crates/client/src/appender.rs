@@ -15,7 +15,7 @@ use futures_util::future::{Either, select};
 use metrics::{Fact, Outcome, Span, Step};
 use runtime::sync::{Mutex, Notify, Semaphore, oneshot};
 use runtime::{Class, Duration, Env, Instant};
-use wire::control::{Attributes, StreamChange, StreamReply, WriterGrant};
+use wire::control::{Attributes, CallClass, StreamChange, StreamReply, WriterGrant};
 use wire::data::{AppendRequest, CommitRequest, DataRequest, Purpose};
 use wire::row::{CODED_ROW_MAX, COPY_ROW_MAX};
 
@@ -24,7 +24,7 @@ use crate::ask::TimedCall;
 use crate::counters::{add, ended_len};
 use crate::error::Error;
 use crate::file::FlatLogFile;
-use crate::health::{CallClass, CallEnd, Target};
+use crate::health::{CallEnd, Target};
 use crate::peers::PeerError;
 use crate::queue::{Pending, Queue};
 use crate::rows::rows_of;

@@ -2,12 +2,12 @@
 
 use base::ChunkId;
 use runtime::{Duration, Instant};
-use wire::control::{ChunkPlace, ReplicaPlace};
+use wire::control::{CallClass, ChunkPlace, ReplicaPlace};
 
 use crate::backup::Delays;
 use crate::client::Client;
 use crate::counters::add;
-use crate::health::{CallClass, CallEnd, CallTicket, Target};
+use crate::health::{CallEnd, CallTicket, Target};
 
 /// Share of a disk's reads, in thousandths, whose latency stands for it when replicas are compared.
 const LIKELY_PER_MILLE: u32 = 900;

@@ -5,7 +5,9 @@
 use metrics::{Counter, Registry};
 use runtime::{Duration, Instant};
 
-use crate::health::{CallClass, Health};
+use wire::control::CallClass;
+
+use crate::health::Health;
 use crate::limits::{
     BACKUP_BURST, BACKUP_BURST_BYTES, BACKUP_DELAY_MAX, BACKUP_DELAY_MIN, BACKUP_DELAY_UNKNOWN,
     BACKUP_ONE_IN, BACKUP_SAMPLES_MIN, READ_FAILED_MAX, READ_FAILED_MIN,

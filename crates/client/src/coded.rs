@@ -13,14 +13,13 @@ use std::pin::pin;
 
 use futures_util::future::{Either, join_all, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use wire::control::{ChunkPlace, ReplicaFault, ReplicaPlace};
+use wire::control::{CallClass, ChunkPlace, ReplicaFault, ReplicaPlace};
 use wire::data::{ChunkRef, ReadRequest};
 
 use crate::ask::{Asking, Pace, UnderWay, likeliest, order};
 use crate::cells::{Cells, Gathered, Joined, RowSeen, SharePart};
 use crate::counters::add;
 use crate::extent::Extent;
-use crate::health::CallClass;
 use crate::limits::READ_SHARES_MAX;
 use crate::reader::{Answer, ChunkEnd, ReadPart, Reader, Round, Sent};
 

@@ -16,6 +16,7 @@ use crate::limits::EPOCH_TRIES_MAX;
 use crate::reader::Reader;
 use crate::session::Refusal;
 use crate::writer::is_small;
+use wire::control::limits::AVOID_MAX;
 
 /// A file: append-only bytes under one or more names. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -173,6 +174,8 @@ impl FlatLogFile {
         (purpose, in_copies): (Purpose, bool),
     ) -> Result<StreamReply, Refusal> {
         let inner = &*self.0;
+        let mut avoid = inner.client.0.lists.borrow().unwanted(usize::from(inner.policy.copies));
+        avoid.truncate(AVOID_MAX);
         let change = |follows| StreamChange::Open {
             file: inner.file,
             policy: inner.policy,
@@ -181,6 +184,7 @@ impl FlatLogFile {
             purpose,
             follows: Some(follows),
             in_copies,
+            avoid: avoid.clone(),
         };
         inner.client.take_epoch(inner.file, inner.epoch.get(), change).await
     }

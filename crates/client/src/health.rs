@@ -9,53 +9,15 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
-use base::{DiskId, KIB};
+use base::DiskId;
+use metrics::RecentLatencies;
 use runtime::{Duration, Instant};
-use wire::control::ReplicaPlace;
+use wire::control::{CallClass, ReplicaPlace};
 
 use crate::limits::{
     HEALTH_CALLS_MAX, HEALTH_HALVING, HEALTH_HALVING_RECENT, HEALTH_RECORDS_MAX, LIST_INTERVAL,
     OWN_PAUSE, SILENT_AGE, SILENT_CALLS,
 };
-
-/// Buckets of a histogram: four to each doubling from 16 us on, so that a bucket's end is at most a
-/// quarter above its beginning. The last one begins at 0.8 s and has no end.
-pub(crate) const BUCKETS: usize = 64;
-/// Latencies below 2^14 ns are in the first bucket.
-const FIRST_POWER: u32 = 14;
-
-/// What a call does at a disk.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum CallKind {
-    /// It reads.
-    Read,
-    /// It appends.
-    Append,
-}
-
-/// Sizes that are counted together.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum SizeClass {
-    /// Up to 16 KiB.
-    Small,
-    /// Up to 128 KiB.
-    Medium,
-    /// More.
-    Large,
-}
-
-impl SizeClass {
-    /// The class of a call of `len` bytes.
-    pub fn of(len: usize) -> SizeClass {
-        if len <= SMALL_MAX {
-            SizeClass::Small
-        } else if len <= MEDIUM_MAX {
-            SizeClass::Medium
-        } else {
-            SizeClass::Large
-        }
-    }
-}
 
 /// Share of calls, in thousandths, whose latency a disk is judged by.
 const EVIDENCE_PER_MILLE: u32 = 900;
@@ -63,41 +25,6 @@ const EVIDENCE_PER_MILLE: u32 = 900;
 const RECENT_SAMPLES_MIN: u64 = 4;
 /// Calls of the last seconds with which others are compared.
 const USUAL_SAMPLES_MIN: u64 = 16;
-
-const SMALL_MAX: usize = 16 * KIB as usize;
-const MEDIUM_MAX: usize = 128 * KIB as usize;
-
-/// Calls that are compared with each other.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct CallClass {
-    /// What they do.
-    pub kind: CallKind,
-    /// Their size.
-    pub size: SizeClass,
-}
-
-impl CallClass {
-    /// Reads of `len` bytes.
-    pub fn read(len: usize) -> CallClass {
-        CallClass { kind: CallKind::Read, size: SizeClass::of(len) }
-    }
-
-    /// Appends of `len` bytes.
-    pub fn append(len: usize) -> CallClass {
-        CallClass { kind: CallKind::Append, size: SizeClass::of(len) }
-    }
-
-    /// All of them.
-    pub fn all() -> impl Iterator<Item = CallClass> {
-        let sizes = [SizeClass::Small, SizeClass::Medium, SizeClass::Large];
-        let kinds = [CallKind::Read, CallKind::Append].into_iter();
-        kinds.flat_map(move |kind| sizes.into_iter().map(move |size| CallClass { kind, size }))
-    }
-
-    fn index(self) -> usize {
-        self.kind as usize * 3 + self.size as usize
-    }
-}
 
 /// A disk as a client reaches it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -157,90 +84,14 @@ pub struct Evidence {
     pub given_up: bool,
 }
 
-/// Counts of latencies, halved periodically: the last ones count most.
-#[derive(Clone, Debug)]
-struct LatencyHistogram {
-    counts: [u16; BUCKETS],
-    halving: Duration,
-    /// Number of the period in which it was halved last.
-    period: u64,
-}
-
-impl LatencyHistogram {
-    fn new(halving: Duration, now: Instant) -> LatencyHistogram {
-        LatencyHistogram { counts: [0; BUCKETS], halving, period: period(halving, now) }
-    }
-
-    /// Halves it once for each period that has passed.
-    fn halve(&mut self, now: Instant) {
-        let passed = period(self.halving, now).saturating_sub(self.period);
-        if passed == 0 {
-            return;
-        }
-        self.period += passed;
-        let shift = u32::try_from(passed).unwrap_or(u32::MAX);
-        self.counts.iter_mut().for_each(|count| *count = count.checked_shr(shift).unwrap_or(0));
-    }
-
-    fn add(&mut self, latency: Duration, now: Instant) {
-        self.halve(now);
-        let at = bucket(latency);
-        if self.counts[at] == u16::MAX {
-            // The shares stay what they are.
-            self.counts.iter_mut().for_each(|count| *count /= 2);
-        }
-        self.counts[at] += 1;
-    }
-
-    fn samples(&mut self, now: Instant) -> u64 {
-        self.halve(now);
-        self.counts.iter().map(|count| u64::from(*count)).sum()
-    }
-
-    /// The end of the bucket in which the share `per_mille` of the latencies is reached.
-    fn quantile(&mut self, per_mille: u32, now: Instant) -> Option<Duration> {
-        let samples = self.samples(now);
-        let wanted = (samples * u64::from(per_mille)).div_ceil(1000).max(1);
-        let mut seen = 0;
-        let reached = self.counts.iter().position(|count| {
-            seen += u64::from(*count);
-            seen >= wanted
-        });
-        reached.map(bucket_end)
-    }
-}
-
-fn period(halving: Duration, now: Instant) -> u64 {
-    now.as_nanos() / halving.as_nanos() as u64
-}
-
-/// The bucket of a latency.
-pub(crate) fn bucket(latency: Duration) -> usize {
-    let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
-    if nanos < 1 << FIRST_POWER {
-        return 0;
-    }
-    let power = nanos.ilog2();
-    let quarter = (nanos >> (power - 2)) & 3;
-    let index = 1 + 4 * u64::from(power - FIRST_POWER) + quarter;
-    (index as usize).min(BUCKETS - 1)
-}
-
-/// The end of a bucket; of the last one its beginning.
-pub(crate) fn bucket_end(bucket: usize) -> Duration {
-    let next = bucket.min(BUCKETS - 2) as u64;
-    let (power, quarter) = (FIRST_POWER as u64 + next / 4, next % 4);
-    Duration::from_nanos((4 + quarter) << (power - 2))
-}
-
 /// One disk, one class.
 #[derive(Clone, Debug)]
 struct Record {
-    histogram: LatencyHistogram,
+    histogram: RecentLatencies,
     /// Of about the last second.
-    recent: LatencyHistogram,
+    recent: RecentLatencies,
     /// Those of them that were given up.
-    given_up: LatencyHistogram,
+    given_up: RecentLatencies,
     /// Calls under way by number and beginning, the oldest first.
     under_way: VecDeque<(u64, Instant)>,
     used: Instant,
@@ -260,7 +111,7 @@ pub struct Health {
     records: BTreeMap<(Target, CallClass), Record>,
     /// Disks whose last call was given up. Each has a record.
     silences: BTreeMap<Target, Silence>,
-    all: [LatencyHistogram; 6],
+    all: [RecentLatencies; CallClass::COUNT],
     next_call: u64,
     records_max: usize,
     /// This process stood still until then: its calls are no older.
@@ -279,7 +130,7 @@ impl Health {
 
     /// With room for `records_max` records.
     pub fn with_room(records_max: usize, now: Instant) -> Health {
-        let all = std::array::from_fn(|_| LatencyHistogram::new(HEALTH_HALVING, now));
+        let all = std::array::from_fn(|_| RecentLatencies::new(HEALTH_HALVING, now.as_nanos()));
         Health {
             records: BTreeMap::new(),
             silences: BTreeMap::new(),
@@ -309,9 +160,9 @@ impl Health {
         let room = self.records.len() < self.records_max;
         if room || self.records.contains_key(&key) {
             let record = self.records.entry(key).or_insert_with(|| Record {
-                histogram: LatencyHistogram::new(HEALTH_HALVING, now),
-                recent: LatencyHistogram::new(HEALTH_HALVING_RECENT, now),
-                given_up: LatencyHistogram::new(HEALTH_HALVING_RECENT, now),
+                histogram: RecentLatencies::new(HEALTH_HALVING, now.as_nanos()),
+                recent: RecentLatencies::new(HEALTH_HALVING_RECENT, now.as_nanos()),
+                given_up: RecentLatencies::new(HEALTH_HALVING_RECENT, now.as_nanos()),
                 under_way: VecDeque::new(),
                 used: now,
             });
@@ -342,7 +193,7 @@ impl Health {
         let latency = self.age(begun, now);
         self.ended = now;
         if end != CallEnd::Untimed {
-            self.all[class.index()].add(latency, now);
+            self.all[class.index()].add(latency, now.as_nanos());
         }
         let Some(record) = self.records.get_mut(&(target, class)) else { return };
         record.used = now;
@@ -350,11 +201,11 @@ impl Health {
             record.under_way.remove(at);
         }
         if end != CallEnd::Untimed {
-            record.histogram.add(latency, now);
-            record.recent.add(latency, now);
+            record.histogram.add(latency, now.as_nanos());
+            record.recent.add(latency, now.as_nanos());
         }
         if end == CallEnd::GivenUp {
-            record.given_up.add(latency, now);
+            record.given_up.add(latency, now.as_nanos());
             let silence = self.silences.entry(target).or_insert(Silence { since: now, calls: 0 });
             silence.calls = silence.calls.saturating_add(1);
         } else {
@@ -430,13 +281,15 @@ impl Health {
         let awake = self.awake_since;
         let of_class = self.records.iter_mut().filter(|((_, of), _)| *of == class);
         let known = of_class.map(|((target, _), record)| {
-            let calls = record.recent.samples(now);
+            let calls = record.recent.samples(now.as_nanos());
             let few = calls < RECENT_SAMPLES_MIN;
-            let given_up = !few && 2 * record.given_up.samples(now) > calls;
-            let recent = record.recent.quantile(EVIDENCE_PER_MILLE, now).filter(|_| !few);
+            let given_up = !few && 2 * record.given_up.samples(now.as_nanos()) > calls;
+            let recent =
+                record.recent.quantile(EVIDENCE_PER_MILLE, now.as_nanos()).filter(|_| !few);
             let oldest = record.under_way.front().map(|(_, begun)| now.since(awake.max(*begun)));
-            let few = record.histogram.samples(now) < USUAL_SAMPLES_MIN;
-            let usual = record.histogram.quantile(EVIDENCE_PER_MILLE, now).filter(|_| !few);
+            let few = record.histogram.samples(now.as_nanos()) < USUAL_SAMPLES_MIN;
+            let usual =
+                record.histogram.quantile(EVIDENCE_PER_MILLE, now.as_nanos()).filter(|_| !few);
             Evidence { target: *target, now: recent.max(oldest), usual, given_up }
         });
         known.collect()
@@ -462,7 +315,7 @@ impl Health {
     ) -> Option<Duration> {
         let (calls, oldest) = self.under_way(target, class, now);
         let record = self.records.get_mut(&(target, class))?;
-        let ended = record.histogram.quantile(per_mille, now);
+        let ended = record.histogram.quantile(per_mille, now.as_nanos());
         match calls {
             0 => ended,
             _ => Some(ended.map_or(oldest, |ended| ended.max(oldest))),
@@ -471,13 +324,13 @@ impl Health {
 
     /// Ended calls of a class, at all disks, that still count.
     pub fn samples(&mut self, class: CallClass, now: Instant) -> u64 {
-        self.all[class.index()].samples(now)
+        self.all[class.index()].samples(now.as_nanos())
     }
 
     /// Latency that `per_mille` of the class's calls did not exceed, over all disks: 500 is the
     /// p50, 999 the p99.9. At most a quarter above the exact one. `None` when none has ended.
     pub fn quantile(&mut self, class: CallClass, per_mille: u32, now: Instant) -> Option<Duration> {
-        self.all[class.index()].quantile(per_mille, now)
+        self.all[class.index()].quantile(per_mille, now.as_nanos())
     }
 }
 

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use base::DiskId;
+use metrics::{recent_bucket, recent_bucket_end};
 use runtime::{Duration, Instant, Rng};
+use wire::control::{CallKind, SizeClass};
 
 use super::*;
 
@@ -34,24 +36,6 @@ fn sizes_fall_into_their_classes() {
     ] {
         assert_eq!(SizeClass::of(len), class, "{len}");
     }
-}
-
-#[test]
-fn end_of_a_bucket_is_within_a_quarter_of_what_is_in_it() {
-    for (nanos, index) in [(0, 0), (16_383, 0), (16_384, 1), (20_480, 2), (32_768, 5)] {
-        assert_eq!(bucket(Duration::from_nanos(nanos)), index, "{nanos} ns");
-    }
-    let mut before = 0;
-    let mut nanos = 1 << FIRST_POWER;
-    while nanos < 800_000_000 {
-        let index = bucket(Duration::from_nanos(nanos));
-        assert!(index == before || index == before + 1, "no bucket is left out at {nanos} ns");
-        let end = bucket_end(index).as_nanos() as u64;
-        assert!(nanos < end && end <= nanos + nanos / 4 + 1, "{nanos} ns end at {end}");
-        (before, nanos) = (index, nanos + nanos / 64);
-    }
-    assert_eq!(bucket(Duration::from_secs(100)), BUCKETS - 1);
-    assert!(bucket_end(BUCKETS - 1) > Duration::from_millis(700));
 }
 
 #[test]
@@ -177,7 +161,7 @@ impl Model {
             .flat_map(|(&bucket, &count)| std::iter::repeat_n(bucket, count as usize))
             .collect();
         let wanted = (all.len() as u64 * per_mille).div_ceil(1000).max(1);
-        all.get(wanted as usize - 1).map(|&bucket| bucket_end(bucket))
+        all.get(wanted as usize - 1).map(|&bucket| recent_bucket_end(bucket))
     }
 }
 
@@ -208,7 +192,7 @@ fn random_calls_are_counted_as_a_model_counts_them() {
                 let end = *rng.pick(&ends);
                 let key = (ticket.target, ticket.class);
                 model.calls.remove(&ticket.number);
-                let index = bucket(at(now).since(ticket.begun));
+                let index = recent_bucket(at(now).since(ticket.begun));
                 if end != CallEnd::Untimed {
                     *model.all.entry(key.1).or_default().entry(index).or_default() += 1;
                 }

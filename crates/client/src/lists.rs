@@ -15,7 +15,9 @@ use base::ServerId;
 use metrics::{Counter, Gauge, Registry};
 use runtime::{Duration, Instant};
 
-use crate::health::{CallClass, Health, Target};
+use wire::control::CallClass;
+
+use crate::health::{Health, Target};
 use crate::limits::{
     LIST_ADDRESSES_MAX, LIST_DOUBT, LIST_DOUBT_SERVERS, LIST_MEMORY, LIST_PROBE_PAUSE,
     LIST_PROBES_GOOD, LIST_RETURNS_MAX, LIST_SERVERS_SHARE, LIST_STAY_MAX, LIST_STAY_MIN,
@@ -42,6 +44,8 @@ pub enum ListReason {
     DiskFailed,
     /// Masters do not reach its server (C28).
     MastersUnreached,
+    /// All disks of its server are much slower than those of others, as masters see it (C28).
+    MastersSlow,
 }
 
 /// A disk in a list.
@@ -113,11 +117,11 @@ pub(crate) struct Lists {
     cleared: BTreeMap<Target, Instant>,
     /// Servers behind addresses.
     servers: BTreeMap<SocketAddr, ServerId>,
-    /// Servers that masters do not reach, and since when that is known.
-    pushed: BTreeMap<ServerId, Instant>,
+    /// Servers that masters do not reach or find slow, and since when that is known.
+    pushed: BTreeMap<ServerId, (ListReason, Instant)>,
     /// Servers that operators have emptied.
     draining: BTreeSet<ServerId>,
-    /// Those of `pushed` that are out here: no more servers than may be listed, with those that are listed
+    /// Those of `pushed` that are listed here: no more servers than may be listed, with those that are listed
     /// by what this client sees.
     shunned: BTreeSet<ServerId>,
     /// Nothing is listed for its latency until then.
@@ -167,14 +171,18 @@ impl Lists {
         let known: BTreeSet<_> = self.servers.values().copied().collect();
         let own: BTreeSet<_> = self.listed().iter().filter_map(|listed| listed.server).collect();
         let most = (known.len() / LIST_SERVERS_SHARE).max(1).saturating_sub(own.len());
-        let pushed = self.pushed.keys().copied();
+        let mut pushed: Vec<_> =
+            self.pushed.iter().map(|(server, (reason, _))| (reason, *server)).collect();
+        pushed.sort_unstable(); // Unreached ones first.
+        let pushed = pushed.into_iter().map(|(_, server)| server);
         let pushed = pushed.filter(|server| known.contains(server) && !own.contains(server));
         self.shunned = pushed.take(most).collect();
     }
 
-    /// Masters do not reach these servers, and all others. They are out for as long as masters say so,
-    /// within the bound of what may be listed: nothing else follows, and no probe ends it.
-    pub(crate) fn set_pushed(&mut self, pushed: BTreeMap<ServerId, Instant>) {
+    /// Masters do not reach these servers, or find their disks slow, and reach all others. They are listed
+    /// for as long as masters say so, within the bound of what may be: nothing else follows, and no probe
+    /// ends it.
+    pub(crate) fn set_pushed(&mut self, pushed: BTreeMap<ServerId, (ListReason, Instant)>) {
         self.pushed = pushed;
         self.changed();
     }
@@ -191,23 +199,30 @@ impl Lists {
         if self.pushed.is_empty() {
             return self.draining.iter().copied().collect();
         }
+        let is_unreached = |server: &ServerId| {
+            self.pushed
+                .get(server)
+                .is_some_and(|(reason, _)| *reason == ListReason::MastersUnreached)
+        };
         let own = self.listed().into_iter().filter_map(|listed| listed.server);
-        let own = own.filter(|server| self.pushed.contains_key(server));
-        let others = self.shunned.iter().chain(&self.draining);
-        let all: BTreeSet<_> = own.chain(others.copied()).collect();
+        let unreached = own.chain(self.shunned.iter().copied()).filter(is_unreached);
+        let all: BTreeSet<_> = unreached.chain(self.draining.iter().copied()).collect();
         all.into_iter().collect()
     }
 
-    /// Listed disks, and of those in use `targets` the ones whose servers masters do not reach.
+    /// Listed disks, and of those in use `targets` the ones whose servers masters do not reach or find slow.
     pub(crate) fn listed_with_pushed(&self, targets: &[Target]) -> Vec<ListedDisk> {
         let mut listed = self.listed();
         let own: BTreeSet<_> = listed.iter().map(|listed| listed.target).collect();
-        let (state, reason) = (ListState::Out, ListReason::MastersUnreached);
         let of_pushed =
             targets.iter().filter(|target| !own.contains(target)).filter_map(|target| {
                 let server =
                     self.server(target.addr).filter(|server| self.shunned.contains(server))?;
-                let since = *self.pushed.get(&server)?;
+                let (reason, since) = *self.pushed.get(&server)?;
+                let state = match reason {
+                    ListReason::MastersSlow => ListState::Slow,
+                    _ => ListState::Out,
+                };
                 Some(ListedDisk { target: *target, server: Some(server), state, reason, since })
             });
         listed.extend(of_pushed);
@@ -223,7 +238,7 @@ impl Lists {
         self.changes
     }
 
-    /// True when a disk is to be asked last: it is listed, its server is not reached, or a call has
+    /// True when a disk is to be asked last: it is listed, its server is not reached or slow, or a call has
     /// failed there and its probe has not ended.
     pub(crate) fn is_asked_last(&self, target: Target) -> bool {
         if !self.shunned.is_empty()

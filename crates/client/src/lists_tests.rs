@@ -4,7 +4,9 @@ use base::DiskId;
 use runtime::Rng;
 
 use super::*;
-use crate::health::{CallEnd, CallKind, SizeClass};
+use wire::control::{CallKind, SizeClass};
+
+use crate::health::CallEnd;
 use crate::limits::SLOW_MIN;
 
 const READ: CallClass = CallClass { kind: CallKind::Read, size: SizeClass::Small };
@@ -435,7 +437,10 @@ fn caps_hold_and_all_come_back() {
 fn pushed_servers_are_out_beside_those_that_are_listed_within_the_cap() {
     let mut bed = Bed::new(7);
     let server = |number: u16| ServerId::new(u32::from(number) + 1);
-    let pushed = |numbers: &[u16], now| numbers.iter().map(|it| (server(*it), now)).collect();
+    let pushed = |numbers: &[u16], now| {
+        let unreached = |it: &u16| (server(*it), (ListReason::MastersUnreached, now));
+        numbers.iter().map(unreached).collect()
+    };
     let last =
         |bed: &Bed| (0..7).filter(|it| bed.lists.is_asked_last(target(*it))).collect::<Vec<_>>();
     bed.reads(&[MS; 7], 40);
@@ -457,7 +462,7 @@ fn pushed_servers_are_out_beside_those_that_are_listed_within_the_cap() {
     assert_eq!(reasons, [ListReason::DiskFailed; 2]);
     assert_eq!(bed.lists.pushed_servers(), [server(1)]);
     // A server whose address is not known is none that could be asked.
-    bed.lists.set_pushed([(ServerId::new(70), bed.now)].into());
+    bed.lists.set_pushed([(ServerId::new(70), (ListReason::MastersUnreached, bed.now))].into());
     assert_eq!(last(&bed), [1, 6]);
     // The push ends: nothing is left of it, and no probe was needed.
     let mut bed = Bed::new(7);
@@ -465,4 +470,23 @@ fn pushed_servers_are_out_beside_those_that_are_listed_within_the_cap() {
     assert_eq!((last(&bed), bed.lists.is_empty()), (vec![3], true));
     bed.lists.set_pushed(pushed(&[], bed.now));
     assert_eq!((last(&bed), bed.lists.unwanted(3)), (vec![], vec![]));
+}
+
+#[test]
+fn servers_that_masters_find_slow_are_asked_last_and_written_on_to() {
+    let mut bed = Bed::new(7);
+    let server = |number: u16| ServerId::new(u32::from(number) + 1);
+    bed.reads(&[MS; 7], 40);
+    let (slow, unreached) = (ListReason::MastersSlow, ListReason::MastersUnreached);
+    let pushed = [(0, slow), (1, slow), (4, unreached)];
+    bed.lists.set_pushed(pushed.map(|(it, reason)| (server(it), (reason, bed.now))).into());
+    // A third of seven, unreached ones first.
+    let last: Vec<_> = (0..7).filter(|it| bed.lists.is_asked_last(target(*it))).collect();
+    assert_eq!(last, [0, 4]);
+    assert_eq!(bed.lists.unwanted(3), [server(0), server(4)]);
+    assert_eq!(bed.lists.pushed_servers(), [server(4)], "no chunk ends for a slow disk");
+    let targets: Vec<_> = (0..7).map(target).collect();
+    let listed = bed.lists.listed_with_pushed(&targets);
+    let states: Vec<_> = listed.iter().map(|listed| (listed.state, listed.reason)).collect();
+    assert_eq!(states, [(ListState::Slow, slow), (ListState::Out, unreached)]);
 }

@@ -1,5 +1,5 @@
 //! Abnormal servers as masters push them (C28, `protocols-tail.md` 10.6): a background task of each
-//! client asks once a second who is unreached, and who drains. The answer is for the order in which servers are asked,
+//! client asks once a second who is unreached or slow, and who drains. The answer is for the order in which servers are asked,
 //! and for placement: it is no evidence, and ends by itself when masters do not renew it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,12 +9,13 @@ use base::{Kind, ServerId};
 use runtime::{Class, Duration, Env, Instant};
 use wire::control::limits::ABNORMAL_MAX;
 use wire::control::{
-    AbnormalServers, AbnormalVersion, ClusterReply, ClusterRequest, ControlReply, ControlRequest,
-    Group,
+    AbnormalServer, AbnormalServers, AbnormalVersion, ClusterReply, ClusterRequest, ControlReply,
+    ControlRequest, Group,
 };
 
 use crate::client::ClientInner;
 use crate::limits::{PUSHED_ATTEMPT, PUSHED_LIFE, PUSHED_POLL, PUSHED_UNKNOWN};
+use crate::lists::ListReason;
 use crate::session::{Question, unexpected_reply};
 
 /// What masters have pushed.
@@ -23,6 +24,8 @@ pub(crate) struct Pushed {
     version: Option<AbnormalVersion>,
     /// Servers that masters do not reach, and since when this client knows.
     unreached: BTreeMap<ServerId, Instant>,
+    /// Servers whose disks are much slower than those of others, as masters see it.
+    slow: BTreeMap<ServerId, Instant>,
     /// Servers that operators have emptied: they serve, and writers end their chunks there.
     draining: BTreeSet<ServerId>,
     /// When masters answered last.
@@ -35,9 +38,12 @@ impl Pushed {
         self.version
     }
 
-    /// Servers that masters do not reach.
-    pub(crate) fn unreached(&self) -> &BTreeMap<ServerId, Instant> {
-        &self.unreached
+    /// Servers that masters do not reach, and those with slow disks, since when this client knows.
+    pub(crate) fn abnormal(&self) -> BTreeMap<ServerId, (ListReason, Instant)> {
+        let with =
+            |reason| move |(&server, &since): (&ServerId, &Instant)| (server, (reason, since));
+        let slow = self.slow.iter().map(with(ListReason::MastersSlow));
+        slow.chain(self.unreached.iter().map(with(ListReason::MastersUnreached))).collect()
     }
 
     /// Servers that are being emptied.
@@ -47,33 +53,37 @@ impl Pushed {
 
     /// Masters have answered. True when the list is another one now.
     pub(crate) fn take(&mut self, answer: &AbnormalServers, now: Instant) -> bool {
-        let before: Vec<_> = self.unreached.keys().copied().collect();
-        let drained_before = self.draining.clone();
+        let before = (self.named(), self.draining.clone());
         let boot = self.version.map(|version| version.boot);
         self.heard = now;
         if answer.many || !answer.full && boot != Some(answer.version.boot) {
             // Changes of a list that is not here: all of it is asked for next.
             self.unreached.clear();
+            self.slow.clear();
         }
         if answer.full || boot != Some(answer.version.boot) {
             self.draining.clear();
         }
         self.version = (answer.full || boot == Some(answer.version.boot)).then_some(answer.version);
         if self.version.is_some() && !answer.many {
-            if answer.full {
-                let named =
-                    |server: &ServerId| answer.servers.iter().any(|it| it.server == *server);
-                self.unreached.retain(|server, _| named(server));
-            }
-            for one in &answer.servers {
-                match one.unreached {
-                    true => drop(self.unreached.entry(one.server).or_insert(now)),
-                    false => drop(self.unreached.remove(&one.server)),
+            for (servers, of) in [
+                (&mut self.unreached, (|it| it.unreached) as fn(&AbnormalServer) -> bool),
+                (&mut self.slow, |it| it.slow),
+            ] {
+                if answer.full {
+                    servers
+                        .retain(|server, _| answer.servers.iter().any(|it| it.server == *server));
+                }
+                for one in &answer.servers {
+                    match of(one) {
+                        true => drop(servers.entry(one.server).or_insert(now)),
+                        false => drop(servers.remove(&one.server)),
+                    }
                 }
             }
-            if self.unreached.len() > ABNORMAL_MAX {
+            if self.unreached.len().max(self.slow.len()) > ABNORMAL_MAX {
                 // No master names so many.
-                (self.version, self.unreached) = (None, BTreeMap::new());
+                (self.version, self.unreached, self.slow) = Default::default();
             }
         }
         // An operator's doing, and named however many are unreached.
@@ -86,12 +96,18 @@ impl Pushed {
         if self.draining.len() > ABNORMAL_MAX {
             (self.version, self.draining) = (None, BTreeSet::new());
         }
-        !self.unreached.keys().copied().eq(before) || self.draining != drained_before
+        before.0 != self.named() || before.1 != self.draining
+    }
+
+    /// Servers that are unreached, and those that are slow.
+    fn named(&self) -> (Vec<ServerId>, Vec<ServerId>) {
+        (self.unreached.keys().copied().collect(), self.slow.keys().copied().collect())
     }
 
     /// Masters have not answered. True when the list ends with that.
     pub(crate) fn miss(&mut self, now: Instant) -> bool {
-        let named = !self.unreached.is_empty() || !self.draining.is_empty();
+        let named =
+            !self.unreached.is_empty() || !self.slow.is_empty() || !self.draining.is_empty();
         let over = now.since(self.heard) >= PUSHED_LIFE && named;
         if over {
             *self = Pushed::default();
@@ -149,12 +165,23 @@ async fn poll_once(client: &Rc<ClientInner>, pushed: &mut Pushed) -> Duration {
     };
     if changed {
         env.mark("pushed: masters' list has changed");
-        let servers: Vec<_> = pushed.unreached().keys().map(ServerId::to_string).collect();
-        let draining: Vec<_> = pushed.draining().iter().map(ServerId::to_string).collect();
-        tracing::info!(?servers, ?draining, "servers that masters do not reach, or empty");
+        if !pushed.slow.is_empty() {
+            env.mark("pushed: slow disks");
+        }
+        let names = |servers: &mut dyn Iterator<Item = &ServerId>| -> Vec<String> {
+            servers.map(ServerId::to_string).collect()
+        };
+        let servers = names(&mut pushed.unreached.keys());
+        let (slow, draining) = (names(&mut pushed.slow.keys()), names(&mut pushed.draining.iter()));
+        tracing::info!(
+            ?servers,
+            ?slow,
+            ?draining,
+            "servers that masters do not reach, slow ones, or emptied ones"
+        );
         let mut lists = client.lists.borrow_mut();
         lists.set_draining(pushed.draining().clone());
-        lists.set_pushed(pushed.unreached().clone());
+        lists.set_pushed(pushed.abnormal());
         drop(lists);
         client.pushed_news.notify_waiters();
     }
@@ -163,8 +190,6 @@ async fn poll_once(client: &Rc<ClientInner>, pushed: &mut Pushed) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use wire::control::AbnormalServer;
-
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -177,6 +202,7 @@ mod tests {
         let one = |&(server, unreached): &(u32, bool)| AbnormalServer {
             server: ServerId::new(server),
             unreached,
+            slow: false,
             draining: false,
         };
         let version = AbnormalVersion { boot, changes };
@@ -184,7 +210,7 @@ mod tests {
     }
 
     fn has(pushed: &Pushed) -> Vec<u32> {
-        pushed.unreached().keys().map(|server| server.get()).collect()
+        pushed.unreached.keys().map(|server| server.get()).collect()
     }
 
     #[test]
@@ -197,7 +223,7 @@ mod tests {
         assert_eq!(has(&pushed), [5, 6]);
         // Another leader has all of them; one that stays is known for as long.
         assert!(pushed.take(&answer((8, 1), (true, false), &[(5, true)]), start + SECOND));
-        assert_eq!(pushed.unreached().iter().collect::<Vec<_>>(), [(&ServerId::new(5), &start)]);
+        assert_eq!(pushed.unreached.iter().collect::<Vec<_>>(), [(&ServerId::new(5), &start)]);
         assert!(pushed.take(&answer((8, 2), (true, true), &[]), start + SECOND));
         assert!(has(&pushed).is_empty() && pushed.version().is_some());
     }
@@ -219,6 +245,7 @@ mod tests {
             answer.servers.extend(servers.iter().map(|&(server, draining)| AbnormalServer {
                 server: ServerId::new(server),
                 unreached: false,
+                slow: false,
                 draining,
             }));
             answer
@@ -234,6 +261,32 @@ mod tests {
         assert!(pushed.take(&with(4, false, true, &[(5, true)]), now));
         assert_eq!(drains(&pushed), [3, 5]);
         assert!(pushed.miss(now + PUSHED_LIFE) && drains(&pushed).is_empty());
+    }
+
+    #[test]
+    fn slow_servers_come_and_go_and_unreached_ones_count_more() {
+        let (mut pushed, now) = (Pushed::default(), Instant::from_nanos(1_000_000_000_000));
+        let answer = |changes, full, many, servers: &[(u32, bool, bool)]| {
+            let mut answer = answer((7, changes), (full, many), &[]);
+            answer.servers.extend(servers.iter().map(|&(server, unreached, slow)| {
+                AbnormalServer { server: ServerId::new(server), unreached, slow, draining: false }
+            }));
+            answer
+        };
+        let has = |pushed: &Pushed| -> Vec<_> {
+            let abnormal = pushed.abnormal().into_iter();
+            abnormal.map(|(server, (reason, _))| (server.get(), reason)).collect()
+        };
+        let (unreached, slow) = (ListReason::MastersUnreached, ListReason::MastersSlow);
+        assert!(pushed.take(&answer(1, true, false, &[(2, true, true), (3, false, true)]), now));
+        assert_eq!(has(&pushed), [(2, unreached), (3, slow)]);
+        assert!(pushed.take(&answer(2, false, false, &[(2, false, true)]), now));
+        assert_eq!(has(&pushed), [(2, slow), (3, slow)]);
+        assert!(pushed.take(&answer(3, false, false, &[(3, false, false)]), now));
+        assert_eq!(has(&pushed), [(2, slow)]);
+        assert!(pushed.take(&answer(4, true, true, &[]), now) && has(&pushed).is_empty());
+        assert!(pushed.take(&answer(5, true, false, &[(2, false, true)]), now));
+        assert!(pushed.miss(now + PUSHED_LIFE) && has(&pushed).is_empty());
     }
 
     #[test]

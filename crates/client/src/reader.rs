@@ -9,7 +9,7 @@ use base::{ChunkId, Kind};
 use futures_util::stream::{FuturesOrdered, FuturesUnordered, StreamExt};
 use metrics::{Fact, Step};
 use runtime::{Buf, Duration, Instant};
-use wire::control::{ChunkPlace, ReplicaFault, ReplicaPlace, StreamView};
+use wire::control::{CallClass, ChunkPlace, ReplicaFault, ReplicaPlace, StreamView};
 use wire::data::{ChunkRef, DataError, DataReply, DataRequest, ReadRequest};
 
 use crate::ask::{Asking, Pace, TimedCall, UnderWay, likeliest, order};
@@ -21,7 +21,7 @@ use crate::counters::add;
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::file::FlatLogFile;
-use crate::health::{CallClass, CallEnd, Target};
+use crate::health::{CallEnd, Target};
 use crate::limits::{READ_DEPTH, READ_MAX, READ_PIECE, ROWS_SEEN_MAX};
 use crate::peers::PeerError;
 use crate::planted::{Planted, planted};

@@ -5,7 +5,9 @@ use std::time::Duration;
 use base::ServerId;
 
 use crate::client::Client;
-use crate::health::{CallClass, Target};
+use wire::control::CallClass;
+
+use crate::health::Target;
 use crate::lists::ListedDisk;
 
 /// A disk as this client sees it.

@@ -273,7 +273,16 @@ impl<L: Log> Service<L> {
         change: StreamChange,
     ) -> Result<StreamReply, ControlError> {
         match change {
-            StreamChange::Open { file, policy, grant, spares, purpose, follows, in_copies } => {
+            StreamChange::Open {
+                file,
+                policy,
+                grant,
+                spares,
+                purpose,
+                follows,
+                in_copies,
+                avoid,
+            } => {
                 self.check_grant(file, grant).await?;
                 if !policy.is_valid() {
                     return Err(invalid("there is no such policy"));
@@ -281,7 +290,8 @@ impl<L: Log> Service<L> {
                 if let Some(epoch) = self.is_late(&op, file, follows) {
                     return Ok(StreamReply::Epoch { epoch });
                 }
-                self.open(op, file, policy, Wish { spares, purpose, in_copies }, follows).await
+                let wish = Wish { spares, purpose, in_copies };
+                self.open(op, file, policy, (wish, &avoid), follows).await
             }
             StreamChange::Advance {
                 file,
@@ -421,7 +431,7 @@ impl<L: Log> Service<L> {
         op: OpId,
         file: FileId,
         policy: Policy,
-        wish: Wish,
+        (wish, avoid): (Wish, &[ServerId]),
         follows: Option<Epoch>,
     ) -> Result<StreamReply, ControlError> {
         let chunks = 1 + usize::from(wish.spares).min(SPARES_MAX);
@@ -431,7 +441,7 @@ impl<L: Log> Service<L> {
         });
         // No place for a new chunk: no writer is fenced for it.
         let demand = Demand { policy: wish.policy(policy), purpose: wish.purpose };
-        let fresh = self.fresh(demand, chunks, &[])?;
+        let fresh = self.fresh(demand, chunks, avoid)?;
         let fresh = if busy { Vec::new() } else { fresh };
         let action = match follows {
             None => Action::Open { op, file, policy, fresh },
@@ -442,7 +452,7 @@ impl<L: Log> Service<L> {
             return Ok(StreamReply::Epoch { epoch });
         }
         let Outcome::Recover { epoch } = outcome else { return self.writer(outcome) };
-        let outcome = self.finish(Some(op), file, epoch, Some((demand, chunks))).await?;
+        let outcome = self.finish(Some(op), file, epoch, Some((demand, chunks, avoid))).await?;
         self.writer(outcome)
     }
 
@@ -494,18 +504,19 @@ impl<L: Log> Service<L> {
         }
     }
 
-    /// Recovers what older writers left, then grants (`chunks` new ones) or ends.
+    /// Recovers what older writers left, then grants new chunks, so many and apart from servers where there are
+    /// others, or ends.
     pub(crate) async fn finish(
         self: &Rc<Self>,
         op: Option<OpId>,
         file: FileId,
         epoch: Epoch,
-        grant: Option<(Demand, usize)>,
+        grant: Option<(Demand, usize, &[ServerId])>,
     ) -> Result<Outcome, ControlError> {
         for _ in 0..3 {
             let fenced = self.recover(file, epoch).await?;
             let fresh = match grant {
-                Some((demand, chunks)) => self.fresh(demand, chunks, &[])?,
+                Some((demand, chunks, avoid)) => self.fresh(demand, chunks, avoid)?,
                 None => Vec::new(),
             };
             let delete_at_ms = self.rights_end_ms();

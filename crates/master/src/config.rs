@@ -14,7 +14,7 @@ use wire::control::MasterInfo;
 use wire::handshake::ClusterKey;
 
 use crate::first::FirstNumbers;
-use crate::limits::{ABNORMAL_SHARE, PARTITIONS_MAX, REPORT_HOSTS, UNREACHED};
+use crate::limits::{ABNORMAL_SHARE, PARTITIONS_MAX, REPORT_HOSTS, SLOW_DISK_MIN, UNREACHED};
 
 /// Configuration of a master, given at its start.
 #[derive(Clone)]
@@ -59,6 +59,8 @@ pub struct MasterTiming {
     pub report_hosts: usize,
     /// When more than one chunkserver of so many is abnormal, none is named to clients.
     pub abnormal_share: usize,
+    /// No disk is slow, by the times of heartbeats, below this latency.
+    pub slow_disk_min: Duration,
     /// Pause between two heartbeats of a group's leader.
     pub heartbeat: Duration,
     /// A proposal or read without an outcome by then is given up.
@@ -92,6 +94,7 @@ impl Default for MasterTiming {
             pings_servers: true,
             report_hosts: REPORT_HOSTS,
             abnormal_share: ABNORMAL_SHARE,
+            slow_disk_min: SLOW_DISK_MIN,
             heartbeat: group.heartbeat,
             request_timeout: group.request_timeout,
             call_timeout: Duration::from_secs(1),

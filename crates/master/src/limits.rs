@@ -49,6 +49,18 @@ pub const SERVER_UNREACHED: Duration = Duration::from_millis(900);
 /// One that was not reached is reached again once its answers have come for so long.
 pub const SERVER_REACHED_AGAIN: Duration = Duration::from_secs(2);
 
+/// Pause between two judgements which disks are slow by the times of heartbeats (C28).
+pub const SLOW_DISK_JUDGED: Duration = Duration::from_secs(1);
+/// A disk is slow at so many times the median disk's latency: as clients list it without a draw.
+pub const SLOW_DISK_TIMES: u64 = 8;
+/// No disk is slow below this latency: flash that is asked for much.
+pub const SLOW_DISK_MIN: Duration = Duration::from_millis(5);
+/// A disk that was slow stays so for so long: clients avoid it, and the few latencies that it then has are
+/// of one class now and of another then.
+pub const SLOW_DISK_KEPT: Duration = Duration::from_secs(15);
+/// Disks with latencies of a class that are compared, at least.
+pub const SLOW_DISK_PEERS: usize = 3;
+
 /// Reports of clients of two hosts within this time are evidence that a chunkserver is not reached (C28).
 pub const REPORTS_TOGETHER: Duration = Duration::from_secs(1);
 /// Such evidence counts for so long.

@@ -583,6 +583,7 @@ impl<'a> GroupOpening<'a> {
             dead_after: config.timing.dead_after,
             report_hosts: config.timing.report_hosts,
             abnormal_share: config.timing.abnormal_share,
+            slow_disk_min: config.timing.slow_disk_min,
             boot,
         });
         let (router, peers) = (self.router.clone(), self.peers.clone());

@@ -8,12 +8,14 @@
 
 mod histogram;
 pub mod limits;
+mod recent;
 mod registry;
 mod text;
 mod trace;
 mod tracer;
 
 pub use histogram::{Distribution, Histogram, SharedHistogram};
+pub use recent::{RECENT_BUCKETS, RecentLatencies, recent_bucket, recent_bucket_end};
 pub use registry::{Counter, Gauge, Registry, SharedCounter};
 pub use text::{Exposition, Family, Unit};
 pub use trace::{Fact, Key, Operation, Outcome, Stage, Step, TraceRing};

@@ -3,7 +3,6 @@
 
 use std::net::SocketAddr;
 
-use client::health::{CallKind, SizeClass};
 use client::{Client, ListReason, ListState, SeenCalls, SeenDisk};
 use runtime::Duration;
 use serde::{Deserialize, Serialize};
@@ -74,6 +73,7 @@ fn disk(seen: SeenDisk) -> Disk {
                 ListReason::Unreached => "its server does not answer",
                 ListReason::DiskFailed => "its server says that it has failed",
                 ListReason::MastersUnreached => "masters: unreached",
+                ListReason::MastersSlow => "masters: its disks take longer than those of others",
             };
             (state, Some(reason.to_owned()), Some(seconds(since)))
         }
@@ -90,18 +90,9 @@ fn disk(seen: SeenDisk) -> Disk {
 }
 
 fn calls(seen: SeenCalls) -> Calls {
-    let what = match seen.class.kind {
-        CallKind::Read => "read",
-        CallKind::Append => "append",
-    };
-    let size = match seen.class.size {
-        SizeClass::Small => "up to 16 KiB",
-        SizeClass::Medium => "up to 128 KiB",
-        SizeClass::Large => "more",
-    };
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     Calls {
-        class: format!("{what}, {size}"),
+        class: seen.class.to_string(),
         p50_us: micros(seen.p50),
         p99_us: micros(seen.p99),
         oldest_us: micros(seen.oldest),

@@ -33,7 +33,7 @@ use wire::control::{ClusterRequest, Group, MasterInfo, MemberChange};
 use self::harm::Harms;
 pub use self::shape::Shape;
 use crate::numbers::{first_epochs, first_numbers};
-use crate::planted::{Store, exports_of, peers_of, share_of, times_of};
+use crate::planted::{Store, exports_of, peers_of, share_of, times_halving, times_of};
 use crate::tuning::Tuning;
 
 const MASTER_PORT: u16 = 7001;
@@ -568,6 +568,7 @@ impl Cluster {
             settings.scrub_pause = tuning.scrub_pause;
             settings.writer_quiet = tuning.writer_quiet;
             settings.background = share_of(tuning.background);
+            settings.times_halving = times_halving(settings.times_halving);
         };
         self.format_new(env, index).await?;
         let disks = Disks {

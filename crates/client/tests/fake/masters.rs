@@ -64,7 +64,12 @@ impl FakeState {
         };
         let version = AbnormalVersion { boot: 7, changes: *changes };
         let full = known != Some(version);
-        let one = |&server: &ServerId| AbnormalServer { server, unreached: true, draining: false };
+        let one = |&server: &ServerId| AbnormalServer {
+            server,
+            unreached: true,
+            slow: false,
+            draining: false,
+        };
         let servers = servers.iter().filter(|_| full).map(one).collect();
         let answer = AbnormalServers { version, full, many: false, servers };
         Ok(ControlReply::Cluster(ClusterReply::Abnormal(answer)))
@@ -219,7 +224,7 @@ impl FakeState {
 
     fn change_stream(&mut self, change: StreamChange) -> Result<StreamReply, ControlError> {
         match change {
-            StreamChange::Open { file, policy, spares, follows, in_copies, .. } => {
+            StreamChange::Open { file, policy, spares, follows, in_copies, avoid, .. } => {
                 let stream = self.streams.entry(file).or_insert_with(|| Stream::new(policy));
                 if stream.finished {
                     return Err(error(Kind::Invalid, "the file is finished"));
@@ -232,12 +237,12 @@ impl FakeState {
                 let (policy, epoch) = (self.streams[&file].policy, self.streams[&file].epoch);
                 let policy = if in_copies { policy.in_copies() } else { policy };
                 let full = || error(Kind::Full, "no room");
-                let mut first = self.allocate(policy, epoch, &[]).ok_or_else(full)?;
+                let mut first = self.allocate(policy, epoch, &avoid).ok_or_else(full)?;
                 let stream = self.streams.get_mut(&file).unwrap();
                 first.base = stream.sealed_len();
                 stream.chunks.push(first);
                 stream.writing = true;
-                self.top_up(file, spares, &[], in_copies);
+                self.top_up(file, spares, &avoid, in_copies);
                 Ok(self.grant(file))
             }
             StreamChange::Advance {

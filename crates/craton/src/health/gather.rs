@@ -8,7 +8,7 @@ use base::DiskId;
 use block_proto::{BlockRole, BlockStatus, Managers};
 use client::Client;
 use roles::seen::Seen;
-use wire::control::{ClusterStatus, Group, ServerStatus};
+use wire::control::{ClusterStatus, DiskReport, DiskTimes, Group, ServerStatus};
 
 use super::probes::{self, Probed};
 use super::view::{Disk, Health, SIGNS, Server, State, View, action};
@@ -97,19 +97,24 @@ impl Found {
 
     fn add_master_view(&mut self, observer: &str, answer: &ClusterStatus, leads: bool) {
         for status in &answer.servers {
-            let (state, reason, since) = judge_server(status);
-            let server = self.server(RoleName::Chunkserver, &status.name, status.addr);
-            let link = status.addr.to_string();
-            server.seen_by.push(View::of(observer, link, state, SIGNS));
-            if !leads {
-                continue;
-            }
-            server.blame(state, reason, since);
-            if state == State::Unreached {
-                server.next_probe_s = Some(0); // Four times a second.
-            }
-            server.disks = status.disks.iter().map(disk).collect();
+            self.add_server_view(observer, status, leads);
         }
+    }
+
+    fn add_server_view(&mut self, observer: &str, status: &ServerStatus, leads: bool) {
+        let (state, reason, since) = judge_server(status);
+        let server = self.server(RoleName::Chunkserver, &status.name, status.addr);
+        let link = status.addr.to_string();
+        server.seen_by.push(View::of(observer, link, state, SIGNS));
+        if !leads {
+            return;
+        }
+        server.blame(state, reason, since);
+        if state == State::Unreached {
+            server.next_probe_s = Some(0); // Four times a second.
+        }
+        server.disks = status.disks.iter().map(|it| disk(it, &status.slow_disks)).collect();
+        server.add_device_times(status);
     }
 
     fn add_manager_view(&mut self, block: &BlockStatus) {
@@ -232,19 +237,32 @@ fn judge_server(status: &ServerStatus) -> (State, Option<String>, Option<u64>) {
         }
         _ if !status.alive => (State::Out, "its heartbeats do not come", status.heard_ms),
         None if status.draining => (State::Draining, "an operator has it emptied", None),
+        None if !status.slow_disks.is_empty() => (
+            State::Slow,
+            "its disks take much longer than those of others, by their own times",
+            None,
+        ),
         None => return (State::Good, None, None),
         lasts => (State::Unreached, "its heartbeats come, and it is not reached", lasts),
     };
     (state, Some(reason.to_owned()), since_ms.map(|ms| ms / 1000))
 }
 
-fn disk(report: &wire::control::DiskReport) -> Disk {
+fn disk(report: &DiskReport, slow: &[DiskId]) -> Disk {
     let id = match report.disk {
         id if id == DiskId::default() => String::new(),
         id => id.to_string(),
     };
     let (state, reason) = match report.failed {
         true => (State::Out, Some(report.reason.clone())),
+        false if slow.contains(&report.disk) => {
+            let p50 = |times: &DiskTimes| format!("{}: {} ms", times.class, times.p50_us / 1000);
+            let times: Vec<_> = report.times.iter().map(p50).collect();
+            (
+                State::Slow,
+                Some(format!("half of its operations take longer ({})", times.join("; "))),
+            )
+        }
         false => (State::Good, None),
     };
     Disk { id, path: report.path.clone(), state, reason }
@@ -267,5 +285,61 @@ mod tests {
         assert_eq!((server.state, server.since_s), (State::Unreached, Some(3)));
         assert_eq!(server.reason.as_deref(), Some("fe1 says: masters: unreached"));
         assert_eq!(server.seen_by[0].state, State::Unreached);
+    }
+
+    fn status(alive: bool, slow: bool) -> ServerStatus {
+        let disk = DiskId::new(7);
+        let class = wire::control::CallClass::append(4096);
+        ServerStatus {
+            server: base::ServerId::new(1),
+            name: "cs1".to_owned(),
+            addr: SocketAddr::from(([127, 0, 0, 1], 7101)),
+            domain: "cs1".to_owned(),
+            alive,
+            unreached_ms: None,
+            heard_ms: Some(0),
+            disks: vec![DiskReport {
+                disk,
+                path: "/d".to_owned(),
+                capacity: 1,
+                used: 0,
+                chunks: 0,
+                failed: false,
+                reason: String::new(),
+                addr: None,
+                background: None,
+                times: vec![DiskTimes { class, p50_us: 12_000, p99_us: 30_000 }],
+            }],
+            draining: false,
+            maintenance_ms: None,
+            slow_disks: if slow { vec![disk] } else { Vec::new() },
+        }
+    }
+
+    fn master_view(servers: Vec<ServerStatus>) -> Health {
+        let mut found = Found::default();
+        for server in servers {
+            found.add_server_view("m1", &server, true);
+        }
+        found.finish()
+    }
+
+    #[test]
+    fn disk_that_is_slow_by_its_own_times_is_shown_with_them() {
+        let health = master_view(vec![status(true, true)]);
+        let server = &health.servers[0];
+        assert_eq!((server.state, server.action), (State::Slow, Some("clients ask it last")));
+        let why = server.disks[0].reason.as_deref().expect("a reason");
+        assert!(why.contains("append, up to 16 KiB: 12 ms"), "{why}");
+        let own = server.seen_by.iter().find(|view| view.observer == "cs1").expect("its own");
+        assert_eq!((own.p50_us, own.p99_us, own.state), (Some(12_000), Some(30_000), State::Slow));
+    }
+
+    #[test]
+    fn times_of_a_dead_chunkserver_are_none() {
+        let health = master_view(vec![status(false, false)]);
+        let server = &health.servers[0];
+        assert_eq!(server.state, State::Out);
+        assert!(server.seen_by.iter().all(|view| view.observer == "m1"));
     }
 }

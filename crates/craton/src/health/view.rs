@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base::DiskId;
 use serde::Serialize;
+use wire::control::ServerStatus;
 
 use super::probes::{self, Probed};
 use crate::args::RoleName;
@@ -113,6 +114,23 @@ impl Disk {
 }
 
 impl Server {
+    /// What its disks take for operations, by its heartbeats. Those of a dead one are not shown: they say
+    /// nothing of now.
+    pub(super) fn add_device_times(&mut self, status: &ServerStatus) {
+        for disk in status.disks.iter().filter(|_| status.alive) {
+            let is_slow = status.slow_disks.contains(&disk.disk);
+            let state = if is_slow { State::Slow } else { State::Good };
+            for times in &disk.times {
+                let class = format!("{}, at the disk", times.class);
+                self.seen_by.push(View {
+                    p50_us: Some(times.p50_us),
+                    p99_us: Some(times.p99_us),
+                    ..View::of(&status.name, disk.path.clone(), state, &class)
+                });
+            }
+        }
+    }
+
     /// Takes in a view of it: the worst one counts.
     pub(super) fn blame(&mut self, state: State, reason: Option<String>, since_s: Option<u64>) {
         if state > self.state {

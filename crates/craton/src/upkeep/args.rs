@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use wire::control::Losses;
 use wire::control::limits::MAINTENANCE_MAX_MS;
 
 use crate::sizes::parse_seconds;
@@ -28,6 +29,15 @@ pub struct DecommissionArgs {
     /// Check whether it could leave
     #[arg(long)]
     pub dry_run: bool,
+    /// List the chunks that are lost without it, and what accepts just these
+    #[arg(long, conflicts_with_all = ["dry_run", "accept_loss"])]
+    pub losses: bool,
+    /// Print that list as JSON
+    #[arg(long, requires = "losses")]
+    pub json: bool,
+    /// Let it leave although these chunks are lost, as --losses has named them
+    #[arg(long, value_name = "LOSSES", value_parser = parse_losses)]
+    pub accept_loss: Option<Losses>,
 }
 
 /// `craton maintenance`.
@@ -92,6 +102,17 @@ pub fn parse_time(text: &str) -> Result<Duration, String> {
         Some(ms) if ms <= MAINTENANCE_MAX_MS => Ok(Duration::from_secs(time)),
         _ => Err(format!("{text} is too long: 24h at most")),
     }
+}
+
+/// `COUNT:SUM`, as `craton decommission --losses` prints it.
+pub fn parse_losses(text: &str) -> Result<Losses, String> {
+    let parsed = text.split_once(':').and_then(|(chunks, digest)| {
+        let digest = u64::from_str_radix(digest, 16).ok().filter(|_| digest.len() == 16)?;
+        Some(Losses { chunks: chunks.parse().ok().filter(|&chunks| chunks > 0)?, digest })
+    });
+    parsed.ok_or_else(|| {
+        "it is what 'craton decommission ID --losses' prints, as 3:0123456789abcdef".to_owned()
+    })
 }
 
 #[cfg(test)]

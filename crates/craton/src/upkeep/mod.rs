@@ -4,13 +4,14 @@
 
 pub mod args;
 pub mod disk;
+mod losses;
 pub mod scrub;
 
 use std::time::Duration;
 
 use client::Client;
 use wire::control::limits::MAINTENANCE_MAX_MS;
-use wire::control::{ClusterRequest, Holdings, ServerOrder};
+use wire::control::{ClusterRequest, Holdings, Losses, ServerOrder};
 
 use self::args::{DecommissionArgs, DrainArgs, MaintenanceArgs, RebalanceArgs};
 use crate::connect::{with_client, with_client_as};
@@ -72,9 +73,19 @@ pub fn drain(connection: &Connection, args: &DrainArgs) -> Done {
 
 /// Runs `craton decommission`.
 pub fn decommission(connection: &Connection, args: &DecommissionArgs) -> Done {
-    let DecommissionArgs { id, dry_run } = args;
-    order(connection, id, ServerOrder::Decommission, *dry_run)?;
+    let DecommissionArgs { id, dry_run, losses, json, accept_loss } = args;
+    if *losses {
+        let held = order(connection, id, ServerOrder::ListLosses, true)?;
+        return losses::list(connection, id, held, *json);
+    }
+    let order_of = |losses: Losses| ServerOrder::DecommissionLosing(losses);
+    let with_losses = accept_loss.map_or(ServerOrder::Decommission, order_of);
+    let held = order(connection, id, with_losses, *dry_run)?;
     match dry_run {
+        true if held.lost.chunks > 0 => print_line(&format!(
+            "{id} can leave; chunks that are lost with it: {}. Nothing was changed",
+            held.lost.chunks
+        )),
         true => print_line(&format!("{id} is drained, and can leave; nothing was changed")),
         false => print_line(&format!(
             "{id} has left the cluster: stop its process. Its name is not used again"

@@ -113,3 +113,69 @@ fn silent_chunkserver_under_maintenance_is_not_repaired_around() {
     let shown = order(&dir, &["rebalance", "--dry-run"]);
     assert!(!shown.contains("moves are paused"), "{shown}");
 }
+
+#[test]
+fn chunkserver_that_is_gone_for_good_leaves_when_the_loss_of_just_its_chunks_is_accepted() {
+    let mut scratch = Scratch::new("losses");
+    scratch.expect_errors("was decommissioned");
+    let dir = scratch.cluster("c");
+    good(&["cluster", "up", "--dir", text(&dir), "--masters", "1", "--chunkservers", "4"]);
+    let local = scratch.path("local");
+    std::fs::write(&local, vec![7; 100_000]).expect("it can be written");
+    let put = |policy: &str, path: &str| {
+        order(&dir, &["fs", "put", "--redundancy", policy, text(&local), path]);
+    };
+    put("rep3", "/safe");
+    // Files of one copy until one is on cs1.
+    let on_first = |path: &str| {
+        let stat = json(&["fs", "stat", "--json", path, "--cluster", text(&dir)]);
+        stat["chunks"].to_string().contains("\"cs1\"")
+    };
+    let single = (0..40).map(|number| format!("/single{number}")).find(|path| {
+        put("rep1", path);
+        on_first(path)
+    });
+    let single = single.expect("one of 40 is on cs1");
+    kill9(&dir, &["cs1"]);
+    wait("cs1 is down", REPAIR, || server(&dir, "cs1")["state"] == "down");
+    // What may come back is not lost yet, and what drains is not either.
+    let none = order(&dir, &["decommission", "cs1", "--losses"]);
+    assert!(none.contains("no chunk is lost without cs1"), "{none}");
+    order(&dir, &["drain", "cs1"]);
+    let listed = || json(&["decommission", "cs1", "--losses", "--json", "--cluster", text(&dir)]);
+    wait("only what is lost is left", DRAINED, || {
+        let draining = &server(&dir, "cs1")["draining"];
+        listed()["chunks"] == 1 && draining["counted"] == true && draining["replicas"] == 1
+    });
+    refused(&dir, &["decommission", "cs1"], "see 'craton decommission cs1 --losses'");
+    let losses = listed();
+    assert_eq!(losses["named"][0]["path"], single.as_str(), "{losses}");
+    assert_eq!(losses["named"][0]["bytes"], 100_000, "{losses}");
+    let shown = order(&dir, &["decommission", "cs1", "--losses"]);
+    let accept = losses["losses"].as_str().expect("what accepts them");
+    assert!(shown.contains(&format!("--accept-loss {accept}")), "{shown}");
+    let other = "1:0000000000000001";
+    refused(
+        &dir,
+        &["decommission", "cs1", "--accept-loss", other],
+        "others than those of the list",
+    );
+    bad(&["decommission", "cs1", "--accept-loss", "1", "--cluster", text(&dir)], 2, "--losses");
+    let checked = order(&dir, &["decommission", "cs1", "--accept-loss", accept, "--dry-run"]);
+    assert!(checked.contains("lost with it: 1. Nothing was changed"), "{checked}");
+    let left = order(&dir, &["decommission", "cs1", "--accept-loss", accept]);
+    assert!(left.contains("has left the cluster"), "{left}");
+    let status = json(&["status", "--json", "--cluster", text(&dir)]);
+    let servers = status["chunkservers"].as_array().expect("a list");
+    assert!(servers.len() == 3 && servers.iter().all(|it| it["id"] != "cs1"), "{status}");
+    // The file is not whole; the others are, and it can be removed.
+    let got = scratch.path("got");
+    bad(&["fs", "get", &single, text(&got), "--cluster", text(&dir)], 3, "no replica serves it");
+    order(&dir, &["fs", "get", "/safe", text(&got)]);
+    assert_eq!(std::fs::read(&got).expect("it is there"), vec![7; 100_000]);
+    order(&dir, &["fs", "rm", &single]);
+    wait("what was lost is forgotten", REPAIR, || {
+        json(&["status", "--json", "--cluster", text(&dir)])["chunks"]["lost"] == 0
+    });
+    wait_for_repair(&dir, REPAIR);
+}

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use base::{ChunkId, FileId, Kind, ServerId};
 use runtime::Duration;
 use wire::control::limits::HELD_FILES_MAX;
-use wire::control::{ControlError, Holdings};
+use wire::control::{ControlError, Holdings, LostChunk};
 
-use super::judged::{Judged, distinct};
+use super::judged::{Judged, Worth, distinct};
 use crate::limits::SCAN_SLICE;
 use crate::placement::{ClusterView, ReplicaLocation};
 use crate::{Action, Chunk, Log, Service, Slot, StreamMachine, StreamService};
@@ -68,6 +68,13 @@ fn note_held(held: &mut Holdings, (file, chunk): (FileId, &Chunk), slot: Slot) {
     held.files.truncate(HELD_FILES_MAX);
 }
 
+/// Whether a sealed chunk can not be read any more: the whole replicas that serve, and those of servers that
+/// may come back soon, are not enough.
+fn is_lost(chunk: &Chunk, replicas: &[Judged]) -> bool {
+    let there = |it: &Judged| it.is_source() || it.slot.sealed && it.worth == Worth::Hoped;
+    distinct(chunk, replicas, there) < chunk.data()
+}
+
 impl<L: Log> StreamService<L> {
     /// What the partition has on the servers that drain, as of the last scan.
     pub fn draining(&self) -> Vec<Holdings> {
@@ -102,6 +109,7 @@ impl<L: Log> StreamService<L> {
 impl<L: Log> Service<L> {
     /// Looks at a slice of the chunks, spares included; true while more follow.
     fn hold_slice(&self, held: &mut Holdings, after: &mut Option<ChunkId>) -> bool {
+        let view = self.cluster.view();
         self.log.with_state(|state| {
             let mut count = 0;
             for id in state.chunk_ids(*after).take(SCAN_SLICE) {
@@ -109,10 +117,17 @@ impl<L: Log> Service<L> {
                 *after = Some(id);
                 let (file, stream, chunk) = state.chunk(id).expect("just listed");
                 held.widest = held.widest.max(chunk.copies).max(stream.policy.copies);
+                let mut here = 0;
                 for slot in chunk.slots() {
                     if state.place(slot.place).server == held.server {
                         note_held(held, (file, chunk), slot);
+                        here += 1;
                     }
+                }
+                if let (1.., Some(len)) = (here, chunk.sealed())
+                    && is_lost(chunk, &self.judge_chunk(&view, state, chunk))
+                {
+                    held.lose(LostChunk { file, chunk: id, base: chunk.base, len }, here);
                 }
             }
             count == SCAN_SLICE

@@ -146,6 +146,7 @@ fn writer_of_small_appends_gets_copies_as_long_as_it_wants_them() {
             purpose,
             follows: None,
             in_copies: true,
+            avoid: Vec::new(),
         };
         let StreamReply::Writer(grant) = client.change(change).await.unwrap() else { panic!() };
         assert_eq!(forms(grant.current.iter().chain(&grant.spares)), [copies; 3]);

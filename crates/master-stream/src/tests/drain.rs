@@ -135,3 +135,30 @@ fn silent_server_under_maintenance_is_repaired_around_only_when_one_good_replica
         watch(&cluster, &[], |now| now.len() == 3 && !now.contains(&last)).await;
     });
 }
+
+#[test]
+fn chunk_is_lost_with_a_server_when_no_other_has_enough_and_none_is_expected_back() {
+    let sim = Sim::new(4);
+    let cluster = Cluster::new(&sim, Policy::strict(2), 4);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        let held: Vec<_> = closed_file(&cluster).await;
+        let service = cluster.services[0].clone();
+        let lost = async |server| {
+            let held = service.held(server).await.unwrap();
+            assert_eq!((held.replicas, held.lost.chunks), (1, held.lost_replicas));
+            held.lost_chunks
+        };
+        cluster.model.crash(held[0]);
+        cluster.model.crash(held[1]);
+        cluster.sim.sleep(service.0.config.dead_grace / 4).await;
+        assert_eq!(lost(held[0]).await, [], "it may come back");
+        cluster.sim.sleep(Duration::from_secs(20)).await;
+        let of_first = lost(held[0]).await;
+        assert_eq!(of_first.len(), 1);
+        assert_eq!((of_first[0].file, of_first[0].base, of_first[0].len), (FILE, 0, 100));
+        assert_eq!(lost(held[1]).await, of_first, "neither serves it");
+        cluster.model.restart(held[1]);
+        cluster.sim.sleep(Duration::from_secs(1)).await;
+        assert_eq!(service.held(held[0]).await.unwrap().lost_chunks, [], "the other one does");
+    });
+}

@@ -76,6 +76,7 @@ fn a_real_group_serves_streams() {
                     purpose: Purpose::Data,
                     follows: None,
                     in_copies: false,
+                    avoid: Vec::new(),
                 },
             )
         };

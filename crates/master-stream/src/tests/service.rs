@@ -3,7 +3,7 @@
 use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 
-use base::{Epoch, FileId, Kind};
+use base::{Epoch, FileId, Kind, ServerId};
 use futures_util::future::{join, join_all};
 use runtime::sim::Sim;
 use runtime::{Class, Duration};
@@ -378,4 +378,34 @@ fn replica_that_was_fenced_before_its_creation_is_filled_and_votes() {
             assert_eq!(seal, Ok(StreamReply::Done { len: 30 }));
         });
     }
+}
+
+#[test]
+fn first_chunk_and_its_spares_are_apart_from_servers_that_the_client_lists() {
+    let sim = Sim::new(11);
+    let cluster = Cluster::new(&sim, Policy::strict(3), 5);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        let client = Client::new(&cluster);
+        let open = async |file: u64, avoid: std::ops::RangeInclusive<u32>| {
+            let change = StreamChange::Open {
+                file: FileId::new(file),
+                policy: Policy::strict(3),
+                grant: [0; 16],
+                spares: 1,
+                purpose: wire::data::Purpose::Data,
+                follows: None,
+                in_copies: false,
+                avoid: avoid.map(ServerId::new).collect(),
+            };
+            let StreamReply::Writer(grant) = client.change(change).await.unwrap() else { panic!() };
+            let chunks = grant.current.into_iter().chain(grant.spares);
+            let replicas = chunks.flat_map(|chunk| chunk.replicas);
+            replicas.map(|replica| replica.server.get()).collect::<std::collections::BTreeSet<_>>()
+        };
+        for file in 0..8 {
+            assert_eq!(open(1 + 2 * file, 1..=2).await, [3, 4, 5].into());
+            // As in later chunks: two acknowledge it, and the third copy follows.
+            assert_eq!(open(2 + 2 * file, 1..=3).await, [4, 5].into());
+        }
+    });
 }

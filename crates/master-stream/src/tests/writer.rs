@@ -102,6 +102,7 @@ impl Client {
                 purpose,
                 follows,
                 in_copies: false,
+                avoid: Vec::new(),
             };
             match self.change(change).await? {
                 StreamReply::Writer(grant) => return Ok(grant),
@@ -115,8 +116,16 @@ impl Client {
     pub fn opening(&self, seq: u64, file: FileId, follows: u64) -> StreamRequest {
         let (policy, follows) = (self.cluster.policy, Some(Epoch::new(follows)));
         let (grant, spares, purpose) = ([0; 16], 1, Purpose::Data);
-        let change =
-            StreamChange::Open { file, policy, grant, spares, purpose, follows, in_copies: false };
+        let change = StreamChange::Open {
+            file,
+            policy,
+            grant,
+            spares,
+            purpose,
+            follows,
+            in_copies: false,
+            avoid: Vec::new(),
+        };
         let op = OpId { client: self.id, seq, acked_below: 1 };
         StreamRequest::Change { op, change }
     }

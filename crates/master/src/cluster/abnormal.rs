@@ -1,5 +1,5 @@
 //! The list of abnormal chunkservers that clients poll (C28, `protocols-tail.md` 10.6): who is
-//! unreached or drains, in versions. A client is answered with what has changed since its version; with all of
+//! unreached, slow or drains, in versions. A client is answered with what has changed since its version; with all of
 //! them, when that is not known any more or was another master's. When many are abnormal none is named:
 //! that is no matter of single servers, and clients rely on what they see themselves. State without I/O
 //! or clock.
@@ -16,6 +16,7 @@ use crate::limits::ABNORMAL_LOG_MAX;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Condition {
     unreached: bool,
+    slow: bool,
     draining: bool,
 }
 
@@ -46,25 +47,34 @@ impl Abnormal {
         }
     }
 
-    /// Takes over who is unreached now, of `all` servers, and who drains. These are an operator's
-    /// doing, however many they are: what the list has no room for is named when others have drained.
+    /// Takes over who is unreached now, of `all` servers, who is slow, and who drains. The last are an
+    /// operator's doing, however many they are: what the list has no room for is named when others have
+    /// drained. Slow ones are named where they have room beside the unreached.
     pub(super) fn update(
         &mut self,
         mut unreached: BTreeSet<ServerId>,
+        mut slow: BTreeSet<ServerId>,
         draining: &BTreeSet<ServerId>,
         all: usize,
     ) {
-        let many = unreached.len() > (all / self.share).clamp(1, ABNORMAL_MAX);
+        let most = (all / self.share).clamp(1, ABNORMAL_MAX);
+        let many = unreached.len() > most;
         if many {
             unreached.clear();
         }
+        if many || unreached.union(&slow).count() > most {
+            slow.clear();
+        }
         let condition = |&server: &ServerId| {
-            let (unreached, draining) = (unreached.contains(&server), draining.contains(&server));
-            (server, Condition { unreached, draining })
+            let is = |servers: &BTreeSet<ServerId>| servers.contains(&server);
+            let (unreached, slow, draining) = (is(&unreached), is(&slow), is(draining));
+            (server, Condition { unreached, slow, draining })
         };
-        let mut listed: BTreeMap<_, _> = unreached.iter().map(condition).collect();
-        let others = draining.difference(&unreached);
-        listed.extend(others.take(ABNORMAL_MAX - listed.len()).map(condition));
+        let mut listed: BTreeMap<_, _> = unreached.union(&slow).map(condition).collect();
+        let others: Vec<_> =
+            draining.iter().filter(|server| !listed.contains_key(server)).collect();
+        let room = ABNORMAL_MAX - listed.len();
+        listed.extend(others.into_iter().take(room).map(condition));
         if self.many != many {
             // A client that has a version before this one is answered with all.
             self.version.changes += 1;
@@ -93,6 +103,7 @@ impl Abnormal {
             AbnormalServer {
                 server,
                 unreached: condition.is_some_and(|it| it.unreached),
+                slow: condition.is_some_and(|it| it.slow),
                 draining: condition.is_some_and(|it| it.draining),
             }
         };
@@ -131,7 +142,7 @@ mod tests {
     #[test]
     fn clients_get_all_first_and_then_what_has_changed() {
         let mut list = Abnormal::new(7, 3);
-        list.update(servers([2, 5]), &BTreeSet::new(), 10);
+        list.update(servers([2, 5]), BTreeSet::new(), &BTreeSet::new(), 10);
         let first = list.answer(None);
         assert_eq!(
             (first.full, first.many, named(&first)),
@@ -139,18 +150,18 @@ mod tests {
         );
         let same = list.answer(Some(first.version));
         assert_eq!((same.full, same.version, named(&same)), (false, first.version, vec![]));
-        list.update(servers([5, 6]), &BTreeSet::new(), 10);
+        list.update(servers([5, 6]), BTreeSet::new(), &BTreeSet::new(), 10);
         let change = list.answer(Some(first.version));
         assert_eq!((change.full, named(&change)), (false, vec![(2, false), (6, true)]));
         // Back and forth is no change of what the client has.
-        list.update(servers([2, 5]), &BTreeSet::new(), 10);
+        list.update(servers([2, 5]), BTreeSet::new(), &BTreeSet::new(), 10);
         assert_eq!(named(&list.answer(Some(change.version))), [(2, true), (6, false)]);
     }
 
     #[test]
     fn version_of_another_master_or_of_none_gets_all() {
         let mut list = Abnormal::new(7, 3);
-        list.update(servers([2]), &BTreeSet::new(), 10);
+        list.update(servers([2]), BTreeSet::new(), &BTreeSet::new(), 10);
         let AbnormalVersion { boot, changes } = list.answer(None).version;
         for known in [
             AbnormalVersion { boot: boot + 1, changes },
@@ -178,12 +189,12 @@ mod tests {
         ] {
             let mut list = Abnormal::new(7, 3);
             let before = list.answer(None).version;
-            list.update(servers(0..unreached), &BTreeSet::new(), all);
+            list.update(servers(0..unreached), BTreeSet::new(), &BTreeSet::new(), all);
             let answer = list.answer(Some(before));
             assert_eq!(answer.many, many, "{unreached} of {all}");
             assert_eq!(answer.servers.is_empty(), many);
             let had = answer.version;
-            list.update(servers([]), &BTreeSet::new(), all);
+            list.update(servers([]), BTreeSet::new(), &BTreeSet::new(), all);
             let answer = list.answer(Some(had));
             assert!(!answer.many && answer.full == many, "{unreached} of {all}");
         }
@@ -192,22 +203,41 @@ mod tests {
     #[test]
     fn draining_servers_are_named_however_many_there_are() {
         let mut list = Abnormal::new(7, 3);
-        list.update(servers([2]), &servers([2, 3]), 10);
+        list.update(servers([2]), BTreeSet::new(), &servers([2, 3]), 10);
         let first = list.answer(None);
         let named = |answer: &AbnormalServers| -> Vec<_> {
             let one = |one: &AbnormalServer| (one.server.get(), one.unreached, one.draining);
             answer.servers.iter().map(one).collect()
         };
         assert_eq!(named(&first), [(2, true, true), (3, false, true)]);
-        list.update(servers([]), &servers([2, 3]), 10);
+        list.update(servers([]), BTreeSet::new(), &servers([2, 3]), 10);
         assert_eq!(named(&list.answer(Some(first.version))), [(2, false, true)]);
         // None is named as unreached, and those that drain are.
-        list.update(servers([4, 5, 6, 7]), &servers([3]), 10);
+        list.update(servers([4, 5, 6, 7]), BTreeSet::new(), &servers([3]), 10);
         let many = list.answer(Some(first.version));
         assert_eq!((many.many, many.full, named(&many)), (true, true, vec![(3, false, true)]));
-        list.update(servers([]), &servers(0..200), 300);
+        list.update(servers([]), BTreeSet::new(), &servers(0..200), 300);
         let full = list.answer(None);
         assert!(full.full && full.servers.len() == ABNORMAL_MAX);
+    }
+
+    #[test]
+    fn slow_servers_are_named_where_unreached_ones_leave_room() {
+        let mut list = Abnormal::new(7, 3);
+        let named = |list: &Abnormal| -> Vec<_> {
+            let answer = list.answer(None);
+            answer.servers.iter().map(|one| (one.server.get(), one.unreached, one.slow)).collect()
+        };
+        list.update(servers([2]), servers([2, 5, 7]), &BTreeSet::new(), 9);
+        assert_eq!(named(&list), [(2, true, true), (5, false, true), (7, false, true)]);
+        let before = list.answer(None).version;
+        list.update(servers([2]), servers([5, 6, 7]), &BTreeSet::new(), 9);
+        assert_eq!(named(&list), [(2, true, false)]);
+        let change = list.answer(Some(before));
+        let gone: Vec<_> = change.servers.iter().map(|one| (one.server.get(), one.slow)).collect();
+        assert_eq!((change.full, gone), (false, vec![(2, false), (5, false), (7, false)]));
+        list.update(servers([1, 2, 3, 4]), servers([5]), &BTreeSet::new(), 9);
+        assert_eq!((list.many, named(&list)), (true, vec![]));
     }
 
     /// Whatever changes, and whichever version it had: a client has what the master has.
@@ -222,6 +252,7 @@ mod tests {
                 let count = *rng.pick(&[0, 1, 3, 30, 70]);
                 list.update(
                     servers((0..count).map(|_| rng.below(200) as u32)),
+                    BTreeSet::new(),
                     &BTreeSet::new(),
                     200,
                 );

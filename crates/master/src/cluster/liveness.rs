@@ -16,7 +16,11 @@ use super::abnormal::Abnormal;
 use super::evidence::{Evidence, Reported};
 use super::machine::ClusterMachine;
 use super::reach::{Rounds, ServerReach, reaches_half};
-use crate::limits::{ABNORMAL_SHARE, DAMAGED_MAX, DISKS_MAX, REPORT_HOSTS, SERVER_PING};
+use super::slow_disks::SlowDisks;
+use crate::limits::{
+    ABNORMAL_SHARE, DAMAGED_MAX, DISKS_MAX, REPORT_HOSTS, SERVER_PING, SLOW_DISK_JUDGED,
+    SLOW_DISK_MIN,
+};
 use master_stream::placement::{ClusterView, DiskView, ServerView};
 
 /// Bounds by which a master judges chunkservers.
@@ -28,6 +32,8 @@ pub struct LivenessConfig {
     pub report_hosts: usize,
     /// When more than one server of so many is abnormal, none is named to clients.
     pub abnormal_share: usize,
+    /// No disk is slow, by the times of heartbeats, below this latency.
+    pub slow_disk_min: Duration,
     /// Drawn at the start of the master: versions of its list of abnormal servers are its own.
     pub boot: u64,
 }
@@ -35,8 +41,13 @@ pub struct LivenessConfig {
 impl LivenessConfig {
     /// The usual ones.
     pub fn new(dead_after: Duration, boot: u64) -> LivenessConfig {
-        let (report_hosts, abnormal_share) = (REPORT_HOSTS, ABNORMAL_SHARE);
-        LivenessConfig { dead_after, report_hosts, abnormal_share, boot }
+        LivenessConfig {
+            dead_after,
+            report_hosts: REPORT_HOSTS,
+            abnormal_share: ABNORMAL_SHARE,
+            slow_disk_min: SLOW_DISK_MIN,
+            boot,
+        }
     }
 }
 
@@ -62,6 +73,10 @@ struct LivenessState {
     abnormal: Abnormal,
     /// Servers that operators have emptied.
     draining: BTreeSet<ServerId>,
+    /// Disks that take much longer than others, and when that was judged.
+    slow: SlowDisks,
+    slow_judged: Option<Instant>,
+    slow_disk_min: Duration,
 }
 
 struct LastHeartbeat {
@@ -90,7 +105,26 @@ impl LivenessState {
     fn list_abnormal(&mut self, now: Instant) {
         let servers = self.reach.keys().copied();
         let unreached = servers.filter(|server| self.unreached(*server, now).is_some()).collect();
-        self.abnormal.update(unreached, &self.draining, self.reach.len());
+        let disks = |server| self.servers.get(&server).map_or(&[][..], |it| &it.disks);
+        let slow = self.slow.servers(disks);
+        self.abnormal.update(unreached, slow, &self.draining, self.reach.len());
+    }
+
+    /// Compares the latencies of disks, if that is due.
+    fn judge_disks(&mut self, now: Instant) {
+        if self.slow_judged.is_some_and(|at| now.since(at) < SLOW_DISK_JUDGED) {
+            return;
+        }
+        self.slow_judged = Some(now);
+        let alive = |it: &(_, &LastHeartbeat)| now.since(it.1.at) < self.dead_after;
+        let servers = self.servers.iter().map(|(id, heartbeat)| (*id, heartbeat)).filter(alive);
+        let disks = servers.map(|(id, heartbeat)| (id, heartbeat.disks.as_slice()));
+        for (server, disk, is_slow) in self.slow.judge(disks, self.slow_disk_min, now) {
+            match is_slow {
+                true => tracing::warn!(%server, %disk, "a disk takes much longer than others"),
+                false => tracing::info!(%server, %disk, "a disk is as fast as others again"),
+            }
+        }
     }
 
     /// A disk is served by one process: of two live servers that report the same incarnation one
@@ -153,6 +187,9 @@ impl Liveness {
             evidence: Evidence::new(config.report_hosts),
             abnormal: Abnormal::new(config.boot, config.abnormal_share),
             draining: BTreeSet::new(),
+            slow: SlowDisks::default(),
+            slow_judged: None,
+            slow_disk_min: config.slow_disk_min,
         })))
     }
 
@@ -225,6 +262,7 @@ impl Liveness {
         }
         state.evidence.forget(now);
         state.draining = registered.orders().draining().collect();
+        state.judge_disks(now);
         state.list_abnormal(now);
         if state.reach.len() < 2 {
             return Vec::new(); // Nothing would follow.
@@ -366,6 +404,7 @@ impl Liveness {
                 disks: heartbeat.map_or(Vec::new(), |heartbeat| heartbeat.disks.clone()),
                 draining: standing.drains.is_some(),
                 maintenance_ms: (maintenance_s > 0).then_some(maintenance_s * 1000),
+                slow_disks: state.slow.of(server),
             }
         };
         registered.members().map(status).collect()

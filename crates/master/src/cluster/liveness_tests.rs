@@ -55,6 +55,7 @@ impl Bed {
             reason,
             addr: None,
             background: None,
+            times: Vec::new(),
         };
         let heartbeat = Heartbeat {
             server: ServerId::new(server),
@@ -150,7 +151,7 @@ fn report_and_failed_ping_count_only_where_others_are_reached() {
     assert_eq!(bed.liveness.abnormal(Some(known)).version, known);
     bed.now = bed.now + REPORT_PING;
     assert!(pinged(&mut bed, true));
-    let unreached = AbnormalServer { server: first, unreached: true, draining: false };
+    let unreached = AbnormalServer { server: first, unreached: true, slow: false, draining: false };
     assert_eq!(bed.liveness.abnormal(Some(known)).servers, [unreached]);
     let view = bed.liveness.view(&bed.registered, bed.now, 0);
     assert!(view.server(first).is_some_and(|server| server.alive && !server.reached));

@@ -11,6 +11,7 @@ mod machine;
 mod outcome;
 mod reach;
 mod service;
+mod slow_disks;
 mod snapshot;
 mod standing;
 

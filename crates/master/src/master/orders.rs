@@ -8,8 +8,8 @@ use base::{Kind, ServerId};
 use futures_util::future::join_all;
 use transport::{Priority, Request, Service, Token};
 use wire::control::{
-    ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest, Holdings, MasterInfo,
-    ServerOrder,
+    ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest, Holdings, Losses,
+    MasterInfo, ServerOrder,
 };
 
 use super::Master;
@@ -57,7 +57,13 @@ impl Master {
         let held = match order {
             ServerOrder::Drain | ServerOrder::Maintain { .. } => self.held_everywhere(id).await?,
             ServerOrder::Decommission => {
-                return self.decommission(name, id, standing, dry_run).await;
+                return self.decommission((name, id), standing, None, dry_run).await;
+            }
+            ServerOrder::DecommissionLosing(losses) => {
+                return self.decommission((name, id), standing, Some(losses), dry_run).await;
+            }
+            ServerOrder::ListLosses => {
+                return Ok(ClusterReply::Held(self.held_everywhere(id).await?));
             }
             ServerOrder::CancelDrain | ServerOrder::EndMaintenance => Holdings::none(id),
         };
@@ -75,7 +81,9 @@ impl Master {
                 Order::Maintain(id, (now_ms + for_ms).div_ceil(1000))
             }
             ServerOrder::EndMaintenance => Order::Maintain(id, 0),
-            ServerOrder::Decommission => unreachable!("answered above"),
+            ServerOrder::Decommission
+            | ServerOrder::DecommissionLosing(_)
+            | ServerOrder::ListLosses => unreachable!("answered above"),
         };
         if standing.decommissioned {
             let message = format!("'{name}': {}", Refusal::Decommissioned);
@@ -148,18 +156,19 @@ impl Master {
     }
 
     /// A server leaves for ever: it drains, and no partition has anything there. A second look, when it
-    /// has left, finds what a partition whose leader changed may have placed.
+    /// has left, finds what a partition whose leader changed may have placed. With `losing` it may have
+    /// what is lost with it, if that is just what the operator has seen.
     async fn decommission(
         &self,
-        name: &str,
-        id: ServerId,
+        (name, id): (&str, ServerId),
         standing: Standing,
+        losing: Option<Losses>,
         dry_run: bool,
     ) -> Result<ClusterReply, ControlError> {
         let Some(drains) = standing.drains.filter(|_| !standing.decommissioned) else {
             let held = self.held_everywhere(id).await?;
             if standing.decommissioned {
-                self.check_empty(name, &held)?;
+                self.check_empty(name, &held, losing)?;
                 return Ok(ClusterReply::Held(held));
             }
             let message = format!(
@@ -170,33 +179,56 @@ impl Master {
             return Err(ControlError::new(Kind::Invalid, message));
         };
         let held = self.held_everywhere(id).await?;
-        self.check_empty(name, &held)?;
+        self.check_empty(name, &held, losing)?;
         if !dry_run {
             self.0.cluster.order(Order::Decommission(id, drains)).await?;
             self.0.env.mark("cluster: a chunkserver is decommissioned");
-            self.check_empty(name, &self.held_everywhere(id).await?)?;
+            self.check_empty(name, &self.held_everywhere(id).await?, losing)?;
         }
         Ok(ClusterReply::Held(held))
     }
 
-    fn check_empty(&self, name: &str, held: &Holdings) -> Result<(), ControlError> {
+    fn check_empty(
+        &self,
+        name: &str,
+        held: &Holdings,
+        losing: Option<Losses>,
+    ) -> Result<(), ControlError> {
         if held.replicas <= self.0.drained_left {
             return Ok(());
         }
-        let lost = match held.only {
-            0 => String::new(),
-            only => format!(
-                "; {only} of them are the last good replica of a chunk, which would be lost"
-            ),
-        };
-        Err(ControlError::new(
-            Kind::Invalid,
-            format!(
-                "chunkserver '{name}' still holds {}{lost}. Wait until it is drained: 'craton status' \
-                 shows how far it is",
-                self.described(held)
-            ),
-        ))
+        let invalid = |message| Err(ControlError::new(Kind::Invalid, message));
+        let holds = format!("chunkserver '{name}' still holds {}", self.described(held));
+        let lost = held.lost.chunks;
+        if held.open > 0 && lost > 0 {
+            return invalid(format!(
+                "{holds}; {} of them are of chunks that are written: their files are sealed first, by \
+                 themselves or by 'craton fs seal --accept-loss'",
+                held.open
+            ));
+        }
+        if lost == 0 || held.lost_replicas < held.replicas {
+            let also = match (lost, held.only) {
+                (0, 0) => String::new(),
+                (0, only) => format!(
+                    "; {only} of them are the last good replica of a chunk, which would be lost"
+                ),
+                (lost, _) => format!("; {lost} chunks are lost without it"),
+            };
+            return invalid(format!(
+                "{holds}{also}. Wait until it is drained: 'craton status' shows how far it is"
+            ));
+        }
+        match losing {
+            Some(losses) if losses == held.lost => Ok(()),
+            Some(_) => invalid(format!(
+                "{holds}; the {lost} chunks that are lost without it are others than those of the list. \
+                 'craton decommission {name} --losses' lists them again"
+            )),
+            None => invalid(format!(
+                "{holds}; it does not serve them, and chunks are lost without it: {lost}. Bring it back, or see 'craton decommission {name} --losses'"
+            )),
+        }
     }
 
     fn described(&self, held: &Holdings) -> String {

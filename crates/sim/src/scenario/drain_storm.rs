@@ -32,6 +32,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
         "drains: a server is decommissioned",
         "drains: a server was away under maintenance",
         "drains: what holds data is not decommissioned",
+        "drains: no other losses are accepted",
         "replica dropped from a draining server",
         "chunk converted",
         "repair has more workers",

@@ -13,7 +13,7 @@ use base::{ChunkId, Kind, ServerId};
 use client::Client;
 use master_stream::StreamMachine;
 use runtime::sim::CrashMode;
-use wire::control::{ClusterRequest, ServerOrder};
+use wire::control::{ClusterRequest, Losses, ServerOrder};
 
 use crate::cluster::Cluster;
 
@@ -192,12 +192,20 @@ impl Drains {
         if !leaves && (drains || unsure) {
             return;
         }
-        let answer = self.ask(client, index, ServerOrder::Decommission).await;
+        // No list is the right one: what is lost for a while is others' chunks. So only what is empty leaves by
+        // it, too.
+        let losses =
+            sim.with_rng(|rng| rng.one_in(3).then(|| Losses { chunks: rng.below(3), digest: 0 }));
+        let order = losses.map_or(ServerOrder::Decommission, ServerOrder::DecommissionLosing);
+        let answer = self.ask(client, index, order).await;
         match answer {
             Some(Ok(())) if !drains && !unsure => {
                 self.violate(format!("{} is decommissioned, and does not drain", name(index)));
             }
             Some(Ok(())) => self.has_left(index),
+            Some(Err(_)) if drains && losses.is_some() => {
+                sim.mark("drains: no other losses are accepted")
+            }
             Some(Err(_)) if drains => sim.mark("drains: what holds data is not decommissioned"),
             Some(Err(_)) => {}
             // It may have left: repeated until that is known.

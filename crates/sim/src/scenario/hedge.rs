@@ -51,6 +51,7 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
     tuning.client.health_records = client::Config::default().health_records;
     // One that is listed gets few reads that others could take over.
     tuning.client.slow_min = Duration::from_secs(3600);
+    tuning.master.slow_disk_min = Duration::from_secs(3600);
     tuning.reads_at_device = sim.with_rng(|rng| *rng.pick(&[1, 2]));
     let cluster = Cluster::start(&sim, Shape::default(), tuning);
     cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;

@@ -44,6 +44,7 @@ mod refused;
 mod repair;
 mod segments;
 mod slow;
+mod slow_disk;
 mod snapshots;
 mod stack;
 mod stored;
@@ -128,6 +129,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     chase::SCENARIO,
     hung_disk::SCENARIO,
+    slow_disk::SCENARIO,
     Scenario {
         name: "append-masters",
         about: "masters crash, lose power and are stopped, a minority at a time",

@@ -92,6 +92,7 @@ scenarios! {
     grey_server "grey-server",
     hedge "hedge",
     hung_disk "hung-disk",
+    slow_disk "slow-disk",
     disks "disks",
     drain_storm "drain-storm",
     ec_append "ec-append",

@@ -3,7 +3,7 @@
 use sim::{Planted, find, run_planted, run_seed};
 
 /// Each bug with scenarios and the seeds that find it first there, and what is said then.
-const FOUND: [(Planted, &str, u64, &str); 80] = [
+const FOUND: [(Planted, &str, u64, &str); 81] = [
     // Oracle: acknowledged bytes are there.
     (Planted::AckEarly, "append-blackout", 13, "were acknowledged"),
     (Planted::AckUnsent, "append-writers", 0, "were there before"),
@@ -31,6 +31,8 @@ const FOUND: [(Planted, &str, u64, &str); 80] = [
     (Planted::ProbeSkipsDisk, "flapping", 3, "not"),
     // What a disk that hangs has is made elsewhere.
     (Planted::CheckSkipsDisk, "hung-disk", 0, "beside a disk that hangs"),
+    // Masters name a disk as slow for as long as it is.
+    (Planted::TimesNeverAge, "slow-disk", 0, "a disk counts as slow"),
     // Liveness: the cluster is whole again.
     (Planted::NoSeal, "append", 0, "not whole"),
     (Planted::NoRepair, "append-wipe", 0, "not whole"),
@@ -204,7 +206,7 @@ const NEAR: u64 = 40;
 
 /// Those of [`FOUND`] up to here are about bytes; then come copies, up to the second; objects are from the third
 /// to the fourth.
-const PARTS: [usize; 4] = [15, 19, 55, 75];
+const PARTS: [usize; 4] = [16, 20, 56, 76];
 
 #[test]
 fn planted_bugs_in_bytes_are_found() {

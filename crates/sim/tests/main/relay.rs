@@ -56,6 +56,7 @@ fn opening_is_not_kept_for_a_leader_that_may_come() {
             purpose: Purpose::Data,
             follows: Some(Epoch::NONE),
             in_copies: false,
+            avoid: Vec::new(),
         };
         let asked = env.clone().spawn(Class::Foreground, "ask", async move {
             let ask = async |endpoint: &Endpoint, change: StreamChange| {

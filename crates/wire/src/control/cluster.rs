@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use base::{ChunkId, ClusterId, DiskId, FileId, FormationId, ServerId};
 
 use super::OpId;
+use super::class::CallClass;
 use crate::token::Issuer;
 
 /// A group of replicated state machines. The number identifies it on the wire and in names:
@@ -150,6 +151,45 @@ pub enum ServerOrder {
     EndMaintenance,
     /// It leaves the cluster for ever: only once it is drained.
     Decommission,
+    /// The same, although chunks are lost with it: exactly these.
+    DecommissionLosing(Losses),
+    /// No order: what it holds, and which chunks would be lost without it.
+    ListLosses,
+}
+
+/// A set of chunks, by its size and a sum over their IDs: an operator who has seen the list of what is lost
+/// names it by this, and nothing else is taken for it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Losses {
+    /// How many.
+    pub chunks: u64,
+    /// The sum. It does not depend on their order.
+    pub digest: u64,
+}
+
+impl Losses {
+    /// Takes in a chunk, once.
+    pub fn add(&mut self, chunk: ChunkId) {
+        // The finalizer of splitmix64: sums of neighbouring IDs differ in all bits.
+        let mut mixed = chunk.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        self.chunks += 1;
+        self.digest = self.digest.wrapping_add(mixed ^ (mixed >> 31));
+    }
+}
+
+/// A chunk of which no server has enough any more.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct LostChunk {
+    /// Its file.
+    pub file: FileId,
+    /// The chunk.
+    pub chunk: ChunkId,
+    /// Offset of its first byte in the file.
+    pub base: u64,
+    /// Its bytes.
+    pub len: u32,
 }
 
 /// What stream partitions have on a chunkserver.
@@ -172,13 +212,31 @@ pub struct Holdings {
     /// Some of the files: those with `only` first, up to
     /// [`HELD_FILES_MAX`](super::limits::HELD_FILES_MAX).
     pub files: Vec<FileId>,
+    /// Sealed chunks with a replica on it that can not be read without it, nor from it: it is silent or
+    /// its disk is, and what others have is not enough.
+    pub lost: Losses,
+    /// Replicas on it of these chunks.
+    pub lost_replicas: u64,
+    /// The first of these chunks, up to [`LOST_CHUNKS_MAX`](super::limits::LOST_CHUNKS_MAX).
+    pub lost_chunks: Vec<LostChunk>,
 }
 
 impl Holdings {
     /// Nothing, of no partition.
     pub fn none(server: ServerId) -> Holdings {
-        let (partitions, files) = (Vec::new(), Vec::new());
-        Holdings { server, partitions, widest: 0, replicas: 0, open: 0, bytes: 0, only: 0, files }
+        Holdings {
+            server,
+            partitions: Vec::new(),
+            widest: 0,
+            replicas: 0,
+            open: 0,
+            bytes: 0,
+            only: 0,
+            files: Vec::new(),
+            lost: Losses::default(),
+            lost_replicas: 0,
+            lost_chunks: Vec::new(),
+        }
     }
 
     /// Takes in what other partitions have on the same server.
@@ -193,6 +251,20 @@ impl Holdings {
         let before = if other.only > 0 { 0 } else { self.files.len() };
         self.files.splice(before..before, other.files.iter().copied());
         self.files.truncate(super::limits::HELD_FILES_MAX);
+        self.lost.chunks += other.lost.chunks;
+        self.lost.digest = self.lost.digest.wrapping_add(other.lost.digest);
+        self.lost_replicas += other.lost_replicas;
+        let room = super::limits::LOST_CHUNKS_MAX.saturating_sub(self.lost_chunks.len());
+        self.lost_chunks.extend(other.lost_chunks.iter().take(room));
+    }
+
+    /// Takes in a chunk that is lost without the server, which has so many replicas of it.
+    pub fn lose(&mut self, lost: LostChunk, replicas: u64) {
+        self.lost.add(lost.chunk);
+        self.lost_replicas += replicas;
+        if self.lost_chunks.len() < super::limits::LOST_CHUNKS_MAX {
+            self.lost_chunks.push(lost);
+        }
     }
 }
 
@@ -228,6 +300,20 @@ pub struct DiskReport {
     pub addr: Option<SocketAddr>,
     /// Its background work; absent from chunkservers that do not say it, and of disks that do not serve.
     pub background: Option<BackgroundWork>,
+    /// Recent foreground operations, of the classes that there were enough of.
+    pub times: Vec<DiskTimes>,
+}
+
+/// Latencies of a disk's recent foreground operations of one class, as its chunkserver sees them
+/// (`protocols-tail.md` 10.1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DiskTimes {
+    /// The class.
+    pub class: CallClass,
+    /// Latency that half of them did not exceed, microseconds.
+    pub p50_us: u64,
+    /// Latency that 99 of 100 did not exceed.
+    pub p99_us: u64,
 }
 
 /// Copies and scrub of a disk (C20).
@@ -349,6 +435,8 @@ pub struct AbnormalServer {
     /// The leading master does not reach it, though its heartbeats come. False in a change: it is
     /// not abnormal any more.
     pub unreached: bool,
+    /// Its disks take much longer than those of others, by their own times.
+    pub slow: bool,
     /// It is to be emptied: writers end their chunks there.
     pub draining: bool,
 }
@@ -391,6 +479,8 @@ pub struct ServerStatus {
     pub draining: bool,
     /// Time for which its maintenance lasts: milliseconds.
     pub maintenance_ms: Option<u64>,
+    /// Disks of it that take much longer than those of others, by their own times.
+    pub slow_disks: Vec<DiskId>,
 }
 
 /// Names in a text about missing servers and disks, at most, so that it stays a sentence.

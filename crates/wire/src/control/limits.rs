@@ -62,6 +62,8 @@ pub const GROUPS_MAX: usize = 1 + 2 * 2048;
 /// Collections that one master reports as stopped: 256 x 50 bytes = 13 KB; more wait for their
 /// turn.
 pub const STOPPED_MAX: usize = 256;
+/// Chunks that an answer about a chunkserver's replicas names as lost; the others are counted.
+pub const LOST_CHUNKS_MAX: usize = 1000;
 /// Files that an answer about a chunkserver's replicas names: enough to find the others.
 pub const HELD_FILES_MAX: usize = 16;
 /// Chunkservers that drain at the same time and that one master reports: more wait for their turn.

@@ -2,6 +2,7 @@
 
 pub mod check;
 mod chunkserver;
+mod class;
 mod cluster;
 mod error;
 pub mod limits;
@@ -13,6 +14,7 @@ mod stream;
 mod trace;
 
 pub use chunkserver::*;
+pub use class::*;
 pub use cluster::*;
 pub use error::WireError;
 pub use namespace::*;

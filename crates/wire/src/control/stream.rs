@@ -138,6 +138,9 @@ pub enum StreamChange {
         /// Appends are small: chunks are wanted in copies that survive as many losses as the policy's
         /// code, if it has one (`protocols-tail.md` 9.8).
         in_copies: bool,
+        /// Servers that the client lists: not chosen for the chunks while others suffice for
+        /// acknowledgements.
+        avoid: Vec<ServerId>,
     },
     /// Ends chunk `sealed` at its acknowledged length and goes on in `next`, the first of the
     /// recorded spares (`protocols.md` 1.5). The writer acknowledges nothing in `next` before

@@ -71,7 +71,7 @@ fn group() -> impl Strategy<Value = Group> {
 fn disk_report() -> impl Strategy<Value = DiskReport> {
     made!((disk, disk()), (path, "\\PC{0,40}"), (counts, any::<[u64; 3]>()),
         (failed, any::<bool>()), (reason, "\\PC{0,40}"), (addr, option::of(addr())),
-        (work, option::of(any::<(u32, u32)>())) => DiskReport {
+        (work, option::of(any::<(u32, u32)>())), (times, vec(disk_times(), 0..=CallClass::COUNT)) => DiskReport {
         disk,
         path,
         capacity: counts[0],
@@ -81,6 +81,14 @@ fn disk_report() -> impl Strategy<Value = DiskReport> {
         reason,
         addr,
         background: work.map(|(share, waiting)| BackgroundWork { share, waiting }),
+        times,
+    })
+}
+
+fn disk_times() -> impl Strategy<Value = DiskTimes> {
+    made!((class, 0..CallClass::COUNT), (p50_us, any::<u64>()), (p99_us, any::<u64>()) => {
+        let class = CallClass::all().nth(class).expect("a class");
+        DiskTimes { class, p50_us, p99_us }
     })
 }
 
@@ -152,12 +160,15 @@ fn server_order() -> impl Strategy<Value = ServerOrder> {
         (1..=MAINTENANCE_MAX_MS).prop_map(|for_ms| ServerOrder::Maintain { for_ms }),
         Just(ServerOrder::EndMaintenance),
         Just(ServerOrder::Decommission),
+        losses().prop_map(ServerOrder::DecommissionLosing),
+        Just(ServerOrder::ListLosses),
     ]
 }
 
 fn holdings() -> impl Strategy<Value = Holdings> {
     made!((server, server()), (partitions, vec(any::<u16>(), 0..4)), (widest, any::<u8>()),
-        (n, any::<[u64; 4]>()), (files, vec(file(), 0..4)) => Holdings {
+        (n, any::<[u64; 5]>()), (files, vec(file(), 0..4)), (lost, losses()),
+        (lost_chunks, vec(lost_chunk(), 0..3)) => Holdings {
         server,
         partitions,
         widest,
@@ -166,6 +177,19 @@ fn holdings() -> impl Strategy<Value = Holdings> {
         bytes: n[2],
         only: n[3],
         files,
+        lost,
+        lost_replicas: n[4],
+        lost_chunks,
+    })
+}
+
+fn losses() -> impl Strategy<Value = Losses> {
+    made!((chunks, any::<u64>()), (digest, any::<u64>()) => Losses { chunks, digest })
+}
+
+fn lost_chunk() -> impl Strategy<Value = LostChunk> {
+    made!((file, file()), (chunk, chunk()), (base, any::<u64>()), (len, any::<u32>()) => {
+        LostChunk { file, chunk, base, len }
     })
 }
 
@@ -174,8 +198,9 @@ fn abnormal_version() -> impl Strategy<Value = AbnormalVersion> {
 }
 
 fn abnormal_servers() -> impl Strategy<Value = AbnormalServers> {
-    let one = made!((server, server()), (unreached, any::<bool>()), (draining, any::<bool>()) => {
-        AbnormalServer { server, unreached, draining }
+    let one = made!((server, server()), (unreached, any::<bool>()), (slow, any::<bool>()),
+        (draining, any::<bool>()) => {
+        AbnormalServer { server, unreached, slow, draining }
     });
     made!((version, abnormal_version()), (full, any::<bool>()), (many, any::<bool>()),
         (servers, vec(one, 0..=ABNORMAL_MAX)) => {
@@ -197,7 +222,8 @@ fn cluster_reply() -> impl Strategy<Value = ClusterReply> {
     let server_status = made!((server, server()), (name, label()), (addr, addr()),
         (domain, label()), (alive, any::<bool>()), (unreached_ms, any::<Option<u64>>()),
         (heard_ms, any::<Option<u64>>()), (disks, vec(disk_report(), 0..3)),
-        (draining, any::<bool>()), (maintenance_ms, any::<Option<u64>>()) => ServerStatus {
+        (draining, any::<bool>()), (maintenance_ms, any::<Option<u64>>()),
+        (slow_disks, vec(disk(), 0..3)) => ServerStatus {
         server,
         name,
         addr,
@@ -208,6 +234,7 @@ fn cluster_reply() -> impl Strategy<Value = ClusterReply> {
         disks,
         draining,
         maintenance_ms,
+        slow_disks,
     });
     let stopped = made!((partition, any::<u16>()), (server, server()), (disk, disk()),
         (unknown, any::<u64>()), (reported, any::<u64>()) => {
@@ -392,8 +419,8 @@ fn stream_change() -> impl Strategy<Value = StreamChange> {
     prop_oneof![
         made!((file, file()), (policy, policy()), (grant, any::<[u8; 16]>()),
             (spares, spares.clone()), (purpose, purpose()), (follows, option::of(epoch())),
-            (in_copies, any::<bool>()) => {
-            StreamChange::Open { file, policy, grant, spares, purpose, follows, in_copies }
+            (in_copies, any::<bool>()), (avoid, vec(server(), 0..3)) => {
+            StreamChange::Open { file, policy, grant, spares, purpose, follows, in_copies, avoid }
         }),
         made!((file, file()), (epoch, epoch()), (sealed, chunk()), (len, chunk_len()),
             (next, chunk()), (avoid, vec(server(), 0..4)), (spares, spares.clone()),

@@ -10,14 +10,14 @@ use crate::control::check::{
 };
 use crate::control::limits::{
     ABNORMAL_MAX, DAMAGED_MAX, DISKS_MAX, DRAINING_MAX, GROUPS_MAX, HELD_FILES_MAX, LABEL_MAX,
-    LOCK_TTL_MAX_MS, LOCK_TTL_MIN_MS, MAINTENANCE_MAX_MS, MASTERS_MAX, REASON_MAX, SERVERS_MAX,
-    STOPPED_MAX,
+    LOCK_TTL_MAX_MS, LOCK_TTL_MIN_MS, LOST_CHUNKS_MAX, MAINTENANCE_MAX_MS, MASTERS_MAX, REASON_MAX,
+    SERVERS_MAX, STOPPED_MAX,
 };
 use crate::control::{
-    AbnormalServer, AbnormalServers, AbnormalVersion, BackgroundWork, ClusterInfo, ClusterReply,
-    ClusterRequest, ClusterStatus, DiskReport, Group, Heartbeat, Holdings, IssuerClock, LockChange,
-    MasterInfo, MemberChange, Registration, RepairStatus, ServerOrder, ServerStatus,
-    StoppedCollection,
+    AbnormalServer, AbnormalServers, AbnormalVersion, BackgroundWork, CallClass, CallKind,
+    ClusterInfo, ClusterReply, ClusterRequest, ClusterStatus, DiskReport, DiskTimes, Group,
+    Heartbeat, Holdings, IssuerClock, LockChange, Losses, LostChunk, MasterInfo, MemberChange,
+    Registration, RepairStatus, ServerOrder, ServerStatus, StoppedCollection,
 };
 use crate::token::Issuer;
 use base::limits::PATH_MAX;
@@ -91,6 +91,7 @@ impl Proto for DiskReport {
             background: self
                 .background
                 .map(|BackgroundWork { share, waiting }| pb::BackgroundWork { share, waiting }),
+            times: all(&self.times),
         }
     }
 
@@ -110,7 +111,28 @@ impl Proto for DiskReport {
             background: pb
                 .background
                 .map(|pb::BackgroundWork { share, waiting }| BackgroundWork { share, waiting }),
+            times: each(pb.times, CallClass::COUNT, "DiskReport.times", Proto::from_pb)?,
         })
+    }
+}
+
+impl Proto for DiskTimes {
+    type Pb = pb::DiskTimes;
+
+    fn to_pb(&self) -> pb::DiskTimes {
+        let DiskTimes { class, p50_us: p50, p99_us: p99 } = *self;
+        let (appends, size) = (class.kind == CallKind::Append, class.size as u32);
+        pb::DiskTimes { appends, size, p50, p99 }
+    }
+
+    fn from_pb(pb: pb::DiskTimes) -> Result<DiskTimes, WireError> {
+        let pb::DiskTimes { appends, size, p50, p99 } = pb;
+        let kind = if appends { CallKind::Append } else { CallKind::Read };
+        let is_it = |class: &CallClass| class.kind == kind && class.size as u32 == size;
+        let class = CallClass::all()
+            .find(is_it)
+            .ok_or(WireError::OutOfRange { field: "DiskTimes.size", value: size.into() })?;
+        Ok(DiskTimes { class, p50_us: p50, p99_us: p99 })
     }
 }
 
@@ -238,13 +260,13 @@ impl Proto for AbnormalServer {
     type Pb = pb::AbnormalServer;
 
     fn to_pb(&self) -> pb::AbnormalServer {
-        let AbnormalServer { server, unreached, draining } = *self;
-        pb::AbnormalServer { server: server.get(), unreached, draining }
+        let AbnormalServer { server, unreached, slow, draining } = *self;
+        pb::AbnormalServer { server: server.get(), unreached, slow, draining }
     }
 
     fn from_pb(pb: pb::AbnormalServer) -> Result<AbnormalServer, WireError> {
-        let pb::AbnormalServer { server, unreached, draining } = pb;
-        Ok(AbnormalServer { server: ServerId::new(server), unreached, draining })
+        let pb::AbnormalServer { server, unreached, slow, draining } = pb;
+        Ok(AbnormalServer { server: ServerId::new(server), unreached, slow, draining })
     }
 }
 
@@ -282,6 +304,8 @@ impl Proto for ServerOrder {
             ServerOrder::Maintain { for_ms } => Order::MaintainMs(*for_ms),
             ServerOrder::EndMaintenance => Order::EndMaintenance(pb::Empty {}),
             ServerOrder::Decommission => Order::Decommission(pb::Empty {}),
+            ServerOrder::DecommissionLosing(losses) => Order::DecommissionLosing(losses.to_pb()),
+            ServerOrder::ListLosses => Order::ListLosses(pb::Empty {}),
         };
         pb::ServerOrder { order: Some(order) }
     }
@@ -297,6 +321,8 @@ impl Proto for ServerOrder {
             }
             Order::EndMaintenance(_) => ServerOrder::EndMaintenance,
             Order::Decommission(_) => ServerOrder::Decommission,
+            Order::DecommissionLosing(pb) => ServerOrder::DecommissionLosing(Losses::from_pb(pb)?),
+            Order::ListLosses(_) => ServerOrder::ListLosses,
         })
     }
 }
@@ -314,11 +340,15 @@ impl Proto for Holdings {
             bytes: self.bytes,
             only: self.only,
             files: self.files.iter().map(|file| file.get()).collect(),
+            lost: (self.lost != Losses::default()).then(|| self.lost.to_pb()),
+            lost_chunks: all(&self.lost_chunks),
+            lost_replicas: self.lost_replicas,
         }
     }
 
     fn from_pb(pb: pb::Holdings) -> Result<Holdings, WireError> {
         let (partition, file) = ("Holdings.partitions", "Holdings.files");
+        let lost = "Holdings.lost_chunks";
         Ok(Holdings {
             server: ServerId::new(pb.server),
             partitions: each(pb.partitions, GROUPS_MAX, partition, |one| u16_from(one, partition))?,
@@ -328,7 +358,39 @@ impl Proto for Holdings {
             bytes: pb.bytes,
             only: pb.only,
             files: each(pb.files, HELD_FILES_MAX, file, |one| Ok(FileId::new(one)))?,
+            // Not said by masters of an older version.
+            lost: pb.lost.map(Losses::from_pb).transpose()?.unwrap_or_default(),
+            lost_replicas: pb.lost_replicas,
+            lost_chunks: each(pb.lost_chunks, LOST_CHUNKS_MAX, lost, Proto::from_pb)?,
         })
+    }
+}
+
+impl Proto for Losses {
+    type Pb = pb::Losses;
+
+    fn to_pb(&self) -> pb::Losses {
+        let Losses { chunks, digest } = *self;
+        pb::Losses { chunks, digest }
+    }
+
+    fn from_pb(pb: pb::Losses) -> Result<Losses, WireError> {
+        let pb::Losses { chunks, digest } = pb;
+        Ok(Losses { chunks, digest })
+    }
+}
+
+impl Proto for LostChunk {
+    type Pb = pb::LostChunk;
+
+    fn to_pb(&self) -> pb::LostChunk {
+        let LostChunk { file, chunk, base, len } = *self;
+        pb::LostChunk { file: file.get(), chunk: chunk.get(), base, len }
+    }
+
+    fn from_pb(pb: pb::LostChunk) -> Result<LostChunk, WireError> {
+        let pb::LostChunk { file, chunk, base, len } = pb;
+        Ok(LostChunk { file: FileId::new(file), chunk: ChunkId::new(chunk), base, len })
     }
 }
 
@@ -452,6 +514,7 @@ impl Proto for ServerStatus {
             heard_ms: self.heard_ms,
             draining: self.draining,
             maintenance_ms: self.maintenance_ms,
+            slow_disks: disk_bytes(&self.slow_disks),
         }
     }
 
@@ -467,6 +530,7 @@ impl Proto for ServerStatus {
             disks: each(pb.disks, DISKS_MAX, "ServerStatus.disks", Proto::from_pb)?,
             draining: pb.draining,
             maintenance_ms: pb.maintenance_ms,
+            slow_disks: disks_from(pb.slow_disks, "ServerStatus.slow_disks")?,
         })
     }
 }

@@ -123,7 +123,16 @@ impl Proto for StreamChange {
         use pb::stream_change::{Advance, Change, Close, Convert, Extend, Open, SetPolicy};
         let (mut named, mut accept_loss) = (None, false);
         let change = match self {
-            StreamChange::Open { file, policy, grant, spares, purpose, follows, in_copies } => {
+            StreamChange::Open {
+                file,
+                policy,
+                grant,
+                spares,
+                purpose,
+                follows,
+                in_copies,
+                avoid,
+            } => {
                 named = *follows;
                 Change::Open(Open {
                     file: file.get(),
@@ -132,6 +141,7 @@ impl Proto for StreamChange {
                     spares: (*spares).into(),
                     purpose: *purpose as u32,
                     in_copies: *in_copies,
+                    avoid: numbers(avoid),
                 })
             }
             StreamChange::Advance {
@@ -201,6 +211,7 @@ impl Proto for StreamChange {
                 purpose: purpose(pb.purpose, "StreamChange.Open.purpose")?,
                 follows,
                 in_copies: pb.in_copies,
+                avoid: avoid(pb.avoid, "StreamChange.Open.avoid")?,
             },
             Change::Advance(pb) => StreamChange::Advance {
                 file: FileId::new(pb.file),

@@ -130,7 +130,7 @@ fn bounds_are_checked() {
     refused(StreamChange::decode(&beyond), "StreamChange.Close.left");
 
     let server = base::ServerId::new(1);
-    let server = AbnormalServer { server, unreached: true, draining: false };
+    let server = AbnormalServer { server, unreached: true, slow: true, draining: false };
     let abnormal = |count| AbnormalServers {
         version: AbnormalVersion { boot: 1, changes: 1 },
         full: true,
@@ -258,6 +258,7 @@ fn missing_names_silent_servers_and_failed_disks() {
         reason: "it is missing".to_owned(),
         addr: None,
         background: None,
+        times: Vec::new(),
     };
     let server = |number: u32, alive: bool, failed: bool| ServerStatus {
         server: base::ServerId::new(number),
@@ -270,6 +271,7 @@ fn missing_names_silent_servers_and_failed_disks() {
         disks: vec![disk(number, failed), disk(10 + number, false)],
         draining: false,
         maintenance_ms: None,
+        slow_disks: Vec::new(),
     };
     assert_eq!(missing(&[server(1, true, false)]), None);
     let text = missing(&[server(1, true, false), server(2, false, true), server(3, true, true)]);
