@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use base::{ClientId, DirId, FileId};
 use codec::cursor::Cursor;
 use codec::{crc32c, crc32c_extend};
-use wire::control::{Compression, NameKey, OpId, Policy};
+use wire::control::{Compression, Later, NameKey, OpId, Policy};
 
 /// The bytes end early, go on too long, or hold a value that their writer never wrote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,10 +113,13 @@ impl Writer {
     }
 
     /// A policy. The form of plain copies is that of versions which had nothing else; one with a
-    /// compression or a code begins with a byte that is no number of copies. A master of such a version
-    /// cannot decode what has that, and stops (decision 49).
+    /// compression or a code begins with a byte that is no number of copies. What old chunks get stands in front of it. A master of such a
+    /// version cannot decode what has that, and stops (decision 49).
     pub fn policy(&mut self, policy: Policy) -> &mut Writer {
-        let Policy { copies, acks, data, compression } = policy;
+        let Policy { copies, acks, data, compression, later } = policy;
+        if let Some(later) = later {
+            self.u8(LATER_POLICY).u32(later.after_s).policy(later.policy());
+        }
         let byte = Compression::to_byte(compression);
         match compression {
             _ if data != 1 => self.u8(CODED_POLICY).u8(data).u8(copies).u8(acks).u8(byte),
@@ -135,6 +138,8 @@ impl Writer {
 const COMPRESSED_POLICY: u8 = 0xC0;
 /// First byte of the form of a policy with a code.
 const CODED_POLICY: u8 = 0xC1;
+/// First byte of what old chunks get, in front of the form of the policy.
+const LATER_POLICY: u8 = 0xC2;
 
 /// The key of a row: big-endian, so that keys are in the order of their IDs.
 pub fn row_key<const N: usize>(table: u8, id: [u8; N], name: &str) -> Vec<u8> {
@@ -261,6 +266,21 @@ impl<'a> Reader<'a> {
     /// A policy, which may be an invalid one.
     pub fn policy(&mut self) -> Result<Policy, DecodeError> {
         let first = self.u8()?;
+        if first == LATER_POLICY {
+            let after_s = self.u32()?;
+            let later = Later::new(after_s, self.form()?);
+            return Ok(self.form()?.and_later(Some(later)));
+        }
+        self.form_from(first)
+    }
+
+    /// A policy that says nothing of later.
+    fn form(&mut self) -> Result<Policy, DecodeError> {
+        let first = self.u8()?;
+        self.form_from(first)
+    }
+
+    fn form_from(&mut self, first: u8) -> Result<Policy, DecodeError> {
         if !matches!(first, COMPRESSED_POLICY | CODED_POLICY) {
             return Ok(Policy::plain(first, self.u8()?));
         }

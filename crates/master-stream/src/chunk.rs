@@ -136,7 +136,7 @@ impl Chunk {
     /// which there are so many places ([`Policy::for_places`]). Of a coded one the fragments are in
     /// the order of `places`.
     pub fn new(id: ChunkId, epoch: Epoch, policy: Policy, places: &[PlaceIndex]) -> Chunk {
-        let Policy { copies, acks, data, compression } = policy;
+        let Policy { copies, acks, data, compression, .. } = policy;
         let slots = if policy.is_coded() {
             assert!(places.len() == usize::from(copies), "no coded chunk lacks a fragment");
             let slot = |(fragment, &place)| Slot { place, fragment, ..Slot::default() };
@@ -163,7 +163,7 @@ impl Chunk {
     /// The policy that it was made by, with the acknowledgements for the places that it got.
     pub fn policy(&self) -> Policy {
         let Chunk { copies, acks, data, .. } = *self;
-        Policy { copies, acks, data, compression: self.compression() }
+        Policy { copies, acks, data, compression: self.compression(), later: None }
     }
 
     /// Replicas that hold different bytes of it and give all of them back together: k, or 1 of copies.

@@ -6,13 +6,13 @@
 
 use base::limits::SECTOR_DATA_MAX;
 use base::{ChunkId, FileId};
-use wire::control::Policy;
+use wire::control::{Later, Policy};
 
 use super::chunk::{Chunk, PlaceIndex};
 use super::command::{Outcome, Refusal};
 use super::encoding::Encode;
 use super::planted::{Planted, planted};
-use super::state::{Owner, StreamMachine, refused, well_placed};
+use super::state::{Owner, Stream, StreamMachine, refused, well_placed};
 use crate::placement::ReplicaLocation;
 use master_consensus::bytes::{DecodeError, Reader, Writer};
 
@@ -20,11 +20,16 @@ use master_consensus::bytes::{DecodeError, Reader, Writer};
 const CELL_HEAD: usize = 16;
 
 impl Chunk {
+    /// True when it is as chunks of a policy are.
+    pub fn has_form(&self, policy: Policy) -> bool {
+        let form = |policy: Policy| (policy.data, policy.copies, policy.compression);
+        form(self.policy()) == form(policy)
+    }
+
     /// True when it has another form than chunks of a policy, and would be better off with that one. Few
     /// bytes take less room in copies that survive as much as the policy's code does.
     pub fn is_to_convert(&self, policy: Policy) -> bool {
-        let form = |policy: Policy| (policy.data, policy.copies, policy.compression);
-        if form(self.policy()) == form(policy) {
+        if self.has_form(policy) {
             return false;
         }
         let parity = policy.copies.saturating_sub(policy.data);
@@ -72,6 +77,29 @@ impl StreamMachine {
         }
     }
 
+    /// True for a sealed chunk that is old enough, by the group's clock, for the form of old chunks.
+    fn is_aged(&self, stream: &Stream, chunk: &Chunk) -> bool {
+        let clock_s = self.clock_ms / 1000;
+        planted(Planted::YoungIsOld)
+            || stream.aging().any(|(due_s, it)| it.id == chunk.id && due_s <= clock_s)
+    }
+
+    /// Brings the note of when a stream's first chunk is old up to date, after a change of which chunks it has
+    /// that are to get another form then.
+    pub(super) fn note_aging(&mut self, file: FileId) {
+        let due_s = self.streams.get(&file).and_then(Stream::due_s);
+        let before = match due_s {
+            Some(due_s) => self.aging.insert(file, due_s),
+            None => self.aging.remove(&file),
+        };
+        if before != due_s {
+            if let Some(at) = before {
+                self.aging_by_time.remove(&(at, file));
+            }
+            self.aging_by_time.extend(due_s.map(|at| (at, file)));
+        }
+    }
+
     /// Records the chunk that is to take the place of another, before anything of it is written.
     pub(super) fn begin_conversion(
         &mut self,
@@ -83,7 +111,11 @@ impl StreamMachine {
             return refused(Refusal::NotFound);
         };
         let settled = found.sealed().is_some() && found.is_sealed_everywhere();
-        let wanted = stream.converting && stream.policy == policy;
+        let wanted = stream.converting
+            && stream.policy.and_later(None) == policy
+            && stream.has_form_to_get(found);
+        let is_old = |later: Later| later.policy() == policy && self.is_aged(stream, found);
+        let wanted = wanted || stream.policy.later.is_some_and(is_old);
         if !settled || !wanted || !found.is_to_convert(policy) || self.conversion(chunk).is_some() {
             return refused(Refusal::Stale);
         }
@@ -131,6 +163,7 @@ impl StreamMachine {
         self.partly_sealed.remove(&chunk);
         before.slots().for_each(|slot| self.condemn_replica(chunk, slot.place, delete_at_ms));
         self.note_converting(file);
+        self.note_aging(file);
         Outcome::Done { len: end }
     }
 

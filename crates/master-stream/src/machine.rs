@@ -142,6 +142,10 @@ impl StreamMachine {
         if stream.converting {
             self.converting.insert(file);
         }
+        if let Some(due_s) = stream.due_s() {
+            self.aging.insert(file, due_s);
+            self.aging_by_time.insert((due_s, file));
+        }
         Ok(())
     }
 }
@@ -202,7 +206,9 @@ impl StateMachine for StreamMachine {
                 || self.conversions.shed().is_some()
                 || self.dead.shed().is_some()
                 || self.dead_files.shed().is_some()
-                || self.dead_files_by_time.pop_first().is_some();
+                || self.dead_files_by_time.pop_first().is_some()
+                || self.aging.pop_first().is_some()
+                || self.aging_by_time.pop_first().is_some();
             if !more {
                 return false;
             }
@@ -309,6 +315,9 @@ impl Encode for Stream {
         opening.put(to);
         self.chunks.put(to);
         self.spares.put(to);
+        if self.policy.later.is_some() {
+            self.sealed_s.put(to);
+        }
         // While no policy was set they all have the copies and the compression of the policy, and the
         // row ends here.
         let other = |chunk: &Chunk| !has_form_of(chunk, self.policy);
@@ -340,6 +349,9 @@ impl Encode for Stream {
         stream.opening = opening.map(|(client, seq)| (base::ClientId::new(client), seq));
         stream.chunks = Vec::<Chunk>::take(from)?;
         stream.spares = Vec::<Chunk>::take(from)?;
+        if stream.policy.later.is_some() {
+            stream.sealed_s = Vec::<u32>::take(from)?;
+        }
         let recorded = from.clone().end().is_err();
         let policy = stream.policy;
         let compressed = recorded && from.clone().u8()? == COMPRESSIONS_TOO;
@@ -416,7 +428,7 @@ impl StreamMachine {
     pub fn check(&self) -> Result<(), Violation> {
         let mut owners = BTreeMap::new();
         let (mut partly_sealed, mut recovering) = (BTreeSet::new(), BTreeSet::new());
-        let mut converting = BTreeSet::new();
+        let (mut converting, mut aging) = (BTreeSet::new(), BTreeMap::new());
         let (mut logical_bytes, mut spares) = (0, 0);
         for (&file, stream) in &self.streams {
             self.check_stream(file, stream)?;
@@ -435,6 +447,7 @@ impl StreamMachine {
             if stream.converting {
                 converting.insert(file);
             }
+            aging.extend(stream.due_s().map(|due_s| (file, due_s)));
         }
         let ensure = |holds: bool, invariant: &'static str| match holds {
             true => Ok(()),
@@ -444,6 +457,9 @@ impl StreamMachine {
         ensure(partly_sealed == self.partly_sealed, "2: chunks with replicas to seal are known")?;
         ensure(recovering == self.recovering, "3: streams to recover are known")?;
         ensure(converting == self.converting, "9: streams to convert are known")?;
+        ensure(aging == self.aging, "9: streams with chunks that grow old are known")?;
+        let by_time: BTreeSet<_> = aging.iter().map(|(&file, &due_s)| (due_s, file)).collect();
+        ensure(by_time == self.aging_by_time, "9: streams with chunks that grow old are in order")?;
         let shadows: BTreeMap<_, _> =
             self.conversions.iter().map(|(&of, shadow)| (shadow.id, of)).collect();
         ensure(shadows == self.shadows, "9: what conversions make is known")?;
@@ -462,6 +478,13 @@ impl StreamMachine {
         let fail = |invariant| Err(Violation { invariant, place: format!("{file} {stream:?}") });
         if !stream.policy.is_valid() || self.dead_files.contains_key(&file) {
             return fail("5: a deleted file has no stream");
+        }
+        let sealed = stream.chunks.iter().filter(|chunk| chunk.sealed().is_some()).count();
+        let dated = if stream.policy.later.is_some() { sealed } else { 0 };
+        if stream.sealed_s.len() != dated || !stream.sealed_s.is_sorted() {
+            return fail(
+                "9: each sealed chunk of a stream with a form for old ones has its time, in order",
+            );
         }
         if stream.converting && !stream.has_other_form() {
             return fail("9: a stream to convert has a chunk to convert");

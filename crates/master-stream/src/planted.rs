@@ -36,6 +36,8 @@ pub enum Planted {
     SilentIsGone,
     /// What a conversion wrote that was given up is not on record as dead.
     ShadowForgotten,
+    /// Chunks count as old when they are not.
+    YoungIsOld,
     /// A conversion ends when the other chunk is written, and is not compared with anything.
     ConvertDropsEarly,
     /// A conversion believes the one copy that it was made of.

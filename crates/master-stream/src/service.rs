@@ -216,7 +216,9 @@ impl<L: Log> StreamService<L> {
             unreferenced_bytes: self.0.repairs.unreferenced.borrow().values().sum(),
             repair,
             moved,
-            converting: self.0.log.with_state(|state| state.to_convert().len()) as u64,
+            converting: self.0.log.with_state(|state| {
+                state.to_convert().len() + state.aged(self.0.clock_ms() / 1000).count()
+            }) as u64,
             converted: self.0.repairs.converted.get(),
         }
     }

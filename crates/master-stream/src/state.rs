@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::{ChunkId, ClientId, DiskId, Epoch, FileId, ID_COUNTER_END};
-use wire::control::{OpId, Policy};
+use wire::control::{Later, OpId, Policy};
 use wire::row::FRAGMENTS_MAX;
 
 use super::chunk::{Chunk, PlaceIndex, Places};
@@ -34,6 +34,9 @@ pub struct Stream {
     pub opening: Option<(ClientId, u64)>,
     /// In file order. All but the last are sealed.
     pub chunks: Vec<Chunk>,
+    /// When each sealed chunk was, seconds of the group's clock, in their order; of those that were sealed before
+    /// the policy had a form for old chunks, when it got one. Empty while it has none.
+    pub sealed_s: Vec<u32>,
     /// Recorded spares, in order (`protocols.md` 1.5).
     pub spares: Vec<Chunk>,
 }
@@ -49,6 +52,7 @@ impl Stream {
             converting: false,
             opening: None,
             chunks: Vec::new(),
+            sealed_s: Vec::new(),
             spares: Vec::new(),
         }
     }
@@ -79,7 +83,7 @@ impl Stream {
 
     /// Where in its list a chunk is that begins at `base`. Identities do not grow along the stream: one
     /// that was converted has a younger one.
-    fn position(&self, id: ChunkId, base: u64) -> Option<usize> {
+    pub(super) fn position(&self, id: ChunkId, base: u64) -> Option<usize> {
         let at = self.chunks.binary_search_by_key(&base, |chunk| chunk.base).ok()?;
         (self.chunks[at].id == id).then_some(at)
     }
@@ -87,7 +91,30 @@ impl Stream {
     /// True when it has a sealed chunk that is to be converted to its policy.
     pub fn has_other_form(&self) -> bool {
         let sealed = |chunk: &&Chunk| chunk.sealed().is_some();
-        self.chunks.iter().filter(sealed).any(|chunk| chunk.is_to_convert(self.policy))
+        self.chunks.iter().filter(sealed).any(|chunk| self.has_form_to_get(chunk))
+    }
+
+    /// True for a sealed chunk that an operator's word converts: one that got the form for old chunks keeps
+    /// that.
+    pub fn has_form_to_get(&self, chunk: &Chunk) -> bool {
+        let is_old =
+            |later: Later| !chunk.is_to_convert(later.policy()) && chunk.has_form(later.policy());
+        chunk.is_to_convert(self.policy) && !self.policy.later.is_some_and(is_old)
+    }
+
+    /// Sealed chunks that get the form for old chunks, with when they do, by the group's clock.
+    pub fn aging(&self) -> impl Iterator<Item = (u64, &Chunk)> {
+        let later = self.policy.later;
+        let dated = self.chunks.iter().zip(&self.sealed_s);
+        dated.filter_map(move |(chunk, sealed_s)| {
+            let later = later.filter(|later| chunk.is_to_convert(later.policy()))?;
+            Some((u64::from(*sealed_s) + u64::from(later.after_s), chunk))
+        })
+    }
+
+    /// When the first of them does. They are in the order of their seals.
+    pub(super) fn due_s(&self) -> Option<u64> {
+        self.aging().next().map(|(due_s, _)| due_s)
     }
 
     /// True when no writer can be given an epoch any more, but for the one that `op` has taken.
@@ -170,6 +197,9 @@ pub struct StreamMachine {
     pub(super) shadows: BTreeMap<ChunkId, ChunkId>,
     /// Streams with chunks to convert.
     pub(super) converting: BTreeSet<FileId>,
+    /// Streams with chunks that get the form for old chunks, with when the first of them does.
+    pub(super) aging: BTreeMap<FileId, u64>,
+    pub(super) aging_by_time: BTreeSet<(u64, FileId)>,
     /// Sealed chunks with a replica that is not known to be sealed.
     pub(super) partly_sealed: BTreeSet<ChunkId>,
     /// Streams with something open and no writer.
@@ -201,6 +231,8 @@ impl StreamMachine {
             conversions: Tracked::default(),
             shadows: BTreeMap::new(),
             converting: BTreeSet::new(),
+            aging: BTreeMap::new(),
+            aging_by_time: BTreeSet::new(),
             partly_sealed: BTreeSet::new(),
             recovering: BTreeSet::new(),
             dead: Tracked::default(),
@@ -226,6 +258,11 @@ impl StreamMachine {
     /// The group's clock at the last command.
     pub fn clock_ms(&self) -> u64 {
         self.clock_ms
+    }
+
+    /// The group's clock at the last command, in seconds: enough for 136 years.
+    pub(super) fn clock_s(&self) -> u32 {
+        u32::try_from(self.clock_ms / 1000).unwrap_or(u32::MAX)
     }
 
     /// Sessions that its reply table remembers.
@@ -320,6 +357,12 @@ impl StreamMachine {
     /// Streams with chunks to convert.
     pub fn to_convert(&self) -> impl ExactSizeIterator<Item = FileId> + '_ {
         self.converting.iter().copied()
+    }
+
+    /// Streams with chunks that are old enough at `clock_s` to get the form for old chunks.
+    pub fn aged(&self, clock_s: u64) -> impl Iterator<Item = FileId> + '_ {
+        let until = ..=(clock_s, FileId::new(u64::MAX));
+        self.aging_by_time.range(until).map(|(_, file)| *file)
     }
 
     /// True when a stream has ever had a replica on the disk, at whichever server.

@@ -110,6 +110,7 @@ impl StreamMachine {
             }
             self.recovering.remove(&file);
             self.converting.remove(&file);
+            self.note_aging(file);
         }
         if !planted(Planted::ForgetDeletedFile) {
             let until = self.clock_ms.saturating_add(file_memory_ms);

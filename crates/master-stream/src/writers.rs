@@ -93,12 +93,19 @@ impl StreamMachine {
         if !policy.is_valid() {
             return refused(Refusal::Invalid);
         }
-        let epoch = self.first_epoch;
+        let (epoch, clock_s) = (self.first_epoch, self.clock_s());
         let first = || Stream { epoch, ..Stream::new(policy) };
         let stream = self.streams.get_or_insert_with(file, first);
         stream.policy = policy;
+        let sealed = stream.chunks.iter().filter(|chunk| chunk.sealed().is_some()).count();
+        match policy.later {
+            // Those of which that is not known are young.
+            Some(_) => stream.sealed_s.resize(sealed, clock_s),
+            None => stream.sealed_s = Vec::new(),
+        }
         let len = stream.sealed_len();
         self.note_converting(file);
+        self.note_aging(file);
         Outcome::Done { len }
     }
 
@@ -206,13 +213,21 @@ impl StreamMachine {
 
     /// Seals the open chunk at `len`; an empty one leaves the stream.
     fn end_tail(&mut self, file: FileId, len: u32, delete_at_ms: u64) {
+        let clock_s = self.clock_s();
         let stream = self.streams.get_mut(&file).expect("the caller has it");
         let tail = stream.tail_mut().expect("the caller has checked");
         if len > 0 {
             tail.seal(len);
             let id = tail.id;
+            if stream.policy.later.is_some() {
+                stream.sealed_s.push(clock_s);
+            }
             self.logical_bytes += u64::from(len);
             self.partly_sealed.insert(id);
+            // One that is noted already has an older chunk.
+            if !self.aging.contains_key(&file) {
+                self.note_aging(file);
+            }
         } else {
             let empty = stream.chunks.pop().expect("the tail");
             self.condemn_chunk(&empty, delete_at_ms);

@@ -178,7 +178,7 @@ impl FakeState {
         if policy.is_coded() && servers.len() < usize::from(policy.copies) {
             servers = all;
         }
-        let Policy { copies, acks, data, compression } = policy.for_places(servers.len());
+        let Policy { copies, acks, data, compression, .. } = policy.for_places(servers.len());
         servers.truncate(copies.into());
         self.next_chunk += 1;
         Some(Chunk { id, epoch, base: 0, sealed: None, servers, acks, copies, data, compression })

@@ -9,7 +9,7 @@ use clap::Args;
 use client::{Client, Error, FlatLogFile};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use wire::control::{Node, StreamView};
+use wire::control::{Later, Node, StreamView};
 
 use crate::connection::Connection;
 use crate::exit::{Done, Failure};
@@ -50,7 +50,7 @@ struct Extent {
     converting: u64,
     /// Bytes in sealed chunks.
     bytes: u64,
-    /// Of them, those in the form that the file's policy asks for.
+    /// Of them, those in the form that the file's policy asks for, or has old chunks get.
     in_form_bytes: u64,
 }
 
@@ -61,9 +61,11 @@ impl Extent {
         for chunk in &view.chunks {
             let len = chunk.sealed.map_or(0, u64::from);
             let form = (chunk.data, chunk.copies, chunk.compression);
-            let wanted = view.policy.map(|it| (it.data, it.copies, it.compression));
+            let later = view.policy.and_then(|it| it.later).map(Later::policy);
+            let mut wanted = view.policy.into_iter().chain(later);
+            let is_wanted = wanted.any(|it| (it.data, it.copies, it.compression) == form);
             self.bytes += len;
-            self.in_form_bytes += if wanted == Some(form) { len } else { 0 };
+            self.in_form_bytes += if is_wanted { len } else { 0 };
         }
     }
 }

@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use clap::{Subcommand, ValueEnum};
 use client::{Client, Error, FlatLogFile, Inherited};
 use serde::Serialize;
-use wire::control::{ClusterStatus, Compression, Node, Policy};
+use wire::control::limits::{LATER_MAX_S, LATER_MIN_S};
+use wire::control::{ClusterStatus, Compression, Later, Node, Policy};
 
 use crate::exit::{Done, Failure};
 use crate::output::{print_json, print_line};
-use crate::sizes::parse_size;
+use crate::sizes::{parse_seconds, parse_size};
 
 /// Bytes that are compressed together, unless asked for otherwise.
 const BLOCK_DEFAULT: usize = 16 << 10;
@@ -49,6 +50,10 @@ pub enum PolicyCommand {
         #[arg(long, value_name = "BYTES", value_parser = parse_block)]
         #[arg(help = BLOCK_HELP, long_help = BLOCK_HELP)]
         block: Option<usize>,
+        /// What chunks become, in the background, so long after they were written, such as 7d=ec8+3; compressed
+        /// as --compression says
+        #[arg(long, value_name = "TIME=POLICY", value_parser = parse_later)]
+        convert_after: Option<Later>,
     },
     /// Let a directory or file have the policy of the directory above again
     Clear {
@@ -104,6 +109,17 @@ fn parse_block(text: &str) -> Result<usize, String> {
     let bytes = parse_size(text)?;
     let offered = Compression::named("lz4", bytes).is_some();
     offered.then_some(bytes).ok_or_else(|| "a power of two from 4KiB to 64KiB".to_owned())
+}
+
+/// `TIME=POLICY`.
+fn parse_later(text: &str) -> Result<Later, String> {
+    let (time, policy) =
+        text.split_once('=').ok_or("a time and a policy, such as 7d=ec8+3".to_owned())?;
+    let units = [("s", 1), ("m", 60), ("h", 3600), ("d", 24 * 3600)];
+    let seconds = parse_seconds(time, &units, "7d, 12h or 90m")?;
+    let after_s = u32::try_from(seconds).ok().filter(|it| (LATER_MIN_S..=LATER_MAX_S).contains(it));
+    let after_s = after_s.ok_or_else(|| format!("'{time}' is not from 1s to 3660d"))?;
+    Ok(Later::new(after_s, policy.parse()?))
 }
 
 /// Policy for a new file.
@@ -192,7 +208,7 @@ fn check(policy: Policy, spread: SpreadArg, places: Places) -> Done {
     let wanted = usize::from(policy.copies);
     let Places { disks: known, servers, domains } = places;
     if policy.is_coded() {
-        let policy = policy.uncompressed();
+        let policy = policy.scheme();
         let (there, unit, less) = match spread {
             SpreadArg::Domain if servers >= wanted => {
                 (domains, "failure domains", " --spread server,")
@@ -215,7 +231,7 @@ fn check(policy: Policy, spread: SpreadArg, places: Places) -> Done {
         return Ok(());
     }
     let largest = Policy::rep(known.clamp(1, 5) as u8);
-    let policy = policy.uncompressed();
+    let policy = policy.scheme();
     Err(Failure::failed(format!(
         "{policy} needs {} disks, one for each copy, and the cluster has {known}: choose {largest}, \
          or add chunkservers or disks first",
@@ -227,11 +243,25 @@ fn check(policy: Policy, spread: SpreadArg, places: Places) -> Done {
 pub async fn run(client: &Client, command: PolicyCommand) -> Done {
     match command {
         PolicyCommand::Show { path, json } => show(client, &path, json).await,
-        PolicyCommand::Set { path, policy, spread, compression, block } => {
-            let policy = policy.compressed(compression.with(block)?);
+        PolicyCommand::Set { path, policy, spread, compression, block, convert_after } => {
+            let compression = compression.with(block)?;
+            let policy = policy.compressed(compression);
+            let form =
+                |later: Later| Later::new(later.after_s, later.policy().compressed(compression));
+            let later = convert_after.map(form);
+            if later.is_some_and(|later| later.policy() == policy) {
+                let text = format!(
+                    "chunks of {policy} would become what they are: --convert-after another"
+                );
+                return Err(Failure::usage(text));
+            }
+            let policy = policy.and_later(later);
             // A path that is not there is the first thing to say.
             let target = Target::of(client, &path).await?;
             check_places(client, policy, spread).await?;
+            if let Some(later) = later {
+                check_places(client, later.policy(), spread).await?;
+            }
             target.set(client, &path, Some(policy)).await
         }
         PolicyCommand::Clear { path } => {
@@ -293,6 +323,9 @@ struct Shown<'a> {
     compression: Option<&'static str>,
     /// Bytes that are compressed together.
     block_bytes: Option<usize>,
+    /// What chunks become, and how long behind their seal, as `7d=ec8+3`; null where they stay as they
+    /// are.
+    convert_after: Option<String>,
     /// `file`: recorded with it; `directory`: set on one; `default`: set on none.
     from: &'static str,
     /// The directory that it is set on.
@@ -313,11 +346,12 @@ async fn show(client: &Client, path: &str, json: bool) -> Done {
         return print_json(&Shown {
             path,
             kind,
-            policy: policy.uncompressed().to_string(),
+            policy: policy.scheme().to_string(),
             copies,
             acks,
             compression: compression.map(|it| it.codec.name()),
             block_bytes: compression.map(|it| it.block.bytes()),
+            convert_after: policy.later.map(|later| later.to_string()),
             from,
             set_on,
         });
@@ -340,6 +374,18 @@ mod tests {
         assert_eq!(sizes, [4 << 10, 16 << 10, 64 << 10].map(Ok));
         for text in ["0", "2KiB", "5KiB", "128KiB", "16Q"] {
             assert!(parse_block(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn later_forms_are_a_time_and_a_policy() {
+        let week = parse_later("7d=ec8+3").expect("a time and a policy");
+        assert_eq!((week.after_s, week.policy()), (7 * 24 * 3600, Policy::ec(8, 3)));
+        assert_eq!(week.to_string(), "7d=ec8+3");
+        assert_eq!(parse_later("90m=rep2").map(|it| it.after_s), Ok(5400));
+        for text in ["7d", "ec8+3", "7=ec8+3", "0s=rep2", "9999d=rep2", "7d=ec1+1", "7d=", "=rep2"]
+        {
+            assert!(parse_later(text).is_err(), "{text}");
         }
     }
 

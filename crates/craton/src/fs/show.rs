@@ -25,6 +25,8 @@ struct Facts {
     copies: Option<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<String>,
+    /// What chunks become, and how long behind their seal; null where they stay as they are.
+    convert_after: Option<String>,
     /// `lz4` or `zstd`, and the block where it is not 16 KiB: `lz4/64KiB`.
     #[serde(skip_serializing_if = "Option::is_none")]
     compression: Option<String>,
@@ -44,6 +46,7 @@ impl Facts {
             links: None,
             copies: None,
             policy: None,
+            convert_after: None,
             compression: None,
             target: None,
             id: None,
@@ -68,7 +71,8 @@ impl Facts {
     fn with_policy(self, policy: Policy) -> Facts {
         Facts {
             copies: (!policy.is_coded()).then_some(policy.copies),
-            policy: Some(policy.uncompressed().to_string()),
+            policy: Some(policy.scheme().to_string()),
+            convert_after: policy.later.map(|later| later.to_string()),
             compression: policy.compression.map(|compression| compression.to_string()),
             ..self
         }
@@ -287,6 +291,7 @@ fn print_stat(stat: &Stat) -> Done {
     };
     let policy = facts.policy.as_ref().map(|policy| with(policy, &facts.compression));
     lines.extend(policy.map(|policy| format!("policy    {policy}")));
+    lines.extend(facts.convert_after.iter().map(|later| format!("then      {later}")));
     lines.extend(facts.target.as_ref().map(|target| format!("target    {target}")));
     lines.extend(facts.id.as_ref().map(|id| format!("id        {id}")));
     lines.iter().try_for_each(|line| print_line(line))?;

@@ -117,3 +117,53 @@ fn stored_files_are_converted_while_they_are_read_and_processes_are_killed() {
         assert!(fs::read(&local).expect("a file") == *bytes, "{path} has other bytes");
     }
 }
+
+#[test]
+fn chunks_get_another_form_when_they_are_old() {
+    let mut scratch = Scratch::new("old");
+    let dir = scratch.cluster("c");
+    good(&["cluster", "up", "--dir", text(&dir), "--masters", "3", "--chunkservers", "4"]);
+    let refused = |words: &[&str], code, want: &str| {
+        bad(&[words, &["--cluster", text(&dir)]].concat(), code, want);
+    };
+    let set =
+        |rule: &'static str| ["fs", "policy", "set", "/logs", "rep3", "--convert-after", rule];
+    on(&dir, &["fs", "mkdir", "/logs"]);
+    refused(&set("7d"), 2, "7d=ec8+3");
+    refused(&set("0s=ec2+1"), 2, "such as 7d");
+    refused(&set("7d=ec1+1"), 2, "ec1+1");
+    refused(&set("7d=rep3"), 2, "would become what they are");
+    refused(&set("7d=ec8+3"), 1, "11 failure domains");
+    on(&dir, &set("20s=ec2+1"));
+    let shown = json(&["fs", "policy", "show", "/logs", "--json", "--cluster", text(&dir)]);
+    assert_eq!((&shown["policy"], &shown["convert_after"]), (&"rep3".into(), &"20s=ec2+1".into()));
+    let bytes = content(5 << 20, 4);
+    let local = scratch.path("local");
+    fs::write(&local, &bytes).expect("a file");
+    let began = Instant::now();
+    on(&dir, &["fs", "put", text(&local), "/logs/a"]);
+    let only = |path: &str, scheme: &str| {
+        let schemes = schemes(&stat(&dir, path));
+        !schemes.is_empty() && schemes.iter().all(|it| it == scheme)
+    };
+    assert!(only("/logs/a", "rep3"));
+    assert_eq!(stat(&dir, "/logs/a")["convert_after"], "20s=ec2+1");
+    // Who leads does not matter.
+    let first = leader(&dir, "st0");
+    kill9(&dir, &[&first]);
+    wait("old chunks have the code", CONVERTED, || only("/logs/a", "ec2+1"));
+    let age = began.elapsed();
+    assert!(age >= Duration::from_secs(19), "converted after {age:.1?}");
+    on(&dir, &["fs", "put", text(&local), "/logs/b"]);
+    assert!(only("/logs/b", "rep3"), "what is new stays as it is");
+    // An operator's word leaves what is old as it is.
+    let shown = on(&dir, &["convert", "/logs"]);
+    assert!(shown.contains("2 files, 10.0 MiB of 10.0 MiB in the form"), "{shown}");
+    assert!(only("/logs/a", "ec2+1"));
+    for path in ["/logs/a", "/logs/b"] {
+        let got = scratch.path("got");
+        on(&dir, &["fs", "get", path, text(&got)]);
+        assert_eq!(fs::read(&got).expect("it is there"), bytes, "{path}");
+        fs::remove_file(&got).expect("it is there");
+    }
+}

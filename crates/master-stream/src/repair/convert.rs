@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use base::{ChunkId, FileId, Kind};
 use futures_util::future::{join, join_all};
-use wire::control::{ControlError, Conversion, Policy, ReplicaPlace};
+use wire::control::{ControlError, Conversion, Later, Policy, ReplicaPlace};
 use wire::data::Purpose;
 use wire::row::Fragment;
 use wire::token::Rights;
@@ -104,39 +104,57 @@ impl<L: Log> Service<L> {
     }
 
     /// A chunk to convert, and the policy that it gets, none of those `without` places: all of it is at
-    /// healthy places, or as much as repair finds places for.
+    /// healthy places, or as much as repair finds places for. What an operator waits for goes before what is
+    /// old.
     fn next_conversion(&self, without: &[Policy]) -> Option<(ChunkId, Policy)> {
         let (view, now) = (self.cluster.view(), self.env.now());
+        let clock_s = match planted(Planted::YoungIsOld) {
+            true => u64::MAX,
+            false => self.clock_ms() / 1000,
+        };
         let setbacks = &mut *self.repairs.doubts.borrow_mut();
         self.log.with_state(|state| {
             setbacks.retain(|&chunk, _| state.chunk(chunk).is_some());
-            let due =
-                |id: &ChunkId| setbacks.get(id).and_then(|it| it.at).is_none_or(|at| at <= now);
-            let next = |file: FileId| {
-                let stream = state.stream(file)?;
-                let policy = stream.policy;
+            let may_get = |policy: Policy| {
                 let no_rows = policy.compression.is_some() && !view.takes_rows();
-                if no_rows || without.contains(&policy) {
-                    return None;
-                }
-                let is_due = |chunk: &&Chunk| {
-                    let settled = chunk.sealed().is_some() && chunk.is_sealed_everywhere();
-                    settled && chunk.is_to_convert(policy) && due(&chunk.id)
+                !no_rows && !without.contains(&policy)
+            };
+            let is_due = |chunk: &&Chunk| {
+                let retry_at = setbacks.get(&chunk.id).and_then(|it| it.at);
+                let settled = chunk.sealed().is_some() && chunk.is_sealed_everywhere();
+                settled && retry_at.is_none_or(|at| at <= now)
+            };
+            let is_whole = |chunk: &&Chunk| {
+                let replicas = self.judge_chunk(&view, state, chunk);
+                // More copies than there are places for: another policy may be the way out.
+                let no_more = || {
+                    let lacks = self.repairs.setbacks.borrow().contains_key(&chunk.id);
+                    lacks && !chunk.is_coded() && replicas.len() < usize::from(chunk.copies)
                 };
-                let is_whole = |chunk: &&Chunk| {
-                    let replicas = self.judge_chunk(&view, state, chunk);
-                    // More copies than there are places for: another policy may be the way out.
-                    let no_more = || {
-                        let lacks = self.repairs.setbacks.borrow().contains_key(&chunk.id);
-                        lacks && !chunk.is_coded() && replicas.len() < usize::from(chunk.copies)
-                    };
-                    let complete = is_complete(chunk, &replicas) || no_more();
-                    complete && replicas.iter().all(Judged::is_source)
-                };
-                let found = stream.chunks.iter().filter(is_due).find(is_whole)?;
+                let complete = is_complete(chunk, &replicas) || no_more();
+                complete && replicas.iter().all(Judged::is_source)
+            };
+            let asked_for = |file: FileId| {
+                let stream = state.stream(file)?;
+                let policy = Some(stream.policy.and_later(None)).filter(|it| may_get(*it))?;
+                let others = stream.chunks.iter().filter(|chunk| stream.has_form_to_get(chunk));
+                Some((others.filter(is_due).find(is_whole)?.id, policy))
+            };
+            let aged = |file: FileId| {
+                let stream = state.stream(file)?;
+                let policy = stream.policy.later.map(Later::policy).filter(|it| may_get(*it))?;
+                let old = stream.aging().take_while(|(due_s, _)| *due_s <= clock_s);
+                let found = old.map(|(_, chunk)| chunk).filter(is_due).find(is_whole)?;
                 Some((found.id, policy))
             };
-            state.to_convert().find_map(next)
+            let asked_for = state.to_convert().find_map(asked_for);
+            let aged = || {
+                state
+                    .aged(clock_s)
+                    .find_map(aged)
+                    .inspect(|_| self.env.mark("conversion of an old chunk begun"))
+            };
+            asked_for.or_else(aged)
         })
     }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use base::{ChunkId, FileId, ServerId};
 use runtime::Duration;
 use runtime::sim::Sim;
-use wire::control::{ChunkPlace, Policy, StreamChange, StreamView};
+use wire::control::{ChunkPlace, Later, Policy, StreamChange, StreamView};
 use wire::data::ReplicaState;
 
 use super::writer::{Client, Cluster, Writer};
@@ -266,4 +266,66 @@ fn servers_lost_meanwhile_are_replaced() {
             assert_eq!(held(&cluster).len(), 6, "seed {seed}");
         });
     }
+}
+
+async fn set_policy(cluster: &Rc<Cluster>, policy: Policy) {
+    let set = StreamChange::SetPolicy { file: FILE, policy, grant: [0; 16] };
+    Client::new(cluster).change(set).await.unwrap();
+}
+
+#[test]
+fn chunks_get_the_form_for_old_ones_when_they_are_old_and_not_before() {
+    let sim = Sim::new(21);
+    let later = Some(Later::new(20, Policy::ec(4, 2)));
+    let cluster = Cluster::new(&sim, Policy::rep(3).and_later(later), 7);
+    Cluster::run(&sim, &cluster, async move |cluster| {
+        let begun = cluster.sim.elapsed();
+        closed_file(&cluster, 2).await;
+        while forms(&view(&cluster).await) == [(1, 3, 3); 2] {
+            cluster.sim.sleep(Duration::from_millis(100)).await;
+        }
+        let age = cluster.sim.elapsed() - begun;
+        assert!(age >= Duration::from_secs(19), "converted after {age:?}");
+        cluster.sim.sleep(Duration::from_secs(10)).await;
+        assert_eq!(forms(&view(&cluster).await), [(4, 6, 6); 2]);
+        check_bytes(&cluster).await;
+        // What is written later stays as it is written, for as long.
+        let mut writer = Writer::open(Client::new(&cluster), FILE).await.unwrap();
+        writer.append(&[2; BYTES]).await.unwrap();
+        writer.close(false).await.unwrap();
+        cluster.sim.sleep(Duration::from_secs(15)).await;
+        assert_eq!(forms(&view(&cluster).await), [(4, 6, 6), (4, 6, 6), (1, 3, 3)]);
+        // An operator's word converts what is not old, and leaves what is.
+        convert(&cluster, Policy::ec(2, 1).and_later(later)).await;
+        assert!(until_converted(&cluster, Duration::from_secs(5)).await);
+        let all = forms(&view(&cluster).await);
+        assert_eq!(all, [(4, 6, 6), (4, 6, 6), (2, 3, 3)]);
+        cluster.sim.sleep(Duration::from_secs(15)).await;
+        assert_eq!(forms(&view(&cluster).await), [(4, 6, 6); 3]);
+        check_bytes(&cluster).await;
+    });
+}
+
+#[test]
+fn chunks_of_a_file_are_young_when_it_gets_a_form_for_old_ones() {
+    let sim = Sim::new(22);
+    let cluster = Cluster::new(&sim, Policy::rep(3), 7);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        closed_file(&cluster, 1).await;
+        cluster.sim.sleep(Duration::from_secs(30)).await;
+        let later = |after_s| Policy::rep(3).and_later(Some(Later::new(after_s, Policy::ec(4, 2))));
+        set_policy(&cluster, later(10)).await;
+        cluster.sim.sleep(Duration::from_secs(6)).await;
+        assert_eq!(forms(&view(&cluster).await), [(1, 3, 3)]);
+        // Another time counts from the same moment.
+        set_policy(&cluster, later(20)).await;
+        cluster.sim.sleep(Duration::from_secs(8)).await;
+        assert_eq!(forms(&view(&cluster).await), [(1, 3, 3)]);
+        set_policy(&cluster, Policy::rep(3)).await;
+        cluster.sim.sleep(Duration::from_secs(20)).await;
+        assert_eq!(forms(&view(&cluster).await), [(1, 3, 3)]);
+        set_policy(&cluster, later(5)).await;
+        cluster.sim.sleep(Duration::from_secs(12)).await;
+        assert_eq!(forms(&view(&cluster).await), [(4, 6, 6)]);
+    });
 }

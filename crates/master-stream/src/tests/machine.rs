@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::{ChunkId, ClientId, DiskId, Epoch, FileId, ServerId};
 use proptest::prelude::*;
 use runtime::Rng;
-use wire::control::{Compression, OpId, Policy};
+use wire::control::{Compression, Later, OpId, Policy};
 
 use crate::placement::ReplicaLocation;
 use crate::planted::{Planted, plant};
@@ -25,6 +25,10 @@ struct Oracle {
     made: BTreeMap<ChunkId, Policy>,
     /// Length of the sealed chunk at each place of a file, whichever it is.
     extents: BTreeMap<(FileId, u64), u32>,
+    /// When the chunk at each place of a file was first seen to be sealed, by the group's clock, and since when a
+    /// file has a form for old chunks.
+    seen_ms: BTreeMap<(FileId, u64), u64>,
+    later_ms: BTreeMap<FileId, u64>,
     /// Replicas that were referred to, until they are deleted and forgotten.
     replicas: BTreeSet<(ChunkId, PlaceIndex)>,
 }
@@ -36,6 +40,14 @@ impl Oracle {
             self.made.entry(shadow.id).or_insert(shadow.policy());
         }
         for (file, stream) in state.streams() {
+            let sealed = stream.chunks.iter().filter(|chunk| chunk.sealed().is_some());
+            for chunk in sealed {
+                self.seen_ms.entry((file, chunk.base)).or_insert(state.clock_ms());
+            }
+            match stream.policy.later {
+                Some(_) => drop(self.later_ms.entry(file).or_insert(state.clock_ms())),
+                None => drop(self.later_ms.remove(&file)),
+            }
             let known = self.epochs.entry(file).or_default();
             if stream.epoch < *known {
                 return Err(format!("3: the epoch of {file} fell"));
@@ -49,7 +61,7 @@ impl Oracle {
                 return Err(format!("the policy of {file} changed by itself"));
             }
             for chunk in stream.all_chunks() {
-                let new = policy.for_places(chunk.len_slots());
+                let new = policy.for_places(chunk.len_slots()).and_later(None);
                 let made = *self.made.entry(chunk.id).or_insert(new);
                 if made != chunk.policy() {
                     return Err(format!("{} was made {made:?}: {chunk:?}", chunk.id));
@@ -82,7 +94,9 @@ impl Oracle {
 
 const FILE_MEMORY_MS: u64 = 500;
 
-const POLICIES: [Policy; 8] = [
+const POLICIES: [Policy; 10] = [
+    Policy::rep(3).and_later(Some(Later::new(1, Policy::ec(2, 1)))),
+    Policy::ec(2, 1).and_later(Some(Later::new(2, Policy::rep(2)))),
     Policy::ec(2, 1),
     Policy::ec(4, 2),
     Policy::ec(2, 2).compressed(Some(Compression::LZ4)),
@@ -105,6 +119,7 @@ struct Driver {
     past: Vec<Command>,
     granted: u64,
     converted: u64,
+    aged: u64,
 }
 
 impl Driver {
@@ -120,6 +135,7 @@ impl Driver {
             past: Vec::new(),
             granted: 0,
             converted: 0,
+            aged: 0,
         }
     }
 
@@ -230,12 +246,17 @@ impl Driver {
             let settled = slots.filter(|_| !self.rng.one_in(20)).collect();
             return Action::EndConversion { chunk, shadow, settled, delete_at_ms };
         }
-        let some = self.rng.one_in(4);
-        let Some(stream) = self.state.stream(file).filter(|stream| stream.converting != some)
-        else {
+        let (some, old) = (self.rng.one_in(4), self.rng.one_in(2));
+        let is_it =
+            |stream: &&Stream| stream.converting != some || old && stream.policy.later.is_some();
+        let Some(stream) = self.state.stream(file).filter(is_it) else {
             return Action::Convert { op, file, wanted: !self.rng.one_in(5) };
         };
-        let policy = if self.rng.one_in(8) { Policy::rep(2) } else { stream.policy };
+        let policy = match stream.policy.later {
+            _ if self.rng.one_in(8) => Policy::rep(2),
+            Some(later) if old => later.policy(),
+            _ => stream.policy.and_later(None),
+        };
         let sealed = stream.chunks.iter().filter(|chunk| chunk.sealed().is_some());
         let sealed: Vec<_> = sealed.cloned().collect();
         if sealed.is_empty() {
@@ -277,7 +298,8 @@ impl Driver {
         let (op, file) = (self.op(), self.file());
         let epoch = self.epoch(file);
         let delete_at_ms = self.clock_ms + 100;
-        let policy = *self.rng.pick(&[Policy::strict(3), Policy::plain(3, 2), Policy::ec(2, 1)]);
+        let policies = [Policy::strict(3), Policy::plain(3, 2), Policy::ec(2, 1), POLICIES[0]];
+        let policy = *self.rng.pick(&policies);
         match self.rng.below(26) {
             21.. => self.conversion(op, file),
             0..5 if self.rng.one_in(2) => {
@@ -393,6 +415,23 @@ impl Driver {
         Ok(())
     }
 
+    /// A chunk is converted by an operator's word, or when it is as old as its file's policy says.
+    fn check_age(&mut self, chunk: ChunkId, policy: Policy) -> Result<(), String> {
+        let (file, stream, found) = self.state.chunk(chunk).expect("it is converted");
+        if stream.converting && policy == stream.policy.and_later(None) {
+            return Ok(());
+        }
+        let later = stream.policy.later.filter(|later| later.policy() == policy);
+        let later = later.ok_or("9: a conversion that is not wanted")?;
+        let seen = self.oracle.seen_ms[&(file, found.base)].max(self.oracle.later_ms[&file]);
+        self.aged += 1;
+        // Both times are cut to seconds.
+        match self.state.clock_ms() + 1000 > seen + u64::from(later.after_s) * 1000 {
+            true => Ok(()),
+            false => Err(format!("9: {chunk} was sealed at {seen} ms and is converted, {later}")),
+        }
+    }
+
     fn check_effect(
         &mut self,
         before: &StreamMachine,
@@ -434,6 +473,8 @@ impl Driver {
                 self.oracle.epochs.remove(file);
                 self.oracle.policies.remove(file);
                 self.oracle.extents.retain(|&(of, _), _| of != *file);
+                self.oracle.seen_ms.retain(|&(of, _), _| of != *file);
+                self.oracle.later_ms.remove(file);
             }
             (Outcome::Done { .. }, Action::Forget { replicas, .. }) => {
                 for &(chunk, place) in replicas {
@@ -443,6 +484,9 @@ impl Driver {
                 }
             }
             (Outcome::Done { .. }, Action::EndConversion { .. }) => self.converted += 1,
+            (Outcome::Done { .. }, Action::BeginConversion { chunk, policy, .. }) => {
+                self.check_age(*chunk, *policy)?;
+            }
             // Or a repeat of one that was done before.
             (Outcome::Done { .. }, Action::SetPolicy { file, policy, .. })
                 if before.streams != self.state.streams =>
@@ -462,12 +506,12 @@ impl Driver {
     }
 }
 
-fn run(seed: u64, steps: usize) -> Result<(u64, u64), String> {
+fn run(seed: u64, steps: usize) -> Result<(u64, u64, u64), String> {
     let mut driver = Driver::new(seed);
     for step in 0..steps {
         driver.step().map_err(|error| format!("seed {seed}, step {step}: {error}"))?;
     }
-    Ok((driver.granted, driver.converted))
+    Ok((driver.granted, driver.converted, driver.aged))
 }
 
 #[test]
@@ -475,6 +519,8 @@ fn invariants_hold_under_any_commands() {
     let counts: Vec<_> = (0..200).map(|seed| run(seed, 400).unwrap()).collect();
     let granted: u64 = counts.iter().map(|it| it.0).sum();
     let converted: u64 = counts.iter().map(|it| it.1).sum();
+    let aged: u64 = counts.iter().map(|it| it.2).sum();
+    assert!(aged > 20, "chunks grow old: {aged}");
     assert!(granted > 3_000 && converted > 100, "they reach deep: {granted}, {converted}");
 }
 
@@ -487,6 +533,7 @@ fn planted_bugs_in_commands_are_found() {
         Planted::CopiesLostInRow,
         Planted::FollowsIgnored,
         Planted::ShadowForgotten,
+        Planted::YoungIsOld,
     ] {
         plant(Some(bug));
         let found = (0..100).find_map(|seed| run(seed, 400).err());

@@ -94,6 +94,7 @@ pub(super) const CONVERT: Scenario = Scenario {
         "converted chunk was deleted",
         "chunk laid out in another form",
         "chunk converted",
+        "conversion of an old chunk begun",
         "chunk repaired",
         "audit: a coded chunk is whole",
     ],

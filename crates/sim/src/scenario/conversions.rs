@@ -1,21 +1,27 @@
 //! An operator sets policies of files and has what they hold converted, or leaves it as it is, while the
 //! files are written, read and removed, and everything fails (`protocols-tail.md` 9.12). In the end each
-//! sealed chunk of every file has the form of its policy, or a smaller one.
+//! sealed chunk of every file has the form of its policy, or a smaller one; and where the policy has a form
+//! for old chunks, that one.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
 use base::Kind;
+use base::limits::SECTOR_DATA_MAX;
 use client::{Client, Error, FlatLogFile};
 use runtime::Rng;
 use runtime::sim::CrashMode;
-use wire::control::{Node, Policy};
+use wire::control::{ChunkPlace, Later, Node, Policy};
 
 use crate::cluster::Cluster;
 
 /// Longest pause between two orders, milliseconds.
 const PAUSE_MS_MAX: u64 = 600;
+/// Longest time until a chunk is old, where a policy has a form for it, seconds.
+const AFTER_S_MAX: u64 = 5;
+/// Bytes in front of a cell.
+const CELL_HEAD: usize = 16;
 /// Orders of one client.
 const ORDERS_MAX: u64 = 8;
 /// All is converted in a cluster without faults within this time after the last chunk is whole.
@@ -73,8 +79,10 @@ impl Conversions {
         let path = format!("/{}", files[self.draw(files.len() as u64) as usize].name);
         let file = client.open(&path).await?;
         if self.draw(3) > 0 {
-            let policy = self.0.policies[self.draw(self.0.policies.len() as u64) as usize];
-            file.set_policy(policy).await?;
+            let drawn = || self.0.policies[self.draw(self.0.policies.len() as u64) as usize];
+            let (policy, form, after_s) = (drawn(), drawn(), 1 + self.draw(AFTER_S_MAX) as u32);
+            let later = Some(Later::new(after_s, form)).filter(|_| self.draw(3) == 0);
+            file.set_policy(policy.and_later(later)).await?;
         }
         let wanted = self.draw(6) > 0;
         file.convert(wanted).await?;
@@ -104,7 +112,7 @@ impl Conversions {
         }
         let end = cluster.sim().elapsed() + CONVERTED;
         while let Some((path, file)) = left.pop() {
-            while is_converting(&file).await.map_err(|error| failed(&path, error))? {
+            while is_to_convert(&file).await.map_err(|error| failed(&path, error))? {
                 if cluster.sim().elapsed() > end {
                     return Err(format!("{path} is not converted in a cluster without faults"));
                 }
@@ -115,6 +123,25 @@ impl Conversions {
     }
 }
 
-async fn is_converting(file: &FlatLogFile) -> Result<bool, Error> {
-    Ok(file.chunks().await?.converting)
+async fn is_to_convert(file: &FlatLogFile) -> Result<bool, Error> {
+    let view = file.chunks().await?;
+    let later = view.policy.and_then(|policy| policy.later);
+    let grows_old = |chunk: &ChunkPlace| {
+        later.is_some_and(|later| is_better(chunk.sealed.unwrap_or(0), chunk, later.policy()))
+    };
+    Ok(view.converting || view.chunks.iter().any(grows_old))
+}
+
+/// Whether a chunk of so many bytes is better off in another form: few bytes take less room in copies.
+fn is_better(len: u32, chunk: &ChunkPlace, form: Policy) -> bool {
+    if (chunk.data, chunk.copies, chunk.compression) == (form.data, form.copies, form.compression) {
+        return false;
+    }
+    let survives = chunk.data == 1 && chunk.copies > form.copies - form.data;
+    let sectors = |bytes: usize| bytes.div_ceil(SECTOR_DATA_MAX);
+    let coded = sectors(CELL_HEAD + (len as usize).div_ceil(form.data.into()));
+    let coded = coded * usize::from(form.copies);
+    len > 0
+        && (!(form.is_coded() && survives)
+            || coded < sectors(len as usize) * usize::from(chunk.copies))
 }

@@ -63,7 +63,7 @@ const FALLBACK: Policy = Policy::plain(5, 4);
 /// A policy as a value of a register; 0: none.
 fn value(policy: Option<Policy>) -> u64 {
     let number = |policy: Policy| {
-        let Policy { copies, acks, data, compression } = policy;
+        let Policy { copies, acks, data, compression, .. } = policy;
         u64::from_be_bytes([0, 0, 0, 0, data, Compression::to_byte(compression), copies, acks])
     };
     policy.map_or(0, number)

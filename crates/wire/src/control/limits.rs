@@ -26,6 +26,10 @@ pub const LOCATE_CHUNKS_MAX: u32 = 256;
 pub const LOCATE_FILES_MAX: usize = 64;
 /// Spare chunks that a writer may ask for (C8).
 pub const SPARES_MAX: u8 = 4;
+/// Seconds from the seal of a chunk until it may get another form by its file's policy.
+pub const LATER_MIN_S: u32 = 1;
+/// Ten years.
+pub const LATER_MAX_S: u32 = 10 * 366 * 24 * 3600;
 /// Servers that a writer may ask to avoid.
 pub const AVOID_MAX: usize = 256;
 /// Replicas of one chunk in an answer: a policy's, and those that take the place of others.

@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use codec::block::{BlockSize, Codec};
 
+use super::limits::{LATER_MAX_S, LATER_MIN_S};
+
 /// Replication policy of a file: each chunk on `copies` replicas, an append acknowledged when
 /// `acks` of them have it durable (MaxCopy and MinCopy).
 ///
@@ -20,6 +22,45 @@ pub struct Policy {
     pub data: u8,
     /// Compression of what is appended; none: sectors hold the bytes as they are (layout 1).
     pub compression: Option<Compression>,
+    /// The form that chunks get once they are old; none: they keep theirs.
+    pub later: Option<Later>,
+}
+
+/// A form that chunks get some time after they were sealed (C18): what is written in copies, and read
+/// while it is new, is kept in a code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Later {
+    /// Seconds behind the seal, of the time in which the file's partition has a leader:
+    /// [`LATER_MIN_S`](super::limits::LATER_MIN_S) to [`LATER_MAX_S`](super::limits::LATER_MAX_S).
+    pub after_s: u32,
+    copies: u8,
+    acks: u8,
+    data: u8,
+    compression: Option<Compression>,
+}
+
+impl Later {
+    /// So many seconds behind the seal the form of chunks of this policy.
+    pub const fn new(after_s: u32, form: Policy) -> Later {
+        let Policy { copies, acks, data, compression, .. } = form;
+        Later { after_s, copies, acks, data, compression }
+    }
+
+    /// The policy whose form chunks get.
+    pub const fn policy(self) -> Policy {
+        let Later { copies, acks, data, compression, .. } = self;
+        Policy { copies, acks, data, compression, later: None }
+    }
+}
+
+impl fmt::Display for Later {
+    /// As the command takes it, in seconds where no larger unit fits: `7d=ec8+3`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(24 * 3600, "d"), (3600, "h"), (60, "m"), (1, "s")];
+        let fits = |(seconds, _): &(u32, &str)| self.after_s.is_multiple_of(*seconds);
+        let (seconds, unit) = units.into_iter().find(fits).unwrap_or((1, "s"));
+        write!(f, "{}{unit}={}", self.after_s / seconds, self.policy())
+    }
 }
 
 /// Compression of appends by clients, in blocks (C19).
@@ -102,7 +143,7 @@ impl Policy {
 
     /// `copies`, acknowledged by `acks`, as they are.
     pub const fn plain(copies: u8, acks: u8) -> Policy {
-        Policy { copies, acks, data: 1, compression: None }
+        Policy { copies, acks, data: 1, compression: None, later: None }
     }
 
     /// `ecK+M`: `data` and `parity` fragments, of which all but one acknowledge, but always one more than
@@ -110,7 +151,7 @@ impl Policy {
     pub const fn ec(data: u8, parity: u8) -> Policy {
         let copies = data.saturating_add(parity);
         let acks = if parity > 1 { copies - 1 } else { copies };
-        Policy { copies, acks, data, compression: None }
+        Policy { copies, acks, data, compression: None, later: None }
     }
 
     /// `ecK+M-strict`: all fragments acknowledge.
@@ -124,9 +165,19 @@ impl Policy {
         Policy { compression, ..self }
     }
 
+    /// The same, with this form for chunks that are old.
+    pub const fn and_later(self, later: Option<Later>) -> Policy {
+        Policy { later, ..self }
+    }
+
     /// The same number of copies and acknowledgements, as they are.
     pub const fn uncompressed(self) -> Policy {
         self.compressed(None)
+    }
+
+    /// The copies or the code alone, as a word says them.
+    pub const fn scheme(self) -> Policy {
+        Policy { compression: None, later: None, ..self }
     }
 
     /// True when replicas are fragments of a code.
@@ -145,8 +196,15 @@ impl Policy {
     }
 
     /// True when `1 <= acks <= copies <= 5` and `2 * acks > copies`, or there is such a code and
-    /// `data + 1 <= acks <= copies`; and a compression compresses.
+    /// `data + 1 <= acks <= copies`; a compression compresses; and so is the form of old chunks.
     pub const fn is_valid(self) -> bool {
+        if let Some(later) = self.later
+            && !(later.after_s >= LATER_MIN_S
+                && later.after_s <= LATER_MAX_S
+                && later.policy().is_valid())
+        {
+            return false;
+        }
         use codec::limits::{DATA_MAX, PARITY_MAX};
         let fits = if self.data > 1 {
             self.data as usize <= DATA_MAX
@@ -181,7 +239,7 @@ impl Policy {
     /// Copies that survive as many losses as the code, when they are acknowledged and once all are
     /// there; the same policy when it has none.
     pub const fn in_copies(self) -> Policy {
-        let Policy { acks, data, compression, .. } = self;
+        let Policy { acks, data, compression, later, .. } = self;
         if !self.is_coded() {
             return self;
         }
@@ -189,7 +247,7 @@ impl Policy {
         // What is acknowledged by so many fragments survives one loss less than by so many copies.
         let alike = acks - data + 1;
         let acks = if alike > usual.acks { alike } else { usual.acks };
-        Policy { acks, ..usual }.compressed(compression)
+        Policy { acks, ..usual }.compressed(compression).and_later(later)
     }
 }
 
@@ -197,7 +255,7 @@ impl fmt::Display for Policy {
     /// The word that commands take, with the acknowledgements where no word says them, and the
     /// compression behind it: `rep3 lz4`, `ec4+2`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Policy { copies, acks, data, compression } = *self;
+        let Policy { copies, acks, data, compression, later } = *self;
         let parity = self.parity();
         let (usual, strict) = if self.is_coded() {
             write!(f, "ec{data}+{parity}")?;
@@ -206,13 +264,15 @@ impl fmt::Display for Policy {
             write!(f, "rep{copies}")?;
             (Policy::rep(copies), Policy::strict(copies))
         };
-        if self.uncompressed() != usual {
-            match self.uncompressed() == strict {
+        let scheme = self.scheme();
+        if scheme != usual {
+            match scheme == strict {
                 true => write!(f, "-strict")?,
                 false => write!(f, " ({acks} acknowledge)")?,
             }
         }
-        compression.map_or(Ok(()), |compression| write!(f, " {compression}"))
+        compression.map_or(Ok(()), |compression| write!(f, " {compression}"))?;
+        later.map_or(Ok(()), |later| write!(f, ", after {later}"))
     }
 }
 
@@ -295,6 +355,23 @@ mod tests {
         for word in ["rep0", "rep6", "rep03", "rep+3", "3", "rep", "rep3-", "rep3-strict-strict"] {
             assert!(acks(word).is_err(), "{word}");
         }
+    }
+
+    #[test]
+    fn forms_of_old_chunks_are_valid_by_themselves_and_shown_as_they_are_said() {
+        let later = |after_s, form| Policy::rep(3).and_later(Some(Later::new(after_s, form)));
+        let week = later(7 * 24 * 3600, Policy::ec(8, 3));
+        assert!(week.is_valid());
+        assert_eq!(week.to_string(), "rep3, after 7d=ec8+3");
+        assert_eq!(later(90 * 60, Policy::ec(4, 2)).to_string(), "rep3, after 90m=ec4+2");
+        assert_eq!(week.later.map(Later::policy), Some(Policy::ec(8, 3)));
+        assert!(!later(LATER_MIN_S - 1, Policy::ec(4, 2)).is_valid());
+        assert!(!later(LATER_MAX_S + 1, Policy::ec(4, 2)).is_valid());
+        assert!(!later(3600, Policy::ec(13, 1)).is_valid());
+        // A form is of one time: that of an old chunk's own later form is none.
+        assert_eq!(Later::new(3600, week).policy(), Policy::rep(3));
+        let coded = Policy::ec(4, 2).and_later(week.later);
+        assert_eq!(coded.in_copies().later, week.later);
     }
 
     #[test]

@@ -12,8 +12,9 @@ use testing::made;
 use testing::messages::{addr, label, name};
 
 use crate::control::limits::{
-    ABNORMAL_MAX, CHUNKS_MAX, LIST_MAX, LOCATE_CHUNKS_MAX, LOCK_TTL_MAX_MS, LOCK_TTL_MIN_MS,
-    MAINTENANCE_MAX_MS, MODE_MAX, PLACES_MAX, SPARES_MAX, TRACE_SLOW_MAX,
+    ABNORMAL_MAX, CHUNKS_MAX, LATER_MAX_S, LATER_MIN_S, LIST_MAX, LOCATE_CHUNKS_MAX,
+    LOCK_TTL_MAX_MS, LOCK_TTL_MIN_MS, MAINTENANCE_MAX_MS, MODE_MAX, PLACES_MAX, SPARES_MAX,
+    TRACE_SLOW_MAX,
 };
 use crate::control::*;
 use crate::data::{Purpose, ReplicaStat, ReplicaState};
@@ -285,6 +286,13 @@ fn cluster_reply() -> impl Strategy<Value = ClusterReply> {
 }
 
 fn policy() -> impl Strategy<Value = Policy> {
+    let later =
+        (LATER_MIN_S..=LATER_MAX_S, form()).prop_map(|(after_s, form)| Later::new(after_s, form));
+    (form(), option::of(later)).prop_map(|(policy, later)| policy.and_later(later))
+}
+
+/// A policy that says nothing of later.
+fn form() -> impl Strategy<Value = Policy> {
     let copies = (1..=5u8).prop_flat_map(|copies| {
         (copies / 2 + 1..=copies).prop_map(move |acks| Policy::plain(copies, acks))
     });

@@ -7,10 +7,10 @@ use codec::limits::{DATA_MAX, PARITY_MAX};
 use super::envelope::change;
 use super::{Proto, WireError, all, need, pb};
 use crate::control::check::{each, name, range_u8, range_u32, secret, text, u128_bytes, u128_from};
-use crate::control::limits::{LINKS_MAX, LIST_MAX, MODE_MAX, TARGET_MAX};
+use crate::control::limits::{LATER_MAX_S, LATER_MIN_S, LINKS_MAX, LIST_MAX, MODE_MAX, TARGET_MAX};
 use crate::control::{
-    Attributes, Compression, NameKey, NamedNode, NamespaceChange, NamespaceReply, NamespaceRequest,
-    Node, Policy,
+    Attributes, Compression, Later, NameKey, NamedNode, NamespaceChange, NamespaceReply,
+    NamespaceRequest, Node, Policy,
 };
 
 impl Proto for Attributes {
@@ -34,7 +34,11 @@ impl Proto for Policy {
         let coded = coded_pb(self.data, self.copies, self.acks);
         let plain = |number: u8| if coded.is_some() { 0 } else { number.into() };
         let (copies, acks) = (plain(self.copies), plain(self.acks));
-        pb::Policy { copies, acks, compression, coded }
+        let later = self.later.map(|later| {
+            let form = Some(Box::new(later.policy().to_pb()));
+            Box::new(pb::Later { after_s: later.after_s, form })
+        });
+        pb::Policy { copies, acks, compression, coded, later }
     }
 
     fn from_pb(pb: pb::Policy) -> Result<Policy, WireError> {
@@ -47,7 +51,20 @@ impl Proto for Policy {
                 Policy::plain(copies, range_u8(pb.acks, 0..=u8::MAX, "Policy.acks")?)
             }
         };
-        let policy = policy.compressed(compression);
+        let later = match pb.later {
+            None => None,
+            Some(later) => {
+                let range = LATER_MIN_S..=LATER_MAX_S;
+                let after_s = range_u32(later.after_s, range, "Policy.later.after_s")?;
+                let form = later.form.ok_or(WireError::Missing { field: "Policy.later.form" })?;
+                if form.later.is_some() {
+                    let (field, copies, acks) = ("Policy.later.form", form.copies, form.acks);
+                    return Err(WireError::BadPolicy { field, copies, acks });
+                }
+                Some(Later::new(after_s, Policy::from_pb(*form)?))
+            }
+        };
+        let policy = policy.compressed(compression).and_later(later);
         if !policy.is_valid() {
             return Err(WireError::BadPolicy { field: "Policy", copies: pb.copies, acks: pb.acks });
         }
