@@ -191,9 +191,22 @@ mod tests {
             let started = runtime.block_on(start(env, role, &dir, false)).expect("it starts");
             let addr = "127.0.0.1:1".parse().expect("an address");
             let process = Process { role, id: "cs1".into(), pid: started, addr, dir: dir.clone() };
-            // A process that ends has no program any more.
+            if is_alive(&process) {
+                continue;
+            }
+            // Then it is about to end, and has no program soon: it is not one that has just begun.
             let program = PathBuf::from(format!("/proc/{started}/exe"));
-            assert!(is_alive(&process) || program.read_link().is_err(), "round {round}");
+            let deadline = env.now() + Duration::from_secs(5);
+            while program.read_link().is_ok() {
+                let line = std::fs::read(format!("/proc/{started}/cmdline")).unwrap_or_default();
+                let line = String::from_utf8_lossy(&line).into_owned();
+                assert!(
+                    !is_alive(&process),
+                    "round {round}: it was not recognised at first: {line}"
+                );
+                assert!(env.now() < deadline, "round {round}: it has not ended: {line}");
+                std::thread::yield_now();
+            }
         }
         std::fs::remove_dir_all(dir).expect("it is removed");
     }
