@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use base::{DirId, Epoch, FileId, Kind};
+use wire::control::limits::AVOID_MAX;
 use wire::control::{
     Attributes, NameKey, Policy, StreamChange, StreamReply, StreamView, WriterGrant,
 };
@@ -16,7 +17,6 @@ use crate::limits::EPOCH_TRIES_MAX;
 use crate::reader::Reader;
 use crate::session::Refusal;
 use crate::writer::is_small;
-use wire::control::limits::AVOID_MAX;
 
 /// A file: append-only bytes under one or more names. Cheap to clone.
 #[derive(Clone, Debug)]
