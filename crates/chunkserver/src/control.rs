@@ -339,7 +339,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             };
             let taken = store.append(append);
             let taken = match copy.urgency() {
-                None => disk.share.foreground(&self.0.env, taken).await,
+                None => disk.share.foreground(&self.0.env, taken).await.0,
                 Some(urgency) => {
                     let work = (urgency, stored as u64);
                     let shared = disk.share.background(&self.0.env, work, taken).await;

@@ -363,11 +363,9 @@ impl<S: ChunkStore> Chunkserver<S> {
                 share.map_err(|TooManyWait| DataError::Busy)
             }
             Priority::Control | Priority::Foreground => {
-                let begun = env.now();
-                let result = disk.share.foreground(env, work).await;
+                let (result, took) = disk.share.foreground(env, work).await;
                 if result.is_ok() {
-                    let now = env.now();
-                    disk.times.note(class(bytes), now - begun, now);
+                    disk.times.note(class(bytes), took, env.now());
                 }
                 Ok(result)
             }

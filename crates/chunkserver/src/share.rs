@@ -108,8 +108,12 @@ impl DiskShare {
         }
     }
 
-    /// A foreground operation of the disk.
-    pub(crate) async fn foreground<T>(&self, env: &Env, operation: impl Future<Output = T>) -> T {
+    /// A foreground operation of the disk, and the time that it took.
+    pub(crate) async fn foreground<T>(
+        &self,
+        env: &Env,
+        operation: impl Future<Output = T>,
+    ) -> (T, Duration) {
         let start = env.now();
         let beside = self.active.get() || self.ended.get().is_some_and(|at| is_recent(at, start));
         let under_way = UnderWay::begin(&self.foreground);
@@ -118,14 +122,15 @@ impl DiskShare {
         let now = env.now();
         let foreground = &mut *self.foreground.borrow_mut();
         foreground.ended = Some(now);
-        let took = u64::try_from((now - start).as_nanos()).unwrap_or(u64::MAX);
+        let took = now - start;
+        let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         if beside || self.active.get() {
-            foreground.beside.record(took);
+            foreground.beside.record(took_ns);
         } else {
             foreground.turn_window(now);
-            foreground.alone[0].record(took);
+            foreground.alone[0].record(took_ns);
         }
-        result
+        (result, took)
     }
 
     /// A background operation of the disk, of `bytes` bytes: when it is its turn.

@@ -4,7 +4,6 @@
 
 use metrics::{Counter, Registry};
 use runtime::{Duration, Instant};
-
 use wire::control::CallClass;
 
 use crate::health::Health;

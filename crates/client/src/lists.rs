@@ -14,7 +14,6 @@ use std::net::SocketAddr;
 use base::ServerId;
 use metrics::{Counter, Gauge, Registry};
 use runtime::{Duration, Instant};
-
 use wire::control::CallClass;
 
 use crate::health::{Health, Target};

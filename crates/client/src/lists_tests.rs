@@ -2,10 +2,9 @@
 
 use base::DiskId;
 use runtime::Rng;
-
-use super::*;
 use wire::control::{CallKind, SizeClass};
 
+use super::*;
 use crate::health::CallEnd;
 use crate::limits::SLOW_MIN;
 

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use base::ServerId;
-
-use crate::client::Client;
 use wire::control::CallClass;
 
+use crate::client::Client;
 use crate::health::Target;
 use crate::lists::ListedDisk;
 
