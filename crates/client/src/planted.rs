@@ -16,6 +16,8 @@ pub enum Planted {
     DebtDropped,
     /// An append keeps its place in the window until all followed replicas have it (8.2).
     OneBudget,
+    /// A writer stays in a chunk without bytes, whichever servers it is to leave.
+    EmptyStays,
     /// The first answer without the bytes is the end of an open chunk (8.11).
     ShortIsEnd,
 }

@@ -84,8 +84,10 @@ pub struct StreamConfig {
     pub dead_grace: Duration,
     /// An open chunk with a replica on a dead server is sealed after this time. A living writer has
     /// gone on in another chunk long before: at its next append, or, when it is idle, within 20 s
-    /// by the messages that carry its committed length to replicas. The same for one that was opened
-    /// with fewer copies, counted from when all could be had.
+    /// by the messages that carry its committed length to replicas. One that finds no other place is
+    /// heard of: its rights are renewed at half of [`StreamConfig::token_life`], which is shorter. The
+    /// same for one that was opened with fewer copies, counted from when all could be had, and for one
+    /// without bytes on a server that drains.
     pub open_grace: Duration,
     /// The same for a replica on a server whose heartbeats come and that masters do not reach. Never:
     /// a writer that reaches it lives, and would be fenced (`protocols-tail.md` 10.7).

@@ -42,6 +42,10 @@ pub enum Planted {
     ConvertDropsEarly,
     /// A conversion believes the one copy that it was made of.
     ConvertOneCopy,
+    /// Writers are not heard of.
+    WritersUnheard,
+    /// Spares stay, whatever becomes of their servers.
+    SparesStay,
     /// A replica that can not be sealed is redundancy for as long as its server sends heartbeats.
     UnsettledCounts,
     /// Rights end by the clock on the wall.

@@ -326,6 +326,7 @@ impl<L: Log> Service<L> {
                 self.writer(outcome)
             }
             StreamChange::Extend { file, epoch, avoid, spares, purpose, in_copies } => {
+                self.note_writer_heard(file, epoch);
                 let wanted = Wish { spares, purpose, in_copies };
                 let Spares { drop, fresh, full } = self.spares(file, None, &avoid, wanted);
                 if full {

@@ -129,11 +129,35 @@ pub(crate) async fn read(table_files: &TableFiles, number: u32) -> Result<Option
     layout_of(number, &bytes, path).map(Some)
 }
 
-/// Content of a manifest at present, without sealing it: its owner may be about to change it.
+/// Content of a manifest at present, without sealing it: its owner may be about to change it. What is
+/// shown may be less than its first edit, which was acknowledged before it got its name: all servers
+/// have restarted, and do not know what was acknowledged.
 pub(crate) async fn peek(table_files: &TableFiles, number: u32) -> Result<Layout, Error> {
     let name = Name::Manifest(number);
-    let bytes = crate::recover::read_shown(table_files, name).await?;
-    layout_of(number, &bytes, table_files.path(name))
+    let mut bytes = crate::recover::read_shown(table_files, name).await?;
+    let path = table_files.path(name);
+    if lacks_of_first_edit(number, &bytes).is_some() {
+        let cause = |fault| Error::of_store(fault, "read", &path);
+        let source = table_files.store.open(&name.to_string()).await.map_err(cause)?;
+        while let Some(lacks) = lacks_of_first_edit(number, &bytes) {
+            let more = source.read_acknowledged(bytes.len() as u64, lacks).await.map_err(cause)?;
+            bytes.extend_from_slice(&more);
+            if more.len() < lacks {
+                break; // Lost.
+            }
+        }
+    }
+    layout_of(number, &bytes, path)
+}
+
+/// Bytes that follow these before the first edit of a manifest ends, as far as they say; none when they
+/// have all of it, or are damaged.
+fn lacks_of_first_edit(number: u32, bytes: &[u8]) -> Option<usize> {
+    let Some(edits) = bytes.get(FILE_HEAD..) else { return Some(FILE_HEAD - bytes.len()) };
+    match next_record(Form::Plain, FileNo::manifest(number), edits, EDIT_BYTES_MAX) {
+        Ok(Next::Partial(need)) => Some(need - edits.len()),
+        Ok(Next::Record(_)) | Err(_) => None,
+    }
 }
 
 fn layout_of(number: u32, bytes: &[u8], path: String) -> Result<Layout, Error> {

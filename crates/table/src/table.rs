@@ -122,8 +122,8 @@ impl Table {
     }
 
     /// A view of the table in a directory at present, without taking it over: its owner, if it has
-    /// one, goes on. All of it when it has no owner; otherwise what its owner has made durable
-    /// lately may be missing. Nothing is pinned: when a read ends with `Missing` or `Fenced`, the
+    /// one, goes on. All of it when it was closed; otherwise what its owner has made durable
+    /// lately may be missing, so that a view is some earlier moment. Nothing is pinned: when a read ends with `Missing` or `Fenced`, the
     /// table has gone on, and a new view helps.
     pub async fn open_view(
         env: &Env,

@@ -3,8 +3,10 @@
 //! The live manifest and its logs are read as they are shown at present, none is sealed. A view is
 //! the table as it was at some moment: edits, and changes in logs, are read as a prefix of theirs,
 //! and changes have numbers without gaps. When the manifest was replaced during the opening, or a
-//! file that it names was removed, the opening begins again. A view of a table without an owner is
-//! complete; with one it may lack what the owner has made durable lately.
+//! file that it names was removed, the opening begins again. A view of a table that was closed is
+//! complete; of others it may lack what was made durable lately, and, when all servers of a file have
+//! restarted since, all that is in it beyond a manifest's first edit: until its owner goes on, or it is
+//! sealed (`docs/decisions/0030`).
 //!
 //! Nothing is pinned: files of a table that has an owner may go while the view is read. Then a read
 //! fails with `Missing` or `Fenced`, and its caller opens a new view.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use runtime::sim::CrashMode;
 use runtime::{Duration, Env};
 use table::{Batch, Cache, Error, Options, Range, Snapshot, Table};
 
@@ -106,5 +107,45 @@ fn view_of_an_owned_table_shows_a_prefix_and_the_owner_goes_on() {
             }
         });
         assert!(seen_late, "it saw what is there");
+    }
+}
+
+/// All servers have restarted, and so do not know what was acknowledged of files that are not sealed. A
+/// manifest has its first edit all the same: it got its name behind that.
+#[test]
+fn view_of_a_table_whose_servers_have_restarted_finds_no_damage() {
+    for (seed, count, owned) in [(0, 0, false), (1, 3, false), (2, 300, false), (3, 300, true)] {
+        let world = World::new(seed);
+        world.run(async {
+            let (_, env) = world.boot();
+            let table = world.open(&env, small()).await.expect("it is made");
+            for n in 0..count {
+                table.put(&u64::to_be_bytes(n), &[7; 64]).await.expect("no other owner is there");
+            }
+            let (host, other) = world.boot();
+            if !owned {
+                // Another one has taken the table over, and is gone.
+                drop(world.open(&other, small()).await.expect("it is taken over"));
+                world.sim.crash(host, CrashMode::Power);
+            }
+            world.disk.forget_ends();
+            let (_, third) = world.boot();
+            match open_view(&world, &third).await {
+                Ok(seen) => {
+                    let rows = all(&seen).await.expect("nothing is removed").len() as u64;
+                    assert!(rows <= count, "{seed}: {rows} rows");
+                }
+                // Files that the first edit names have been removed since.
+                Err(Error::Missing { .. }) if owned => {}
+                Err(error) => panic!("{seed}: {error}"),
+            }
+            if owned {
+                table.put(b"more", b"").await.expect("no other owner is there");
+            }
+            let table = world.open(&third, small()).await.expect("it is taken over");
+            let rows = table.snapshot().scan(Range::all()).take(usize::MAX).await;
+            let rows = rows.expect("it reads").len() as u64;
+            assert_eq!(rows, count + u64::from(owned), "{seed}");
+        });
     }
 }

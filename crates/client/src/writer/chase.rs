@@ -220,9 +220,11 @@ impl Writer {
         }
     }
 
-    /// The thin chunk with bytes that is written, and that the stream service knows.
+    /// The thin chunk that is written, and that the stream service knows. Without bytes there is nothing
+    /// to repair in it, but it keeps its servers on record (`docs/decisions/0121`).
     fn thin(&self) -> Option<&Thin> {
-        let current = self.current.as_ref().filter(|it| it.end > 0 && !it.full)?;
+        let stays = |it: &OpenChunk| it.full || it.end == 0 && planted(Planted::EmptyStays);
+        let current = self.current.as_ref().filter(|it| !stays(it))?;
         current.thin.as_ref().filter(|_| self.ended.is_none() && self.life == Life::Open)
     }
 

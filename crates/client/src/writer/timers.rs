@@ -71,7 +71,7 @@ impl Writer {
             }
         }
         if self.is_idle() {
-            let wants = |replica: &&Replica| !replica.telling && current.acked > 0;
+            let wants = |replica: &&Replica| !replica.telling;
             let tell_at = |replica: &Replica| self.tell_at(replica, current.acked);
             if let Some(at) = current.followed().filter(wants).map(tell_at).min() {
                 add(at.max(self.progress_at + config.commit_idle));
@@ -160,7 +160,8 @@ impl Writer {
         }
     }
 
-    /// Sends idle replicas the committed length, so that readers of the tail go on.
+    /// Sends idle replicas the committed length, so that readers of the tail go on. Of a chunk without
+    /// bytes it shows the writer whether its places are there.
     pub(super) fn notify_committed(&mut self, now: Instant, out: &mut Vec<Action>) {
         if !self.is_idle() || now < self.progress_at + self.config.commit_idle {
             return;
@@ -174,7 +175,7 @@ impl Writer {
     fn tell_replica(&mut self, now: Instant, index: usize, out: &mut Vec<Action>) {
         let current = self.current.as_ref().expect("checked");
         let (committed, replica) = (current.acked, &current.replicas[index]);
-        if replica.left || replica.telling || committed == 0 {
+        if replica.left || replica.telling {
             return;
         }
         if now < self.tell_at(replica, committed) {
@@ -216,9 +217,12 @@ impl Writer {
             Err(SendError::Data(DataError::Fenced { .. } | DataError::Sealed { .. })) => {
                 self.fail(WriterError::Fenced, out);
             }
-            Err(SendError::Data(DataError::NotFound | DataError::WrongDisk))
-                if replica.durable > 0 =>
-            {
+            // It has no replica yet, and answers.
+            Err(SendError::Data(DataError::NotFound)) if replica.durable == 0 => {
+                replica.heard_at = now;
+                replica.mute_since = None;
+            }
+            Err(SendError::Data(DataError::NotFound | DataError::WrongDisk)) => {
                 let text = "has lost the chunk".to_owned();
                 let failure = Failure::of(ReplicaFault::Missing, text);
                 self.fail_replica(now, chunk, index, failure, out);

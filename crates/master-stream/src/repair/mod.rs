@@ -17,6 +17,7 @@ mod judged;
 mod scan;
 mod seal;
 mod unknown;
+mod unused;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -77,6 +78,9 @@ pub(crate) struct Repairs {
     /// Open chunks that were made with fewer copies than they should have, and since when the cluster
     /// has had room for all of them.
     degraded: RefCell<BTreeMap<ChunkId, Instant>>,
+    /// Open chunks that their writers are to leave, and since when that is known, or their writers were
+    /// heard of last.
+    to_leave: RefCell<BTreeMap<ChunkId, Instant>>,
     /// Streams in recovery, and since when.
     recovering: RefCell<BTreeMap<FileId, Instant>>,
     /// Chunks whose replicas are being sealed, or are to be sealed later.
@@ -156,6 +160,7 @@ impl Repairs {
             short: RefCell::default(),
             left: RefCell::default(),
             degraded: RefCell::default(),
+            to_leave: RefCell::default(),
             recovering: RefCell::default(),
             sealing: RefCell::default(),
             seal_permits: Arc::new(Semaphore::new(SEALS_MAX)),
@@ -187,6 +192,7 @@ impl Repairs {
         self.short.borrow_mut().clear();
         self.left.borrow_mut().clear();
         self.degraded.borrow_mut().clear();
+        self.to_leave.borrow_mut().clear();
         self.recovering.borrow_mut().clear();
         self.sealing.borrow_mut().retain(|_, retry| retry.at.is_none());
         self.sealed.borrow_mut().clear();

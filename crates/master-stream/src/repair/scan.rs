@@ -24,6 +24,13 @@ struct Tally {
     abandoned: BTreeMap<FileId, (Epoch, ChunkId)>,
     /// Open chunks with fewer copies than they should have, while there is room for all.
     degraded: BTreeSet<ChunkId>,
+    /// Spares of writers that are of no use, with the epoch of their writer.
+    useless: BTreeMap<FileId, (Epoch, Vec<ChunkId>)>,
+    /// Open chunks that their writers are to leave: short of copies, or with a replica at a place that is
+    /// not good, or on a server that drains.
+    to_leave: BTreeSet<ChunkId>,
+    /// Of these, those with all replicas at good places.
+    drained: BTreeMap<ChunkId, (FileId, Epoch)>,
     /// What is on the servers that drain.
     draining: BTreeMap<ServerId, Holdings>,
 }
@@ -60,6 +67,11 @@ impl<L: Log> Service<L> {
             self.add_repair_workers();
             self.count_repair(0, 0);
             self.note_degraded(tally.degraded);
+            self.note_to_leave(tally.to_leave);
+            self.end_unwritten(tally.drained);
+            for (file, (epoch, drop)) in tally.useless.into_iter().take(ABANDONED_MAX) {
+                self.drop_spares(file, epoch, drop);
+            }
             for (file, (epoch, chunk)) in tally.abandoned.into_iter().take(ABANDONED_MAX) {
                 self.seal_abandoned(file, epoch, chunk);
             }
@@ -110,7 +122,7 @@ impl<L: Log> Service<L> {
 
     /// Time for which a location has been gone for the writers that use it, too: one whose server
     /// sends heartbeats and is not reached by masters may be reached by them.
-    fn gone_for(&self, place: PlaceIndex) -> Duration {
+    pub(super) fn gone_for(&self, place: PlaceIndex) -> Duration {
         let absent = self.repairs.absent.borrow();
         let gone = absent.get(&place).and_then(|absence| absence.gone);
         gone.map_or(Duration::ZERO, |since| self.env.now().since(since))
@@ -207,7 +219,12 @@ impl<L: Log> Service<L> {
         tally_draining(&mut tally.draining, state, (file, chunk));
         let open = chunk.sealed().is_none();
         if open && stream.tail().map(|tail| tail.id) != Some(chunk.id) {
-            return; // A spare is no chunk of the file yet.
+            // A spare is no chunk of the file yet.
+            if stream.writing && self.is_useless(view, state, chunk) {
+                let (_, drop) = tally.useless.entry(file).or_insert((stream.epoch, Vec::new()));
+                drop.push(chunk.id);
+            }
+            return;
         }
         let replicas = self.judge_chunk(view, state, chunk);
         let copies = usize::from(chunk.copies);
@@ -238,8 +255,19 @@ impl<L: Log> Service<L> {
             if replicas.len() < copies && view.has_room_for(chunk.copies) {
                 tally.degraded.insert(chunk.id);
             }
-            if stream.writing && self.is_abandoned(chunk, &replicas) {
+            if !stream.writing {
+                return;
+            }
+            let drains = replicas.iter().any(|it| it.leaves);
+            let is_good = |it: &Judged| it.worth == Worth::Good && it.bad.is_none();
+            let all_good = replicas.iter().all(is_good);
+            if drains || !all_good || tally.degraded.contains(&chunk.id) {
+                tally.to_leave.insert(chunk.id);
+            }
+            if self.is_abandoned(chunk, &replicas) {
                 tally.abandoned.insert(file, (stream.epoch, chunk.id));
+            } else if drains && all_good {
+                tally.drained.insert(chunk.id, (file, stream.epoch));
             }
             return;
         }
@@ -247,6 +275,34 @@ impl<L: Log> Service<L> {
         if !moving && !is_complete(chunk, &replicas) {
             tally.queue.insert((margin(chunk, serving), chunk.id));
         }
+    }
+
+    fn note_to_leave(&self, now_to_leave: BTreeSet<ChunkId>) {
+        let now = self.env.now();
+        let mut to_leave = self.repairs.to_leave.borrow_mut();
+        to_leave.retain(|chunk, _| now_to_leave.contains(chunk));
+        now_to_leave.into_iter().for_each(|chunk| {
+            to_leave.entry(chunk).or_insert(now);
+        });
+    }
+
+    /// A writer has sent something: it lives, and leaves its chunk when it can. It renews its rights at
+    /// least twice in their life.
+    pub(crate) fn note_writer_heard(&self, file: FileId, epoch: Epoch) {
+        let tail = self.stream(file, |stream| {
+            stream.tail().filter(|_| stream.epoch == epoch).map(|tail| tail.id)
+        });
+        if let Some(tail) = tail.flatten().filter(|_| !planted(Planted::WritersUnheard))
+            && let Some(since) = self.repairs.to_leave.borrow_mut().get_mut(&tail)
+        {
+            *since = self.env.now();
+        }
+    }
+
+    /// Whether a chunk is to be left, and its writer has not been heard of for long.
+    pub(super) fn is_deserted(&self, chunk: ChunkId) -> bool {
+        let since = self.repairs.to_leave.borrow().get(&chunk).copied();
+        since.is_some_and(|since| self.env.now().since(since) > self.config.open_grace)
     }
 
     fn note_degraded(&self, now_degraded: BTreeSet<ChunkId>) {
@@ -259,8 +315,8 @@ impl<L: Log> Service<L> {
     }
 
     /// True for an open chunk whose writer has not moved on for very long from a dead server, from a
-    /// damaged replica, or from fewer copies than it could have, or is reported silent by the servers
-    /// that have it.
+    /// damaged replica, or from fewer copies than it could have, and was not heard of, or is reported
+    /// silent by the servers that have it.
     fn is_abandoned(&self, chunk: &Chunk, replicas: &[Judged]) -> bool {
         let (now, grace) = (self.env.now(), self.config.open_grace);
         let bad = self.repairs.bad.borrow();
@@ -272,16 +328,17 @@ impl<L: Log> Service<L> {
             gone && replica.worth != Worth::Good
                 || damaged.is_some_and(|&(_, since)| now.since(since) > grace)
         };
-        // No server reports the silence of a writer that has appended nothing.
+        // No server reports the silence of a writer that has appended nothing ([`super::unused`]).
         let degraded = self.repairs.degraded.borrow().get(&chunk.id).copied();
-        if degraded.is_some_and(|since| now.since(since) > grace) {
+        let deserted = self.is_deserted(chunk.id);
+        if deserted && degraded.is_some_and(|since| now.since(since) > grace) {
             return true;
         }
         // One of several may be cut off from a living writer, which leaves it soon.
         let there = replicas.iter().filter(|replica| replica.worth == Worth::Good);
         let quiet = self.repairs.quiet.borrow();
         let silent = there.clone().filter(|it| quiet.contains_key(&(chunk.id, it.place))).count();
-        replicas.iter().any(given_up) || (silent > 0 && silent >= there.count().min(2))
+        deserted && replicas.iter().any(given_up) || (silent > 0 && silent >= there.count().min(2))
     }
 
     /// Seals the chunk of a writer that is gone, or does not move on: as the end of that writer, so that

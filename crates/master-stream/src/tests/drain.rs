@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use base::{FileId, ServerId};
+use base::{FileId, Kind, ServerId};
 use runtime::Duration;
 use runtime::sim::Sim;
 use wire::control::Policy;
@@ -161,4 +161,51 @@ fn chunk_is_lost_with_a_server_when_no_other_has_enough_and_none_is_expected_bac
         cluster.sim.sleep(Duration::from_secs(1)).await;
         assert_eq!(service.held(held[0]).await.unwrap().lost_chunks, [], "the other one does");
     });
+}
+
+/// What a server has on record of spares, and of chunks without bytes, is of writers that do not come
+/// to use it. A chunk with bytes is its writer's.
+#[test]
+fn what_writers_do_not_use_is_taken_from_servers_that_drain_or_are_gone() {
+    for (seed, gone) in [(5, false), (6, true)] {
+        let sim = Sim::new(seed);
+        let cluster = Cluster::new(&sim, Policy::strict(3), 9);
+        Cluster::run(&sim, &cluster, async move |cluster| {
+            cluster.services.iter().for_each(|service| service.start_background());
+            let mut writer = Writer::open(Client::new(&cluster), FILE).await.unwrap();
+            let open_grace = cluster.services[0].0.config.open_grace;
+            let held = async |server| cluster.services[0].held(server).await.unwrap().open;
+            let spare = writer.grant.spares[0].replicas[0].server;
+            assert!(writer.current.replicas.iter().all(|replica| replica.server != spare));
+            match gone {
+                true => cluster.model.crash(spare),
+                false => cluster.model.drain(spare, true),
+            }
+            let known = if gone { open_grace } else { Duration::ZERO };
+            cluster.sim.sleep(known + Duration::from_secs(5)).await;
+            assert_eq!(held(spare).await, 0, "no spare is there");
+            let refused = writer.advance(Vec::new()).await.expect_err("it is no spare");
+            assert_eq!(refused.kind, Kind::Refresh);
+            // Its writer asks for others, and goes on.
+            writer.grant.spares.clear();
+            writer.advance(Vec::new()).await.unwrap();
+            writer.advance(Vec::new()).await.unwrap();
+            let current = writer.current.replicas[0].server;
+            cluster.model.drain(current, true);
+            writer.append(&[1; 100]).await.unwrap();
+            cluster.sim.sleep(open_grace * 3).await;
+            assert!(cluster.locate(FILE, 0).await.unwrap().open, "it has bytes");
+            let drained = [spare, current];
+            writer.advance(drained.to_vec()).await.unwrap();
+            let unwritten = writer.current.replicas[0].server;
+            cluster.model.drain(unwritten, true);
+            cluster.sim.sleep(open_grace / 2).await;
+            assert_eq!(held(unwritten).await, 1, "its writer may leave it");
+            drop(writer);
+            cluster.sim.sleep(open_grace).await;
+            assert_eq!(held(unwritten).await, 0);
+            let view = cluster.locate(FILE, 0).await.unwrap();
+            assert_eq!((view.open, view.sealed_len), (false, 100));
+        });
+    }
 }

@@ -67,6 +67,8 @@ pub enum Planted {
     EndAbovePlaced,
     /// An append has its place in the window until all followed replicas have it.
     OneBudget,
+    /// Writers stay in chunks without bytes, whichever servers they are to leave.
+    EmptyStays,
     /// The first answer without the bytes is the end of an open chunk to a reader.
     ShortIsEnd,
     /// A replica that can not be sealed is redundancy to masters.
@@ -139,7 +141,8 @@ pub enum Planted {
     OneClientRules,
     /// Masters name all servers that they do not reach to clients, however many these are.
     ManyBelieved,
-    /// Masters seal chunks of writers that reach their servers, when they do not reach these themselves.
+    /// Masters seal chunks of writers that reach their servers, when they do not reach these themselves,
+    /// though they hear of the writers.
     OpenGraceUnreached,
     /// Clients open and seal files whichever epoch these have.
     LateOpenFences,
@@ -148,6 +151,8 @@ pub enum Planted {
     RightsByWall,
     /// Rights do not end. In its rare form it acts in as many runs.
     RightsForEver,
+    /// Masters leave writers the spares on servers that drain or are gone.
+    SparesStay,
     /// Masters drop a replica of a draining server, or of no more use, when one copy lacks.
     DrainDropsFirst,
     /// Masters take a server for drained whatever is left there.
@@ -196,7 +201,7 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 78] = [
+    pub const ALL: [Planted; 80] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -213,6 +218,7 @@ impl Planted {
         Planted::ReleaseAtM,
         Planted::EndAbovePlaced,
         Planted::OneBudget,
+        Planted::EmptyStays,
         Planted::ShortIsEnd,
         Planted::UnsettledCounts,
         Planted::StatisticIsLength,
@@ -251,6 +257,7 @@ impl Planted {
         Planted::LateOpenFences,
         Planted::RightsByWall,
         Planted::RightsForEver,
+        Planted::SparesStay,
         Planted::DrainDropsFirst,
         Planted::DrainedTooSoon,
         Planted::NoFloor,
@@ -397,6 +404,8 @@ fn stream_bug(bug: Planted) -> Option<master_stream::Planted> {
     let of_streams = match bug {
         Planted::RightsByWall => master_stream::Planted::RightsByWall,
         Planted::RightsForEver => master_stream::Planted::RightsForEver,
+        Planted::SparesStay => master_stream::Planted::SparesStay,
+        Planted::OpenGraceUnreached => master_stream::Planted::WritersUnheard,
         Planted::UnsettledCounts => master_stream::Planted::UnsettledCounts,
         Planted::StatisticIsLength => master_stream::Planted::StatisticIsLength,
         _ => return None,
@@ -410,6 +419,7 @@ fn client_bug(bug: Planted) -> Option<client::Planted> {
         Planted::ReleaseAtM => client::Planted::ReleaseAtM,
         Planted::EndAbovePlaced => client::Planted::EndAbovePlaced,
         Planted::OneBudget => client::Planted::OneBudget,
+        Planted::EmptyStays => client::Planted::EmptyStays,
         Planted::ShortIsEnd => client::Planted::ShortIsEnd,
         _ => return None,
     };

@@ -12,6 +12,7 @@ use wire::control::Policy;
 
 use super::conversions::Conversions;
 use super::drains::Drains;
+use super::idlers::{self, Idlers};
 use super::readers::{Readers, Shared};
 use crate::audit;
 use crate::cluster::{Cluster, Shape};
@@ -42,6 +43,8 @@ pub struct Plan {
     pub deadline: Duration,
     /// An operator drains and decommissions chunkservers.
     pub drains: bool,
+    /// Other writers open files and are idle from then on, or gone.
+    pub idlers: bool,
     /// Appends are small for a while, and then not.
     pub small: bool,
     /// An operator has files converted to these.
@@ -61,6 +64,7 @@ impl Default for Plan {
             load: Duration::from_secs(12),
             deadline: Duration::from_secs(180),
             drains: false,
+            idlers: false,
             small: false,
             converts: &[],
         }
@@ -127,6 +131,7 @@ pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     };
     let readers = Readers::start(&cluster, shared, READERS).await?;
     let drains = plan.drains.then(|| Drains::start(&cluster));
+    let idlers = plan.idlers.then(|| Idlers::start(&cluster, &oracle));
     let converts = plan.converts;
     let conversions = (!converts.is_empty()).then(|| Conversions::start(&cluster, converts));
     let nemesis = Nemesis::start(&cluster, plan.faults);
@@ -164,11 +169,17 @@ pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
         return Err(violation);
     }
     drains.as_ref().map_or(Ok(()), Drains::verdict)?;
-    // Files are sealed first: an open chunk is its writer's to replace.
-    seal_all(&cluster).await?;
+    // Files are sealed first: an open chunk is its writer's to replace. Idle writers do so, and masters do
+    // for those that are gone.
+    seal_some(&cluster, |path| !idlers::is_theirs(path)).await?;
     match &drains {
         Some(drains) => drains.finish(cluster.settle(plan.deadline)).await?,
         None => cluster.settle(plan.deadline).await?,
+    }
+    if let Some(idlers) = &idlers {
+        idlers.finish().await?;
+        seal_all(&cluster).await?;
+        cluster.settle(plan.deadline).await?;
     }
     if let Some(conversions) = &conversions {
         conversions.finish().await?;
@@ -243,9 +254,16 @@ pub(super) async fn open_again(
 
 /// Seals every file, also those whose writer got no answer to its opening.
 pub(super) async fn seal_all(cluster: &Cluster) -> Result<(), String> {
+    seal_some(cluster, |_| true).await
+}
+
+async fn seal_some(cluster: &Cluster, which: impl Fn(&str) -> bool) -> Result<(), String> {
     let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
     for entry in client.list_all("/").await.map_err(|error| error.to_string())? {
         let path = format!("/{}", entry.name);
+        if !which(&path) {
+            continue;
+        }
         let file = client.open(&path).await.map_err(|error| format!("{path}: {error}"))?;
         match file.seal().await {
             Ok(_) => {}

@@ -1,5 +1,6 @@
 //! Appends and reads while an operator empties servers ([`drains`](super::drains)), processes crash and
-//! disks are full.
+//! disks are full. Beside them writers are idle for the whole run, and others are gone
+//! ([`idlers`](super::idlers)).
 
 use std::time::Duration;
 
@@ -21,7 +22,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
         let faults = Faults { server_crashes: true, master_crashes: true, bad_disks: true, ..NONE };
         let shape = Shape { servers: 7, ..Shape::default() }.partitioned(&sim);
         let (load, deadline) = (Duration::from_secs(30), Duration::from_secs(240));
-        let plan = Plan { shape, faults, load, deadline, drains: true, ..Plan::default() };
+        let plan =
+            Plan { shape, faults, load, deadline, drains: true, idlers: true, ..Plan::default() };
         let plan = Plan { converts: CONVERSIONS, ..plan };
         Box::pin(append::run(sim, plan))
     },
@@ -36,5 +38,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
         "replica dropped from a draining server",
         "chunk converted",
         "repair has more workers",
+        "idlers: a writer lives",
+        "idlers: a writer is gone",
     ],
 };

@@ -2,6 +2,7 @@
 
 mod append;
 mod bad_client;
+mod bad_disks;
 mod block_managers;
 mod chase;
 mod chase_losses;
@@ -26,6 +27,7 @@ mod grey_server;
 mod hedge;
 mod hung_disk;
 mod idle;
+mod idlers;
 mod late_open;
 mod locks;
 mod many_bad;
@@ -54,7 +56,6 @@ mod takeover;
 mod volume_policy;
 mod volumes;
 
-use base::MIB;
 use chunkstore::flash::SyncMode;
 use runtime::Duration;
 
@@ -185,51 +186,9 @@ pub const SCENARIOS: &[Scenario] = &[
             "writer: right renewed",
         ],
     },
-    Scenario {
-        name: "append-wipe",
-        about: "a disk is replaced: it stays empty, until it is formatted, or is formatted before",
-        run: |sim| {
-            let faults = Faults { wiped_disks: true, ..NONE };
-            let (load, think) = (Duration::from_secs(40), Duration::from_millis(500));
-            Box::pin(append::run(sim, Plan { faults, load, think, ..Plan::default() }))
-        },
-        marks: &[
-            "nemesis: an empty disk is a failed one",
-            "nemesis: the data of an empty disk is elsewhere",
-            "nemesis: a disk is formatted while its server runs",
-            "nemesis: an empty disk is replaced by an order",
-            "nemesis: a disk is formatted before its server starts",
-            "chunk repaired",
-            "abandoned chunk sealed",
-            "chunk moved for balance",
-        ],
-    },
-    Scenario {
-        name: "append-rot",
-        about: "one disk rots, has unreadable sectors, loses writes and misplaces them; all is found out",
-        run: |sim| {
-            let faults = Faults { rotten_disk: true, ..NONE };
-            Box::pin(append::run(sim, Plan { faults, ..Plan::default() }))
-        },
-        marks: &[
-            "disk: lost write",
-            "disk: misdirected write",
-            "chunkstore: unreadable sectors",
-            "bad replica found",
-            "chunk repaired",
-        ],
-    },
-    Scenario {
-        name: "append-disks",
-        about: "disks are full, have no room to grow, or are slow; files are removed",
-        run: |sim| {
-            let faults = Faults { bad_disks: true, ..NONE };
-            let shape = Shape { disk_bytes: 24 * MIB, ..Shape::default() };
-            let (remove, deadline) = (true, Duration::from_secs(240));
-            Box::pin(append::run(sim, Plan { shape, faults, remove, deadline, ..Plan::default() }))
-        },
-        marks: &["dead replicas deleted", "chunkstore: the medium is full", "chunk repaired"],
-    },
+    bad_disks::WIPE,
+    bad_disks::ROT,
+    bad_disks::FULL,
     drain_storm::SCENARIO,
     coded::APPEND,
     coded::SMALL_APPENDS,

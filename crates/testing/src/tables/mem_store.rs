@@ -116,6 +116,8 @@ struct Content {
     sectors: u64,
     /// Bytes of the last acknowledged append, which a replica may not show before the seal.
     last: usize,
+    /// Nothing is shown before another append ends, or the seal.
+    is_forgotten: bool,
     /// Names that it has beyond the first.
     links: u32,
     gone: bool,
@@ -239,6 +241,13 @@ impl MemDisk {
     pub fn content(&self, name: &str) -> Option<Vec<u8>> {
         let dir = self.dir.borrow();
         dir.names.get(name).map(|content| content.borrow().bytes.clone())
+    }
+
+    /// All servers have restarted: of files that are not sealed they do not know what was acknowledged.
+    pub fn forget_ends(&self) {
+        for content in self.dir.borrow().names.values() {
+            content.borrow_mut().is_forgotten = true;
+        }
     }
 
     fn next_file(&self) -> u64 {
@@ -555,6 +564,7 @@ fn complete(content: &RefCell<Content>, upto: u64, name: &str) -> Result<u64, Fa
         let (_, bytes) = content.inflight.pop_front().expect("just seen");
         content.bytes.extend_from_slice(&bytes);
         content.last = bytes.len();
+        content.is_forgotten = false;
     }
     Ok(content.bytes.len() as u64)
 }
@@ -649,8 +659,11 @@ impl MemSource {
         if content.gone {
             return Err(fault(Kind::NotFound, &self.name));
         }
-        let hides = may_hide && !content.sealed && self.disk.dir.borrow_mut().rng.one_in(2);
-        let shown = content.bytes.len() - if hides { content.last } else { 0 };
+        let may_hide = may_hide && !content.sealed;
+        let hides = may_hide && self.disk.dir.borrow_mut().rng.one_in(2);
+        let hidden = if hides { content.last } else { 0 };
+        let hidden = if may_hide && content.is_forgotten { content.bytes.len() } else { hidden };
+        let shown = content.bytes.len() - hidden;
         let start = shown.min(offset as usize);
         let end = shown.min(start + len);
         Ok(content.bytes[start..end].to_vec())
