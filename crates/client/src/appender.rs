@@ -15,7 +15,7 @@ use futures_util::future::{Either, select};
 use metrics::{Fact, Outcome, Span, Step};
 use runtime::sync::{Mutex, Notify, Semaphore, oneshot};
 use runtime::{Class, Duration, Env, Instant};
-use wire::control::{Attributes, CallClass, StreamChange, StreamReply, WriterGrant};
+use wire::control::{Attributes, CallClass, StreamChange, StreamReply, Verify, WriterGrant};
 use wire::data::{AppendRequest, CommitRequest, DataRequest, Purpose};
 use wire::row::{CODED_ROW_MAX, COPY_ROW_MAX};
 
@@ -27,7 +27,7 @@ use crate::file::FlatLogFile;
 use crate::health::{CallEnd, Target};
 use crate::peers::PeerError;
 use crate::queue::{Pending, Queue};
-use crate::rows::rows_of;
+use crate::rows::{Rows, rows_of};
 use crate::session::Refusal;
 use crate::stage::Staged;
 use crate::writer::{
@@ -47,6 +47,8 @@ struct Shared {
     file: FlatLogFile,
     env: Env,
     core: RefCell<Writer>,
+    /// Which appends are read back before they are sent.
+    verify: Verify,
     /// Room for appends and for bytes of sectors.
     count: Arc<Semaphore>,
     bytes: Arc<Semaphore>,
@@ -129,6 +131,7 @@ impl Appender {
             file: file.clone(),
             env: env.clone(),
             core: RefCell::new(core),
+            verify: policy.verify,
             count: Arc::new(Semaphore::new(config.appends_inflight_max as usize)),
             bytes: Arc::new(Semaphore::new(config.window_bytes as usize)),
             turn: Mutex::new(()),
@@ -322,7 +325,9 @@ impl Shared {
         loop {
             let staged = {
                 let rows = &mut *self.file.0.client.0.rows.borrow_mut();
-                Staged::lay_out(self.env.pool(), rows, layout, parts)
+                let staged = Staged::lay_out(self.env.pool(), rows, (layout, self.verify), parts);
+                self.count_verified(rows);
+                staged
             };
             let error = match staged {
                 Ok(staged) => return Ok(staged),
@@ -335,6 +340,18 @@ impl Shared {
                 return Err(Error::Unavailable { what, cause, waited });
             }
             self.env.sleep(MEMORY_PAUSE).await;
+        }
+    }
+
+    /// Counts what was read back before it is sent.
+    fn count_verified(&self, rows: &Rows) {
+        let client = &self.file.0.client.0;
+        let (checked, wrong) = rows.verified();
+        let more = checked - client.counters.rows_verified.replace(checked);
+        let more_wrong = wrong - client.counters.rows_wrong.replace(wrong);
+        client.append_metrics.verify(more, more_wrong);
+        if more_wrong > 0 {
+            self.env.mark("writer: a kernel that errs is out");
         }
     }
 
@@ -464,8 +481,9 @@ impl Shared {
                 if staged.laid() != *laid {
                     self.env.mark("writer: laid out again");
                 }
-                let place = (*at, *laid, compression);
+                let place = (*at, *laid, compression, self.verify);
                 let placed = staged.place(self.env.pool(), rows, place).is_ok();
+                self.count_verified(rows);
                 let now = self.env.now().as_nanos();
                 append.span.note(Step::Formatted, now, Fact::Chunk(at.chunk));
                 placed

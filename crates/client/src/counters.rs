@@ -51,6 +51,10 @@ counters! {
     backup_reads_won,
     /// Reads for which another replica was not asked at once, since the budget was spent.
     backup_reads_refused,
+    /// Appends that were read back from what was compressed and coded before they were sent (C24).
+    rows_verified,
+    /// Those of them that were not what they were made of: at the first, portable code takes over.
+    rows_wrong,
     /// Questions to the stream service about chunks.
     locates,
     /// Reads that found their chunk in the cache.
@@ -63,6 +67,8 @@ counters! {
 pub(crate) struct AppendMetrics {
     acknowledged: [Counter; Purpose::ALL.len()],
     ended: Counter,
+    verified: Counter,
+    wrong: Counter,
 }
 
 impl AppendMetrics {
@@ -72,7 +78,19 @@ impl AppendMetrics {
         let of = |purpose: Purpose| registry.counter(name, help, &[("purpose", purpose.name())]);
         let help = "Those of them in chunks that their writers have ended.";
         let ended = registry.counter("craton_client_ended_bytes_total", help, &[]);
-        AppendMetrics { acknowledged: Purpose::ALL.map(of), ended }
+        let help =
+            "Appends that were read back from what was compressed and coded before they were sent.";
+        let verified = registry.counter("craton_client_rows_verified_total", help, &[]);
+        let help =
+            "Those of them that were not what they were made of: the CPU or its memory errs.";
+        let wrong = registry.counter("craton_client_rows_wrong_total", help, &[]);
+        AppendMetrics { acknowledged: Purpose::ALL.map(of), ended, verified, wrong }
+    }
+
+    /// Counts appends that were read back, and those of them that were wrong.
+    pub(crate) fn verify(&self, verified: u64, wrong: u64) {
+        self.verified.add(verified);
+        self.wrong.add(wrong);
     }
 
     /// Counts an append that is durable.

@@ -18,6 +18,8 @@ pub enum Planted {
     OneBudget,
     /// A writer stays in a chunk without bytes, whichever servers it is to leave.
     EmptyStays,
+    /// No row is read back before it is sent.
+    VerifySkipped,
     /// The first answer without the bytes is the end of an open chunk (8.11).
     ShortIsEnd,
 }

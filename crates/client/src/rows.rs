@@ -2,15 +2,21 @@
 //! readers of a client share.
 
 use std::array::from_fn;
+use std::fmt;
 use std::ops::Range;
 
 use base::limits::SECTOR;
 use codec::block::{BlockSize, Codec};
+use codec::ec::Kernel;
 use codec::limits::FRAGMENTS_MAX;
-use codec::row::{Cell, CellFront, RowDecoder, RowEncoder, Scheme};
+use codec::row::{Cell, CellFront, CellHead, RowDecoder, RowEncoder, Scheme};
+use runtime::OutOfMemory;
+use wire::control::Verify;
+use wire::control::limits::VERIFY_SAMPLE;
 use wire::pieces::CellPieces;
 use wire::row::{Fragment, Row, cell_to};
 
+use crate::planted::{Planted, planted};
 use crate::writer::Layout;
 
 /// The codecs of one client. Memory comes with the first row: that of a row and of its cells, 4 MiB at
@@ -21,6 +27,47 @@ pub(crate) struct Rows {
     decoder: Option<RowDecoder>,
     row: Vec<u8>,
     cells: Vec<u8>,
+    /// Reads back what was laid out: there with the first row that is verified.
+    checker: Option<Checker>,
+    /// Rows laid out so far.
+    laid_out: u64,
+    /// Rows that were read back, and those of them that were wrong.
+    checked: u64,
+    wrong: u64,
+    /// The fast kernels have erred, and are out of use.
+    portable: bool,
+}
+
+struct Checker {
+    decoder: RowDecoder,
+    row: Vec<u8>,
+}
+
+/// Why a row is not laid out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LayError {
+    /// There is no memory for its sectors now.
+    Memory(OutOfMemory),
+    /// What was compressed and coded does not read back as what it was made of, by portable code either.
+    Wrong,
+}
+
+impl From<OutOfMemory> for LayError {
+    fn from(error: OutOfMemory) -> LayError {
+        LayError::Memory(error)
+    }
+}
+
+impl fmt::Display for LayError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LayError::Memory(error) => error.fmt(f),
+            LayError::Wrong => f.write_str(
+                "what was compressed and coded does not read back as what it was made of: the CPU or \
+                 the memory of this machine errs; run the client on another one",
+            ),
+        }
+    }
 }
 
 /// A cell that is not what its row's writer laid out.
@@ -40,26 +87,61 @@ pub(crate) fn rows_of(layout: Layout) -> (Scheme, Codec) {
     (scheme, codec)
 }
 
+/// The kernel that is used.
+fn kernel(portable: bool) -> Kernel {
+    if portable { Kernel::portable() } else { Kernel::fastest() }
+}
+
+impl Checker {
+    fn new(kernel: Kernel) -> Checker {
+        Checker { decoder: RowDecoder::with_kernel(kernel), row: Vec::new() }
+    }
+
+    /// Whether k of the cells, chosen by `number`, give back the row, and all others.
+    fn reads_back(
+        &mut self,
+        number: u64,
+        row: &[u8],
+        head: &CellHead,
+        cells: &[&mut [u8]],
+    ) -> bool {
+        let (k, n) = (head.scheme.k(), head.scheme.n());
+        // Any k fragments, as a multiplicative hash of the row's number has them.
+        let mut order: [u8; FRAGMENTS_MAX] = from_fn(|fragment| fragment as u8);
+        let mut draw = number;
+        for at in 0..k {
+            draw = (draw ^ draw >> 29).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
+            order.swap(at, at + (draw >> 33) as usize % (n - at));
+        }
+        let none = Cell { fragment: 0, bytes: &[] };
+        let given: [Cell<'_>; FRAGMENTS_MAX] = from_fn(|at| match at < k {
+            true => {
+                let fragment = order[at];
+                Cell { fragment, bytes: &cells[usize::from(fragment)][..head.cell_len()] }
+            }
+            false => none,
+        });
+        self.row.resize(row.len(), 0);
+        let read = self.decoder.read(&given[..k], &mut self.row);
+        let others = n == k || self.decoder.rebuild(&given[..k], &[], &mut []).is_ok();
+        read.is_ok() && others && self.row == row
+    }
+}
+
 /// Verified sectors with a whole cell, of the fragment with this number.
 pub(crate) type CellSectors<'a> = (u8, &'a [u8]);
 
 impl Rows {
     /// Lays a row with these bytes out, in order and without gaps: 1 to the most that its layout takes.
-    /// `place` gets each cell, in the order of fragments. Returns the length of a cell.
-    pub(crate) fn encode<E>(
+    /// `place` gets each cell, in the order of fragments. Returns the length of a cell. Rows that are to be
+    /// verified are read back first; when one is wrong, the fast kernels are used no more by this client.
+    pub(crate) fn encode(
         &mut self,
-        layout: Layout,
+        (layout, verify): (Layout, Verify),
         parts: &[&[u8]],
-        mut place: impl FnMut(&[u8]) -> Result<(), E>,
-    ) -> Result<usize, E> {
+        mut place: impl FnMut(&[u8]) -> Result<(), LayError>,
+    ) -> Result<usize, LayError> {
         let kind = rows_of(layout);
-        let at = match self.encoders.iter().position(|(of, _)| *of == kind) {
-            Some(at) => at,
-            None => {
-                self.encoders.push((kind, RowEncoder::new(kind.0, kind.1)));
-                self.encoders.len() - 1
-            }
-        };
         let row = match parts {
             [one] => one,
             many => {
@@ -72,11 +154,49 @@ impl Rows {
         self.cells.resize(self.cells.len().max(n * cell_max), 0);
         let mut chunks = self.cells.chunks_mut(cell_max);
         let mut cells: [&mut [u8]; FRAGMENTS_MAX] = from_fn(|_| chunks.next().unwrap_or_default());
-        let head = self.encoders[at].1.encode(row, &mut cells[..n]);
-        for cell in &cells[..n] {
+        let cells = &mut cells[..n];
+        self.laid_out += 1;
+        let sampled = self.laid_out.is_multiple_of(VERIFY_SAMPLE);
+        let verified = verify == Verify::All || verify == Verify::Sampled && sampled;
+        let head = loop {
+            let kernel = kernel(self.portable);
+            let known = self.encoders.iter().position(|(of, _)| *of == kind);
+            let at = known.unwrap_or_else(|| {
+                let encoder = RowEncoder::with_kernel(kind.0, kind.1, kernel);
+                self.encoders.push((kind, encoder));
+                self.encoders.len() - 1
+            });
+            let head = self.encoders[at].1.encode(row, cells);
+            if !verified && !self.portable || planted(Planted::VerifySkipped) {
+                break head;
+            }
+            self.checked += 1;
+            let checker = self.checker.get_or_insert_with(|| Checker::new(kernel));
+            if checker.reads_back(self.laid_out, row, &head, cells) {
+                break head;
+            }
+            self.wrong += 1;
+            tracing::error!(
+                kernel = kernel.name(),
+                "a row is not what it was made of: the CPU or the memory of this machine errs; \
+                 portable code is used from now on, and all rows are read back"
+            );
+            // With the portable kernel the row itself, or this machine's memory, is in doubt.
+            if std::mem::replace(&mut self.portable, true) {
+                return Err(LayError::Wrong);
+            }
+            self.encoders.clear();
+            (self.checker, self.decoder) = (None, None);
+        };
+        for cell in &*cells {
             place(&cell[..head.cell_len()])?;
         }
         Ok(head.cell_len())
+    }
+
+    /// Rows that were read back before they were sent, and those of them that were wrong.
+    pub(crate) fn verified(&self) -> (u64, u64) {
+        (self.checked, self.wrong)
     }
 
     /// The logical bytes of a row of copies whose cell, in verified `sectors`, is this.
@@ -112,7 +232,8 @@ impl Rows {
                 |at| if at < cells.len() { cell(at) } else { Cell { fragment: 0, bytes: &[] } },
             );
         self.row.resize(row_len, 0);
-        let decoder = self.decoder.get_or_insert_default();
+        let kernel = kernel(self.portable);
+        let decoder = self.decoder.get_or_insert_with(|| RowDecoder::with_kernel(kernel));
         decoder.read(&given[..cells.len()], &mut self.row).map_err(|_| BadCell)?;
         Ok(&self.row)
     }
@@ -163,7 +284,8 @@ impl Rows {
         }
         let logical = front.logical(blocks.clone());
         self.row.resize(logical.len(), 0);
-        let decoder = self.decoder.get_or_insert_default();
+        let kernel = kernel(self.portable);
+        let decoder = self.decoder.get_or_insert_with(|| RowDecoder::with_kernel(kernel));
         let read = decoder.read_blocks(&front, blocks, &cell[contents], &mut self.row);
         read.map_err(|_| BadCell)?;
         Ok((logical.start, &self.row))

@@ -8,13 +8,13 @@ use std::iter::once;
 use base::limits::{SECTOR, SECTOR_DATA_MAX};
 use codec::block::Codec;
 use runtime::{Buf, BufMut, BufPool, OutOfMemory};
-use wire::control::Compression;
+use wire::control::{Compression, Verify};
 use wire::row::{CellPart, place_cell, stamp_cell};
 use wire::sector::{
     AppendAt, FLAG_FIRST, FLAG_LAST, Footer, SectorKind, format_sector, sectors_for,
 };
 
-use crate::rows::{CellSectors, Rows, rows_of};
+use crate::rows::{CellSectors, LayError, Rows, rows_of};
 use crate::writer::{Laid, Layout};
 
 /// The sectors of one append. Footers are there once it is placed.
@@ -81,12 +81,12 @@ impl Staged {
     pub(crate) fn lay_out(
         pool: &BufPool,
         rows: &mut Rows,
-        layout: Layout,
+        (layout, verify): (Layout, Verify),
         parts: &[&[u8]],
-    ) -> Result<Staged, OutOfMemory> {
+    ) -> Result<Staged, LayError> {
         match layout.laid() {
-            Laid::Plain => Staged::copy_of(pool, parts),
-            Laid::Row | Laid::Coded(_) => Staged::row_of(pool, rows, layout, parts),
+            Laid::Plain => Ok(Staged::copy_of(pool, parts)?),
+            Laid::Row | Laid::Coded(_) => Staged::row_of(pool, rows, (layout, verify), parts),
         }
     }
 
@@ -115,12 +115,12 @@ impl Staged {
     fn row_of(
         pool: &BufPool,
         rows: &mut Rows,
-        layout: Layout,
+        (layout, verify): (Layout, Verify),
         parts: &[&[u8]],
-    ) -> Result<Staged, OutOfMemory> {
+    ) -> Result<Staged, LayError> {
         let (_, codec) = rows_of(layout);
         let (mut first, mut others) = (None, Vec::new());
-        let stored = rows.encode(layout, parts, |cell| {
+        let stored = rows.encode((layout, verify), parts, |cell| {
             let mut sectors = pool.alloc(sectors_for(cell.len()) * SECTOR)?;
             place_cell(cell, &mut sectors);
             match first {
@@ -150,15 +150,15 @@ impl Staged {
         &mut self,
         pool: &BufPool,
         rows: &mut Rows,
-        (at, laid, compression): (AppendAt, Laid, Option<Compression>),
-    ) -> Result<(), OutOfMemory> {
+        (at, laid, compression, verify): (AppendAt, Laid, Option<Compression>, Verify),
+    ) -> Result<(), LayError> {
         if self.laid != laid {
             let code = match laid {
                 Laid::Coded(code) => Some(code),
                 Laid::Plain | Laid::Row => None,
             };
             let compression = compression.filter(|_| laid != Laid::Plain);
-            *self = self.laid_out_as(pool, rows, Layout { code, compression })?;
+            *self = self.laid_out_as(pool, rows, (Layout { code, compression }, verify))?;
         }
         let (len, stored, codec, is_plain) =
             (self.len, self.stored, self.codec, laid == Laid::Plain);
@@ -179,8 +179,8 @@ impl Staged {
         &self,
         pool: &BufPool,
         rows: &mut Rows,
-        layout: Layout,
-    ) -> Result<Staged, OutOfMemory> {
+        layout: (Layout, Verify),
+    ) -> Result<Staged, LayError> {
         let mut bytes;
         if self.laid == Laid::Plain {
             bytes = rows.take_row();

@@ -28,12 +28,12 @@ fn a_row_keeps_its_bytes_wherever_it_is_placed() {
         let parts = [&data[..100], &data[100..]];
         let compression = Some(Compression::of(codec));
         let layout = layout(laid, compression);
-        let mut staged = Staged::lay_out(&pool, &mut rows, layout, &parts).unwrap();
+        let mut staged = Staged::lay_out(&pool, &mut rows, (layout, Verify::All), &parts).unwrap();
         let replicas = if laid == EC { 6 } else { 1 };
         let mut cells = Vec::new();
         for offset in [0, 1 << 30] {
             let place = at(3, offset);
-            staged.place(&pool, &mut rows, (place, laid, None)).unwrap();
+            staged.place(&pool, &mut rows, (place, laid, None, Verify::All)).unwrap();
             let mut bytes = 0;
             for number in 0..replicas {
                 let sectors = staged.sectors(number).unwrap();
@@ -72,7 +72,7 @@ fn an_append_is_laid_out_again_from_its_sectors() {
             let mut staged = Staged::lay_out(
                 &pool,
                 &mut rows,
-                layout(Laid::Row, Some(Compression::ZSTD)),
+                (layout(Laid::Row, Some(Compression::ZSTD)), Verify::Sampled),
                 &[&data],
             )
             .unwrap();
@@ -82,7 +82,7 @@ fn an_append_is_laid_out_again_from_its_sectors() {
             {
                 let place = at(chunk as u64, 9);
                 held.extend(staged.sectors(0)); // A sending under way.
-                staged.place(&pool, &mut rows, (place, laid, compression)).unwrap();
+                staged.place(&pool, &mut rows, (place, laid, compression, Verify::All)).unwrap();
                 assert_eq!(staged.laid(), laid);
                 match laid {
                     Laid::Plain => {
@@ -120,17 +120,61 @@ fn sectors_are_those_of_the_format() {
     for len in [1, 4047, 4048, 4049, 8096, 20_000] {
         for cut in [0, 1, len / 2, len] {
             let parts = [&data[..cut], &data[cut..len]];
-            let mut staged = Staged::lay_out(&pool, &mut rows, Layout::default(), &parts).unwrap();
+            let mut staged =
+                Staged::lay_out(&pool, &mut rows, (Layout::default(), Verify::Off), &parts)
+                    .unwrap();
             assert!(staged.sectors(0).is_none());
             for chunk in [3, 4] {
                 let place = at(chunk, 5);
                 let held = staged.sectors(0);
-                staged.place(&pool, &mut rows, (place, Laid::Plain, None)).unwrap();
+                staged.place(&pool, &mut rows, (place, Laid::Plain, None, Verify::Off)).unwrap();
                 let mut expected = vec![0; sectors_for(len) * SECTOR];
                 format_append(place, &data[..len], &mut expected);
                 assert_eq!(&*staged.sectors(0).unwrap(), &expected[..]);
                 drop(held); // A sending under way keeps the old bytes.
             }
+        }
+    }
+}
+
+/// A kernel that gets some rows wrong is found by what is read back, and out of use from then on.
+#[test]
+fn a_kernel_that_errs_is_taken_out() {
+    if codec::ec::Kernel::fastest().is_portable() {
+        return; // It is the one to fall back on.
+    }
+    let pool = BufPool::new(16 << 20);
+    let data: Vec<u8> = (0..50_000u32).map(|at| (at.wrapping_mul(at) >> 5) as u8).collect();
+    let compression = Some(Compression::LZ4);
+    // Rows, of which the fifth and each fifth behind it are wrong; by then the first sample was read.
+    for (verify, wrong) in [(Verify::All, 1), (Verify::Sampled, 1), (Verify::Off, 0)] {
+        for laid in [EC, Laid::Coded(Fragments { k: 2, p: 1 }), Laid::Row] {
+            let k = if let Laid::Coded(code) = laid { code.k } else { 1 };
+            let n = if let Laid::Coded(code) = laid { code.k + code.p } else { 1 };
+            let (mut rows, mut bad) = (Rows::default(), 0);
+            codec::planted::plant(if verify == Verify::Sampled { 256 } else { 5 });
+            for number in 0..600 {
+                let layout = (layout(laid, compression), verify);
+                let mut staged = Staged::lay_out(&pool, &mut rows, layout, &[&data]).unwrap();
+                if number % 5 != 4 && number % 256 != 255 {
+                    continue;
+                }
+                staged.place(&pool, &mut rows, (at(3, 0), laid, None, verify)).unwrap();
+                let cell = |fragment: u8| (fragment, staged.sectors(fragment).unwrap());
+                let cells: Vec<_> = (0..n).map(cell).collect();
+                // Each cell is used once: any of them may be the wrong one.
+                for from in 0..n {
+                    let used = (0..k).map(|at| &cells[usize::from((from + at) % n)]);
+                    let used: Vec<CellSectors<'_>> =
+                        used.map(|(fragment, sectors)| (*fragment, &sectors[..])).collect();
+                    let lens = (staged.len as u32, staged.stored as u32);
+                    bad += u32::from(rows.decode_cells(lens, &used).ok() != Some(&data[..]));
+                }
+            }
+            codec::planted::plant(0);
+            let what = (verify, laid, rows.verified());
+            assert_eq!(rows.verified().1, wrong, "{what:?}");
+            assert_eq!(bad == 0, verify != Verify::Off, "{what:?}: {bad}");
         }
     }
 }

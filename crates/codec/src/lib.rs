@@ -11,6 +11,7 @@ pub mod ec;
 pub mod fuzz;
 pub mod gf;
 pub mod limits;
+pub mod planted;
 pub mod row;
 
 pub use crc::{crc32c, crc32c_extend};

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use base::{ClientId, DirId, FileId};
 use codec::cursor::Cursor;
 use codec::{crc32c, crc32c_extend};
-use wire::control::{Compression, Later, NameKey, OpId, Policy};
+use wire::control::{Compression, Later, NameKey, OpId, Policy, Verify};
 
 /// The bytes end early, go on too long, or hold a value that their writer never wrote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,10 +113,14 @@ impl Writer {
     }
 
     /// A policy. The form of plain copies is that of versions which had nothing else; one with a
-    /// compression or a code begins with a byte that is no number of copies. What old chunks get stands in front of it. A master of such a
+    /// compression or a code begins with a byte that is no number of copies. What writers verify, where it
+    /// is not the usual, and what old chunks get stand in front of it, in this order. A master of such a
     /// version cannot decode what has that, and stops (decision 49).
     pub fn policy(&mut self, policy: Policy) -> &mut Writer {
-        let Policy { copies, acks, data, compression, later } = policy;
+        let Policy { copies, acks, data, compression, later, verify } = policy;
+        if verify != Verify::default() {
+            self.u8(VERIFY_POLICY).u8(verify.number());
+        }
         if let Some(later) = later {
             self.u8(LATER_POLICY).u32(later.after_s).policy(later.policy());
         }
@@ -140,6 +144,8 @@ const COMPRESSED_POLICY: u8 = 0xC0;
 const CODED_POLICY: u8 = 0xC1;
 /// First byte of what old chunks get, in front of the form of the policy.
 const LATER_POLICY: u8 = 0xC2;
+/// First byte of what writers verify, in front of that.
+const VERIFY_POLICY: u8 = 0xC3;
 
 /// The key of a row: big-endian, so that keys are in the order of their IDs.
 pub fn row_key<const N: usize>(table: u8, id: [u8; N], name: &str) -> Vec<u8> {
@@ -266,6 +272,17 @@ impl<'a> Reader<'a> {
     /// A policy, which may be an invalid one.
     pub fn policy(&mut self) -> Result<Policy, DecodeError> {
         let first = self.u8()?;
+        if first == VERIFY_POLICY {
+            let verify = Verify::from_number(self.u8()?).filter(|it| *it != Verify::default());
+            let verify = verify.ok_or(DecodeError)?;
+            let first = self.u8()?;
+            return Ok(self.dated_from(first)?.verified(verify));
+        }
+        self.dated_from(first)
+    }
+
+    /// A policy that does not say what is verified.
+    fn dated_from(&mut self, first: u8) -> Result<Policy, DecodeError> {
         if first == LATER_POLICY {
             let after_s = self.u32()?;
             let later = Later::new(after_s, self.form()?);

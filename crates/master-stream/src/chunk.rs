@@ -163,7 +163,7 @@ impl Chunk {
     /// The policy that it was made by, with the acknowledgements for the places that it got.
     pub fn policy(&self) -> Policy {
         let Chunk { copies, acks, data, .. } = *self;
-        Policy { copies, acks, data, compression: self.compression(), later: None }
+        Policy { data, compression: self.compression(), ..Policy::plain(copies, acks) }
     }
 
     /// Replicas that hold different bytes of it and give all of them back together: k, or 1 of copies.

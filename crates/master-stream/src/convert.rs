@@ -111,9 +111,8 @@ impl StreamMachine {
             return refused(Refusal::NotFound);
         };
         let settled = found.sealed().is_some() && found.is_sealed_everywhere();
-        let wanted = stream.converting
-            && stream.policy.and_later(None) == policy
-            && stream.has_form_to_get(found);
+        let wanted =
+            stream.converting && stream.policy.form() == policy && stream.has_form_to_get(found);
         let is_old = |later: Later| later.policy() == policy && self.is_aged(stream, found);
         let wanted = wanted || stream.policy.later.is_some_and(is_old);
         if !settled || !wanted || !found.is_to_convert(policy) || self.conversion(chunk).is_some() {

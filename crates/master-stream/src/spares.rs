@@ -130,8 +130,9 @@ impl<L: Log> Service<L> {
         let is_short = |spare: &Chunk| best.is_some_and(|places| spare.len_slots() < places);
         // Made before the policy was set, or in the other form: of no use once there are places for
         // others.
-        let is_old =
-            |policy: Policy, spare: &Chunk| spare.policy() != policy.for_places(spare.len_slots());
+        let is_old = |policy: Policy, spare: &Chunk| {
+            spare.policy() != policy.form().for_places(spare.len_slots())
+        };
         let takes_fragments = view.takes_fragments();
         let old = self.stream(file, |stream| {
             let policy = wish.policy(stream.policy);

@@ -395,8 +395,7 @@ impl Field for Policy {
 
     fn get(input: &mut Cursor<'_>) -> Option<Policy> {
         let (copies, acks, data) = (input.u8()?, input.u8()?, input.u8()?);
-        Some(Policy { copies, acks, data, compression: None, later: None })
-            .filter(|policy| policy.is_valid())
+        Some(Policy { data, ..Policy::plain(copies, acks) }).filter(|policy| policy.is_valid())
     }
 }
 

@@ -67,6 +67,7 @@ pub fn run_seed(scenario: &Scenario, seed: u64) -> Result<Outcome, Failure> {
     let sim = Sim::new(seed);
     policy::begin(seed);
     RUNNING.set(Some(sim.clone()));
+    codec::planted::plant(0); // The thread may have run another scenario.
     let run = catch_unwind(AssertUnwindSafe(|| sim.run((scenario.run)(sim.clone()))));
     let outcome = Outcome {
         trace_hash: sim.trace_hash(),

@@ -60,6 +60,11 @@ impl Code {
         Ok(())
     }
 
+    /// Its kernel.
+    pub fn kernel(&self) -> Kernel {
+        self.kernel
+    }
+
     /// Data fragments.
     pub fn k(&self) -> usize {
         self.parity.columns

@@ -5,7 +5,7 @@ use std::array::from_fn;
 use super::{CELL_HEAD, CellHead, RowError, Sources, Targets, row_check};
 use crate::block::Unpacker;
 use crate::copy::copy;
-use crate::ec::{DecodeError, Rebuild};
+use crate::ec::{DecodeError, Kernel, Rebuild};
 use crate::limits::{FRAGMENTS_MAX, PARITY_MAX, SHARE_STORED_MAX};
 
 /// A whole cell as it was read.
@@ -21,6 +21,7 @@ pub struct Cell<'a> {
 /// it: a row allocates nothing.
 pub struct RowDecoder {
     pub(super) unpacker: Unpacker,
+    kernel: Kernel,
     /// What is decoded of the fragments that are not at hand, one after the other.
     decoded: Box<[u8]>,
 }
@@ -34,8 +35,13 @@ impl Default for RowDecoder {
 impl RowDecoder {
     /// A decoder for rows of any scheme.
     pub fn new() -> RowDecoder {
+        RowDecoder::with_kernel(Kernel::fastest())
+    }
+
+    /// The same for a kernel: all of them give the same bytes.
+    pub fn with_kernel(kernel: Kernel) -> RowDecoder {
         let decoded = vec![0; PARITY_MAX * SHARE_STORED_MAX].into_boxed_slice();
-        RowDecoder { unpacker: Unpacker::new(), decoded }
+        RowDecoder { unpacker: Unpacker::new(), kernel, decoded }
     }
 
     /// Fills `row`, which has the length that the caller knows, from k cells. `Ok` says that every
@@ -126,7 +132,7 @@ impl RowDecoder {
             from_fn(|at| cells.get(at).map_or(0, |cell| cell.fragment));
         let from = numbers.get(..cells.len()).unwrap_or(&numbers);
         let to = missing.numbers();
-        let decoder = head.scheme.code().decoder(Rebuild { from, to });
+        let decoder = head.scheme.code_with(self.kernel).decoder(Rebuild { from, to });
         let decoder = decoder.map_err(RowError::Fragments)?;
         let mut sources: Sources = [&[]; _];
         for (source, cell) in sources.iter_mut().zip(cells) {

@@ -4,8 +4,9 @@ use std::array::from_fn;
 
 use super::{CELL_HEAD, CellHead, Scheme, Sources, Targets, row_check};
 use crate::block::{Codec, Packer};
-use crate::ec::Code;
+use crate::ec::{Code, Kernel};
 use crate::limits::FRAGMENTS_MAX;
+use crate::planted;
 
 /// Lays rows out. Its memory is allocated with it: a row allocates nothing.
 pub struct RowEncoder {
@@ -17,8 +18,18 @@ pub struct RowEncoder {
 impl RowEncoder {
     /// An encoder for rows of `scheme`, whose blocks are compressed by `codec` where that saves enough.
     pub fn new(scheme: Scheme, codec: Codec) -> RowEncoder {
+        RowEncoder::with_kernel(scheme, codec, Kernel::fastest())
+    }
+
+    /// The same for a kernel: all of them give the same bytes.
+    pub fn with_kernel(scheme: Scheme, codec: Codec, kernel: Kernel) -> RowEncoder {
         let packer = Packer::new(codec, scheme.block());
-        RowEncoder { scheme, code: scheme.code(), packer }
+        RowEncoder { scheme, code: scheme.code_with(kernel), packer }
+    }
+
+    /// The kernel of its code.
+    pub fn kernel(&self) -> Kernel {
+        self.code.kernel()
     }
 
     /// Writes the cells of `row` to the fronts of `cells`, one for each fragment, and returns their head,
@@ -50,6 +61,12 @@ impl RowEncoder {
             cell[end..cell_len].fill(0);
         }
         self.encode_parity(data, parity, cell_len);
+        if !self.kernel().is_portable()
+            && let Some(row) = planted::errs()
+        {
+            let stored = &mut cells[row % scheme.n()][CELL_HEAD..cell_len];
+            stored[row % (cell_len - CELL_HEAD)] ^= 1;
+        }
 
         let stored_len = (cell_len - CELL_HEAD) as u32;
         let mut head = CellHead { scheme, row_len: len as u32, stored_len, check: 0 };

@@ -18,7 +18,7 @@ pub use encode::RowEncoder;
 pub use front::{CellFront, FRONT_MAX};
 
 use crate::block::{BLOCK_HEAD, BlockError, BlockSize};
-use crate::ec::{Code, CodeError, DecodeError};
+use crate::ec::{Code, CodeError, DecodeError, Kernel};
 pub use crate::limits::CELL_HEAD;
 use crate::limits::{DATA_MAX, FRAGMENTS_MAX, PARITY_MAX, ROW_MAX, SHARE_MAX};
 
@@ -90,7 +90,12 @@ impl Scheme {
 
     /// Its code.
     pub fn code(self) -> Code {
-        Code::new(self.k(), self.p()).expect("checked when the scheme was made")
+        self.code_with(Kernel::fastest())
+    }
+
+    /// The same for a kernel.
+    pub fn code_with(self, kernel: Kernel) -> Code {
+        Code::with_kernel(self.k(), self.p(), kernel).expect("checked when the scheme was made")
     }
 
     /// Logical bytes of a row, at most.

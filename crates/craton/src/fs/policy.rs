@@ -6,7 +6,7 @@ use clap::{Subcommand, ValueEnum};
 use client::{Client, Error, FlatLogFile, Inherited};
 use serde::Serialize;
 use wire::control::limits::{LATER_MAX_S, LATER_MIN_S};
-use wire::control::{ClusterStatus, Compression, Later, Node, Policy};
+use wire::control::{ClusterStatus, Compression, Later, Node, Policy, Verify};
 
 use crate::exit::{Done, Failure};
 use crate::output::{print_json, print_line};
@@ -54,6 +54,11 @@ pub enum PolicyCommand {
         /// as --compression says
         #[arg(long, value_name = "TIME=POLICY", value_parser = parse_later)]
         convert_after: Option<Later>,
+        /// Which appends are read back from what was compressed and coded before they leave their client:
+        /// none, one in 256, or all. A CPU that errs is found so, before anything relies on it. Counts
+        /// for writers that open files from then on
+        #[arg(long, value_enum, default_value = "sampled")]
+        verify: VerifyArg,
     },
     /// Let a directory or file have the policy of the directory above again
     Clear {
@@ -64,6 +69,27 @@ pub enum PolicyCommand {
 
 const BLOCK_HELP: &str = "With --compression: what is compressed together, and read together: a power \
     of two from 4KiB to 64KiB. Large blocks save more; small reads take less of small ones [default: 16KiB]";
+
+/// Which appends are read back before they leave their client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum VerifyArg {
+    /// None
+    Off,
+    /// One in 256
+    Sampled,
+    /// All
+    All,
+}
+
+impl VerifyArg {
+    fn verify(self) -> Verify {
+        match self {
+            VerifyArg::Off => Verify::Off,
+            VerifyArg::Sampled => Verify::Sampled,
+            VerifyArg::All => Verify::All,
+        }
+    }
+}
 
 /// What each fragment of a code is on another of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -243,7 +269,7 @@ fn check(policy: Policy, spread: SpreadArg, places: Places) -> Done {
 pub async fn run(client: &Client, command: PolicyCommand) -> Done {
     match command {
         PolicyCommand::Show { path, json } => show(client, &path, json).await,
-        PolicyCommand::Set { path, policy, spread, compression, block, convert_after } => {
+        PolicyCommand::Set { path, policy, spread, compression, block, convert_after, verify } => {
             let compression = compression.with(block)?;
             let policy = policy.compressed(compression);
             let form =
@@ -255,7 +281,14 @@ pub async fn run(client: &Client, command: PolicyCommand) -> Done {
                 );
                 return Err(Failure::usage(text));
             }
-            let policy = policy.and_later(later);
+            let verify = verify.verify();
+            let is_laid_out = policy.is_coded() || compression.is_some();
+            if verify != Verify::default() && !is_laid_out {
+                let text = "--verify is for appends that are coded or compressed: sectors of copies have the \
+                            bytes as they are, and their checksum; choose a code, or --compression";
+                return Err(Failure::usage(text.to_owned()));
+            }
+            let policy = policy.and_later(later).verified(verify);
             // A path that is not there is the first thing to say.
             let target = Target::of(client, &path).await?;
             check_places(client, policy, spread).await?;
@@ -326,6 +359,8 @@ struct Shown<'a> {
     /// What chunks become, and how long behind their seal, as `7d=ec8+3`; null where they stay as they
     /// are.
     convert_after: Option<String>,
+    /// Which appends writers read back before they send them: `off`, `sampled`, `all`.
+    verify: &'static str,
     /// `file`: recorded with it; `directory`: set on one; `default`: set on none.
     from: &'static str,
     /// The directory that it is set on.
@@ -352,6 +387,7 @@ async fn show(client: &Client, path: &str, json: bool) -> Done {
             compression: compression.map(|it| it.codec.name()),
             block_bytes: compression.map(|it| it.block.bytes()),
             convert_after: policy.later.map(|later| later.to_string()),
+            verify: policy.verify.name(),
             from,
             set_on,
         });

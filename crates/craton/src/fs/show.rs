@@ -27,6 +27,8 @@ struct Facts {
     policy: Option<String>,
     /// What chunks become, and how long behind their seal; null where they stay as they are.
     convert_after: Option<String>,
+    /// Which appends writers read back before they send them: `off`, `sampled`, `all`.
+    verify: Option<&'static str>,
     /// `lz4` or `zstd`, and the block where it is not 16 KiB: `lz4/64KiB`.
     #[serde(skip_serializing_if = "Option::is_none")]
     compression: Option<String>,
@@ -47,6 +49,7 @@ impl Facts {
             copies: None,
             policy: None,
             convert_after: None,
+            verify: None,
             compression: None,
             target: None,
             id: None,
@@ -73,6 +76,7 @@ impl Facts {
             copies: (!policy.is_coded()).then_some(policy.copies),
             policy: Some(policy.scheme().to_string()),
             convert_after: policy.later.map(|later| later.to_string()),
+            verify: Some(policy.verify.name()),
             compression: policy.compression.map(|compression| compression.to_string()),
             ..self
         }

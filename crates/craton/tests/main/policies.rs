@@ -55,6 +55,16 @@ fn files_inherit_the_policy_of_the_nearest_directory_and_keep_it() {
     has(&stat("/a/b/old"), "rep3", 3, 2);
     on(&["append", text(&small), "/a/b/appended"]);
     has(&stat("/a/b/appended"), "rep2", 2, 2);
+    // What writers read back before they send it.
+    assert_eq!(inherited["verify"], "sampled", "{inherited}");
+    let verified = ["policy", "set", "/a/v", "rep2", "--compression", "lz4", "--verify", "all"];
+    on(&["mkdir", "/a/v"]);
+    on(&verified);
+    assert_eq!(on(&["policy", "show", "/a/v"]), "rep2 lz4, verify all: set on /a/v\n");
+    let kept = put("/a/v/kept");
+    assert_eq!((&kept["policy"], &kept["verify"]), (&"rep2".into(), &"all".into()), "{kept}");
+    refused(&["policy", "set", "/a/v", "rep2", "--verify", "all"], 2, "choose a code, or");
+    refused(&["policy", "set", "/a/v", "rep2", "--verify", "some"], 2, "off, sampled, all");
     // Asked for by name, and nearer.
     on(&["put", text(&small), "/a/b/asked", "--redundancy", "rep1"]);
     has(&stat("/a/b/asked"), "rep1", 1, 1);

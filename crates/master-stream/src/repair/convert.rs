@@ -136,7 +136,7 @@ impl<L: Log> Service<L> {
             };
             let asked_for = |file: FileId| {
                 let stream = state.stream(file)?;
-                let policy = Some(stream.policy.and_later(None)).filter(|it| may_get(*it))?;
+                let policy = Some(stream.policy.form()).filter(|it| may_get(*it))?;
                 let others = stream.chunks.iter().filter(|chunk| stream.has_form_to_get(chunk));
                 Some((others.filter(is_due).find(is_whole)?.id, policy))
             };

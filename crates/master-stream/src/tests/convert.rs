@@ -6,8 +6,10 @@ use std::rc::Rc;
 use base::{ChunkId, FileId, ServerId};
 use runtime::Duration;
 use runtime::sim::Sim;
-use wire::control::{ChunkPlace, Later, Policy, StreamChange, StreamView};
-use wire::data::ReplicaState;
+use wire::control::{
+    ChunkPlace, Later, Policy, StreamChange, StreamReply, StreamView, Verify, WriterGrant,
+};
+use wire::data::{Purpose, ReplicaState};
 
 use super::writer::{Client, Cluster, Writer};
 use crate::planted::{Planted, plant};
@@ -328,4 +330,39 @@ fn chunks_of_a_file_are_young_when_it_gets_a_form_for_old_ones() {
         cluster.sim.sleep(Duration::from_secs(12)).await;
         assert_eq!(forms(&view(&cluster).await), [(4, 6, 6)]);
     });
+}
+
+/// Neither a form for old chunks nor what writers verify is a form of its own: spares that are there serve.
+#[test]
+fn spares_stay_when_the_policy_says_more_than_their_form() {
+    let policies = [
+        Policy::rep(3).and_later(Some(Later::new(20, Policy::ec(4, 2)))),
+        Policy::ec(2, 1).verified(Verify::All),
+    ];
+    for policy in policies {
+        let sim = Sim::new(23);
+        let cluster = Cluster::new(&sim, policy, 9);
+        Cluster::run(&sim, &cluster, async |cluster| {
+            let mut writer = Writer::open(Client::new(&cluster), FILE).await.unwrap();
+            let spares = |grant: &WriterGrant| -> Vec<ChunkId> {
+                grant.spares.iter().map(|spare| spare.chunk).collect()
+            };
+            let before = spares(&writer.grant);
+            assert_eq!(before.len(), 2);
+            writer.append(&[1; 100]).await.unwrap();
+            let extend = StreamChange::Extend {
+                file: FILE,
+                epoch: writer.grant.epoch,
+                avoid: Vec::new(),
+                spares: 2,
+                purpose: Purpose::Data,
+                in_copies: false,
+            };
+            let grant = match writer.client.change(extend).await.unwrap() {
+                StreamReply::Writer(grant) => grant,
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(spares(&grant), before);
+        });
+    }
 }

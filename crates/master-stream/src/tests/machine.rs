@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::{ChunkId, ClientId, DiskId, Epoch, FileId, ServerId};
 use proptest::prelude::*;
 use runtime::Rng;
-use wire::control::{Compression, Later, OpId, Policy};
+use wire::control::{Compression, Later, OpId, Policy, Verify};
 
 use crate::placement::ReplicaLocation;
 use crate::planted::{Planted, plant};
@@ -61,7 +61,7 @@ impl Oracle {
                 return Err(format!("the policy of {file} changed by itself"));
             }
             for chunk in stream.all_chunks() {
-                let new = policy.for_places(chunk.len_slots()).and_later(None);
+                let new = policy.for_places(chunk.len_slots()).form();
                 let made = *self.made.entry(chunk.id).or_insert(new);
                 if made != chunk.policy() {
                     return Err(format!("{} was made {made:?}: {chunk:?}", chunk.id));
@@ -98,7 +98,7 @@ const POLICIES: [Policy; 10] = [
     Policy::rep(3).and_later(Some(Later::new(1, Policy::ec(2, 1)))),
     Policy::ec(2, 1).and_later(Some(Later::new(2, Policy::rep(2)))),
     Policy::ec(2, 1),
-    Policy::ec(4, 2),
+    Policy::ec(4, 2).verified(Verify::All),
     Policy::ec(2, 2).compressed(Some(Compression::LZ4)),
     Policy::rep(1),
     Policy::rep(2),
@@ -255,7 +255,7 @@ impl Driver {
         let policy = match stream.policy.later {
             _ if self.rng.one_in(8) => Policy::rep(2),
             Some(later) if old => later.policy(),
-            _ => stream.policy.and_later(None),
+            _ => stream.policy.form(),
         };
         let sealed = stream.chunks.iter().filter(|chunk| chunk.sealed().is_some());
         let sealed: Vec<_> = sealed.cloned().collect();
@@ -418,7 +418,7 @@ impl Driver {
     /// A chunk is converted by an operator's word, or when it is as old as its file's policy says.
     fn check_age(&mut self, chunk: ChunkId, policy: Policy) -> Result<(), String> {
         let (file, stream, found) = self.state.chunk(chunk).expect("it is converted");
-        if stream.converting && policy == stream.policy.and_later(None) {
+        if stream.converting && policy == stream.policy.form() {
             return Ok(());
         }
         let later = stream.policy.later.filter(|later| later.policy() == policy);

@@ -67,6 +67,8 @@ pub enum Planted {
     EndAbovePlaced,
     /// An append has its place in the window until all followed replicas have it.
     OneBudget,
+    /// Writers read no row back before they send it.
+    VerifySkipped,
     /// Writers stay in chunks without bytes, whichever servers they are to leave.
     EmptyStays,
     /// The first answer without the bytes is the end of an open chunk to a reader.
@@ -201,7 +203,7 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 80] = [
+    pub const ALL: [Planted; 81] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -219,6 +221,7 @@ impl Planted {
         Planted::EndAbovePlaced,
         Planted::OneBudget,
         Planted::EmptyStays,
+        Planted::VerifySkipped,
         Planted::ShortIsEnd,
         Planted::UnsettledCounts,
         Planted::StatisticIsLength,
@@ -420,6 +423,7 @@ fn client_bug(bug: Planted) -> Option<client::Planted> {
         Planted::EndAbovePlaced => client::Planted::EndAbovePlaced,
         Planted::OneBudget => client::Planted::OneBudget,
         Planted::EmptyStays => client::Planted::EmptyStays,
+        Planted::VerifySkipped => client::Planted::VerifySkipped,
         Planted::ShortIsEnd => client::Planted::ShortIsEnd,
         _ => return None,
     };

@@ -49,6 +49,8 @@ pub struct Plan {
     pub small: bool,
     /// An operator has files converted to these.
     pub converts: &'static [Policy],
+    /// The vector instructions of all hosts get one row in so many wrong; 0: none.
+    pub errs_one_in: u64,
 }
 
 impl Default for Plan {
@@ -67,6 +69,7 @@ impl Default for Plan {
             idlers: false,
             small: false,
             converts: &[],
+            errs_one_in: 0,
         }
     }
 }
@@ -115,6 +118,7 @@ impl Load {
 }
 
 pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
+    codec::planted::plant(plan.errs_one_in);
     let tuning = Tuning::draw(&sim);
     let cluster = Cluster::start(&sim, plan.shape, tuning);
     cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;

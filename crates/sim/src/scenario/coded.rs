@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use runtime::sim::Sim;
-use wire::control::{Compression, Policy};
+use wire::control::{Compression, Policy, Verify};
 
 use super::append::{self, Plan};
 use super::entry::{self, Run, Scenario};
@@ -22,6 +22,13 @@ const SMALL: &[Policy] = &[
     Policy::ec(3, 2).compressed(LZ4),
     Policy::ec(2, 2).compressed(Some(Compression::ZSTD)),
     Policy::rep(3),
+];
+/// Codes and compressions of which every row is read back before it is sent.
+const VERIFIED: &[Policy] = &[
+    Policy::ec(2, 1).verified(Verify::All),
+    Policy::ec(4, 2).compressed(LZ4).verified(Verify::All),
+    Policy::ec(2, 2).compressed(Some(Compression::ZSTD)).verified(Verify::All),
+    Policy::rep(3).compressed(LZ4).verified(Verify::All),
 ];
 /// What files are converted to.
 const CONVERSIONS: &[Policy] = &[
@@ -95,6 +102,26 @@ pub(super) const CONVERT: Scenario = Scenario {
         "chunk laid out in another form",
         "chunk converted",
         "conversion of an old chunk begun",
+        "chunk repaired",
+        "audit: a coded chunk is whole",
+    ],
+};
+
+/// A host whose vector instructions err fails no check of its own: rows are wrong with right checksums.
+pub(super) const ERRS: Scenario = Scenario {
+    name: "ec-errs",
+    about: "clients' vector instructions get one row in 20 wrong, and all rows are read back",
+    run: |sim| {
+        let faults = Faults { server_crashes: true, ..NONE };
+        let shape = Shape { servers: 8, ..Shape::default() };
+        let load = Duration::from_secs(8);
+        let plan = Plan { shape, faults, load, policies: VERIFIED, ..Plan::default() };
+        let plan = Plan { client_crashes: true, errs_one_in: 20, ..plan };
+        Box::pin(append::run(sim, plan))
+    },
+    marks: &[
+        "writer: a kernel that errs is out",
+        "reader: decoded from other fragments",
         "chunk repaired",
         "audit: a coded chunk is whole",
     ],

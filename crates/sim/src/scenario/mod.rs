@@ -195,6 +195,7 @@ pub const SCENARIOS: &[Scenario] = &[
     coded::CONVERT,
     coded::STORM,
     coded::ROT,
+    coded::ERRS,
     Scenario {
         name: "append-blackout",
         about: "the whole cluster loses power at once and comes back",

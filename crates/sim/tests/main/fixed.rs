@@ -98,6 +98,7 @@ scenarios! {
     ec_append "ec-append",
     ec_convert "ec-convert",
     ec_rot "ec-rot",
+    ec_errs "ec-errs",
     ec_small "ec-small",
     ec_storm "ec-storm",
     disks_cuts "disks-cuts",

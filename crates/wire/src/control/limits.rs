@@ -30,6 +30,8 @@ pub const SPARES_MAX: u8 = 4;
 pub const LATER_MIN_S: u32 = 1;
 /// Ten years.
 pub const LATER_MAX_S: u32 = 10 * 366 * 24 * 3600;
+/// Of appends that are verified as samples, one in so many is (`protocols-tail.md` 9.10).
+pub const VERIFY_SAMPLE: u64 = 256;
 /// Servers that a writer may ask to avoid.
 pub const AVOID_MAX: usize = 256;
 /// Replicas of one chunk in an answer: a policy's, and those that take the place of others.

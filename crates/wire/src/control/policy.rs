@@ -24,6 +24,50 @@ pub struct Policy {
     pub compression: Option<Compression>,
     /// The form that chunks get once they are old; none: they keep theirs.
     pub later: Option<Later>,
+    /// Which appends their writer reads back from what it has laid out, before it sends them.
+    pub verify: Verify,
+}
+
+/// Which appends a writer reads back from what it has compressed and coded, before it sends them (C24,
+/// `protocols-tail.md` 9.10): a CPU that errs now and then is found before others rely on its work. Of
+/// chunks whose sectors hold the bytes as they are there is nothing to read back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Verify {
+    /// One in [`VERIFY_SAMPLE`](super::limits::VERIFY_SAMPLE).
+    #[default]
+    Sampled,
+    /// None.
+    Off,
+    /// All.
+    All,
+}
+
+impl Verify {
+    /// All of them; the first is the default.
+    pub const ALL: [Verify; 3] = [Verify::Sampled, Verify::Off, Verify::All];
+
+    /// The word that commands take.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Verify::Sampled => "sampled",
+            Verify::Off => "off",
+            Verify::All => "all",
+        }
+    }
+
+    /// The one with this number in messages and stored forms: 0 is the default.
+    pub fn from_number(number: u8) -> Option<Verify> {
+        Verify::ALL.get(usize::from(number)).copied()
+    }
+
+    /// Its number.
+    pub const fn number(self) -> u8 {
+        match self {
+            Verify::Sampled => 0,
+            Verify::Off => 1,
+            Verify::All => 2,
+        }
+    }
 }
 
 /// A form that chunks get some time after they were sealed (C18): what is written in copies, and read
@@ -49,7 +93,7 @@ impl Later {
     /// The policy whose form chunks get.
     pub const fn policy(self) -> Policy {
         let Later { copies, acks, data, compression, .. } = self;
-        Policy { copies, acks, data, compression, later: None }
+        Policy { data, compression, ..Policy::plain(copies, acks) }
     }
 }
 
@@ -143,7 +187,8 @@ impl Policy {
 
     /// `copies`, acknowledged by `acks`, as they are.
     pub const fn plain(copies: u8, acks: u8) -> Policy {
-        Policy { copies, acks, data: 1, compression: None, later: None }
+        let verify = Verify::Sampled;
+        Policy { copies, acks, data: 1, compression: None, later: None, verify }
     }
 
     /// `ecK+M`: `data` and `parity` fragments, of which all but one acknowledge, but always one more than
@@ -151,7 +196,7 @@ impl Policy {
     pub const fn ec(data: u8, parity: u8) -> Policy {
         let copies = data.saturating_add(parity);
         let acks = if parity > 1 { copies - 1 } else { copies };
-        Policy { copies, acks, data, compression: None, later: None }
+        Policy { data, ..Policy::plain(copies, acks) }
     }
 
     /// `ecK+M-strict`: all fragments acknowledge.
@@ -170,6 +215,16 @@ impl Policy {
         Policy { later, ..self }
     }
 
+    /// The same, with appends verified so.
+    pub const fn verified(self, verify: Verify) -> Policy {
+        Policy { verify, ..self }
+    }
+
+    /// What its chunks have of it: not what old ones get, nor what writers verify.
+    pub const fn form(self) -> Policy {
+        self.and_later(None).verified(Verify::Sampled)
+    }
+
     /// The same number of copies and acknowledgements, as they are.
     pub const fn uncompressed(self) -> Policy {
         self.compressed(None)
@@ -177,7 +232,7 @@ impl Policy {
 
     /// The copies or the code alone, as a word says them.
     pub const fn scheme(self) -> Policy {
-        Policy { compression: None, later: None, ..self }
+        self.form().uncompressed()
     }
 
     /// True when replicas are fragments of a code.
@@ -239,7 +294,7 @@ impl Policy {
     /// Copies that survive as many losses as the code, when they are acknowledged and once all are
     /// there; the same policy when it has none.
     pub const fn in_copies(self) -> Policy {
-        let Policy { acks, data, compression, later, .. } = self;
+        let Policy { acks, data, compression, later, verify, .. } = self;
         if !self.is_coded() {
             return self;
         }
@@ -247,7 +302,7 @@ impl Policy {
         // What is acknowledged by so many fragments survives one loss less than by so many copies.
         let alike = acks - data + 1;
         let acks = if alike > usual.acks { alike } else { usual.acks };
-        Policy { acks, ..usual }.compressed(compression).and_later(later)
+        Policy { acks, ..usual }.compressed(compression).and_later(later).verified(verify)
     }
 }
 
@@ -255,7 +310,7 @@ impl fmt::Display for Policy {
     /// The word that commands take, with the acknowledgements where no word says them, and the
     /// compression behind it: `rep3 lz4`, `ec4+2`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Policy { copies, acks, data, compression, later } = *self;
+        let Policy { copies, acks, data, compression, later, verify } = *self;
         let parity = self.parity();
         let (usual, strict) = if self.is_coded() {
             write!(f, "ec{data}+{parity}")?;
@@ -272,7 +327,11 @@ impl fmt::Display for Policy {
             }
         }
         compression.map_or(Ok(()), |compression| write!(f, " {compression}"))?;
-        later.map_or(Ok(()), |later| write!(f, ", after {later}"))
+        later.map_or(Ok(()), |later| write!(f, ", after {later}"))?;
+        match verify {
+            Verify::Sampled => Ok(()),
+            other => write!(f, ", verify {}", other.name()),
+        }
     }
 }
 

@@ -77,6 +77,16 @@ impl Kernel {
         Kernel::available().next().expect("the portable kernel runs everywhere")
     }
 
+    /// The one that runs everywhere.
+    pub fn portable() -> Kernel {
+        Kernel(Instructions::Portable)
+    }
+
+    /// Whether it needs no vector instructions.
+    pub fn is_portable(self) -> bool {
+        self.0 == Instructions::Portable
+    }
+
     /// Its name in measurements.
     pub fn name(self) -> &'static str {
         match self.0 {

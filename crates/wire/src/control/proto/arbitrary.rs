@@ -8,6 +8,7 @@ use base::{
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
+use proptest::sample::select;
 use testing::made;
 use testing::messages::{addr, label, name};
 
@@ -288,7 +289,8 @@ fn cluster_reply() -> impl Strategy<Value = ClusterReply> {
 fn policy() -> impl Strategy<Value = Policy> {
     let later =
         (LATER_MIN_S..=LATER_MAX_S, form()).prop_map(|(after_s, form)| Later::new(after_s, form));
-    (form(), option::of(later)).prop_map(|(policy, later)| policy.and_later(later))
+    (form(), option::of(later), select(&Verify::ALL))
+        .prop_map(|(policy, later, verify)| policy.and_later(later).verified(verify))
 }
 
 /// A policy that says nothing of later.

@@ -10,7 +10,7 @@ use crate::control::check::{each, name, range_u8, range_u32, secret, text, u128_
 use crate::control::limits::{LATER_MAX_S, LATER_MIN_S, LINKS_MAX, LIST_MAX, MODE_MAX, TARGET_MAX};
 use crate::control::{
     Attributes, Compression, Later, NameKey, NamedNode, NamespaceChange, NamespaceReply,
-    NamespaceRequest, Node, Policy,
+    NamespaceRequest, Node, Policy, Verify,
 };
 
 impl Proto for Attributes {
@@ -38,7 +38,8 @@ impl Proto for Policy {
             let form = Some(Box::new(later.policy().to_pb()));
             Box::new(pb::Later { after_s: later.after_s, form })
         });
-        pb::Policy { copies, acks, compression, coded, later }
+        let verify = self.verify.number().into();
+        pb::Policy { copies, acks, compression, coded, later, verify }
     }
 
     fn from_pb(pb: pb::Policy) -> Result<Policy, WireError> {
@@ -57,14 +58,17 @@ impl Proto for Policy {
                 let range = LATER_MIN_S..=LATER_MAX_S;
                 let after_s = range_u32(later.after_s, range, "Policy.later.after_s")?;
                 let form = later.form.ok_or(WireError::Missing { field: "Policy.later.form" })?;
-                if form.later.is_some() {
+                if form.later.is_some() || form.verify != 0 {
                     let (field, copies, acks) = ("Policy.later.form", form.copies, form.acks);
                     return Err(WireError::BadPolicy { field, copies, acks });
                 }
                 Some(Later::new(after_s, Policy::from_pb(*form)?))
             }
         };
-        let policy = policy.compressed(compression).and_later(later);
+        let verify = range_u8(pb.verify, 0..=u8::MAX, "Policy.verify")?;
+        let verify = Verify::from_number(verify)
+            .ok_or(WireError::OutOfRange { field: "Policy.verify", value: verify.into() })?;
+        let policy = policy.compressed(compression).and_later(later).verified(verify);
         if !policy.is_valid() {
             return Err(WireError::BadPolicy { field: "Policy", copies: pb.copies, acks: pb.acks });
         }
