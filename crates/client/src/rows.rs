@@ -20,7 +20,8 @@ use crate::planted::{Planted, planted};
 use crate::writer::Layout;
 
 /// The codecs of one client. Memory comes with the first row: that of a row and of its cells, 4 MiB at
-/// most, and a compressor's for writers, 3 MiB for readers.
+/// most, and a compressor's for writers, 3 MiB for readers, and as much with the first row that is read
+/// back.
 #[derive(Default)]
 pub(crate) struct Rows {
     encoders: Vec<((Scheme, Codec), RowEncoder)>,
@@ -176,15 +177,15 @@ impl Rows {
                 break head;
             }
             self.wrong += 1;
+            // With the portable kernel the row itself, or this machine's memory, is in doubt.
+            if std::mem::replace(&mut self.portable, true) {
+                return Err(LayError::Wrong);
+            }
             tracing::error!(
                 kernel = kernel.name(),
                 "a row is not what it was made of: the CPU or the memory of this machine errs; \
                  portable code is used from now on, and all rows are read back"
             );
-            // With the portable kernel the row itself, or this machine's memory, is in doubt.
-            if std::mem::replace(&mut self.portable, true) {
-                return Err(LayError::Wrong);
-            }
             self.encoders.clear();
             (self.checker, self.decoder) = (None, None);
         };

@@ -1,8 +1,8 @@
 //! Writers that do nothing for longer than rights live, with a chunk they have not written to or
 //! one they have, while others take their files over; on clusters of several sizes, with a key
-//! and without. Some hear nothing of it: they are cut from all, reach chunkservers again before
-//! masters, and act on rights that have ended. A writer's acts after its pause are judged as in
-//! `takeover`.
+//! and without. Some hear nothing of it: they are cut from all, or their hosts stand still; they reach
+//! chunkservers again before masters, and act on rights that have ended. A writer's acts after its pause
+//! are judged as in `takeover`.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -32,6 +32,7 @@ pub(super) const IDLE: Scenario = Scenario {
     marks: &[
         "idle: acknowledged after a pause",
         "idle: a writer that heard nothing reaches chunkservers",
+        "idle: a writer whose host stood still goes on",
         "idle: with a key",
         "idle: without a key",
         "idle: one of three servers is down",
@@ -67,8 +68,9 @@ struct Load {
 }
 
 impl Load {
-    /// Cuts a host from all for a while, and from masters for a little longer.
-    async fn cut(self: Rc<Self>, host: HostId, pause: Duration) {
+    /// Cuts a host from all for a while, or has it stand still, and cuts it from masters for a little
+    /// longer.
+    async fn cut(self: Rc<Self>, host: HostId, pause: Duration, still: bool) {
         let sim = self.cluster.sim().clone();
         let set = |others: &[HostId], blocked| {
             for &other in others {
@@ -78,7 +80,10 @@ impl Load {
         };
         let (masters, servers) = (self.cluster.masters(), self.cluster.servers());
         set(masters, true);
-        set(servers, true);
+        match still {
+            true => sim.pause(host, pause),
+            false => set(servers, true),
+        }
         let end = sim.elapsed() + pause;
         while sim.elapsed() < end && !self.stop.get() {
             sim.sleep(Duration::from_millis(100)).await;
@@ -218,8 +223,14 @@ async fn stay(
             if let Some(last) = cut.take() {
                 let _ = last.await; // It has no result.
             }
-            let next = load.clone().cut(host, Duration::from_millis(left));
-            cut = Some(load.cluster.sim().spawn("cut", next));
+            let (sim, length) = (load.cluster.sim(), Duration::from_millis(left));
+            let still = rng.one_in(2) && !load.stop.get();
+            cut = Some(sim.spawn("cut", load.clone().cut(host, length, still)));
+            if still {
+                env.sleep(length).await;
+                sim.mark("idle: a writer whose host stood still goes on");
+                continue;
+            }
             // It acts when it reaches chunkservers.
             left += 300;
         }
