@@ -91,7 +91,7 @@ const FOUND: [(Planted, &str, u64, &str); 84] = [
     (Planted::RightsByWall, "append-clocks", 0, "no answer within"),
     (Planted::RightsForEver, "takeover-idle", 0, "are acknowledged under"),
     // Idle writers hold up no drain, and lose nothing by it.
-    (Planted::SparesStay, "drain-storm", 51, "still holds"),
+    (Planted::SparesStay, "append-wipe", 6, "not elsewhere"),
     (Planted::EmptyStays, "drain-storm", 0, "still holds"),
     // Writes on a full cluster are refused, and that soon.
     (Planted::SilentWhenFull, "full", 0, "on a full cluster takes"),
