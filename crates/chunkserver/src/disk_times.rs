@@ -7,7 +7,7 @@ use metrics::RecentLatencies;
 use runtime::{Duration, Instant};
 use wire::control::{CallClass, DiskTimes};
 
-use crate::limits::DISK_TIMES_SAMPLES_MIN;
+use crate::limits::{DISK_HANG, DISK_TIMES_SAMPLES_MIN};
 
 /// Latencies of one disk, by class.
 pub(crate) struct LatencyRecord(RefCell<[RecentLatencies; CallClass::COUNT]>);
@@ -19,8 +19,12 @@ impl LatencyRecord {
         LatencyRecord(RefCell::new(std::array::from_fn(class)))
     }
 
-    /// An operation of the class has ended now.
+    /// An operation of the class has ended now. One that was part of a hang says nothing of the speed
+    /// behind it: masters took the disk for missing, and take it back when it answers.
     pub(crate) fn note(&self, class: CallClass, latency: Duration, now: Instant) {
+        if latency >= DISK_HANG {
+            return;
+        }
         self.0.borrow_mut()[class.index()].add(latency, now.as_nanos());
     }
 
@@ -60,5 +64,8 @@ mod tests {
         record.note(large, Duration::from_millis(30), at(1));
         assert_eq!(record.report(at(1)).len(), 2);
         assert_eq!(record.report(at(60)), []);
+        // A hang that is over is none of its times.
+        (0..100).for_each(|_| record.note(small, DISK_HANG, at(61)));
+        assert_eq!(record.report(at(61)), []);
     }
 }

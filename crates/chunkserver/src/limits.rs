@@ -68,6 +68,8 @@ pub const DISK_WRITE_CHECKS: u32 = 4;
 /// one that is not there, until it answers. Longer than devices take to reset themselves, and than
 /// moments of others' load.
 pub const DISK_HANGS_LOOKS: u32 = 5;
+/// The same as a time: an operation that took as long was part of a hang.
+pub const DISK_HANG: Duration = DISK_WATCH_PAUSE.saturating_mul(DISK_HANGS_LOOKS);
 
 /// A probe that takes longer is answered as one that has not ended. It goes on, and no other begins
 /// before its end.

@@ -348,6 +348,9 @@ impl Shared {
         let client = &self.file.0.client.0;
         let (checked, wrong) = rows.verified();
         let more = checked - client.counters.rows_verified.replace(checked);
+        if more == 0 {
+            return;
+        }
         let more_wrong = wrong - client.counters.rows_wrong.replace(wrong);
         client.append_metrics.verify(more, more_wrong);
         if more_wrong > 0 {
@@ -478,12 +481,15 @@ impl Shared {
                 let client = &self.file.0.client;
                 let rows = &mut *client.0.rows.borrow_mut();
                 let compression = compression.or(client.config().compression);
-                if staged.laid() != *laid {
+                let again = staged.laid() != *laid;
+                if again {
                     self.env.mark("writer: laid out again");
                 }
                 let place = (*at, *laid, compression, self.verify);
                 let placed = staged.place(self.env.pool(), rows, place).is_ok();
-                self.count_verified(rows);
+                if again {
+                    self.count_verified(rows);
+                }
                 let now = self.env.now().as_nanos();
                 append.span.note(Step::Formatted, now, Fact::Chunk(at.chunk));
                 placed

@@ -2,7 +2,7 @@
 
 use client::{Client, Error};
 use serde::Serialize;
-use wire::control::{Attributes, NamedNode, Node, Policy};
+use wire::control::{Attributes, NamedNode, Node, Policy, Verify};
 
 use super::names::base_name;
 use super::stored;
@@ -295,6 +295,9 @@ fn print_stat(stat: &Stat) -> Done {
     };
     let policy = facts.policy.as_ref().map(|policy| with(policy, &facts.compression));
     lines.extend(policy.map(|policy| format!("policy    {policy}")));
+    // The usual is not said.
+    let verify = facts.verify.filter(|word| *word != Verify::default().name());
+    lines.extend(verify.map(|word| format!("verify    {word}")));
     lines.extend(facts.convert_after.iter().map(|later| format!("then      {later}")));
     lines.extend(facts.target.as_ref().map(|target| format!("target    {target}")));
     lines.extend(facts.id.as_ref().map(|id| format!("id        {id}")));

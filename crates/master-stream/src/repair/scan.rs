@@ -1,5 +1,6 @@
 //! The scan over all chunks, for chunks in danger and streams that no task recovers.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -39,6 +40,15 @@ struct Tally {
 /// give its bytes back.
 const SERVING_WAITS: usize = 1;
 
+/// Has the chunks that a scan found in a state, with since when they are.
+fn note_since(known: &RefCell<BTreeMap<ChunkId, Instant>>, found: BTreeSet<ChunkId>, now: Instant) {
+    let mut known = known.borrow_mut();
+    known.retain(|chunk, _| found.contains(chunk));
+    found.into_iter().for_each(|chunk| {
+        known.entry(chunk).or_insert(now);
+    });
+}
+
 impl<L: Log> Service<L> {
     pub(super) async fn scan_chunks(self: Rc<Self>) {
         loop {
@@ -66,8 +76,8 @@ impl<L: Log> Service<L> {
             self.repairs.queued_some.notify_waiters();
             self.add_repair_workers();
             self.count_repair(0, 0);
-            self.note_degraded(tally.degraded);
-            self.note_to_leave(tally.to_leave);
+            note_since(&self.repairs.degraded, tally.degraded, self.env.now());
+            note_since(&self.repairs.to_leave, tally.to_leave, self.env.now());
             self.end_unwritten(tally.drained);
             for (file, (epoch, drop)) in tally.useless.into_iter().take(ABANDONED_MAX) {
                 self.drop_spares(file, epoch, drop);
@@ -277,15 +287,6 @@ impl<L: Log> Service<L> {
         }
     }
 
-    fn note_to_leave(&self, now_to_leave: BTreeSet<ChunkId>) {
-        let now = self.env.now();
-        let mut to_leave = self.repairs.to_leave.borrow_mut();
-        to_leave.retain(|chunk, _| now_to_leave.contains(chunk));
-        now_to_leave.into_iter().for_each(|chunk| {
-            to_leave.entry(chunk).or_insert(now);
-        });
-    }
-
     /// A writer has sent something: it lives, and leaves its chunk when it can. It renews its rights at
     /// least twice in their life.
     pub(crate) fn note_writer_heard(&self, file: FileId, epoch: Epoch) {
@@ -303,15 +304,6 @@ impl<L: Log> Service<L> {
     pub(super) fn is_deserted(&self, chunk: ChunkId) -> bool {
         let since = self.repairs.to_leave.borrow().get(&chunk).copied();
         since.is_some_and(|since| self.env.now().since(since) > self.config.open_grace)
-    }
-
-    fn note_degraded(&self, now_degraded: BTreeSet<ChunkId>) {
-        let now = self.env.now();
-        let mut degraded = self.repairs.degraded.borrow_mut();
-        degraded.retain(|chunk, _| now_degraded.contains(chunk));
-        now_degraded.into_iter().for_each(|chunk| {
-            degraded.entry(chunk).or_insert(now);
-        });
     }
 
     /// True for an open chunk whose writer has not moved on for very long from a dead server, from a
