@@ -430,6 +430,7 @@ impl Shared {
             self.core.borrow_mut().set_listed(lists.unwanted(copies));
             self.core.borrow_mut().set_pushed(lists.pushed_servers());
         }
+        self.core.borrow_mut().set_blocked_after(self.file.0.client.0.blocked_after.get());
         self.core.borrow_mut().handle(self.env.now(), event, &mut actions);
         for action in actions {
             self.act(action);
@@ -463,6 +464,16 @@ impl Shared {
                 tracing::debug!(path = file.path, %chunk, %server, ?fault, "replica failed");
                 self.env.mark("writer: replica failed");
                 file.client.report(file.file, chunk, server, fault);
+            }
+            Action::Doubt { chunk, place } => {
+                self.file.0.client.doubt(self.file.0.file, chunk, place);
+            }
+            Action::Blocked { chunk, waited } => {
+                let path = self.file.path();
+                tracing::debug!(path, %chunk, ?waited, "too few replicas answered in time");
+                add(&self.file.0.client.0.counters.chunks_blocked, 1);
+                self.file.0.client.0.append_metrics.end_blocked();
+                self.env.mark("writer: blocked");
             }
             Action::Closed { len } => self.end(Over::Closed(len)),
             Action::Failed(error) => {

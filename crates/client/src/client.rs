@@ -22,14 +22,16 @@ use crate::config::Config;
 use crate::counters::{AppendMetrics, Counters, Totals};
 use crate::error::Error;
 use crate::health::{Health, Target};
-use crate::limits::{BAD_REPLICAS_MAX, ORDER_ATTEMPT, REPORTS_MAX, UNREACHED_REPORTS_MAX};
+use crate::limits::{
+    BAD_REPLICAS_MAX, BLOCKED_UNKNOWN, ORDER_ATTEMPT, REPORTS_MAX, UNREACHED_REPORTS_MAX,
+};
 use crate::lists::{ListMetrics, ListedDisk, Lists};
 use crate::locate::Locator;
 use crate::network::Network;
 use crate::peers::{PeerError, Peers};
 use crate::rows::Rows;
 use crate::session::{Question, Refusal, Session, unexpected_reply};
-use crate::writer::ChaseBudget;
+use crate::writer::{BlockedAfter, ChaseBudget};
 
 /// A session with a cluster. Cheap to clone; clones share the session, its caches and counters.
 /// Stays on its thread: see [`crate::BlockingClient`] for one that does not.
@@ -58,6 +60,8 @@ pub(crate) struct ClientInner {
     pub(crate) list_metrics: ListMetrics,
     /// Listed disks, as the page of metrics has them.
     pub(crate) listed_now: Cell<i64>,
+    /// How long writers wait for copies, as appends to healthy disks are now.
+    pub(crate) blocked_after: Cell<BlockedAfter>,
     /// A watch over disks runs.
     pub(crate) watching: Cell<bool>,
     /// Signals that masters have pushed another list.
@@ -123,6 +127,7 @@ impl Client {
             locator,
             list_metrics: ListMetrics::new(env.tracer().registry()),
             listed_now: Cell::default(),
+            blocked_after: Cell::new([BLOCKED_UNKNOWN; _]),
             watching: Cell::default(),
             pushed_news: Notify::new(),
             bad_replicas: RefCell::default(),

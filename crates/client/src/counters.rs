@@ -39,6 +39,8 @@ counters! {
     resends,
     /// Chunks left because a replica failed.
     chunks_failed,
+    /// Chunks that ended because too few replicas answered in time (B15).
+    chunks_blocked,
     /// Data bytes given to readers.
     read_bytes,
     /// Bytes of sectors received from replicas.
@@ -69,6 +71,7 @@ pub(crate) struct AppendMetrics {
     ended: Counter,
     verified: Counter,
     wrong: Counter,
+    blocked: Counter,
 }
 
 impl AppendMetrics {
@@ -84,7 +87,15 @@ impl AppendMetrics {
         let help =
             "Those of them that were not what they were made of: the CPU or its memory errs.";
         let wrong = registry.counter("craton_client_rows_wrong_total", help, &[]);
-        AppendMetrics { acknowledged: Purpose::ALL.map(of), ended, verified, wrong }
+        let help =
+            "Chunks that their writers ended because too few replicas answered in time (B15).";
+        let blocked = registry.counter("craton_client_chunks_blocked_total", help, &[]);
+        AppendMetrics { acknowledged: Purpose::ALL.map(of), ended, verified, wrong, blocked }
+    }
+
+    /// Counts a chunk that ended because too few replicas answered in time.
+    pub(crate) fn end_blocked(&self) {
+        self.blocked.add(1);
     }
 
     /// Counts appends that were read back, and those of them that were wrong.

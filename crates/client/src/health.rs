@@ -15,8 +15,8 @@ use runtime::{Duration, Instant};
 use wire::control::{CallClass, ReplicaPlace};
 
 use crate::limits::{
-    HEALTH_CALLS_MAX, HEALTH_HALVING, HEALTH_HALVING_RECENT, HEALTH_RECORDS_MAX, LIST_INTERVAL,
-    OWN_PAUSE, SILENT_AGE, SILENT_CALLS,
+    BACKUP_SAMPLES_MIN, HEALTH_CALLS_MAX, HEALTH_HALVING, HEALTH_HALVING_RECENT,
+    HEALTH_RECORDS_MAX, LIST_INTERVAL, OWN_PAUSE, SILENT_AGE, SILENT_CALLS,
 };
 
 /// Share of calls, in thousandths, whose latency a disk is judged by.
@@ -325,6 +325,24 @@ impl Health {
     /// Ended calls of a class, at all disks, that still count.
     pub fn samples(&mut self, class: CallClass, now: Instant) -> u64 {
         self.all[class.index()].samples(now.as_nanos())
+    }
+
+    /// Latency that `per_mille` of a healthy disk's calls of a class did not exceed: of the disks with enough
+    /// calls the one in the middle counts, so that slow ones show in it only when they are the most. Where
+    /// no disk has enough, all of them together count. `None` when that is not enough either.
+    pub fn healthy(&mut self, class: CallClass, per_mille: u32, now: Instant) -> Option<Duration> {
+        let of_class = self.records.iter_mut().filter(|((_, of), _)| *of == class);
+        let mut known: Vec<_> = of_class
+            .filter_map(|(_, it)| {
+                let few = it.histogram.samples(now.as_nanos()) < USUAL_SAMPLES_MIN;
+                it.histogram.quantile(per_mille, now.as_nanos()).filter(|_| !few)
+            })
+            .collect();
+        match known.len().checked_sub(1) {
+            Some(last) => Some(*known.select_nth_unstable(last / 2).1),
+            None if self.samples(class, now) < BACKUP_SAMPLES_MIN => None,
+            None => self.quantile(class, per_mille, now),
+        }
     }
 
     /// Latency that `per_mille` of the class's calls did not exceed, over all disks: 500 is the

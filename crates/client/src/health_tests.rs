@@ -57,6 +57,27 @@ fn quantiles_are_those_of_the_calls_of_a_class_at_all_disks() {
 }
 
 #[test]
+fn healthy_latency_is_that_of_the_disk_in_the_middle() {
+    let mut health = Health::new(at(0));
+    let mut calls = |disks: std::ops::Range<u16>, calls: u64, took: u64| {
+        for number in disks {
+            for _ in 0..calls {
+                let ticket = health.begin(target(number), READ, at(0));
+                health.end(ticket, CallEnd::Timed, at(took));
+            }
+        }
+        micros(health.healthy(READ, 999, at(1000)))
+    };
+    assert_eq!(calls(0..2, 15, 1000), None, "too few");
+    let few = calls(2..5, 15, 1000).expect("of all together");
+    assert!((1000..=1250).contains(&few), "{few}");
+    let one = calls(0..1, 1000, 50_000).expect("of the one disk that has enough");
+    assert!((50_000..=62_500).contains(&one), "{one}");
+    let most = calls(1..5, 1000, 1000).expect("slow ones are few");
+    assert!((1000..=1250).contains(&most), "{most}");
+}
+
+#[test]
 fn age_of_the_oldest_call_is_a_latency_before_it_ends() {
     let mut health = Health::new(at(0));
     let quick = health.begin(target(1), READ, at(0));

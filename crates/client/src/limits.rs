@@ -39,6 +39,15 @@ pub const DEBTS_MAX: usize = 4;
 /// and a server that fails makes the chunks of all of them thin at once.
 pub const THIN_ENDS_PER_S_MAX: u32 = 200;
 
+/// Least wait of an append for copies that its acknowledgement lacks, before the chunk ends (B15).
+pub const BLOCKED_MIN: Duration = Duration::from_millis(10);
+/// The wait is so many times what one in a thousand appends to healthy disks exceed.
+pub const BLOCKED_TIMES: u32 = 4;
+/// Such a wait while nothing is known of appends of that size: a burst at an idle cluster takes less.
+pub const BLOCKED_UNKNOWN: Duration = Duration::from_millis(100);
+/// Chunks that the writers of a client end so in a second. Beyond that it is no server's fault.
+pub const BLOCKED_ENDS_PER_S_MAX: u32 = 10;
+
 /// Length at which a writer ends a chunk, unless configured. The p95 of the paper's block
 /// store (C5); one chunk is repaired in a second at 64 MB/s, the switch between chunks drains
 /// the window once per 64 MiB (about 1 % of the time at 1 GB/s), and 10 TB are 160,000 chunks.
@@ -115,8 +124,9 @@ pub const HEALTH_HALVING_RECENT: Duration = Duration::from_millis(500);
 
 /// Interval at which disks are judged (C17, `protocols-tail.md` 10.5), while there are calls.
 pub const LIST_INTERVAL: Duration = Duration::from_millis(20);
-/// A client without a call for so long judges none.
-pub const LIST_IDLE: Duration = Duration::from_secs(1);
+/// A client without a call for so long judges none: what it has seen has been judged by then, and a
+/// process with one call a second is to sleep between.
+pub const LIST_IDLE: Duration = Duration::from_millis(100);
 /// Latency below which no disk is slow, whatever others have.
 pub const SLOW_MIN: Duration = Duration::from_millis(5);
 /// Latency in thousandths of its peers' from which on a disk may count as slow ...

@@ -16,6 +16,10 @@ pub enum Planted {
     DebtDropped,
     /// An append keeps its place in the window until all followed replicas have it (8.2).
     OneBudget,
+    /// An append waits for late replicas for as long as for servers that are gone (10.3).
+    BlockedWaits,
+    /// A writer that stood still holds that against replicas (10.2).
+    OwnPauseEnds,
     /// A writer stays in a chunk without bytes, whichever servers it is to leave.
     EmptyStays,
     /// No row is read back before it is sent.

@@ -3,16 +3,22 @@
 
 use std::rc::{Rc, Weak};
 
-use runtime::{Class, Duration, Env};
-use wire::control::{ChunkserverReply, ChunkserverRequest, ControlReply, ControlRequest};
+use base::{ChunkId, FileId};
+use runtime::{Class, Duration, Env, Instant};
+use wire::control::{
+    CallClass, ChunkserverReply, ChunkserverRequest, ControlReply, ControlRequest, ReplicaFault,
+    ReplicaPlace,
+};
 
-use crate::client::ClientInner;
-use crate::health::Target;
+use crate::client::{Client, ClientInner};
+use crate::health::{Health, Target};
 use crate::limits::{
-    LIST_IDLE, LIST_INTERVAL, LIST_PROBE_AGAIN, LIST_PROBE_PAUSE, LIST_PROBE_TIMEOUT, SUSPECT_AGE,
+    BLOCKED_MIN, BLOCKED_TIMES, BLOCKED_UNKNOWN, LIST_IDLE, LIST_INTERVAL, LIST_PROBE_AGAIN,
+    LIST_PROBE_PAUSE, LIST_PROBE_TIMEOUT, SUSPECT_AGE,
 };
 use crate::lists::{Changes, Lists, Probed};
 use crate::peers::PeerError;
+use crate::writer::BlockedAfter;
 
 impl ClientInner {
     /// Starts the watch, unless it runs.
@@ -33,9 +39,15 @@ impl ClientInner {
         }
         let before = lists.changes();
         lists.judge(health, now, |bound| self.env.random_below(bound));
-        if lists.doubts_itself(now) {
+        let doubts = lists.doubts_itself(now);
+        if doubts {
             self.env.mark("lists: too many at once");
         }
+        self.blocked_after.set(match doubts {
+            // It is this process or its network: no chunk is to end for that.
+            true => [self.config.writer.replica_timeout; _],
+            false => blocked_after(health, now),
+        });
         for target in lists.take_due(now) {
             let peer = self.peer_of(target, &health.targets(), lists);
             self.env.spawn(Class::Foreground, "client: probe", probe(self.clone(), target, peer));
@@ -121,6 +133,27 @@ impl ClientInner {
                 }
             }
         }
+    }
+}
+
+/// How long an append waits for copies (`protocols-tail.md` 10.3).
+fn blocked_after(health: &mut Health, now: Instant) -> BlockedAfter {
+    [16 << 10, 128 << 10, 1 << 20].map(|len| {
+        let usual = health.healthy(CallClass::append(len), 999, now);
+        usual.map_or(BLOCKED_UNKNOWN, |usual| (usual * BLOCKED_TIMES).max(BLOCKED_MIN))
+    })
+}
+
+impl Client {
+    /// A replica leaves an append without an answer for longer than others. When its server does not answer
+    /// a probe either, masters hear that it is not reached.
+    pub(crate) fn doubt(&self, file: FileId, chunk: ChunkId, place: ReplicaPlace) {
+        let client = self.clone();
+        self.0.env.spawn(Class::Background, "client: probe", async move {
+            if client.0.probe(Target::of(&place)).await == Probed::Unanswered {
+                client.report(file, chunk, place.server, ReplicaFault::Unreachable);
+            }
+        });
     }
 }
 

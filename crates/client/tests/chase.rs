@@ -15,34 +15,37 @@ use wire::data::DataError;
 const EPOCH: Epoch = Epoch::new(7);
 const LEN: u32 = 4000;
 
-fn chunk(id: u64, servers: [u32; 3]) -> ChunkPlace {
+pub(super) fn chunk(id: u64, servers: [u32; 3]) -> ChunkPlace {
     ChunkPlace { acks: 2, ..crate::idle::chunk(id, servers) }
 }
 
 /// A writer in chunk 1 on servers 1, 2, 3, with a spare on 4, 5, 6, whose replicas answer or not.
-struct Rig {
-    writer: Writer,
-    now: Instant,
+pub(super) struct Rig {
+    pub(super) writer: Writer,
+    pub(super) now: Instant,
     /// Replicas of a chunk whose appends have no answer: they wait here.
-    silent: Vec<(ChunkId, u8)>,
-    waiting: Vec<(SendId, u32)>,
+    pub(super) silent: Vec<(ChunkId, u8)>,
+    pub(super) waiting: Vec<(SendId, u32)>,
     /// What the stream service answers; nothing: it is away.
     masters: bool,
-    spare: Vec<ChunkPlace>,
-    acked: u64,
+    pub(super) spare: Vec<ChunkPlace>,
+    pub(super) acked: u64,
     len: u64,
     released: u64,
-    left: Vec<(ChunkId, u8)>,
+    pub(super) left: Vec<(ChunkId, u8)>,
+    /// Servers that masters are to hear of, or that are looked at for that.
+    pub(super) reported: Vec<ServerId>,
+    pub(super) doubted: Vec<ServerId>,
     ops: Vec<(Duration, StreamOp)>,
     sent: Vec<SendId>,
     closed: Option<Duration>,
     failed: bool,
-    start: Instant,
+    pub(super) start: Instant,
     current: ChunkPlace,
 }
 
 impl Rig {
-    fn new(config: WriterConfig, budget: u64) -> Rig {
+    pub(super) fn new(config: WriterConfig, budget: u64) -> Rig {
         let start = Instant::from_nanos(1_000_000_000);
         let (current, spare) = (chunk(1, [1, 2, 3]), vec![chunk(2, [4, 5, 6])]);
         let grant = WriterGrant {
@@ -65,6 +68,8 @@ impl Rig {
             len: 0,
             released: 0,
             left: vec![],
+            reported: vec![],
+            doubted: vec![],
             ops: vec![],
             sent: vec![],
             closed: None,
@@ -78,7 +83,7 @@ impl Rig {
         Rig::new(WriterConfig::default(), 1 << 30)
     }
 
-    fn give(&mut self, event: Event) {
+    pub(super) fn give(&mut self, event: Event) {
         let mut events = vec![event];
         while let Some(event) = events.pop() {
             let mut actions = Vec::new();
@@ -123,21 +128,23 @@ impl Rig {
             Action::Left { chunk, replica } => self.left.push((chunk, replica)),
             Action::Closed { .. } => self.closed = Some(self.now.since(self.start)),
             Action::Failed(_) => self.failed = true,
-            Action::Place { .. } | Action::Trimmed { .. } | Action::Report { .. } => {}
+            Action::Report { server, .. } => self.reported.push(server),
+            Action::Doubt { place, .. } => self.doubted.push(place.server),
+            Action::Place { .. } | Action::Trimmed { .. } | Action::Blocked { .. } => {}
         }
     }
 
-    fn grant(&self) -> WriterGrant {
+    pub(super) fn grant(&self) -> WriterGrant {
         let (current, spares) = (Some(self.current.clone()), self.spare.clone());
         WriterGrant { epoch: EPOCH, len: self.len, current, spares, rights_ms: None }
     }
 
-    fn append(&mut self, count: u64) {
+    pub(super) fn append(&mut self, count: u64) {
         (0..count).for_each(|_| self.give(Event::plain_append(LEN)));
     }
 
     /// Lets time pass, in steps of the writer's deadlines.
-    fn pass(&mut self, time: Duration) {
+    pub(super) fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while let Some(due) = self.writer.deadline().filter(|&due| due <= end) {
             self.now = self.now.max(due);
@@ -153,7 +160,7 @@ impl Rig {
         }
     }
 
-    fn advances(&self) -> Vec<Duration> {
+    pub(super) fn advances(&self) -> Vec<Duration> {
         let advances = self.ops.iter().filter(|(_, op)| matches!(op, StreamOp::Advance { .. }));
         advances.map(|(at, _)| *at).collect()
     }

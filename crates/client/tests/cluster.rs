@@ -220,7 +220,7 @@ async fn load(env: &Env, file: &FlatLogFile, rounds: usize, depth: usize) -> (Ve
 }
 
 #[test]
-fn a_lost_chunkserver_stalls_a_writer_that_needs_it_for_less_than_a_second_and_others_not() {
+fn a_lost_chunkserver_stalls_a_writer_that_needs_it_for_milliseconds_and_others_not() {
     for (health, copies, acks) in
         [(Health::Dead, 3, 3), (Health::Silent, 3, 3), (Health::Dead, 3, 2), (Health::Silent, 3, 2)]
     {
@@ -240,11 +240,12 @@ fn a_lost_chunkserver_stalls_a_writer_that_needs_it_for_less_than_a_second_and_o
                 });
                 let (expected, stall) = load(&env, &file, 2000, 8).await;
                 println!("{health:?}, {acks} of {copies} on {servers}: longest stall {stall:?}");
-                let most = Duration::from_millis(if acks < copies { 5 } else { 700 });
+                let most = Duration::from_millis(if acks < copies { 5 } else { 50 });
                 assert!(stall < most, "{health:?} {copies}/{acks}: {stall:?}");
                 let read = file.reader().read_at(0, expected.len() + 1).await.unwrap();
                 assert!(read == expected);
-                let left = client.totals().chunks_failed > 0;
+                let totals = client.totals();
+                let left = totals.chunks_failed + totals.chunks_blocked > 0;
                 assert!(left || acks < copies, "the chunk was left");
             });
         }

@@ -2,6 +2,7 @@
 //! cluster in memory under faults.
 
 mod backup;
+mod blocked;
 mod chase;
 mod chase_model;
 mod cluster;

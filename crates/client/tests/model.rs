@@ -151,6 +151,8 @@ impl Model {
         model.top_up(2, &[]);
         let grant = model.grant(true);
         model.writer = Writer::new(config(), chase(), grant, now).unwrap();
+        let after = Duration::from_millis(model.rng.between(1, 1000));
+        model.writer.set_blocked_after([after; _]);
         model
     }
 
@@ -270,7 +272,7 @@ impl Model {
             Action::Left { chunk, replica } => {
                 assert!(self.left.insert((chunk, replica)), "left twice");
             }
-            Action::Report { .. } => {}
+            Action::Report { .. } | Action::Doubt { .. } | Action::Blocked { .. } => {}
             Action::Closed { len } => {
                 assert_eq!(self.acked, self.lens.len() as u64);
                 self.closed = Some(len);

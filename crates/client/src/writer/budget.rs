@@ -1,24 +1,24 @@
-//! What the writers of a client share when they chase late replicas (C14).
+//! What the writers of a client share when they chase late replicas (C14), or leave them (B15).
 
 use std::cell::Cell;
 
 use runtime::{Duration, Instant};
 
-use crate::limits::THIN_ENDS_PER_S_MAX;
+use crate::limits::{BLOCKED_ENDS_PER_S_MAX, THIN_ENDS_PER_S_MAX};
 
-/// Bound of what the writers of a process owe together, and of how often they end thin chunks.
-#[derive(Debug)]
+/// Bound of what the writers of a process owe together, and of how often they end chunks that are thin or blocked.
+#[derive(Default, Debug)]
 pub struct ChaseBudget {
     bytes_max: u64,
     bytes: Cell<u64>,
-    /// When the present second of thin ends began, and the ends in it.
-    ends: Cell<(Option<Instant>, u32)>,
+    thin_ends: EachSecond,
+    blocked_ends: EachSecond,
 }
 
 impl ChaseBudget {
     /// A budget of `bytes_max` bytes of sectors, of which none are taken.
     pub fn new(bytes_max: u64) -> ChaseBudget {
-        ChaseBudget { bytes_max, bytes: Cell::new(0), ends: Cell::default() }
+        ChaseBudget { bytes_max, ..Default::default() }
     }
 
     /// Bytes of sectors that are owed now.
@@ -39,13 +39,29 @@ impl ChaseBudget {
 
     /// False when thin chunks have ended as often in this second as they may.
     pub(super) fn take_end(&self, now: Instant) -> bool {
-        let (began, ends) = self.ends.get();
+        self.thin_ends.take(now, THIN_ENDS_PER_S_MAX)
+    }
+
+    /// False when blocked chunks have ended as often in this second as they may.
+    pub(super) fn take_blocked(&self, now: Instant) -> bool {
+        self.blocked_ends.take(now, BLOCKED_ENDS_PER_S_MAX)
+    }
+}
+
+/// When the present second began, and what was done in it.
+#[derive(Default, Debug)]
+struct EachSecond(Cell<(Option<Instant>, u32)>);
+
+impl EachSecond {
+    /// False when it was done `most` times in this second.
+    fn take(&self, now: Instant, most: u32) -> bool {
+        let (began, done) = self.0.get();
         let began = began.filter(|&at| now.since(at) < Duration::from_secs(1));
-        let ends = if began.is_some() { ends } else { 0 };
-        if ends >= THIN_ENDS_PER_S_MAX {
+        let done = if began.is_some() { done } else { 0 };
+        if done >= most {
             return false;
         }
-        self.ends.set((began.or(Some(now)), ends + 1));
+        self.0.set((began.or(Some(now)), done + 1));
         true
     }
 }

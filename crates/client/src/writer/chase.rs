@@ -9,13 +9,13 @@
 //! so that MinCopy replicas have it at least.
 
 use base::{ChunkId, ServerId};
-use runtime::Instant;
+use runtime::{Duration, Instant};
 use wire::control::ChunkPlace;
 
 use super::chunk::{Debt, OpenChunk, Thin};
 use super::core::{Life, Writer};
 use super::event::Action;
-use crate::limits::DEBTS_MAX;
+use crate::limits::{AVOID_MAX, DEBTS_MAX};
 use crate::planted::{Planted, planted};
 
 impl Writer {
@@ -256,6 +256,18 @@ impl Writer {
     /// True while a server that failed this writer is not wanted.
     pub(super) fn avoids(&self, server: ServerId, now: Instant) -> bool {
         self.avoid.iter().any(|&(id, until)| id == server && until > now)
+    }
+
+    pub(super) fn avoid_server(&mut self, server: ServerId, now: Instant) {
+        self.avoid_server_for(server, now, self.config.avoid_for);
+    }
+
+    pub(super) fn avoid_server_for(&mut self, server: ServerId, now: Instant, time: Duration) {
+        self.avoid.retain(|&(id, until)| id != server && until > now);
+        if self.avoid.len() == AVOID_MAX {
+            self.avoid.pop_front();
+        }
+        self.avoid.push_back((server, now + time));
     }
 
     /// Takes over the servers that the client lists.

@@ -15,7 +15,7 @@ use super::event::{Action, Event, SendError, SendId, WriterConfig, WriterError};
 use super::form::Form;
 use super::layout::{Laid, Layout};
 use super::ops::OpState;
-use crate::limits::AVOID_MAX;
+use super::wait::CopyWait;
 use crate::planted::{Planted, planted};
 
 /// Refusals of one append's bytes by one replica after which it is given up: a damaged frame
@@ -91,6 +91,8 @@ pub struct Writer {
     pub(super) listed: Vec<ServerId>,
     /// Servers that masters do not reach (C28).
     pub(super) pushed: Vec<ServerId>,
+    /// How long an append waits for copies.
+    pub(super) copy_wait: CopyWait,
     /// Chunks that failed in a row without an acknowledgement.
     pub(super) failures: u32,
     /// No new chunk is opened before.
@@ -136,6 +138,7 @@ impl Writer {
         let (base, config_pause) = (current.base, config.whole_pause);
         let mut form = Form::new(&config, now);
         form.learn(&current);
+        let copy_wait = CopyWait::new(config.replica_timeout, now);
         let mut writer = Writer {
             config,
             purpose: Purpose::Data,
@@ -165,6 +168,7 @@ impl Writer {
             avoid: VecDeque::new(),
             listed: Vec::new(),
             pushed: Vec::new(),
+            copy_wait,
             failures: 0,
             open_after: now,
             extend_after: now,
@@ -666,17 +670,9 @@ impl Writer {
         self.end_current(now, out);
     }
 
-    pub(super) fn avoid_server(&mut self, server: ServerId, now: Instant) {
-        self.avoid.retain(|&(id, until)| id != server && until > now);
-        if self.avoid.len() == AVOID_MAX {
-            self.avoid.pop_front();
-        }
-        self.avoid.push_back((server, now + self.config.avoid_for));
-    }
-
     /// Ends the current chunk at exactly its acknowledged length. What followed replicas lack of it
     /// stays owed; the other appends are to be laid out again.
-    fn end_current(&mut self, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn end_current(&mut self, now: Instant, out: &mut Vec<Action>) {
         let current = self.current.take().expect("a chunk is open");
         if self.ended.is_none() {
             let (chunk, base) = (current.id(), current.base);
@@ -725,6 +721,7 @@ impl Writer {
         if self.acked > before {
             self.progress_at = now;
             self.failures = 0;
+            self.copy_wait.note_progress();
             let len = current.base + u64::from(current.acked);
             out.push(Action::Acked { below: self.acked, len });
         }

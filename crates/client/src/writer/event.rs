@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use base::{ChunkId, ServerId};
 use runtime::Duration;
-use wire::control::{Compression, ReplicaFault, WriterGrant};
+use wire::control::{Compression, ReplicaFault, ReplicaPlace, WriterGrant};
 use wire::data::{AppendRequest, CommitRequest, DataError, Purpose};
 use wire::sector::AppendAt;
 
@@ -12,8 +12,9 @@ use super::layout::{Fragments, Laid};
 
 /// Parameters of the protocol.
 ///
-/// A killed chunkserver stalls the writer for `unreachable_timeout`, a silent one for
-/// `replica_timeout`, and both for the stream service's answer beside it: below 1 s together.
+/// A replica that an append needs stalls the writer for a few times what appends to others take (B15,
+/// `blocked`), and for the stream service's answer. One that it does not need is left after
+/// `unreachable_timeout` or `replica_timeout`.
 #[derive(Clone, Debug)]
 pub struct WriterConfig {
     /// Copies that the file's policy asked for when it was opened, for chunks that do not say how many
@@ -32,7 +33,8 @@ pub struct WriterConfig {
     pub spares: u8,
     /// Silence of a replica after which its oldest append is sent again.
     pub resend_after: Duration,
-    /// Silence of a replica after which it has failed the writer (C15).
+    /// Silence of a replica after which it has failed the writer (C15); also the longest wait of an append
+    /// for copies that it needs.
     pub replica_timeout: Duration,
     /// Time without a connection to a replica after which it has failed the writer.
     pub unreachable_timeout: Duration,
@@ -267,6 +269,21 @@ pub enum Action {
         server: ServerId,
         /// The fault.
         fault: ReplicaFault,
+    },
+    /// A replica leaves an append without an answer for longer than others: its server may be gone, or its
+    /// disk may only be late. Masters are to hear of it if it is gone.
+    Doubt {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The replica.
+        place: ReplicaPlace,
+    },
+    /// A chunk has ended because too few replicas answered in time (B15).
+    Blocked {
+        /// The chunk.
+        chunk: ChunkId,
+        /// How long its oldest append has waited there.
+        waited: Duration,
     },
     /// The writer has closed without an error.
     Closed {

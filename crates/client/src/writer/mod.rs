@@ -11,6 +11,7 @@
 //! Invariant: never acknowledges an append before all below it, and never without `acks`
 //! replicas that have it durable in a chunk that the stream service knows to be current.
 
+mod blocked;
 mod budget;
 mod chase;
 mod chunk;
@@ -21,6 +22,7 @@ mod layout;
 mod ops;
 mod place;
 mod timers;
+mod wait;
 
 pub use self::budget::ChaseBudget;
 pub use self::core::Writer;
@@ -30,3 +32,4 @@ pub use event::{
 pub(crate) use form::is_small;
 pub(crate) use layout::bytes_max;
 pub use layout::{Fragments, Laid, Layout};
+pub use wait::BlockedAfter;

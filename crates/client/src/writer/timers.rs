@@ -60,6 +60,9 @@ impl Writer {
             }
             return due;
         };
+        if let Some(at) = self.blocked_at() {
+            add(at);
+        }
         let config = &self.config;
         for replica in current.followed().filter(|replica| replica.owes()) {
             let silent = replica.silent_since();
@@ -110,6 +113,7 @@ impl Writer {
                 self.check_replica(now, index, out);
             }
         }
+        self.check_blocked(now, out);
         let debts = self.debts.iter().map(|debt| &debt.chunk);
         let owing: Vec<_> = debts.map(|chunk| (chunk.id(), chunk.replicas.len())).collect();
         for (chunk, count) in owing {

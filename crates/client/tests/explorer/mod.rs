@@ -650,7 +650,7 @@ impl World {
                 }
                 *marks.entry("a replica is left").or_default() += 1;
             }
-            Action::Report { .. } => {}
+            Action::Report { .. } | Action::Doubt { .. } | Action::Blocked { .. } => {}
             Action::Closed { .. } => peers.over = true,
             Action::Failed(error) => {
                 if peers.recovery.is_none() && !peers.recovered {

@@ -69,6 +69,10 @@ pub enum Planted {
     OneBudget,
     /// Writers read no row back before they send it.
     VerifySkipped,
+    /// Appends wait for late replicas as long as for servers that are gone.
+    BlockedWaits,
+    /// Writers whose own host stood still hold that against replicas.
+    OwnPauseEnds,
     /// Writers stay in chunks without bytes, whichever servers they are to leave.
     EmptyStays,
     /// The first answer without the bytes is the end of an open chunk to a reader.
@@ -203,7 +207,7 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 81] = [
+    pub const ALL: [Planted; 83] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -221,6 +225,8 @@ impl Planted {
         Planted::EndAbovePlaced,
         Planted::OneBudget,
         Planted::EmptyStays,
+        Planted::BlockedWaits,
+        Planted::OwnPauseEnds,
         Planted::VerifySkipped,
         Planted::ShortIsEnd,
         Planted::UnsettledCounts,
@@ -423,6 +429,8 @@ fn client_bug(bug: Planted) -> Option<client::Planted> {
         Planted::EndAbovePlaced => client::Planted::EndAbovePlaced,
         Planted::OneBudget => client::Planted::OneBudget,
         Planted::EmptyStays => client::Planted::EmptyStays,
+        Planted::BlockedWaits => client::Planted::BlockedWaits,
+        Planted::OwnPauseEnds => client::Planted::OwnPauseEnds,
         Planted::VerifySkipped => client::Planted::VerifySkipped,
         Planted::ShortIsEnd => client::Planted::ShortIsEnd,
         _ => return None,

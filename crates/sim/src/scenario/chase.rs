@@ -44,6 +44,12 @@ pub(super) struct Load {
     pub(super) oracle: Oracle,
     /// Host of the writers.
     pub(super) host: HostId,
+    /// Their client.
+    pub(super) client: Client,
+    /// Policies of their files, in turn.
+    policies: Rc<[Policy]>,
+    /// Longest wait for an acknowledgement.
+    pub(super) ack_within: Rc<Cell<Duration>>,
     stop: Rc<Cell<bool>>,
     violation: Rc<RefCell<Option<String>>>,
     writers: Rc<RefCell<Vec<JoinHandle<()>>>>,
@@ -74,13 +80,21 @@ pub(super) fn tuning(sim: &Sim) -> Tuning {
 }
 
 impl Load {
-    /// Writers begin.
+    /// Writers of 3/2 files begin.
     pub(super) async fn begin(cluster: &Cluster) -> Result<Load, String> {
+        Load::begin_with(cluster, &[Policy::plain(3, 2)]).await
+    }
+
+    /// Writers of files with these policies begin.
+    pub(super) async fn begin_with(cluster: &Cluster, policies: &[Policy]) -> Result<Load, String> {
         let (host, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
         let load = Load {
             sim: cluster.sim().clone(),
             oracle: Oracle::new(),
             host,
+            client: client.clone(),
+            policies: policies.into(),
+            ack_within: Rc::new(Cell::new(ACK_WITHIN)),
             stop: Rc::default(),
             violation: Rc::default(),
             writers: Rc::default(),
@@ -141,13 +155,18 @@ async fn keep_writing(load: Load, client: Client, number: u64) {
         if load.stop.get() {
             return;
         }
-        load.note(write_file(&load, &client, &format!("/w{number}-{round}")).await);
+        let policy = load.policies[(number + round) as usize % load.policies.len()];
+        load.note(write_file(&load, &client, &format!("/w{number}-{round}"), policy).await);
     }
 }
 
-async fn write_file(load: &Load, client: &Client, path: &str) -> Result<(), String> {
+async fn write_file(
+    load: &Load,
+    client: &Client,
+    path: &str,
+    policy: Policy,
+) -> Result<(), String> {
     let text = |error: client::Error| format!("{path}: {error}");
-    let policy = Policy::plain(3, 2);
     let file = client.create(path, policy, 0o644, false).await.map_err(text)?;
     let appender = file.append_handle().await.map_err(text)?;
     load.oracle.opened(path, appender.epoch(), appender.acked_len(), load.draw(1, u64::MAX))?;
@@ -183,8 +202,8 @@ async fn append(load: &Load, appender: &Appender, path: &str) -> Result<(), Stri
         load.oracle.acked(path, appender.epoch(), end)?;
     }
     let waited = load.sim.elapsed() - began;
-    match waited <= ACK_WITHIN {
+    match waited <= load.ack_within.get() {
         true => Ok(()),
-        false => Err(format!("{path}: an append waited {waited:?} for one server of three")),
+        false => Err(format!("{path}: an append waited {waited:?} for a server of three")),
     }
 }

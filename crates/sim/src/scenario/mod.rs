@@ -4,6 +4,7 @@ mod append;
 mod bad_client;
 mod bad_disks;
 mod block_managers;
+mod blocked;
 mod chase;
 mod chase_losses;
 mod chase_machine;
@@ -166,7 +167,7 @@ pub const SCENARIOS: &[Scenario] = &[
             let faults = Faults { bad_clocks: true, master_crashes: true, ..NONE };
             Box::pin(append::run(sim, Plan { faults, client_crashes: true, ..Plan::default() }))
         },
-        marks: &["writer: replica failed", "transport: silent peer", "short replica completed"],
+        marks: &["writer: blocked", "transport: silent peer", "short replica completed"],
     },
     Scenario {
         name: "append-idle",
@@ -390,6 +391,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     chase_losses::SECOND,
     chase_losses::ROT_TAIL,
+    blocked::SCENARIO,
     chase_tail::SCENARIO,
     chase_machine::SCENARIO,
     Scenario {

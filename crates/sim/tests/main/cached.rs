@@ -46,7 +46,8 @@ fn reader_with_the_place_of_a_dropped_chunk_reads_what_came_instead() {
             let append = appender.submit(&[b'a'; LEN]).await.unwrap();
             let _ = append.await; // Never acknowledged.
         });
-        sim.sleep(SECOND / 5).await;
+        // Before the writer goes on in another chunk.
+        sim.sleep(SECOND / 20).await;
         sim.crash(lost, CrashMode::Power);
 
         let reader = {

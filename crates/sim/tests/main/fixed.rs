@@ -81,6 +81,7 @@ scenarios! {
     block_managers "block-managers",
     chase_second "chase-second",
     chase_rot_tail "chase-rot-tail",
+    blocked "blocked",
     chase_tail "chase-tail",
     chase_machine "chase-machine",
     chase_three "chase-three",

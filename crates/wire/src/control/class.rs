@@ -28,6 +28,9 @@ pub enum SizeClass {
 }
 
 impl SizeClass {
+    /// Classes that there are.
+    pub const COUNT: usize = 3;
+
     /// The class of a call of `len` bytes.
     pub fn of(len: usize) -> SizeClass {
         if len <= SMALL_MAX {
@@ -51,7 +54,7 @@ pub struct CallClass {
 
 impl CallClass {
     /// Classes that there are.
-    pub const COUNT: usize = 6;
+    pub const COUNT: usize = 2 * SizeClass::COUNT;
 
     /// Reads of `len` bytes.
     pub fn read(len: usize) -> CallClass {
@@ -72,7 +75,7 @@ impl CallClass {
 
     /// Its number, below [`COUNT`](CallClass::COUNT).
     pub fn index(self) -> usize {
-        self.kind as usize * 3 + self.size as usize
+        self.kind as usize * SizeClass::COUNT + self.size as usize
     }
 }
 

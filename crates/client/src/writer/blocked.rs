@@ -1,0 +1,106 @@
+//! Blocked appends (B15, `protocols-tail.md` 10.3): the oldest append waits for replicas that are late,
+//! and too few others have it. The chunk ends at what is acknowledged, and the append goes into the
+//! next one, on other servers: the backup of a write. How long it waits first follows from what
+//! appends to healthy disks take.
+
+use runtime::Instant;
+use wire::control::{ReplicaFault, SizeClass};
+
+use super::chunk::{Replica, Slot};
+use super::core::Writer;
+use super::event::Action;
+use super::wait::BlockedAfter;
+use crate::limits::{BLOCKED_MIN, OWN_PAUSE};
+use crate::planted::{Planted, planted};
+
+impl Writer {
+    /// Takes over how long an append waits for copies before the chunk ends.
+    pub fn set_blocked_after(&mut self, after: BlockedAfter) {
+        self.copy_wait.after = after;
+    }
+
+    /// The oldest append that is not acknowledged, while it is copies that it waits for, and the replicas
+    /// that are late with it.
+    fn waits_for(&self) -> Option<(&Slot, impl Iterator<Item = (usize, &Replica)>)> {
+        let current = self.current.as_ref()?;
+        if self.acked >= self.placed {
+            return None;
+        }
+        let oldest = &self.slots[(self.acked - self.first) as usize];
+        if oldest.end() <= current.agreed() {
+            return None;
+        }
+        let end = oldest.end();
+        let replicas = current.replicas.iter().enumerate();
+        Some((oldest, replicas.filter(move |(_, it)| !it.left && it.durable < end)))
+    }
+
+    /// When the chunk is to end for the oldest append: when no answer has brought it forward for
+    /// long, while one of the chunk's servers was heard, or when there is no connection to any that is
+    /// late.
+    pub(super) fn blocked_at(&self) -> Option<Instant> {
+        if planted(Planted::BlockedWaits) {
+            return None;
+        }
+        let (oldest, mut late) = self.waits_for()?;
+        let placed_at = oldest.placed_at;
+        let awake_since = self.copy_wait.awake_since;
+        let refused = late.try_fold(placed_at.max(awake_since), |at, (_, it)| {
+            Some(at.max(it.unreachable_since?))
+        });
+        let refused = refused.map(|at| at + BLOCKED_MIN);
+        let current = self.current.as_ref().expect("it waits there");
+        let heard = current.followed().any(|it| it.heard_at > placed_at);
+        let since = placed_at.max(self.progress_at).max(awake_since);
+        // A replica gets its cell of a row, and all of what is copies.
+        let parts = if current.place.is_coded() { current.replicas.len() } else { 1 };
+        let size = SizeClass::of(oldest.bytes() as usize / parts);
+        let most = self.config.replica_timeout;
+        let after = self.copy_wait.after[size as usize].min(most);
+        let after = (after * (1 << self.copy_wait.ends.min(16))).min(most);
+        let slow = heard.then_some(since + after);
+        slow.into_iter().chain(refused).min()
+    }
+
+    /// Ends the chunk whose oldest append has waited for too long.
+    pub(super) fn check_blocked(&mut self, now: Instant, out: &mut Vec<Action>) {
+        let Some(due) = self.blocked_at().filter(|due| *due <= now) else { return };
+        if now.since(due) >= OWN_PAUSE && !planted(Planted::OwnPauseEnds) {
+            self.copy_wait.awake_since = now;
+            return;
+        }
+        if !self.chase.take_blocked(now) {
+            // It waits as long as for servers that are gone.
+            (self.copy_wait.ends, self.copy_wait.awake_since) = (u32::MAX, now);
+            return;
+        }
+        self.copy_wait.ends = self.copy_wait.ends.saturating_add(1);
+        let (oldest, late) = self.waits_for().expect("it waits");
+        let (placed_at, late) =
+            (oldest.placed_at, late.map(|(index, _)| index).collect::<Vec<_>>());
+        let chunk = self.current.as_ref().expect("it waits there").id();
+        let long = now.since(placed_at) >= self.config.slow_after;
+        for index in late {
+            self.note_fault(chunk, index, "others wait for it");
+            let replica = &self.chunk(chunk).expect("it is current").replicas[index];
+            let (place, unreached) = (replica.place, replica.unreachable_since.is_some());
+            if unreached {
+                let fault = ReplicaFault::Unreachable;
+                out.push(Action::Report { chunk, server: place.server, fault });
+            } else if replica.heard_at <= placed_at {
+                out.push(Action::Doubt { chunk, place });
+            }
+            // One that is late for a moment is welcome again soon.
+            let unwanted = match long || unreached {
+                true => self.config.avoid_for,
+                false => self.config.extend_pause,
+            };
+            self.avoid_server_for(place.server, now, unwanted);
+        }
+        out.push(Action::Blocked { chunk, waited: now.since(placed_at) });
+        self.note_whole_failed(now);
+        // The next one is opened at once: that each end doubles the wait is pause enough.
+        self.open_after = now;
+        self.end_current(now, out);
+    }
+}

@@ -1,0 +1,153 @@
+//! Blocked appends (B15): the chunk ends when replicas that an append needs are late by several times
+//! what healthy ones take, and the append goes into the next one.
+
+use std::rc::Rc;
+
+use base::{ChunkId, ServerId};
+use client::writer::{ChaseBudget, Event, SendError, Writer, WriterConfig};
+use runtime::Duration;
+
+use crate::chase::{Rig, chunk};
+
+const B: Duration = Duration::from_millis(40);
+const MS: Duration = Duration::from_millis(1);
+
+/// A writer of two of three, two of which do not answer in its first chunk.
+fn rig() -> Rig {
+    let mut rig = Rig::new(WriterConfig::default(), 1 << 30);
+    rig.writer.set_blocked_after([B; _]);
+    rig.silent = (0..3).map(|replica| (ChunkId::new(1), replica)).collect();
+    rig
+}
+
+/// One append, which the first replica of chunk `id` has a moment later.
+fn half_an_append(rig: &mut Rig, id: u64) {
+    rig.append(1);
+    rig.pass(MS);
+    answer_first(rig, id);
+}
+
+fn answer_first(rig: &mut Rig, id: u64) {
+    let first =
+        |it: &&(client::writer::SendId, u32)| it.0.chunk == ChunkId::new(id) && it.0.replica == 0;
+    let (id, end) = *rig.waiting.iter().rfind(first).expect("it was sent");
+    rig.give(Event::Sent { id, result: Ok(end) });
+}
+
+#[test]
+fn append_goes_into_the_next_chunk_when_too_few_have_it_in_time() {
+    let mut rig = rig();
+    half_an_append(&mut rig, 1);
+    rig.pass(B - MS * 2);
+    assert_eq!((rig.acked, rig.advances().len()), (0, 0));
+    rig.pass(MS * 2);
+    assert_eq!((rig.acked, rig.advances().as_slice()), (1, [B].as_slice()));
+    assert!(rig.left.is_empty() && rig.reported.is_empty(), "they may have it yet");
+    assert_eq!(rig.doubted, [2, 3].map(ServerId::new), "and are looked at");
+}
+
+#[test]
+fn replica_that_no_append_needs_is_not_waited_for() {
+    let mut rig = rig();
+    rig.silent = vec![(ChunkId::new(1), 2)];
+    rig.append(1);
+    rig.pass(MS * 400);
+    assert_eq!((rig.acked, rig.advances().len()), (1, 0));
+}
+
+#[test]
+fn each_end_without_an_acknowledgement_doubles_the_wait() {
+    let mut rig = rig();
+    // Fifty servers, of which none of these chunks shares any.
+    rig.spare = (2..6).map(|id| chunk(id, [0, 1, 2].map(|at| id as u32 * 3 + at))).collect();
+    let grant = rig.grant();
+    let config = WriterConfig { copies: 3, spares: 4, ..WriterConfig::default() };
+    let budget = Rc::new(ChaseBudget::new(1 << 30));
+    rig.writer = Writer::new(config, budget, grant, rig.start).expect("it fits");
+    rig.writer.set_blocked_after([B; _]);
+    rig.silent = (1..6).flat_map(|id| (0..3).map(move |at| (ChunkId::new(id), at))).collect();
+    rig.append(1);
+    let mut ends = Vec::new();
+    for id in 1..5 {
+        let (begun, before) = (rig.now, rig.advances().len());
+        rig.pass(MS);
+        answer_first(&mut rig, id);
+        while rig.advances().len() == before {
+            rig.pass(MS);
+        }
+        ends.push(rig.now.since(begun));
+        assert!(rig.acked == 0);
+    }
+    assert_eq!(ends, [B, B * 2, B * 4, B * 8]);
+}
+
+#[test]
+fn while_no_server_is_heard_it_waits_for_longer() {
+    let mut rig = rig();
+    rig.append(1);
+    rig.pass(MS * 499);
+    assert!(rig.advances().is_empty(), "it may be this process or its network");
+    rig.pass(MS * 2);
+    assert_eq!((rig.advances().len(), rig.acked), (1, 1));
+}
+
+#[test]
+fn refused_connections_are_not_waited_for() {
+    let mut rig = rig();
+    rig.append(1);
+    rig.pass(MS);
+    for (id, end) in std::mem::take(&mut rig.waiting) {
+        let result = if id.replica == 0 { Ok(end) } else { Err(SendError::Unreachable) };
+        rig.give(Event::Sent { id, result });
+    }
+    rig.pass(MS * 9);
+    assert!(rig.advances().is_empty(), "a connection may be made again");
+    rig.pass(MS);
+    assert_eq!((rig.advances().len(), rig.acked), (1, 1));
+    assert_eq!(rig.reported, [2, 3].map(ServerId::new));
+}
+
+#[test]
+fn time_in_which_the_writer_stood_still_does_not_count() {
+    let mut rig = rig();
+    half_an_append(&mut rig, 1);
+    rig.now = rig.start + B + MS * 30;
+    rig.give(Event::Tick);
+    assert!(rig.advances().is_empty());
+    rig.pass(B - MS);
+    assert!(rig.advances().is_empty());
+    rig.pass(MS);
+    assert_eq!((rig.advances().len(), rig.acked), (1, 1));
+}
+
+#[test]
+fn replicas_that_go_on_are_not_late_however_much_waits() {
+    let mut rig = rig();
+    rig.append(50);
+    let waiting = std::mem::take(&mut rig.waiting);
+    for seq in 0..50 {
+        rig.pass(B * 3 / 4);
+        for &(id, end) in waiting.iter().filter(|(id, _)| id.seq == seq) {
+            rig.give(Event::Sent { id, result: Ok(end) });
+        }
+    }
+    assert_eq!((rig.acked, rig.advances().len()), (50, 0));
+}
+
+#[test]
+fn writers_of_a_process_end_few_chunks_so() {
+    let budget = Rc::new(ChaseBudget::new(1 << 30));
+    let mut early = 0;
+    for _ in 0..15 {
+        let mut rig = rig();
+        let config = WriterConfig { copies: 3, spares: 1, ..WriterConfig::default() };
+        rig.writer = Writer::new(config, budget.clone(), rig.grant(), rig.start).expect("it fits");
+        rig.writer.set_blocked_after([B; _]);
+        half_an_append(&mut rig, 1);
+        rig.pass(B * 2);
+        early += rig.advances().len();
+        rig.pass(MS * 500);
+        assert_eq!((rig.advances().len(), rig.acked), (1, 1), "the others wait for longer");
+    }
+    assert_eq!(early, 10);
+}
