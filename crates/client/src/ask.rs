@@ -64,7 +64,9 @@ impl TimedCall {
 
     fn note(&mut self, end: CallEnd) {
         if let Some(ticket) = self.ticket.take() {
-            self.client.0.health.borrow_mut().end(ticket, end, self.client.env().now());
+            let listed = self.client.0.lists.borrow().is_asked_last(ticket.target());
+            let now = self.client.env().now();
+            self.client.0.health.borrow_mut().end_as(ticket, end, listed, now);
         }
     }
 }

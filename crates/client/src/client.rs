@@ -22,9 +22,7 @@ use crate::config::Config;
 use crate::counters::{AppendMetrics, Counters, Totals};
 use crate::error::Error;
 use crate::health::{Health, Target};
-use crate::limits::{
-    BAD_REPLICAS_MAX, BLOCKED_UNKNOWN, ORDER_ATTEMPT, REPORTS_MAX, UNREACHED_REPORTS_MAX,
-};
+use crate::limits::{BAD_REPLICAS_MAX, ORDER_ATTEMPT, REPORTS_MAX, UNREACHED_REPORTS_MAX};
 use crate::lists::{ListMetrics, ListedDisk, Lists};
 use crate::locate::Locator;
 use crate::network::Network;
@@ -111,6 +109,7 @@ impl Client {
         session.connect().await.map_err(|error| error.about("reach masters", &names.join(",")))?;
         let locator = Locator::new(env, session.clone(), counters.clone(), &config);
         let chase = Rc::new(ChaseBudget::new(config.chase_bytes_max));
+        let blocked_after = Cell::new([config.writer.replica_timeout; _]);
         let inner = Rc::new(ClientInner {
             env: env.clone(),
             peers,
@@ -127,7 +126,7 @@ impl Client {
             locator,
             list_metrics: ListMetrics::new(env.tracer().registry()),
             listed_now: Cell::default(),
-            blocked_after: Cell::new([BLOCKED_UNKNOWN; _]),
+            blocked_after,
             watching: Cell::default(),
             pushed_news: Notify::new(),
             bad_replicas: RefCell::default(),

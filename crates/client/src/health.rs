@@ -64,6 +64,11 @@ pub struct CallTicket {
 }
 
 impl CallTicket {
+    /// Where it was sent.
+    pub fn target(&self) -> Target {
+        self.target
+    }
+
     /// When the call began.
     pub fn begun(&self) -> Instant {
         self.begun
@@ -87,6 +92,7 @@ pub struct Evidence {
 /// One disk, one class.
 #[derive(Clone, Debug)]
 struct Record {
+    /// Of calls that ended while the disk was not listed.
     histogram: RecentLatencies,
     /// Of about the last second.
     recent: RecentLatencies,
@@ -188,6 +194,11 @@ impl Health {
 
     /// A call has ended.
     pub fn end(&mut self, ticket: CallTicket, end: CallEnd, now: Instant) {
+        self.end_as(ticket, end, false, now);
+    }
+
+    /// A call has ended, at a disk that is listed or not: one that is says nothing of what is usual.
+    pub fn end_as(&mut self, ticket: CallTicket, end: CallEnd, listed: bool, now: Instant) {
         let CallTicket { target, class, number, begun } = ticket;
         self.note_pause(now);
         let latency = self.age(begun, now);
@@ -201,7 +212,9 @@ impl Health {
             record.under_way.remove(at);
         }
         if end != CallEnd::Untimed {
-            record.histogram.add(latency, now.as_nanos());
+            if !listed {
+                record.histogram.add(latency, now.as_nanos());
+            }
             record.recent.add(latency, now.as_nanos());
         }
         if end == CallEnd::GivenUp {

@@ -41,10 +41,10 @@ pub const THIN_ENDS_PER_S_MAX: u32 = 200;
 
 /// Least wait of an append for copies that its acknowledgement lacks, before the chunk ends (B15).
 pub const BLOCKED_MIN: Duration = Duration::from_millis(10);
+/// And then for this, in which answers are taken that came while this process stood still.
+pub const BLOCKED_LOOK: Duration = Duration::from_millis(2);
 /// The wait is so many times what one in a thousand appends to healthy disks exceed.
 pub const BLOCKED_TIMES: u32 = 4;
-/// Such a wait while nothing is known of appends of that size: a burst at an idle cluster takes less.
-pub const BLOCKED_UNKNOWN: Duration = Duration::from_millis(100);
 /// Chunks that the writers of a client end so in a second. Beyond that it is no server's fault.
 pub const BLOCKED_ENDS_PER_S_MAX: u32 = 10;
 
@@ -174,6 +174,11 @@ pub const LIST_PROBE_TIMEOUT: Duration = Duration::from_millis(700);
 pub const LIST_PROBES_GOOD: u8 = 3;
 /// Pause between two questions to masters who is abnormal (C28), a fifth less to a fifth more.
 pub const PUSHED_POLL: Duration = Duration::from_secs(1);
+/// The same of a client that has called no chunkserver for [`PUSHED_IDLE`]: its questions are most of what
+/// an idle process does, and two fit into [`PUSHED_LIFE`].
+pub const PUSHED_POLL_IDLE: Duration = Duration::from_secs(2);
+/// See [`PUSHED_POLL_IDLE`].
+pub const PUSHED_IDLE: Duration = Duration::from_secs(5);
 /// The same while masters of an earlier version answer.
 pub const PUSHED_UNKNOWN: Duration = Duration::from_secs(30);
 /// Such a question is given up after this time: two attempts, and a relay.

@@ -14,7 +14,9 @@ use wire::control::{
 };
 
 use crate::client::ClientInner;
-use crate::limits::{PUSHED_ATTEMPT, PUSHED_LIFE, PUSHED_POLL, PUSHED_UNKNOWN};
+use crate::limits::{
+    PUSHED_ATTEMPT, PUSHED_IDLE, PUSHED_LIFE, PUSHED_POLL, PUSHED_POLL_IDLE, PUSHED_UNKNOWN,
+};
 use crate::lists::ListReason;
 use crate::session::{Question, unexpected_reply};
 
@@ -157,11 +159,15 @@ async fn poll_once(client: &Rc<ClientInner>, pushed: &mut Pushed) -> Duration {
         Err(_) => Err(Kind::Retry),
     };
     let now = env.now();
+    let usual = match client.health.borrow().is_idle(PUSHED_IDLE, now) {
+        true => PUSHED_POLL_IDLE,
+        false => PUSHED_POLL,
+    };
     let (changed, pause) = match &answer {
-        Ok(answer) => (pushed.take(answer, now), PUSHED_POLL),
+        Ok(answer) => (pushed.take(answer, now), usual),
         // A master of an earlier version, which has no list.
         Err(Kind::Invalid) => (pushed.miss(now), PUSHED_UNKNOWN),
-        Err(_) => (pushed.miss(now), PUSHED_POLL),
+        Err(_) => (pushed.miss(now), usual),
     };
     if changed {
         env.mark("pushed: masters' list has changed");

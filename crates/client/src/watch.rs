@@ -13,8 +13,8 @@ use wire::control::{
 use crate::client::{Client, ClientInner};
 use crate::health::{Health, Target};
 use crate::limits::{
-    BLOCKED_MIN, BLOCKED_TIMES, BLOCKED_UNKNOWN, LIST_IDLE, LIST_INTERVAL, LIST_PROBE_AGAIN,
-    LIST_PROBE_PAUSE, LIST_PROBE_TIMEOUT, SUSPECT_AGE,
+    BLOCKED_MIN, BLOCKED_TIMES, LIST_IDLE, LIST_INTERVAL, LIST_PROBE_AGAIN, LIST_PROBE_PAUSE,
+    LIST_PROBE_TIMEOUT, SUSPECT_AGE,
 };
 use crate::lists::{Changes, Lists, Probed};
 use crate::peers::PeerError;
@@ -43,10 +43,11 @@ impl ClientInner {
         if doubts {
             self.env.mark("lists: too many at once");
         }
+        let most = self.config.writer.replica_timeout;
         self.blocked_after.set(match doubts {
             // It is this process or its network: no chunk is to end for that.
-            true => [self.config.writer.replica_timeout; _],
-            false => blocked_after(health, now),
+            true => [most; _],
+            false => blocked_after(health, most, now),
         });
         for target in lists.take_due(now) {
             let peer = self.peer_of(target, &health.targets(), lists);
@@ -136,11 +137,12 @@ impl ClientInner {
     }
 }
 
-/// How long an append waits for copies (`protocols-tail.md` 10.3).
-fn blocked_after(health: &mut Health, now: Instant) -> BlockedAfter {
+/// How long an append waits for copies (`protocols-tail.md` 10.3): while nothing is known, as long as for
+/// servers that are gone.
+fn blocked_after(health: &mut Health, most: Duration, now: Instant) -> BlockedAfter {
     [16 << 10, 128 << 10, 1 << 20].map(|len| {
         let usual = health.healthy(CallClass::append(len), 999, now);
-        usual.map_or(BLOCKED_UNKNOWN, |usual| (usual * BLOCKED_TIMES).max(BLOCKED_MIN))
+        usual.map_or(most, |usual| (usual * BLOCKED_TIMES).max(BLOCKED_MIN))
     })
 }
 

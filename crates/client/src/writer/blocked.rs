@@ -10,7 +10,7 @@ use super::chunk::{Replica, Slot};
 use super::core::Writer;
 use super::event::Action;
 use super::wait::BlockedAfter;
-use crate::limits::{BLOCKED_MIN, OWN_PAUSE};
+use crate::limits::{BLOCKED_LOOK, BLOCKED_MIN, OWN_PAUSE};
 use crate::planted::{Planted, planted};
 
 impl Writer {
@@ -59,16 +59,25 @@ impl Writer {
         let after = self.copy_wait.after[size as usize].min(most);
         let after = (after * (1 << self.copy_wait.ends.min(16))).min(most);
         let slow = heard.then_some(since + after);
-        slow.into_iter().chain(refused).min()
+        let due = slow.into_iter().chain(refused).min()?;
+        let look = self.copy_wait.last_look.filter(|(seq, _)| *seq == self.acked);
+        Some(look.map_or(due, |(_, until)| due.max(until)))
     }
 
     /// Ends the chunk whose oldest append has waited for too long.
     pub(super) fn check_blocked(&mut self, now: Instant, out: &mut Vec<Action>) {
         let Some(due) = self.blocked_at().filter(|due| *due <= now) else { return };
-        if now.since(due) >= OWN_PAUSE && !planted(Planted::OwnPauseEnds) {
-            self.copy_wait.awake_since = now;
-            return;
+        if !planted(Planted::OwnPauseEnds) {
+            if now.since(due) >= OWN_PAUSE {
+                (self.copy_wait.awake_since, self.copy_wait.last_look) = (now, None);
+                return;
+            }
+            let look = self.copy_wait.last_look.replace((self.acked, now + BLOCKED_LOOK));
+            if look.is_none_or(|(seq, _)| seq != self.acked) {
+                return;
+            }
         }
+        self.copy_wait.last_look = None;
         if !self.chase.take_blocked(now) {
             // It waits as long as for servers that are gone.
             (self.copy_wait.ends, self.copy_wait.awake_since) = (u32::MAX, now);

@@ -14,11 +14,14 @@ pub(super) struct CopyWait {
     pub(super) ends: u32,
     /// This process stood still until then: what it did not hear before says nothing.
     pub(super) awake_since: Instant,
+    /// The first append that is not acknowledged, when it has waited for long enough, and until when its
+    /// answers may come yet.
+    pub(super) last_look: Option<(u64, Instant)>,
 }
 
 impl CopyWait {
     pub(super) fn new(after: Duration, now: Instant) -> CopyWait {
-        CopyWait { after: [after; _], ends: 0, awake_since: now }
+        CopyWait { after: [after; _], ends: 0, awake_since: now, last_look: None }
     }
 
     /// An append was acknowledged.

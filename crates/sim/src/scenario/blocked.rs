@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use client::limits::HEALTH_HALVING;
 use runtime::sim::{HostId, Sim};
 use wire::control::Policy;
 
@@ -30,8 +31,6 @@ const FAULTS: u64 = 4;
 const LATE_MS: (u64, u64) = (300, 4_000);
 /// Delay of every operation of a slow disk.
 const SLOW_BY: Duration = Duration::from_millis(50);
-/// Writers know by then what their appends take.
-const USUAL: Duration = Duration::from_secs(2);
 const PAUSES: u64 = 6;
 /// The writers' host stands still for so many milliseconds.
 const PAUSE_MS: (u64, u64) = (25, 200);
@@ -39,14 +38,11 @@ const WHOLE_WITHIN: Duration = Duration::from_secs(20);
 
 async fn run(sim: Sim) -> Result<(), String> {
     let shape = Shape { servers: SERVERS, ..Shape::default() };
-    let mut tuning = chase::tuning(&sim);
-    // Waits follow from what is known of each disk.
-    tuning.client.health_records = client::Config::default().health_records;
-    let cluster = Cluster::start(&sim, shape, tuning);
+    let cluster = Cluster::start(&sim, shape, chase::tuning(&sim));
     cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
     let policies = [Policy::plain(3, 3), Policy::plain(3, 2)];
     let load = Load::begin_with(&cluster, &policies).await?;
-    sim.sleep(USUAL).await;
+    sim.sleep(chase::USUAL).await;
     load.verdict()?;
     for _ in 0..FAULTS {
         let both = load.draw(0, 1) == 0;
@@ -65,6 +61,8 @@ async fn run(sim: Sim) -> Result<(), String> {
         late.iter().for_each(|&(host, how)| harm(&load, host, how, None));
         load.verdict()?;
         cluster.until_whole(WHOLE_WITHIN).await?;
+        // What its first victims were seen to take is no longer what is usual.
+        sim.sleep(2 * HEALTH_HALVING).await;
     }
     stand_still(&load).await?;
     load.end(&cluster).await

@@ -34,6 +34,8 @@ const WHOLE_WITHIN: Duration = Duration::from_secs(20);
 const SLOW_BY: Duration = Duration::from_millis(50);
 /// A chunk that is written without one of its replicas has ended after this time.
 const THIN_FOR: Duration = Duration::from_secs(3);
+/// Writers know by then what appends take.
+pub(super) const USUAL: Duration = Duration::from_secs(2);
 const FAULTS: u64 = 3;
 const TIMEOUT: Duration = Duration::from_secs(180);
 
@@ -59,6 +61,7 @@ async fn run(sim: Sim) -> Result<(), String> {
     let cluster = Cluster::start(&sim, Shape::default(), tuning(&sim));
     cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
     let load = Load::begin(&cluster).await?;
+    sim.sleep(USUAL).await;
     for _ in 0..FAULTS {
         load.harm(&cluster).await;
         cluster.until_whole(WHOLE_WITHIN).await?;
@@ -75,6 +78,8 @@ pub(super) fn tuning(sim: &Sim) -> Tuning {
     // As they are: with less a healthy replica is left too, and the slow one is needed.
     let usual = client::Config::default();
     tuning.client.chase_bytes_max = usual.chase_bytes_max;
+    // Waits follow from what is known of each disk.
+    tuning.client.health_records = usual.health_records;
     tuning.client.writer.chase_bytes = usual.writer.chase_bytes;
     tuning
 }

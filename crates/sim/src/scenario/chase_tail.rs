@@ -47,6 +47,7 @@ async fn run(sim: Sim) -> Result<(), String> {
         faults: NONE,
     };
     let readers = Readers::start(&cluster, shared, READERS).await?;
+    sim.sleep(chase::USUAL).await;
     for _ in 0..FAULTS {
         let servers = cluster.servers();
         let cut = load.draw(0, servers.len() as u64 - 1) as usize;

@@ -44,8 +44,6 @@ async fn run(sim: Sim) -> Result<(), String> {
     let mut tuning = chase::tuning(&sim);
     // Clients know it of masters alone.
     tuning.client.slow_min = Duration::from_secs(3600);
-    // A client knows the disks that it has used.
-    tuning.client.health_records = client::Config::default().health_records;
     let cluster = Cluster::start(&sim, Shape { servers: SERVERS, ..Shape::default() }, tuning);
     cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
     let load = Load::begin(&cluster).await?;

@@ -21,7 +21,7 @@ const FOUND: [(Planted, &str, u64, &str); 86] = [
     (Planted::OneBudget, "chase-slow", 0, "waited"),
     // Appends do not wait for late replicas, and replicas not for a host that stands still.
     (Planted::BlockedWaits, "blocked", 0, "waited"),
-    (Planted::OwnPauseEnds, "blocked", 5, "stood still"),
+    (Planted::OwnPauseEnds, "blocked", 9, "stood still"),
     // A CPU that errs writes nothing wrong.
     (Planted::VerifySkipped, "ec-errs", 0, "no replica has intact bytes"),
     // A late replica shows no end.
