@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use base::{ChunkId, ServerId};
-use client::writer::{ChaseBudget, Event, SendError, Writer, WriterConfig};
+use client::writer::{ChaseBudget, Event, SendError, StreamOp, Writer, WriterConfig};
 use runtime::Duration;
 
 use crate::chase::{Rig, chunk};
@@ -55,6 +55,50 @@ fn replica_that_no_append_needs_is_not_waited_for() {
     rig.append(1);
     rig.pass(MS * 400);
     assert_eq!((rig.acked, rig.advances().len()), (1, 0));
+}
+
+#[test]
+fn append_waits_on_where_the_next_chunk_would_survive_less() {
+    let mut rig = rig();
+    let mut less = chunk(2, [4, 5, 6]);
+    less.replicas.truncate(2);
+    rig.spare = vec![less];
+    let config = WriterConfig { copies: 3, spares: 1, ..WriterConfig::default() };
+    let budget = Rc::new(ChaseBudget::new(1 << 30));
+    rig.writer = Writer::new(config, budget, rig.grant(), rig.start).expect("it fits");
+    rig.writer.set_blocked_after([B; _]);
+    half_an_append(&mut rig, 1);
+    rig.pass(B + LOOK);
+    let avoided = |op: &StreamOp| match op {
+        StreamOp::Extend { avoid, .. } => avoid.clone(),
+        op => panic!("{op:?}"),
+    };
+    let late = [2, 3].map(ServerId::new);
+    assert!(rig.ops.iter().any(|(_, op)| avoided(op) == late), "others are asked for");
+    rig.pass(MS * 90);
+    assert!(rig.advances().is_empty());
+    // Another server has come.
+    rig.spare.push(chunk(3, [4, 5, 6]));
+    rig.pass(MS * 20);
+    assert_eq!((rig.advances().len(), rig.acked), (1, 1));
+    assert_eq!(rig.sent.last().expect("it was sent").chunk, ChunkId::new(3));
+}
+
+#[test]
+fn append_that_has_nowhere_else_to_go_waits_as_for_servers_that_are_gone() {
+    let mut rig = rig();
+    rig.spare.iter_mut().for_each(|spare| spare.replicas.truncate(2));
+    let config = WriterConfig { copies: 3, spares: 1, ..WriterConfig::default() };
+    let budget = Rc::new(ChaseBudget::new(1 << 30));
+    rig.writer = Writer::new(config, budget, rig.grant(), rig.start).expect("it fits");
+    rig.writer.set_blocked_after([B; _]);
+    half_an_append(&mut rig, 1);
+    rig.pass(MS * 490);
+    assert!(rig.advances().is_empty());
+    let asked = rig.ops.len();
+    assert!((15..=25).contains(&asked), "{asked} questions");
+    rig.pass(MS * 20);
+    assert_eq!((rig.advances().len(), rig.acked), (1, 1));
 }
 
 #[test]

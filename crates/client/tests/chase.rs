@@ -36,8 +36,8 @@ pub(super) struct Rig {
     /// Servers that masters are to hear of, or that are looked at for that.
     pub(super) reported: Vec<ServerId>,
     pub(super) doubted: Vec<ServerId>,
-    ops: Vec<(Duration, StreamOp)>,
-    sent: Vec<SendId>,
+    pub(super) ops: Vec<(Duration, StreamOp)>,
+    pub(super) sent: Vec<SendId>,
     closed: Option<Duration>,
     failed: bool,
     pub(super) start: Instant,

@@ -240,7 +240,12 @@ fn a_lost_chunkserver_stalls_a_writer_that_needs_it_for_milliseconds_and_others_
                 });
                 let (expected, stall) = load(&env, &file, 2000, 8).await;
                 println!("{health:?}, {acks} of {copies} on {servers}: longest stall {stall:?}");
-                let most = Duration::from_millis(if acks < copies { 5 } else { 50 });
+                let most = Duration::from_millis(match (acks < copies, servers) {
+                    (true, _) => 5,
+                    // Without it a chunk would have fewer copies: only for one that is gone.
+                    (false, 3) => 700,
+                    (false, _) => 50,
+                });
                 assert!(stall < most, "{health:?} {copies}/{acks}: {stall:?}");
                 let read = file.reader().read_at(0, expected.len() + 1).await.unwrap();
                 assert!(read == expected);

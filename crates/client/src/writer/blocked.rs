@@ -4,7 +4,7 @@
 //! appends to healthy disks take.
 
 use runtime::Instant;
-use wire::control::{ReplicaFault, SizeClass};
+use wire::control::{ChunkPlace, ReplicaFault, SizeClass};
 
 use super::chunk::{Replica, Slot};
 use super::core::Writer;
@@ -78,38 +78,77 @@ impl Writer {
             }
         }
         self.copy_wait.last_look = None;
+        let (oldest, late) = self.waits_for().expect("it waits");
+        let (placed_at, late) =
+            (oldest.placed_at, late.map(|(index, _)| index).collect::<Vec<_>>());
+        let chunk = self.current.as_ref().expect("it waits there").id();
+        for &index in &late {
+            self.note_fault(chunk, index, "others wait for it");
+            let replica = &self.chunk(chunk).expect("it is current").replicas[index];
+            // One that is late for a moment is welcome again soon.
+            let unwanted = match replica.unreachable_since {
+                Some(_) => self.config.avoid_for,
+                None => self.config.extend_pause,
+            };
+            self.avoid_server_for(replica.place.server, now, unwanted);
+        }
+        let Some(at) = self.spare_as_good(now) else {
+            let again = now + self.config.extend_pause / 50;
+            self.copy_wait.last_look = Some((self.acked, again));
+            self.copy_wait.wants_spares = true;
+            return;
+        };
         if !self.chase.take_blocked(now) {
             // It waits as long as for servers that are gone.
             (self.copy_wait.ends, self.copy_wait.awake_since) = (u32::MAX, now);
             return;
         }
         self.copy_wait.ends = self.copy_wait.ends.saturating_add(1);
-        let (oldest, late) = self.waits_for().expect("it waits");
-        let (placed_at, late) =
-            (oldest.placed_at, late.map(|(index, _)| index).collect::<Vec<_>>());
-        let chunk = self.current.as_ref().expect("it waits there").id();
-        let long = now.since(placed_at) >= self.config.slow_after;
+        self.spares.drain(..at);
         for index in late {
-            self.note_fault(chunk, index, "others wait for it");
             let replica = &self.chunk(chunk).expect("it is current").replicas[index];
-            let (place, unreached) = (replica.place, replica.unreachable_since.is_some());
-            if unreached {
+            let place = replica.place;
+            if replica.unreachable_since.is_some() {
                 let fault = ReplicaFault::Unreachable;
                 out.push(Action::Report { chunk, server: place.server, fault });
             } else if replica.heard_at <= placed_at {
                 out.push(Action::Doubt { chunk, place });
             }
-            // One that is late for a moment is welcome again soon.
-            let unwanted = match long || unreached {
-                true => self.config.avoid_for,
-                false => self.config.extend_pause,
-            };
-            self.avoid_server_for(place.server, now, unwanted);
         }
         out.push(Action::Blocked { chunk, waited: now.since(placed_at) });
         self.note_whole_failed(now);
         // The next one is opened at once: that each end doubles the wait is pause enough.
         self.open_after = now;
         self.end_current(now, out);
+    }
+
+    /// The first spare that survives as much as the current chunk, and of which enough servers are not
+    /// avoided. A slow server is no reason to acknowledge fewer copies.
+    fn spare_as_good(&self, now: Instant) -> Option<usize> {
+        let losses = |place: &ChunkPlace| place.replicas.len().saturating_sub(place.data.into());
+        let least = losses(&self.current.as_ref()?.place);
+        let good = |place: &ChunkPlace| {
+            let followed = place.replicas.iter().filter(|it| !self.avoids(it.server, now)).count();
+            losses(place) >= least && followed >= usize::from(place.acks)
+        };
+        let fits = |place: &ChunkPlace| good(place) && !self.tokens_stale;
+        self.spares.iter().position(fits)
+    }
+
+    /// True when an append is blocked, and spares are needed that are as good as the current chunk.
+    pub(super) fn wants_spares_elsewhere(&self, now: Instant) -> bool {
+        let due = self.copy_wait.wants_spares && now >= self.copy_wait.ask_after;
+        due && self.waits_for().is_some()
+    }
+
+    /// They are asked for.
+    pub(super) fn note_asked_elsewhere(&mut self, now: Instant) {
+        self.copy_wait.wants_spares = false;
+        self.copy_wait.ask_after = now + self.config.extend_pause / 50;
+    }
+
+    /// The stream service has said which spares there are.
+    pub(super) fn note_elsewhere(&mut self, now: Instant) {
+        self.copy_wait.last_look = Some((self.acked, now));
     }
 }

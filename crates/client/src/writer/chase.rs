@@ -263,11 +263,12 @@ impl Writer {
     }
 
     pub(super) fn avoid_server_for(&mut self, server: ServerId, now: Instant, time: Duration) {
+        let known = self.avoid.iter().find(|it| it.0 == server).map_or(now, |it| it.1);
         self.avoid.retain(|&(id, until)| id != server && until > now);
         if self.avoid.len() == AVOID_MAX {
             self.avoid.pop_front();
         }
-        self.avoid.push_back((server, now + time));
+        self.avoid.push_back((server, known.max(now + time)));
     }
 
     /// Takes over the servers that the client lists.

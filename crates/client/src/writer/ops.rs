@@ -29,6 +29,8 @@ enum OpKind {
     Whole,
     /// For spares without the servers that a thin chunk is written without.
     Thin,
+    /// For spares without the servers that a blocked append waits for.
+    Elsewhere,
     /// For a chunk in the form that is wanted: copies or the code.
     Form,
     /// Rights, and nothing else.
@@ -133,6 +135,11 @@ impl Writer {
     }
 
     fn ask_ahead(&mut self, now: Instant, out: &mut Vec<Action>) {
+        if self.wants_spares_elsewhere(now) {
+            self.note_asked_elsewhere(now);
+            let avoid = self.avoided(now);
+            return self.ask_extend(OpKind::Elsewhere, self.config.spares.max(1), avoid, out);
+        }
         if self.thin_question().is_some_and(|at| now >= at) {
             return self.ask_thin(now, out);
         }
@@ -289,6 +296,13 @@ impl Writer {
                 self.note_thin_answer(now);
                 taken
             }
+            (OpKind::Elsewhere, Ok(OpDone::Writer(grant))) => {
+                self.tokens_stale = false;
+                self.adopt_right(grant.current.as_ref());
+                let taken = self.adopt_spares(now, grant.spares, &[], out);
+                self.note_elsewhere(now);
+                taken
+            }
             (OpKind::Close, Ok(OpDone::Closed { len })) => {
                 return self.on_closed(len, out);
             }
@@ -307,7 +321,7 @@ impl Writer {
             }
             // Nothing waits for it: ask again later.
             (
-                OpKind::Whole | OpKind::Thin | OpKind::Form,
+                OpKind::Whole | OpKind::Thin | OpKind::Form | OpKind::Elsewhere,
                 Err(OpError::Full | OpError::Stale | OpError::Failed(_)),
             ) => Ok(()),
             (OpKind::Extend(false), Err(_)) => {

@@ -17,11 +17,22 @@ pub(super) struct CopyWait {
     /// The first append that is not acknowledged, when it has waited for long enough, and until when its
     /// answers may come yet.
     pub(super) last_look: Option<(u64, Instant)>,
+    /// Spares are to be asked for: none is as good as the current chunk without late servers.
+    pub(super) wants_spares: bool,
+    /// But not before.
+    pub(super) ask_after: Instant,
 }
 
 impl CopyWait {
     pub(super) fn new(after: Duration, now: Instant) -> CopyWait {
-        CopyWait { after: [after; _], ends: 0, awake_since: now, last_look: None }
+        CopyWait {
+            after: [after; _],
+            ends: 0,
+            awake_since: now,
+            last_look: None,
+            wants_spares: false,
+            ask_after: now,
+        }
     }
 
     /// An append was acknowledged.
