@@ -99,8 +99,8 @@ fn pushed_servers_are_within_the_cap() {
 }
 
 #[test]
-fn client_asks_once_a_second_and_masters_of_earlier_versions_seldom() {
-    for (knows, least, most) in [(true, 50, 76), (false, 2, 4)] {
+fn client_asks_each_second_or_two_and_masters_of_earlier_versions_seldom() {
+    for (knows, least, most) in [(true, 25, 40), (false, 2, 4)] {
         let fake = Fake::new(1, 3);
         run(63, &fake.clone(), Config::default(), |client| async move {
             if !knows {

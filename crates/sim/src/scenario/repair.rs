@@ -18,7 +18,7 @@ use chunkstore::ChunkStore;
 use client::{Appender, Client};
 use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Class, Env, JoinHandle, OpenOptions};
-use wire::control::{ChunkPlace, Policy, ReplicaPlace};
+use wire::control::{ChunkPlace, Compression, Policy, ReplicaPlace};
 use wire::data::ReplicaState;
 use wire::row::{Row, row_at};
 use wire::sector::{Footer, SectorKind, parse_footer};
@@ -158,9 +158,12 @@ impl Act {
     async fn latent(&self) -> Result<(), String> {
         let (host, client) = self.cluster.client(None).await.map_err(|e| e.to_string())?;
         let mut chunks = Vec::new();
-        for path in ["/a", "/b", "/c"] {
-            let appends = self.draw(20, 60);
-            let writer = self.write(&client, path, appends, Policy::strict(3)).await?;
+        // The last one is a few cells, so that both sectors of a chunk are often of one of them.
+        let rows = Policy::strict(3).compressed(Some(Compression::LZ4));
+        let plain = Policy::strict(3);
+        for (path, policy) in [("/a", plain), ("/b", plain), ("/c", plain), ("/d", rows)] {
+            let appends = if policy == rows { self.draw(1, 3) } else { self.draw(20, 60) };
+            let writer = self.write(&client, path, appends, policy).await?;
             let inner = client.clone();
             let view = self.on(&client, async move {
                 writer.close().await.map_err(|error| error.to_string())?;
