@@ -236,7 +236,8 @@ fn sleeps(pid: u32) -> u64 {
 #[test]
 fn an_idle_process_sleeps() {
     const WATCHED: Duration = Duration::from_secs(10);
-    const PER_SECOND_MAX: u64 = 100;
+    // A quarter above what it takes: a slower machine, where fewer of them fall together, has 100.
+    const PER_SECOND_MAX: u64 = 120;
     let scratch = Scratch::new("idle");
     let (up, _) = Up::start(&["--dir", text(&scratch.path("data"))]);
     std::thread::sleep(Duration::from_secs(4));
