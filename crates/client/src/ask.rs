@@ -66,7 +66,7 @@ impl TimedCall {
         if let Some(ticket) = self.ticket.take() {
             let listed = self.client.0.lists.borrow().is_asked_last(ticket.target());
             let now = self.client.env().now();
-            self.client.0.health.borrow_mut().end_as(ticket, end, listed, now);
+            self.client.0.health.borrow_mut().end(ticket.at_listed(listed), end, now);
         }
     }
 }

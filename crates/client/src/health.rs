@@ -61,9 +61,16 @@ pub struct CallTicket {
     class: CallClass,
     number: u64,
     begun: Instant,
+    /// Its disk is listed at its end.
+    listed: bool,
 }
 
 impl CallTicket {
+    /// The call ends while its disk is listed (C17), or not: one that is shows nothing of what is usual.
+    pub fn at_listed(self, listed: bool) -> CallTicket {
+        CallTicket { listed, ..self }
+    }
+
     /// Where it was sent.
     pub fn target(&self) -> Target {
         self.target
@@ -178,7 +185,7 @@ impl Health {
                 record.under_way.push_back((number, now));
             }
         }
-        CallTicket { target, class, number, begun: now }
+        CallTicket { target, class, number, begun: now, listed: false }
     }
 
     fn evict(&mut self) {
@@ -194,12 +201,7 @@ impl Health {
 
     /// A call has ended.
     pub fn end(&mut self, ticket: CallTicket, end: CallEnd, now: Instant) {
-        self.end_as(ticket, end, false, now);
-    }
-
-    /// A call has ended, at a disk that is listed or not: one that is says nothing of what is usual.
-    pub fn end_as(&mut self, ticket: CallTicket, end: CallEnd, listed: bool, now: Instant) {
-        let CallTicket { target, class, number, begun } = ticket;
+        let CallTicket { target, class, number, begun, listed } = ticket;
         self.note_pause(now);
         let latency = self.age(begun, now);
         self.ended = now;

@@ -75,6 +75,11 @@ fn healthy_latency_is_that_of_the_disk_in_the_middle() {
     assert!((50_000..=62_500).contains(&one), "{one}");
     let most = calls(1..5, 1000, 1000).expect("slow ones are few");
     assert!((1000..=1250).contains(&most), "{most}");
+    for number in 0..5 {
+        let ticket = health.begin(target(number), READ, at(0)).at_listed(true);
+        health.end(ticket, CallEnd::Timed, at(900_000));
+    }
+    assert_eq!(micros(health.healthy(READ, 1000, at(1000))), Some(most), "those of listed disks");
 }
 
 #[test]

@@ -18,6 +18,8 @@ pub enum Planted {
     OneBudget,
     /// An append waits for late replicas for as long as for servers that are gone (10.3).
     BlockedWaits,
+    /// A chunk ends for late replicas also where the next one survives less (10.3).
+    FewerWhenLate,
     /// A writer that stood still holds that against replicas (10.2).
     OwnPauseEnds,
     /// A writer stays in a chunk without bytes, whichever servers it is to leave.

@@ -6,8 +6,8 @@ use std::rc::{Rc, Weak};
 use base::{ChunkId, FileId};
 use runtime::{Class, Duration, Env, Instant};
 use wire::control::{
-    CallClass, ChunkserverReply, ChunkserverRequest, ControlReply, ControlRequest, ReplicaFault,
-    ReplicaPlace,
+    CallClass, CallKind, ChunkserverReply, ChunkserverRequest, ControlReply, ControlRequest,
+    ReplicaFault, ReplicaPlace, SizeClass,
 };
 
 use crate::client::{Client, ClientInner};
@@ -140,8 +140,8 @@ impl ClientInner {
 /// How long an append waits for copies (`protocols-tail.md` 10.3): while nothing is known, as long as for
 /// servers that are gone.
 fn blocked_after(health: &mut Health, most: Duration, now: Instant) -> BlockedAfter {
-    [16 << 10, 128 << 10, 1 << 20].map(|len| {
-        let usual = health.healthy(CallClass::append(len), 999, now);
+    SizeClass::ALL.map(|size| {
+        let usual = health.healthy(CallClass { kind: CallKind::Append, size }, 999, now);
         usual.map_or(most, |usual| (usual * BLOCKED_TIMES).max(BLOCKED_MIN))
     })
 }

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use base::{ChunkId, ServerId};
 use client::writer::{ChaseBudget, Event, SendError, StreamOp, Writer, WriterConfig};
 use runtime::Duration;
+use wire::control::ChunkPlace;
 
 use crate::chase::{Rig, chunk};
 
@@ -20,6 +21,29 @@ fn rig() -> Rig {
     rig.writer.set_blocked_after([B; _]);
     rig.silent = (0..3).map(|replica| (ChunkId::new(1), replica)).collect();
     rig
+}
+
+/// The same with other spares, as many as there are.
+fn rig_with(spare: Vec<ChunkPlace>) -> Rig {
+    let mut rig = rig();
+    rig.spare = spare;
+    begin_again(&mut rig, &Rc::new(ChaseBudget::new(1 << 30)));
+    rig
+}
+
+/// Its writer is one of those that share a budget, and knows the spares.
+fn begin_again(rig: &mut Rig, budget: &Rc<ChaseBudget>) {
+    let spares = rig.spare.len() as u8;
+    let config = WriterConfig { copies: 3, spares, ..WriterConfig::default() };
+    rig.writer = Writer::new(config, budget.clone(), rig.grant(), rig.start).expect("it fits");
+    rig.writer.set_blocked_after([B; _]);
+}
+
+/// A chunk with fewer copies.
+fn short_chunk() -> ChunkPlace {
+    let mut short = chunk(2, [4, 5, 6]);
+    short.replicas.truncate(2);
+    short
 }
 
 /// One append, which the first replica of chunk `id` has a moment later.
@@ -59,14 +83,7 @@ fn replica_that_no_append_needs_is_not_waited_for() {
 
 #[test]
 fn append_waits_on_where_the_next_chunk_would_survive_less() {
-    let mut rig = rig();
-    let mut less = chunk(2, [4, 5, 6]);
-    less.replicas.truncate(2);
-    rig.spare = vec![less];
-    let config = WriterConfig { copies: 3, spares: 1, ..WriterConfig::default() };
-    let budget = Rc::new(ChaseBudget::new(1 << 30));
-    rig.writer = Writer::new(config, budget, rig.grant(), rig.start).expect("it fits");
-    rig.writer.set_blocked_after([B; _]);
+    let mut rig = rig_with(vec![short_chunk()]);
     half_an_append(&mut rig, 1);
     rig.pass(B + LOOK);
     let avoided = |op: &StreamOp| match op {
@@ -86,12 +103,7 @@ fn append_waits_on_where_the_next_chunk_would_survive_less() {
 
 #[test]
 fn append_that_has_nowhere_else_to_go_waits_as_for_servers_that_are_gone() {
-    let mut rig = rig();
-    rig.spare.iter_mut().for_each(|spare| spare.replicas.truncate(2));
-    let config = WriterConfig { copies: 3, spares: 1, ..WriterConfig::default() };
-    let budget = Rc::new(ChaseBudget::new(1 << 30));
-    rig.writer = Writer::new(config, budget, rig.grant(), rig.start).expect("it fits");
-    rig.writer.set_blocked_after([B; _]);
+    let mut rig = rig_with(vec![short_chunk()]);
     half_an_append(&mut rig, 1);
     rig.pass(MS * 490);
     assert!(rig.advances().is_empty());
@@ -102,15 +114,24 @@ fn append_that_has_nowhere_else_to_go_waits_as_for_servers_that_are_gone() {
 }
 
 #[test]
+fn append_that_was_late_leaves_no_question_to_the_next_one() {
+    let mut rig = rig_with(vec![short_chunk()]);
+    half_an_append(&mut rig, 1);
+    rig.pass(B + LOOK);
+    let asked = rig.ops.len();
+    for (id, end) in std::mem::take(&mut rig.waiting) {
+        rig.give(Event::Sent { id, result: Ok(end) });
+    }
+    rig.pass(MS * 50);
+    rig.append(1);
+    assert_eq!((rig.acked, rig.ops.len()), (1, asked), "the next one has only been sent");
+}
+
+#[test]
 fn each_end_without_an_acknowledgement_doubles_the_wait() {
-    let mut rig = rig();
-    // Fifty servers, of which none of these chunks shares any.
-    rig.spare = (2..6).map(|id| chunk(id, [0, 1, 2].map(|at| id as u32 * 3 + at))).collect();
-    let grant = rig.grant();
-    let config = WriterConfig { copies: 3, spares: 4, ..WriterConfig::default() };
-    let budget = Rc::new(ChaseBudget::new(1 << 30));
-    rig.writer = Writer::new(config, budget, grant, rig.start).expect("it fits");
-    rig.writer.set_blocked_after([B; _]);
+    // No server has replicas of two of them.
+    let apart = |id: u32| chunk(u64::from(id), [0, 1, 2].map(|at| id * 3 + at));
+    let mut rig = rig_with((2..6).map(apart).collect());
     rig.silent = (1..6).flat_map(|id| (0..3).map(move |at| (ChunkId::new(id), at))).collect();
     rig.append(1);
     let mut ends = Vec::new();
@@ -201,9 +222,7 @@ fn writers_of_a_process_end_few_chunks_so() {
     let mut early = 0;
     for _ in 0..15 {
         let mut rig = rig();
-        let config = WriterConfig { copies: 3, spares: 1, ..WriterConfig::default() };
-        rig.writer = Writer::new(config, budget.clone(), rig.grant(), rig.start).expect("it fits");
-        rig.writer.set_blocked_after([B; _]);
+        begin_again(&mut rig, &budget);
         half_an_append(&mut rig, 1);
         rig.pass(B * 2);
         early += rig.advances().len();

@@ -129,7 +129,8 @@ impl Writer {
         let least = losses(&self.current.as_ref()?.place);
         let good = |place: &ChunkPlace| {
             let followed = place.replicas.iter().filter(|it| !self.avoids(it.server, now)).count();
-            losses(place) >= least && followed >= usize::from(place.acks)
+            let enough = losses(place) >= least || planted(Planted::FewerWhenLate);
+            enough && followed >= usize::from(place.acks)
         };
         let fits = |place: &ChunkPlace| good(place) && !self.tokens_stale;
         self.spares.iter().position(fits)

@@ -271,35 +271,25 @@ impl Writer {
                 self.on_advanced(now, (next, base), grant, &op.avoid, out)
             }
             (OpKind::Extend(_) | OpKind::Renew, Ok(OpDone::Writer(grant))) => {
-                self.tokens_stale = false;
-                self.adopt_right(grant.current.as_ref());
-                self.adopt_spares(now, grant.spares, &op.avoid, out)
+                self.adopt(now, grant, &op.avoid, out)
             }
             (OpKind::Whole, Ok(OpDone::Writer(grant))) => {
-                self.tokens_stale = false;
-                self.adopt_right(grant.current.as_ref());
-                let taken = self.adopt_spares(now, grant.spares, &[], out);
+                let taken = self.adopt(now, grant, &[], out);
                 self.leave_short(now);
                 taken
             }
             (OpKind::Form, Ok(OpDone::Writer(grant))) => {
-                self.tokens_stale = false;
-                self.adopt_right(grant.current.as_ref());
-                let taken = self.adopt_spares(now, grant.spares, &op.avoid, out);
+                let taken = self.adopt(now, grant, &op.avoid, out);
                 self.leave_for_form();
                 taken
             }
             (OpKind::Thin, Ok(OpDone::Writer(grant))) => {
-                self.tokens_stale = false;
-                self.adopt_right(grant.current.as_ref());
-                let taken = self.adopt_spares(now, grant.spares, &op.avoid, out);
+                let taken = self.adopt(now, grant, &op.avoid, out);
                 self.note_thin_answer(now);
                 taken
             }
             (OpKind::Elsewhere, Ok(OpDone::Writer(grant))) => {
-                self.tokens_stale = false;
-                self.adopt_right(grant.current.as_ref());
-                let taken = self.adopt_spares(now, grant.spares, &[], out);
+                let taken = self.adopt(now, grant, &[], out);
                 self.note_elsewhere(now);
                 taken
             }
@@ -369,6 +359,19 @@ impl Writer {
             self.ended = Some(EndedChunk { chunk, base, len: 0, left: Vec::new() });
         }
         self.progress_at = now;
+        self.adopt_right(grant.current.as_ref());
+        self.adopt_spares(now, grant.spares, avoided, out)
+    }
+
+    /// Takes over the answer to a request for spares: it has fresh rights to all that is recorded.
+    fn adopt(
+        &mut self,
+        now: Instant,
+        grant: WriterGrant,
+        avoided: &[ServerId],
+        out: &mut Vec<Action>,
+    ) -> Result<(), WriterError> {
+        self.tokens_stale = false;
         self.adopt_right(grant.current.as_ref());
         self.adopt_spares(now, grant.spares, avoided, out)
     }

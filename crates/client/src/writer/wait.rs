@@ -35,8 +35,10 @@ impl CopyWait {
         }
     }
 
-    /// An append was acknowledged.
+    /// An append was acknowledged: nothing is blocked.
     pub(super) fn note_progress(&mut self) {
         self.ends = 0;
+        self.last_look = None;
+        self.wants_spares = false;
     }
 }

@@ -71,6 +71,8 @@ pub enum Planted {
     VerifySkipped,
     /// Appends wait for late replicas as long as for servers that are gone.
     BlockedWaits,
+    /// Writers go on with fewer copies because a disk is late.
+    FewerWhenLate,
     /// Writers whose own host stood still hold that against replicas.
     OwnPauseEnds,
     /// Writers stay in chunks without bytes, whichever servers they are to leave.
@@ -207,7 +209,7 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 83] = [
+    pub const ALL: [Planted; 84] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -226,6 +228,7 @@ impl Planted {
         Planted::OneBudget,
         Planted::EmptyStays,
         Planted::BlockedWaits,
+        Planted::FewerWhenLate,
         Planted::OwnPauseEnds,
         Planted::VerifySkipped,
         Planted::ShortIsEnd,
@@ -430,6 +433,7 @@ fn client_bug(bug: Planted) -> Option<client::Planted> {
         Planted::OneBudget => client::Planted::OneBudget,
         Planted::EmptyStays => client::Planted::EmptyStays,
         Planted::BlockedWaits => client::Planted::BlockedWaits,
+        Planted::FewerWhenLate => client::Planted::FewerWhenLate,
         Planted::OwnPauseEnds => client::Planted::OwnPauseEnds,
         Planted::VerifySkipped => client::Planted::VerifySkipped,
         Planted::ShortIsEnd => client::Planted::ShortIsEnd,

@@ -25,12 +25,26 @@ pub(super) const SCENARIO: Scenario = Scenario {
     ],
 };
 
+/// Files want all of three servers, and the disk of one is slow.
+pub(super) const FEW: Scenario = Scenario {
+    name: "blocked-few",
+    about: "of three servers one is slow: writers wait for it rather than acknowledge fewer copies",
+    run: |sim| Box::pin(few(sim)),
+    marks: &["blocked-few: a disk is slow"],
+};
+
 const SERVERS: usize = 7;
 const FAULTS: u64 = 4;
 /// A fault lasts so many milliseconds.
 const LATE_MS: (u64, u64) = (300, 4_000);
 /// Delay of every operation of a slow disk.
 const SLOW_BY: Duration = Duration::from_millis(50);
+/// The same in milliseconds where it is waited for: an append takes several, and never as long as a server
+/// that is gone is waited for.
+const FEW_SLOW_MS: (u64, u64) = (15, 30);
+/// Three servers have room for what is written in that time.
+const FEW_FAULTS: u64 = 2;
+const FEW_ACK_WITHIN: Duration = Duration::from_secs(1);
 const PAUSES: u64 = 6;
 /// The writers' host stands still for so many milliseconds.
 const PAUSE_MS: (u64, u64) = (25, 200);
@@ -66,6 +80,31 @@ async fn run(sim: Sim) -> Result<(), String> {
     }
     stand_still(&load).await?;
     load.end(&cluster).await
+}
+
+async fn few(sim: Sim) -> Result<(), String> {
+    let shape = Shape { servers: 3, ..Shape::default() };
+    let cluster = Cluster::start(&sim, shape, chase::tuning(&sim));
+    cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
+    let load = Load::begin_with(&cluster, &[Policy::plain(3, 3)]).await?;
+    load.ack_within.set(FEW_ACK_WITHIN);
+    sim.sleep(chase::USUAL).await;
+    for _ in 0..FEW_FAULTS {
+        sim.mark("blocked-few: a disk is slow");
+        let host = cluster.servers()[load.draw(0, 2) as usize];
+        let by = Duration::from_millis(load.draw(FEW_SLOW_MS.0, FEW_SLOW_MS.1));
+        sim.with_disk_faults(host, |disk| (disk.stall_one_in, disk.stall) = (1, by));
+        sim.sleep(Duration::from_millis(load.draw(LATE_MS.0, LATE_MS.1))).await;
+        sim.with_disk_faults(host, |disk| *disk = Default::default());
+        load.verdict()?;
+        sim.sleep(HEALTH_HALVING).await;
+    }
+    match load.client.totals().chunks_blocked {
+        0 => load.end(&cluster).await,
+        ended => {
+            Err(format!("{ended} chunks ended for a slow disk, though no other one was there"))
+        }
+    }
 }
 
 /// Makes a server late for that long, or ends it.

@@ -392,6 +392,7 @@ pub const SCENARIOS: &[Scenario] = &[
     chase_losses::SECOND,
     chase_losses::ROT_TAIL,
     blocked::SCENARIO,
+    blocked::FEW,
     chase_tail::SCENARIO,
     chase_machine::SCENARIO,
     Scenario {

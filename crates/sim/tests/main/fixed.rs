@@ -82,6 +82,7 @@ scenarios! {
     chase_second "chase-second",
     chase_rot_tail "chase-rot-tail",
     blocked "blocked",
+    blocked_few "blocked-few",
     chase_tail "chase-tail",
     chase_machine "chase-machine",
     chase_three "chase-three",

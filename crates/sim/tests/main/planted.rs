@@ -3,7 +3,7 @@
 use sim::{Planted, find, run_planted, run_seed};
 
 /// Each bug with scenarios and the seeds that find it first there, and what is said then.
-const FOUND: [(Planted, &str, u64, &str); 86] = [
+const FOUND: [(Planted, &str, u64, &str); 87] = [
     // Oracle: acknowledged bytes are there.
     (Planted::AckEarly, "append-blackout", 13, "were acknowledged"),
     (Planted::AckUnsent, "append-writers", 0, "were there before"),
@@ -21,6 +21,7 @@ const FOUND: [(Planted, &str, u64, &str); 86] = [
     (Planted::OneBudget, "chase-slow", 0, "waited"),
     // Appends do not wait for late replicas, and replicas not for a host that stands still.
     (Planted::BlockedWaits, "blocked", 0, "waited"),
+    (Planted::FewerWhenLate, "blocked-few", 0, "ended for a slow disk"),
     (Planted::OwnPauseEnds, "blocked", 9, "stood still"),
     // A CPU that errs writes nothing wrong.
     (Planted::VerifySkipped, "ec-errs", 0, "no replica has intact bytes"),
@@ -214,7 +215,7 @@ const NEAR: u64 = 40;
 
 /// Those of [`FOUND`] up to here are about bytes; then come copies, up to the second; objects are from the third
 /// to the fourth.
-const PARTS: [usize; 4] = [19, 23, 61, 81];
+const PARTS: [usize; 4] = [20, 24, 62, 82];
 
 #[test]
 fn planted_bugs_in_bytes_are_found() {

@@ -28,6 +28,9 @@ pub enum SizeClass {
 }
 
 impl SizeClass {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [SizeClass; SizeClass::COUNT] =
+        [SizeClass::Small, SizeClass::Medium, SizeClass::Large];
     /// Classes that there are.
     pub const COUNT: usize = 3;
 
@@ -68,9 +71,10 @@ impl CallClass {
 
     /// All of them.
     pub fn all() -> impl Iterator<Item = CallClass> {
-        let sizes = [SizeClass::Small, SizeClass::Medium, SizeClass::Large];
         let kinds = [CallKind::Read, CallKind::Append].into_iter();
-        kinds.flat_map(move |kind| sizes.into_iter().map(move |size| CallClass { kind, size }))
+        kinds.flat_map(move |kind| {
+            SizeClass::ALL.into_iter().map(move |size| CallClass { kind, size })
+        })
     }
 
     /// Its number, below [`COUNT`](CallClass::COUNT).
