@@ -3,10 +3,13 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::rc::Rc;
 
 use base::{ChunkId, DiskId, ServerId};
 use chunkstore::ChunkStore;
+use futures_util::future::{Either, select};
+use runtime::sync::Notify;
 use runtime::{Class, Instant, JoinHandle};
 use transport::{Priority, Request, Service, Token};
 use wire::control::{
@@ -60,10 +63,22 @@ impl Masters {
 struct SentHeartbeat {
     /// The damaged replicas in it.
     damaged: Vec<(DiskId, ChunkId)>,
-    /// A heartbeat that was to be sent at once was not sent to this master: the next one follows
-    /// the answer.
+    /// A heartbeat that was to be sent at once was not sent to this master: one follows the answer.
     missed: Rc<Cell<bool>>,
     call: JoinHandle<Result<ClusterReply, ControlError>>,
+}
+
+/// Why heartbeats are sent, and to whom.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    /// It is time: to each master that has answered the last one.
+    Time,
+    /// There is something to report at once: to each master, to those that have not answered the last one
+    /// behind that answer.
+    News,
+    /// A master that missed the news has answered: to that one only. To the others too, masters that
+    /// answer in turn would be sent heartbeats for ever.
+    Missed,
 }
 
 /// A registration under way: the server's number, if it got one, and the masters that were asked.
@@ -80,10 +95,16 @@ impl<S: ChunkStore> Chunkserver<S> {
         // Masters that do not know the server get nothing before it has registered again.
         let mut strangers = BTreeSet::new();
         let mut joining: Option<Joining> = None;
-        let (mut server, mut seq, mut soon) = (None, 0, false);
+        let (mut server, mut seq, mut cause) = (None, 0, Cause::Time);
+        let missed_answers = Rc::new(Notify::new());
+        let mut next = env.now();
         loop {
+            let mut missed = BTreeSet::new();
             let answered = under_way.extract_if(.., |_, sent| sent.call.is_finished());
             for (master, sent) in answered.collect::<Vec<_>>() {
+                if sent.missed.get() {
+                    missed.insert(master);
+                }
                 let Ok(Ok(ClusterReply::Beat { masters: named, known, .. })) = sent.call.await
                 else {
                     continue;
@@ -110,19 +131,30 @@ impl<S: ChunkStore> Chunkserver<S> {
             }
             if let Some(server) = server {
                 seq += 1;
-                let heartbeat = self.heartbeat(server, boot, seq);
+                let mut heartbeat = self.heartbeat(server, boot, seq);
+                if cause != Cause::Missed {
+                    heartbeat.quiet = self.0.directory.take_quiet(QUIET_PER_HEARTBEAT_MAX);
+                }
                 for master in masters.all().difference(&strangers) {
                     if let Some(sent) = under_way.get(master) {
-                        sent.missed.set(sent.missed.get() || soon);
-                        continue;
+                        sent.missed.set(sent.missed.get() || cause == Cause::News);
+                    } else if cause != Cause::Missed || missed.contains(master) {
+                        let sent = self.send_heartbeat(*master, &heartbeat, &missed_answers);
+                        under_way.insert(*master, sent);
                     }
-                    under_way.insert(*master, self.send_heartbeat(*master, heartbeat.clone()));
                 }
             }
-            let pause = env.jitter(self.0.config.heartbeat);
-            // New reports do not wait for the next heartbeat.
-            let requested = env.timeout(pause, self.0.directory.wait_for_heartbeat_request());
-            soon = requested.await.is_ok();
+            if cause != Cause::Missed {
+                next = env.now() + env.jitter(self.0.config.heartbeat);
+            }
+            let news = pin!(self.0.directory.wait_for_heartbeat_request());
+            let answer = pin!(missed_answers.notified());
+            let pause = next.since(env.now());
+            cause = match env.timeout(pause, select(news, answer)).await {
+                Ok(Either::Left(_)) => Cause::News,
+                Ok(Either::Right(_)) => Cause::Missed,
+                Err(_) => Cause::Time,
+            };
         }
     }
 
@@ -141,11 +173,18 @@ impl<S: ChunkStore> Chunkserver<S> {
         })
     }
 
-    fn send_heartbeat(&self, master: SocketAddr, mut heartbeat: Heartbeat) -> SentHeartbeat {
+    /// Sends a heartbeat in a task. An answer behind which another one is to follow notifies `answers`.
+    fn send_heartbeat(
+        &self,
+        master: SocketAddr,
+        heartbeat: &Heartbeat,
+        answers: &Rc<Notify>,
+    ) -> SentHeartbeat {
+        let mut heartbeat = heartbeat.clone();
         heartbeat.damaged = self.0.directory.damaged(master, DAMAGED_PER_HEARTBEAT_MAX);
         let damaged = heartbeat.damaged.clone();
         let missed = Rc::new(Cell::new(false));
-        let (this, soon) = (self.clone(), missed.clone());
+        let (this, soon, answers) = (self.clone(), missed.clone(), answers.clone());
         let call = self.0.env.spawn(Class::Control, "heartbeat", async move {
             let (env, asked) = (&this.0.env, this.0.env.now());
             let answer = this.ask(master, ClusterRequest::Heartbeat(heartbeat)).await;
@@ -153,7 +192,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                 this.0.directory.note_issuer(*clock, asked, env.now());
             }
             if soon.get() {
-                this.0.directory.heartbeat_soon();
+                answers.notify_one();
             }
             answer
         });
@@ -212,7 +251,7 @@ impl<S: ChunkStore> Chunkserver<S> {
         }
     }
 
-    /// A heartbeat, but for the damaged replicas: those depend on the master.
+    /// A heartbeat, but for the damaged replicas, which depend on the master, and the quiet ones.
     fn heartbeat(&self, server: ServerId, boot: u64, seq: u64) -> Heartbeat {
         let mut report = self.report();
         for shard in self.0.directory.others(self.addr()) {
@@ -230,7 +269,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             disks: report.disks,
             damaged: Vec::new(),
             load: report.load,
-            quiet: self.0.directory.take_quiet(QUIET_PER_HEARTBEAT_MAX),
+            quiet: Vec::new(),
             layout: wire::row::LAYOUT_CODED,
             by_issuer: true,
         }

@@ -21,6 +21,8 @@ pub struct Outcome {
     pub trace_hash: u64,
     /// Polls, deliveries and disk operations.
     pub events: u64,
+    /// The host that polled most tasks in a second of virtual time, and how many.
+    pub busiest: (String, u64),
     /// Virtual time that passed.
     pub elapsed: Duration,
     /// Counts of each rare path.
@@ -60,8 +62,12 @@ pub fn elapsed() -> Option<Duration> {
     RUNNING.with_borrow(|sim| sim.as_ref().map(Sim::elapsed))
 }
 
-/// Runs one seed of a scenario. A panic (an assertion of the code or of a checker) and a run in
-/// which all tasks wait for ever are failures.
+/// Polls of one host's tasks in a second of virtual time, at most. The busiest loads need 90,000; a
+/// chunkserver that sent heartbeats for ever needed 270,000.
+const POLLS_PER_S_MAX: u64 = 150_000;
+
+/// Runs one seed of a scenario. A panic (an assertion of the code or of a checker), a run in which all
+/// tasks wait for ever, and a host that spins are failures.
 pub fn run_seed(scenario: &Scenario, seed: u64) -> Result<Outcome, Failure> {
     let failure = |violation| Failure { scenario: scenario.name, seed, violation };
     let sim = Sim::new(seed);
@@ -72,6 +78,7 @@ pub fn run_seed(scenario: &Scenario, seed: u64) -> Result<Outcome, Failure> {
     let outcome = Outcome {
         trace_hash: sim.trace_hash(),
         events: sim.events(),
+        busiest: sim.busiest(),
         elapsed: sim.elapsed(),
         marks: sim.marks(),
     };
@@ -87,7 +94,12 @@ pub fn run_seed(scenario: &Scenario, seed: u64) -> Result<Outcome, Failure> {
         Ok(Ok(Err(violation))) => Err(failure(violation)),
         Ok(Ok(Ok(()))) => match closed {
             Err(panic) => Err(failure(format!("while closing: {}", panic_text(&*panic)))),
-            Ok(left) if left.is_empty() => Ok(outcome),
+            Ok(left) if left.is_empty() => match &outcome.busiest {
+                (host, polls) if *polls > POLLS_PER_S_MAX => {
+                    Err(failure(format!("{host} spins: it polled tasks {polls} times in a second")))
+                }
+                _ => Ok(outcome),
+            },
             Ok(left) => Err(failure(format!("never freed: something of {}", left.join(", ")))),
         },
     }

@@ -558,6 +558,40 @@ fn right_of_a_master_that_is_not_known_yet_waits_for_a_heartbeat() {
     });
 }
 
+/// What is to be reported at once goes to a master whose answer is outstanding behind that answer, and to
+/// no other one again: two masters that answer in turn would be sent heartbeats for ever.
+#[test]
+fn heartbeats_at_once_end_when_every_master_has_one() {
+    check(async |sim| {
+        let mut masters = Vec::new();
+        for index in 1..=7 {
+            masters.push(StubMaster::start(sim, index, |_| Reaction::Answer).await);
+        }
+        let addrs: Vec<_> = masters.iter().map(|master| master.addr).collect();
+        let (env, shards, stores) = server(sim, 1, &addrs).await;
+        fill(&env, &stores[0]).await;
+        env.sleep(Duration::from_secs(1)).await;
+        for number in 0..20 {
+            let store =
+                Latent::new(ModelDisk::new(DiskId::new(200 + number)).open(Some(env.clone())));
+            store.adopt(ClusterId::new(5), FORMATION).await.unwrap();
+            assert!(shards[0].add_disk(format!("/back{number}"), store).is_ok());
+            env.sleep(Duration::from_micros(100)).await;
+        }
+        env.sleep(Duration::from_millis(100)).await;
+        for master in &masters {
+            let beats = master.beats.borrow();
+            assert!(reports(&beats.last().unwrap().0, 219), "the last news has reached each");
+        }
+        let before: Vec<_> = masters.iter().map(StubMaster::count).collect();
+        env.sleep(Duration::from_secs(4)).await;
+        for (master, before) in masters.iter().zip(before) {
+            let count = master.count() - before;
+            assert!((10..=30).contains(&count), "{count} heartbeats in 4 s");
+        }
+    });
+}
+
 /// The answer to an order of a master.
 async fn control(
     sim: &Sim,

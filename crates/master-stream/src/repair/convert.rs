@@ -163,6 +163,9 @@ impl<L: Log> Service<L> {
         let settled = match self.make_shadow(of, shadow).await {
             Ok(settled) => settled,
             Err(Doubt(why)) => {
+                if self.judged(of).is_none() {
+                    self.env.mark("chunk deleted while it was converted");
+                }
                 tracing::warn!(chunk = %of, made = %shadow.id, why, "a conversion is given up");
                 self.abort_conversion(of, shadow).await?;
                 return Ok(true);
@@ -171,7 +174,10 @@ impl<L: Log> Service<L> {
         let (chunk, delete_at_ms) = (of, self.rights_end_ms());
         let action = Action::EndConversion { chunk, shadow: shadow.id, settled, delete_at_ms };
         match self.decide(action).await? {
-            Outcome::Refused { .. } => self.env.mark("converted chunk was deleted"),
+            Outcome::Refused { .. } => {
+                self.env.mark("converted chunk was deleted");
+                self.env.mark("chunk deleted while it was converted");
+            }
             _ => {
                 self.env.mark("chunk converted");
                 self.repairs.converted.set(self.repairs.converted.get() + 1);

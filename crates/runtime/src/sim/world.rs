@@ -21,6 +21,8 @@ use crate::note::tracer_of;
 use crate::rng::Rng;
 use crate::time::UnixTime;
 
+/// Nanoseconds of a second.
+const SECOND_NANOS: u64 = 1_000_000_000;
 /// Virtual time at which a world starts, so that subtractions near the start stay positive.
 const START_NANOS: u64 = 1_000_000_000;
 /// Wall-clock time at the start of every world: 2026-01-01.
@@ -158,6 +160,8 @@ pub(crate) struct SimHost {
     /// The node that runs on it, if one does.
     pub(crate) running: RefCell<Option<Env>>,
     pub(crate) paused_until: Cell<u64>,
+    /// Polls of its tasks.
+    polls: Cell<Second>,
 }
 
 impl SimHost {
@@ -198,6 +202,23 @@ pub(crate) struct World {
     marks: RefCell<BTreeMap<&'static str, (u64, Duration)>>,
     /// The last instant at which a task was polled, and the polls at it.
     polls: Cell<(u64, u64)>,
+}
+
+/// Events of the second under way, which began with one, and of the busiest second.
+#[derive(Clone, Copy, Default)]
+struct Second {
+    end: u64,
+    events: u64,
+    most: u64,
+}
+
+impl Second {
+    fn with_event(self, now: u64) -> Second {
+        let is_over = now >= self.end;
+        let end = if is_over { now + SECOND_NANOS } else { self.end };
+        let events = if is_over { 1 } else { self.events + 1 };
+        Second { end, events, most: self.most.max(events) }
+    }
 }
 
 /// Seed and fault control of one simulated world. Clones share it.
@@ -304,6 +325,7 @@ impl Driver for SimDriver {
             if host.paused_until.get() > world.now.get() {
                 return false;
             }
+            host.polls.set(host.polls.get().with_event(world.now.get()));
         }
         let now = world.now.get();
         let polls = match world.polls.get() {
@@ -385,6 +407,7 @@ impl Sim {
             wall_skew: Cell::new(0),
             running: RefCell::new(None),
             paused_until: Cell::new(0),
+            polls: Cell::default(),
         }));
         HostId(hosts.len() - 1)
     }
@@ -567,6 +590,14 @@ impl Sim {
     /// Events so far: polls, deliveries, disk operations.
     pub fn events(&self) -> u64 {
         self.0.events.get()
+    }
+
+    /// The host whose tasks were polled most often in one second of virtual time, and how often: far above a
+    /// load's, something spins.
+    pub fn busiest(&self) -> (String, u64) {
+        let hosts = self.0.hosts.borrow();
+        let busiest = hosts.iter().max_by_key(|host| host.polls.get().most);
+        busiest.map(|host| (host.name.clone(), host.polls.get().most)).unwrap_or_default()
     }
 
     /// Counts of each rare path (see [`Env::mark`]).

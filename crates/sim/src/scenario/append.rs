@@ -343,14 +343,17 @@ async fn write_files(load: Rc<Load>, client: Client, number: usize, round: u64, 
         }
         if load.oracle.acked_len(&path) > FILE_MAX {
             if load.plan.remove {
-                // The name is not used again, with or without an error.
+                if !load.plan.converts.is_empty() && rng.one_in(2) {
+                    begin_conversion(&client, &path, load.plan.converts, &mut rng).await;
+                }
+                // The name is not used again, with or without an error, or if this host ends before either.
+                *load.removed.borrow_mut().entry(format!("/w{number}-{index}")).or_insert(0) += 1;
                 load.oracle.removed(&path);
                 if let Err(violation) = load.judge(("a removal", &path), client.unlink(&path).await)
                 {
                     load.verdict.borrow_mut().get_or_insert(violation);
                     return;
                 }
-                *load.removed.borrow_mut().entry(format!("/w{number}-{index}")).or_insert(0) += 1;
                 continue;
             }
             path = format!("/w{number}-{index}-{round}-{}", rng.next_u64());
@@ -363,6 +366,15 @@ async fn write_files(load: Rc<Load>, client: Client, number: usize, round: u64, 
                 return;
             }
         }
+    }
+}
+
+/// Has a file converted that is removed then. An order that faults have lost is not given again.
+async fn begin_conversion(client: &Client, path: &str, forms: &[Policy], rng: &mut Rng) {
+    let Ok(file) = client.open(path).await else { return };
+    let policy = *rng.pick(forms);
+    if file.set_policy(policy).await.is_ok() && file.convert(true).await.is_ok() {
+        client.env().sleep(Duration::from_millis(rng.below(1000))).await;
     }
 }
 

@@ -98,7 +98,7 @@ pub(super) const CONVERT: Scenario = Scenario {
         "conversions: a file is to stay as it is",
         "conversion begun",
         "conversion of another leader given up",
-        "converted chunk was deleted",
+        "chunk deleted while it was converted",
         "chunk laid out in another form",
         "chunk converted",
         "conversion of an old chunk begun",

@@ -66,8 +66,8 @@ const SERVED: Duration = Duration::from_secs(20);
 const READ_BACK: Duration = Duration::from_secs(2);
 /// Milliseconds that a wall clock is set wrong by, at most: more than a minute, from which on no lock ends.
 const CLOCK_MS: u64 = 65_000;
-/// Of passes of lifecycle: 16 rows take some hundred milliseconds.
-const LIFECYCLE_BYTES_PER_S: u64 = 15_000;
+/// Of passes of lifecycle: 16 rows take half a second or more, and owners change in the midst of a pass.
+const LIFECYCLE_BYTES_PER_S: u64 = 6_000;
 /// Retentions of a run have ended behind its last request.
 const RETENTIONS: Duration = Duration::from_secs(10);
 
@@ -399,7 +399,7 @@ impl World {
     /// is never ahead.
     async fn set_clocks(self: Rc<Self>) {
         let (managers, servers) = self.processes.split_at(MANAGERS);
-        let (hosts, mark) = match self.draw(0, 2) {
+        let (hosts, mark) = match self.draw(0, 1) {
             0 => (managers, "objects: a manager's clock is set"),
             _ => (servers, "objects: an owner's clock is set"),
         };

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use base::{ChunkId, Epoch};
+use runtime::Class;
 use runtime::sim::Sim;
 use sim::cluster::harm::Harms;
 use sim::oracle::Oracle;
 use sim::register::{Did, Operation, Sure, check};
+use sim::{Scenario, run_seed};
 
 const FIRST: Epoch = Epoch::new(1);
 const SECOND: Epoch = Epoch::new(2);
@@ -134,4 +136,33 @@ fn a_fault_explains_an_end_until_it_is_over_and_damage_until_it_is_replaced() {
     assert!(harms.explains(host, at(500)) && harms.lasts(host));
     harms.replace(host);
     assert!(!harms.explains(host, at(500)) && !harms.lasts(host));
+}
+
+/// A task that does something once a pause.
+async fn repeat(sim: Sim, pause: Duration) -> Result<(), String> {
+    let env = sim.boot(sim.add_host("busy"));
+    let asks = env.clone().spawn(Class::Foreground, "asks again", async move {
+        loop {
+            env.sleep(pause).await;
+        }
+    });
+    sim.sleep(Duration::from_secs(3)).await;
+    drop(asks);
+    Ok(())
+}
+
+#[test]
+fn a_host_that_spins_is_found() {
+    let spins = Scenario {
+        name: "repeat",
+        about: "a task does nothing again and again",
+        run: |sim| Box::pin(repeat(sim, Duration::from_micros(5))),
+        marks: &[],
+    };
+    let failure = run_seed(&spins, 0).expect_err("it spins");
+    assert!(failure.violation.starts_with("busy spins"), "{}", failure.violation);
+    let run = |sim| Box::pin(repeat(sim, Duration::from_micros(50))) as _;
+    let outcome = run_seed(&Scenario { run, ..spins }, 0).expect("it does not spin");
+    assert_eq!(outcome.busiest.0, "busy");
+    assert!((19_000..=21_000).contains(&outcome.busiest.1), "{:?}", outcome.busiest);
 }

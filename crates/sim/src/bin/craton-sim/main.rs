@@ -8,11 +8,13 @@ mod chaos;
 mod failure;
 mod soak;
 
+use std::collections::BTreeMap;
 use std::io::Write;
+use std::ops::Range;
 use std::process::ExitCode;
 
 use clap::Parser;
-use sim::Scenario;
+use sim::{Outcome, Scenario};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
@@ -38,13 +40,7 @@ fn run(command: Command) -> Done {
             }
             Ok(())
         }
-        Command::Run { scenario, seeds } => {
-            let scenario = find(&scenario)?;
-            let range = seeds.start..seeds.end;
-            let ran = quietly(|| sim::run_seeds(scenario, range, threads(), |_, _| ()));
-            let count = ran.map_err(|failure| Failure::failed(failure.to_string()))?;
-            print_line(&format!("{}: {count} seeds good", scenario.name))
-        }
+        Command::Run { scenario, seeds } => run_seeds(find(&scenario)?, seeds.start..seeds.end),
         Command::Replay { scenario, seed, log } => {
             log.as_deref().map_or(Ok(()), print_log)?;
             replay(find(&scenario)?, seed)
@@ -53,6 +49,33 @@ fn run(command: Command) -> Done {
         Command::Soak(args) => soak::run(&args),
         Command::Chaos(args) => chaos::run(&args),
     }
+}
+
+/// Runs seeds of a scenario until one fails, and prints how many of them reached each of its rare paths.
+fn run_seeds(scenario: &'static Scenario, seeds: Range<u64>) -> Done {
+    let mut reached: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    let mut busiest = (0, String::new());
+    let note = |seed, outcome: &Outcome| {
+        let (host, polls) = &outcome.busiest;
+        if *polls > busiest.0 {
+            busiest = (*polls, host.clone());
+        }
+        for mark in scenario.marks.iter().filter(|mark| outcome.marks.contains_key(*mark)) {
+            reached.entry(mark).or_insert((0, seed)).0 += 1;
+        }
+    };
+    let ran = quietly(|| sim::run_seeds(scenario, seeds, threads(), note));
+    let count = ran.map_err(|failure| Failure::failed(failure.to_string()))?;
+    print_line(&format!("{}: {count} seeds good", scenario.name))?;
+    print_line(&format!("  most polls of a host in a second: {}, {}", busiest.0, busiest.1))?;
+    for mark in scenario.marks {
+        let seeds = match reached.get(mark) {
+            Some((seeds, first)) => format!("reached by {seeds}, first by {first}"),
+            None => "not reached".to_owned(),
+        };
+        print_line(&format!("  {mark}: {seeds}"))?;
+    }
+    Ok(())
 }
 
 /// Virtual time, as log lines have it.
