@@ -10,6 +10,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use object_index::Service;
 use object_proto::{
     BodyPlan, Bucket, BucketName, BucketSettings, Committed, Completion, Conditions, CurrentExpiry,
@@ -25,6 +26,8 @@ use crate::usage::check_usage;
 
 /// Keys that a client puts at once.
 const BATCH: usize = 14;
+/// Keys of whose versions a client makes some at once.
+const KEYS: usize = 5;
 /// Bytes above which an object of prefix `s/` expires.
 const SIZE: u64 = 200;
 /// A request of a gateway that has crashed is made within this time, or never.
@@ -462,8 +465,38 @@ impl DaysLoad {
         End::Goes(due_us.max(made[at].locked_us))
     }
 
-    /// Versions of a key, some of them locked.
+    /// Keys of versions, some of them locked, side by side.
     async fn versions(&self, service: &Service, rng: &mut Rng) {
+        let mut rngs: Vec<_> = (0..KEYS).map(|_| rng.fork()).collect();
+        join_all(rngs.iter_mut().map(|rng| self.versions_of_a_key(service, rng))).await;
+    }
+
+    /// What older versions of a key are there, while newer ones are made: none may go before it is due.
+    async fn check_versions(&self, service: &Service, target: &Target, made: &[Made]) {
+        let is_all = target.key.as_str().starts_with("m/");
+        for (at, Made { version, locked_us, stamp, .. }) in made.iter().enumerate().skip(1) {
+            let end = match is_all {
+                true => {
+                    // It may have expired before the next one was put: the marker is newer by then.
+                    let day = self.0.day;
+                    let expired_us = day.due_us(stamp.get(), 1);
+                    let since_us = made[at - 1].stamp.get().min(expired_us);
+                    End::Goes(day.due_us(since_us, 1).max(*locked_us))
+                }
+                false => self.version_end(made, at),
+            };
+            let is_there = match made[at].is_marker {
+                true => None,
+                false => self.is_there(service, target, Some(*version)).await,
+            };
+            if is_there == Some(false) {
+                self.gone(target, end);
+            }
+        }
+    }
+
+    /// Versions of a key, some of them locked.
+    async fn versions_of_a_key(&self, service: &Service, rng: &mut Rng) {
         let is_all = rng.one_in(4);
         let target = self.target(VERSIONS, if is_all { "m/" } else { "v/" });
         let (mut made, mut locked_us): (Vec<Made>, _) = (Vec::new(), 0);
@@ -495,6 +528,7 @@ impl DaysLoad {
             made.insert(0, Made { version, stamp, is_marker, locked_us: until_us });
             let pause = if rng.one_in(2) { 100_000 } else { 3 * self.0.day.us() / 2 };
             service.env().sleep(Duration::from_micros(rng.below(pause))).await;
+            self.check_versions(service, &target, &made).await;
         }
         let newest_us = self.0.day.due_us(made[0].stamp.get(), 1);
         self.wait(service, newest_us + rng.below(3) * self.0.day.us(), rng).await;

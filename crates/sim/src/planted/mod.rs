@@ -181,6 +181,14 @@ pub enum Planted {
     ExpireByKey,
     /// Lifecycle goes by the tags that an object had when it was read.
     ExpireForgetsTags,
+    /// Lifecycle goes by the clock of a range's owner alone.
+    ExpireByClock,
+    /// Lifecycle removes versions that are locked.
+    ExpireLocked,
+    /// Lifecycle goes by rules that were replaced since it read them.
+    ExpireByOldRules,
+    /// Lifecycle counts the days of an older version from its own time on.
+    NoncurrentByOwnAge,
     /// Collection of objects takes a file for one of which nothing lives when its count says so.
     FileDropCounted,
     /// Collection of objects removes files in which bodies may still be committed.
@@ -209,7 +217,7 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 84] = [
+    pub const ALL: [Planted; 88] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -280,6 +288,10 @@ impl Planted {
         Planted::ClockUnsaid,
         Planted::ExpireByKey,
         Planted::ExpireForgetsTags,
+        Planted::ExpireByClock,
+        Planted::ExpireLocked,
+        Planted::ExpireByOldRules,
+        Planted::NoncurrentByOwnAge,
         Planted::FileDropCounted,
         Planted::FileDropHeld,
         Planted::FileNoTrash,
@@ -454,6 +466,10 @@ pub(crate) fn object_bugs() -> object_index::Bugs {
         Planted::ClockUnsaid => Of::ClockUnsaid,
         Planted::ExpireByKey => Of::ExpireByKey,
         Planted::ExpireForgetsTags => Of::ExpireForgetsTags,
+        Planted::ExpireByClock => Of::ExpireByClock,
+        Planted::ExpireLocked => Of::ExpireLocked,
+        Planted::ExpireByOldRules => Of::ExpireByOldRules,
+        Planted::NoncurrentByOwnAge => Of::NoncurrentByOwnAge,
         Planted::FileDropCounted => Of::DropCounted,
         Planted::FileDropHeld => Of::DropUnpinned,
         Planted::FileNoTrash => Of::NoTrash,

@@ -32,8 +32,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 /// Masters know by then that a server is not reached: four pings, and a leader's view of it.
 const SEEN: Duration = Duration::from_millis(1500);
-/// Clients that have asked masters once a second know it too.
-const PUSHED: Duration = Duration::from_secs(4);
+/// Clients know it too: an idle one asks masters every two seconds.
+const PUSHED: Duration = Duration::from_secs(6);
 /// A writer whose open chunk has a replica on such a server has gone on in another chunk by then.
 const LEFT: Duration = Duration::from_secs(31);
 /// What it has is elsewhere so long after the grace of a silent server: a few scans, and copies.

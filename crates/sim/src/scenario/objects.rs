@@ -66,6 +66,9 @@ const SERVED: Duration = Duration::from_secs(20);
 const READ_BACK: Duration = Duration::from_secs(2);
 /// Milliseconds that a wall clock is set wrong by, at most: more than a minute, from which on no lock ends.
 const CLOCK_MS: u64 = 65_000;
+/// Pause between wrong clocks of managers and of servers: longer than a lease, and three times as long where no server
+/// owns a range.
+const CLOCKS_RIGHT: Duration = Duration::from_secs(4);
 /// Of passes of lifecycle: 16 rows take half a second or more, and owners change in the midst of a pass.
 const LIFECYCLE_BYTES_PER_S: u64 = 6_000;
 /// Retentions of a run have ended behind its last request.
@@ -395,27 +398,33 @@ impl World {
         read.map_err(|_| "the host went down".to_owned())?
     }
 
-    /// Sets the wall clocks of managers, or of servers: those of the others are right, so that the lower one of two
-    /// is never ahead.
+    /// Sets the wall clocks of managers and of servers in turn: those of the others are right, so that the lower one
+    /// of two is never ahead. No lease with a wrong clock is left when the others' turn comes.
     async fn set_clocks(self: Rc<Self>) {
         let (managers, servers) = self.processes.split_at(MANAGERS);
-        let (hosts, mark) = match self.draw(0, 1) {
-            0 => (managers, "objects: a manager's clock is set"),
-            _ => (servers, "objects: an owner's clock is set"),
-        };
+        let mut turn = self.draw(0, 1);
         while !self.is_over() {
-            self.sim().sleep(Duration::from_millis(self.draw(200, 1500))).await;
-            let off = match self.draw(0, 3) {
-                0 => 0,
-                1 => self.draw(60_000, CLOCK_MS),
-                _ => self.draw(0, 59_000),
+            let (hosts, mark) = match turn % 2 {
+                0 => (managers, "objects: a manager's clock is set"),
+                _ => (servers, "objects: an owner's clock is set"),
             };
-            let skew = if self.draw(0, 1) == 0 { off as i64 } else { -(off as i64) };
-            let host = hosts[self.draw(0, hosts.len() as u64 - 1) as usize];
-            self.sim().set_wall_skew(host, skew);
-            self.sim().mark(mark);
+            let end = self.sim().elapsed() + Duration::from_millis(self.draw(3000, 8000));
+            while !self.is_over() && self.sim().elapsed() < end {
+                self.sim().sleep(Duration::from_millis(self.draw(200, 1500))).await;
+                let off = match self.draw(0, 3) {
+                    0 => 0,
+                    1 => self.draw(60_000, CLOCK_MS),
+                    _ => self.draw(0, 59_000),
+                };
+                let skew = if self.draw(0, 1) == 0 { off as i64 } else { -(off as i64) };
+                let host = hosts[self.draw(0, hosts.len() as u64 - 1) as usize];
+                self.sim().set_wall_skew(host, skew);
+                self.sim().mark(mark);
+            }
+            hosts.iter().for_each(|&host| self.sim().set_wall_skew(host, 0));
+            self.sleep(CLOCKS_RIGHT).await;
+            turn += 1;
         }
-        self.processes.iter().for_each(|&host| self.sim().set_wall_skew(host, 0));
     }
 
     /// Looks whether two servers believe at one time that they may answer for a range.
@@ -475,7 +484,9 @@ impl World {
                     env.spawn(Class::Foreground, "object client", client)
                 })
                 .collect();
-            let end = self.sim().elapsed() + Duration::from_millis(self.draw(3000, 16_000));
+            // What a client of days makes is due seconds later, and only that client knows of it.
+            let life_ms = if kind == Kind::Days { (8000, 30_000) } else { (3000, 16_000) };
+            let end = self.sim().elapsed() + Duration::from_millis(self.draw(life_ms.0, life_ms.1));
             if kind == Kind::Keys {
                 self.sim().sleep(Duration::from_millis(self.draw(200, 2000))).await;
                 self.sim().mark("objects: a gateway is cut off from managers");

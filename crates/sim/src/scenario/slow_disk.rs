@@ -98,6 +98,8 @@ async fn run(sim: Sim) -> Result<(), String> {
         if number == KNOWN {
             return Err(format!("none of {KNOWN} new chunks is on a disk that is slow no more"));
         }
+        // What a heartbeat says of a server's load counts until the next one.
+        sim.sleep(STEP).await;
     }
     sim.mark("slow-disk: it is used again");
     load.verdict()?;

@@ -3,7 +3,7 @@
 use sim::{Planted, find, run_planted, run_seed};
 
 /// Each bug with scenarios and the seeds that find it first there, and what is said then.
-const FOUND: [(Planted, &str, u64, &str); 87] = [
+const FOUND: [(Planted, &str, u64, &str); 91] = [
     // Oracle: acknowledged bytes are there.
     (Planted::AckEarly, "append-blackout", 13, "were acknowledged"),
     (Planted::AckUnsent, "append-writers", 0, "were there before"),
@@ -111,8 +111,12 @@ const FOUND: [(Planted, &str, u64, &str); 87] = [
     // Each lock has ended behind the run.
     (Planted::ClockUnsaid, "object-versions", 0, "the version is locked"),
     // What expires was due, by a right clock, and nothing else goes.
-    (Planted::ExpireByKey, "object-days", 6, "was due"),
-    (Planted::ExpireForgetsTags, "object-days", 14, "was due never"),
+    (Planted::ExpireByKey, "object-days", 1, "was never due"),
+    (Planted::ExpireForgetsTags, "object-days", 1, "was never due"),
+    (Planted::ExpireByClock, "object-days", 5, "was due in"),
+    (Planted::ExpireLocked, "object-days", 1, "was due in"),
+    (Planted::ExpireByOldRules, "object-days", 16, "by rules that were taken away"),
+    (Planted::NoncurrentByOwnAge, "object-days", 0, "was due in"),
     // Files of bodies: what was put is there, and nothing else.
     (Planted::FileDropCounted, "object-collect", 21, "the files"),
     (Planted::FileDropHeld, "object-collect", 23, "went before its time"),
@@ -215,7 +219,7 @@ const NEAR: u64 = 40;
 
 /// Those of [`FOUND`] up to here are about bytes; then come copies, up to the second; objects are from the third
 /// to the fourth.
-const PARTS: [usize; 4] = [20, 24, 62, 82];
+const PARTS: [usize; 4] = [20, 24, 62, 86];
 
 #[test]
 fn planted_bugs_in_bytes_are_found() {
