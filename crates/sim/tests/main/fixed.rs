@@ -189,6 +189,8 @@ const FOUND: &[(&str, u64)] = &[
     ("disks", 1_795_563_039),
     // A master noticed that its store takes no more writes when a group had something to write.
     ("append-master-disks", 1_795_613_295),
+    // A manager that led no more named an earlier owner of a segment, and the present one was left for good.
+    ("disks-cuts", 1_796_027_519),
 ];
 
 #[test]
