@@ -60,8 +60,12 @@ struct Map {
     managers: Managers,
     volume: VolumeId,
     over: Cell<bool>,
-    places: RefCell<BTreeMap<u32, SegmentOwner>>,
+    owners: RefCell<Owners>,
 }
+
+/// Owners of segments, by number, as far as they are known.
+#[derive(Default)]
+struct Owners(BTreeMap<u32, SegmentOwner>);
 
 /// DataFiles in the core's namespace.
 struct CoreFiles(Client);
@@ -153,7 +157,7 @@ impl VolumeExports {
             managers: inner.managers.clone(),
             volume: info.volume,
             over: Cell::new(false),
-            places: RefCell::default(),
+            owners: RefCell::default(),
         });
         let geometry = geometry(&info.spec)
             .map_err(|error| Fault::new(Kind::Invalid, format!("{name}: {error}")))?;
@@ -304,26 +308,44 @@ impl Map {
     }
 }
 
+impl Owners {
+    fn get(&self, segment: SegmentId) -> Option<SegmentOwner> {
+        self.0.get(&segment.index).copied()
+    }
+
+    /// Takes over what managers have answered. Two questions may be answered in either order: an owner of an
+    /// earlier epoch than the one that is known has lost the segment.
+    fn note(&mut self, found: &[SegmentPlace]) {
+        for SegmentPlace { index, addr, epoch, .. } in found {
+            let known = self.0.get(index).is_some_and(|known| known.epoch > *epoch);
+            if let Some(addr) = addr.filter(|_| !known) {
+                self.0.insert(*index, SegmentOwner { addr, epoch: *epoch });
+            }
+        }
+    }
+}
+
 impl Route for Map {
     fn place(&self, segment: SegmentId, doubt: Option<SegmentOwner>) -> Answer<'_, SegmentOwner> {
         Box::pin(async move {
             if self.over.get() {
                 return Err(Fault::new(Kind::Fenced, "the attachment is over"));
             }
-            let known = self.places.borrow().get(&segment.index).copied();
-            if let Some(place) = known.filter(|&place| Some(place) != doubt) {
-                return Ok(place);
+            let known = self.owners.borrow().get(segment);
+            if let Some(owner) = known.filter(|&owner| Some(owner) != doubt) {
+                return Ok(owner);
             }
             let found = self.ask(segment, doubt.filter(|_| known.is_some())).await?;
-            let place = |found: &SegmentPlace| {
-                Some((found.index, SegmentOwner { addr: found.addr?, epoch: found.epoch }))
-            };
-            self.places.borrow_mut().extend(found.iter().filter_map(place));
+            let owners = &mut *self.owners.borrow_mut();
+            owners.note(&found);
             let now = found.first().filter(|found| found.index == segment.index);
-            now.and_then(place).map(|(_, place)| place).ok_or_else(|| {
-                let text = format!("{segment}: no block server has it now; one must be running");
-                Fault::new(Kind::Retry, text)
-            })
+            now.filter(|now| now.addr.is_some()).and_then(|_| owners.get(segment)).ok_or_else(
+                || {
+                    let text =
+                        format!("{segment}: no block server has it now; one must be running");
+                    Fault::new(Kind::Retry, text)
+                },
+            )
         })
     }
 }
@@ -360,5 +382,38 @@ async fn keep(exports: Weak<VolumeExportsInner>) {
 impl fmt::Debug for VolumeExports {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "VolumeExports({} attached)", self.attached())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(epoch: u64, port: Option<u16>) -> SegmentPlace {
+        SegmentPlace {
+            index: 3,
+            epoch,
+            server: None,
+            name: String::new(),
+            addr: port.map(|port| SocketAddr::from(([10, 0, 0, 1], port))),
+            serving: true,
+            cause: String::new(),
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_late_brings_no_earlier_owner_back() {
+        let segment = SegmentId { volume: VolumeId::new(1), index: 3 };
+        let mut owners = Owners::default();
+        let mut known = |answer| {
+            owners.note(&[answer]);
+            owners.get(segment).map(|owner| (owner.epoch, owner.addr.port()))
+        };
+        assert_eq!(known(found(7, None)), None);
+        assert_eq!(known(found(7, Some(1))), Some((7, 1)));
+        assert_eq!(known(found(8, Some(2))), Some((8, 2)));
+        assert_eq!(known(found(7, Some(1))), Some((8, 2)), "answered before the other one");
+        assert_eq!(known(found(8, Some(4))), Some((8, 4)), "it has another address");
+        assert_eq!(known(found(9, None)), Some((8, 4)), "who asks for it gets an error");
     }
 }

@@ -129,8 +129,7 @@ impl OwnerWatch {
         }
     }
 
-    /// Whether the manager has given the segment to another, now that it is doubted: to a later owner. A manager
-    /// that leads no more may name an earlier one, and then the one that is asked would be left for good.
+    /// Whether the manager has given the segment to a later owner, now that it is doubted.
     async fn has_moved(&self, place: SegmentOwner) -> bool {
         let answer = self.shared.route.place(self.segment, Some(place)).await;
         answer.is_ok_and(|owner| owner.epoch > place.epoch)

@@ -31,7 +31,7 @@ pub struct SegmentOwner {
 pub trait Route {
     /// The owner of a segment. `doubt` is an owner that did not answer as it should: then the
     /// manager has looked at it, and the answer is newer than that failure, though it may be the
-    /// same. `Fenced`: the attachment is over. `NotFound`: the volume is no more. After other
+    /// same. It is no earlier owner than one that was answered before. `Fenced`: the attachment is over. `NotFound`: the volume is no more. After other
     /// errors: ask again.
     fn place(&self, segment: SegmentId, doubt: Option<SegmentOwner>) -> Answer<'_, SegmentOwner>;
 }

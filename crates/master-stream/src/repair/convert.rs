@@ -174,10 +174,7 @@ impl<L: Log> Service<L> {
         let (chunk, delete_at_ms) = (of, self.rights_end_ms());
         let action = Action::EndConversion { chunk, shadow: shadow.id, settled, delete_at_ms };
         match self.decide(action).await? {
-            Outcome::Refused { .. } => {
-                self.env.mark("converted chunk was deleted");
-                self.env.mark("chunk deleted while it was converted");
-            }
+            Outcome::Refused { .. } => self.env.mark("converted chunk was deleted"),
             _ => {
                 self.env.mark("chunk converted");
                 self.repairs.converted.set(self.repairs.converted.get() + 1);

@@ -189,7 +189,8 @@ const FOUND: &[(&str, u64)] = &[
     ("disks", 1_795_563_039),
     // A master noticed that its store takes no more writes when a group had something to write.
     ("append-master-disks", 1_795_613_295),
-    // A manager that led no more named an earlier owner of a segment, and the present one was left for good.
+    // Two questions for a segment's owner were answered in the other order: the map went back to the earlier
+    // owner, the later one counted as having lost the segment, and was left for good.
     ("disks-cuts", 1_796_027_519),
 ];
 
