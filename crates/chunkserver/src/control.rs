@@ -129,6 +129,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             ChunkserverRequest::Digest { disk, chunk, len } => {
                 self.digest(ChunkRef { chunk, disk }, len).await
             }
+            ChunkserverRequest::CheckRows { disk, order } => self.check_rows(disk, &order).await,
             ChunkserverRequest::ReplaceDisk { path } => self.replace_disk(&path).await,
             ChunkserverRequest::Ping => Ok(ChunkserverReply::Done),
             ChunkserverRequest::FailDisk { disk, failed } => {

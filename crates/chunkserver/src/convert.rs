@@ -6,6 +6,7 @@
 
 use std::array::from_fn;
 use std::cell::Cell as Counter;
+use std::rc::Rc;
 
 use base::limits::{APPEND_DATA_MAX, SECTOR};
 use base::{DiskId, Kind};
@@ -28,7 +29,7 @@ use wire::sector::{AppendAt, format_append, parse_footer, sectors_for};
 use crate::control::{Slot, refused};
 use crate::copy::CopySource;
 use crate::limits::{BUSY_PAUSE, BUSY_WAIT_MAX, CONVERSIONS_MAX, COPY_READ_TIMEOUT, READ_LEN_MAX};
-use crate::rebuild::Rebuild;
+use crate::rebuild::{Rebuild, first_cells};
 use crate::scrub::ReadThrough;
 use crate::server::Chunkserver;
 use crate::share::Urgency;
@@ -161,7 +162,7 @@ struct Source<'a> {
     copy: &'a CopySource,
     sources: Vec<&'a ReplicaPlace>,
     /// Of a coded chunk.
-    rebuild: Option<Rebuild>,
+    rebuild: Option<Rc<Rebuild>>,
     decoder: Option<RowDecoder>,
     offset: u32,
     want: u32,
@@ -172,7 +173,7 @@ struct Source<'a> {
 impl<'a> Source<'a> {
     fn new(copy: &'a CopySource, code: Option<Fragment>) -> Source<'a> {
         let sources = copy.order.sources.iter().collect();
-        let rebuild = code.map(Rebuild::reader);
+        let rebuild = code.map(|code| Rc::new(Rebuild::reader(code)));
         let (offset, want, bytes) = (0, READ_LEN_MAX, Vec::new());
         Source { copy, sources, rebuild, decoder: None, offset, want, bytes }
     }
@@ -185,7 +186,7 @@ impl<'a> Source<'a> {
     ) -> Result<(), ControlError> {
         while self.bytes.len() < count {
             let before = self.bytes.len();
-            match &self.rebuild {
+            match self.rebuild.clone() {
                 None => {
                     let (sources, want) = (&mut self.sources, &mut self.want);
                     let sectors =
@@ -193,14 +194,25 @@ impl<'a> Source<'a> {
                     self.push_copy(&sectors)?;
                 }
                 Some(rebuild) => {
-                    let (sources, k) = (&mut self.sources, rebuild.k());
+                    let k = rebuild.k();
+                    let sources = &mut self.sources;
                     let range = (self.offset, self.want);
-                    let cells = server.gather(self.copy, rebuild, sources, range, k).await;
+                    let cells = server.gather(self.copy, &rebuild, sources, range, k).await;
                     if cells.len() < k && self.want > 1 && self.sources.len() >= k {
                         self.want = (self.want / 2).max(1);
                         continue;
                     }
-                    self.push_cells(&cells, k)?;
+                    if let Err(error) = self.push_cells(&cells, k) {
+                        if error.kind != Kind::Corrupt {
+                            return Err(error);
+                        }
+                        // Its row may have been coded wrong: others of its cells have the bytes.
+                        let range = (self.offset, 1);
+                        let (sources, n) = (&mut self.sources, rebuild.n());
+                        let all = server.gather(self.copy, &rebuild, sources, range, n).await;
+                        self.push_row_of_any(&all, k).ok_or(error)?;
+                        server.0.env.mark("conversion reads a row from other fragments");
+                    }
                 }
             }
             if self.bytes.len() == before {
@@ -241,10 +253,23 @@ impl<'a> Source<'a> {
         self.push_rows(&cells)
     }
 
-    /// Takes the bytes of the rows whose whole cells are in the sectors of each of some fragments.
+    /// Takes the bytes of the first row, of whichever k of its cells have them; nothing when none have.
+    fn push_row_of_any(&mut self, cells: &[(u8, Buf)], k: usize) -> Option<()> {
+        let cells = first_cells(cells);
+        let cells: Vec<_> =
+            cells.iter().map(|(fragment, bytes)| Cell { fragment: *fragment, bytes }).collect();
+        let mut row = Vec::new();
+        self.decoder.get_or_insert_default().read_any(&cells, k, &mut row).ok()?;
+        self.bytes.extend_from_slice(&row);
+        Some(())
+    }
+
+    /// Takes the bytes of the rows whose whole cells are in the sectors of each of some fragments, up to
+    /// one that is damaged; an error when that is the first.
     fn push_rows(&mut self, cells: &[(u8, &[u8])]) -> Result<(), ControlError> {
         let mut all: Vec<_> = cells.iter().map(|(number, it)| (*number, rows(it))).collect();
         let mut decoder = self.decoder.take().unwrap_or_default();
+        let before = self.bytes.len();
         loop {
             let next = all.iter_mut().map(|(number, rows)| Some((*number, rows.next()?)));
             let Some(row) = next.collect::<Option<Vec<_>>>() else { break };
@@ -260,8 +285,14 @@ impl<'a> Source<'a> {
             let start = self.bytes.len();
             self.bytes.resize(start + first.len as usize, 0);
             let cells: Vec<_> = cells.collect();
-            let read = decoder.read(&cells, &mut self.bytes[start..]);
-            read.map_err(|error| self.damaged(error))?;
+            if let Err(error) = decoder.read(&cells, &mut self.bytes[start..]) {
+                self.bytes.truncate(start);
+                if start == before {
+                    self.decoder = Some(decoder);
+                    return Err(self.damaged(error));
+                }
+                break;
+            }
         }
         self.decoder = Some(decoder);
         Ok(())

@@ -9,6 +9,7 @@
 //!
 //! [`ControlRequest::Chunkserver`]: wire::control::ControlRequest
 
+mod check_rows;
 mod config;
 mod control;
 mod convert;

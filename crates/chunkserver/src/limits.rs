@@ -29,6 +29,8 @@ const _: () = assert!(REPLICATIONS_SHARED_MAX < REPLICATIONS_URGENT_MAX);
 const _: () = assert!(REPLICATIONS_URGENT_MAX < REPLICATIONS_MAX);
 /// Conversions under way at most: each has up to 8 MiB of rows in memory.
 pub const CONVERSIONS_MAX: usize = 4;
+/// Checks of whole rows under way at most: each has a row with its parity, and as much decoded, in memory.
+pub const ROW_CHECKS_MAX: usize = 2;
 /// Replicas that were verified for masters that had given up, remembered at most, and for how long:
 /// many times the longest pause of a master between two orders (5 s).
 pub const UNHEARD_MAX: usize = 1024;

@@ -43,6 +43,11 @@ impl Rebuild {
         usize::from(self.fragment.k)
     }
 
+    /// Fragments of the chunk.
+    pub(crate) fn n(&self) -> usize {
+        usize::from(self.fragment.k + self.fragment.p)
+    }
+
     /// The layout of a source with this fragment.
     fn layout(&self, number: u8) -> Layout {
         Layout::Rows(Fragment { number, ..self.fragment })
@@ -102,14 +107,11 @@ impl Rebuild {
         let number = self.fragment.number;
         let mut cell = vec![0; row.cell_len as usize];
         self.decoder.rebuild(&cells, &[number], &mut [&mut cell])?;
-        let mut sectors = vec![0; sectors_for(cell.len()) * SECTOR];
-        place_cell(&cell, &mut sectors);
-        let part = CellPart { fragment: number, codec: row.codec, index: 0 };
-        stamp_cell(AppendAt { offset: row.offset, ..at }, part, cell.len(), &mut sectors);
-        Ok(sectors)
+        Ok(self.stamped(at, row, &cell))
     }
 
-    /// As [`Rebuild::decode`], of whichever k of the cells at hand agree.
+    /// As [`Rebuild::decode`], of whichever k of the cells at hand agree. Where none give the row check the
+    /// row was coded wrong: of those that have its bytes.
     fn decode_any(&mut self, at: AppendAt, cells: &[Cells]) -> Result<Vec<u8>, RowError> {
         let k = self.k();
         let mut error = RowError::Head;
@@ -124,7 +126,38 @@ impl Rebuild {
                 Err(found) => error = found,
             }
         }
-        Err(error)
+        self.decode_miscoded(at, cells).ok_or(error)
+    }
+
+    /// The sectors of the fragment's cell of the first row, by the checksums of its blocks alone.
+    fn decode_miscoded(&mut self, at: AppendAt, cells: &[Cells]) -> Option<Vec<u8>> {
+        let (first, _) = rows(&cells.first()?.1).next()?;
+        let (k, number) = (self.k(), self.fragment.number);
+        let all = first_cells(cells);
+        let (mut cell, mut row) = (vec![0; first.cell_len as usize], Vec::new());
+        let sets = (0..1u32 << all.len()).filter(|set| set.count_ones() as usize == k);
+        for set in sets {
+            let chosen = (0..all.len()).filter(|at| set >> at & 1 == 1).map(|at| &all[at]);
+            let chosen: Vec<_> =
+                chosen.map(|(fragment, bytes)| Cell { fragment: *fragment, bytes }).collect();
+            if chosen.iter().any(|it| it.bytes.len() != cell.len()) {
+                continue;
+            }
+            let made = &mut [&mut cell[..]];
+            if self.decoder.rebuild_by_blocks(&chosen, &[number], made, &mut row).is_ok() {
+                return Some(self.stamped(at, &first, &cell));
+            }
+        }
+        None
+    }
+
+    fn stamped(&self, at: AppendAt, row: &Row, cell: &[u8]) -> Vec<u8> {
+        let mut sectors = vec![0; sectors_for(cell.len()) * SECTOR];
+        place_cell(cell, &mut sectors);
+        let number = self.fragment.number;
+        let part = CellPart { fragment: number, codec: row.codec, index: 0 };
+        stamp_cell(AppendAt { offset: row.offset, ..at }, part, cell.len(), &mut sectors);
+        sectors
     }
 }
 
@@ -168,8 +201,7 @@ impl<S: ChunkStore> Chunkserver<S> {
                 continue;
             }
             if cells.len() == rebuild.k() {
-                let n = usize::from(rebuild.fragment.k + rebuild.fragment.p);
-                cells = self.gather(copy, rebuild, sources, (offset, 1), n).await;
+                cells = self.gather(copy, rebuild, sources, (offset, 1), rebuild.n()).await;
                 if let Ok(sectors) = rebuild.decode_any(at, &cells) {
                     return self.buffer(&sectors);
                 }
@@ -300,6 +332,17 @@ impl<S: ChunkStore> Chunkserver<S> {
             .collect();
         rebuild.cell(at, &row, &others).ok()
     }
+}
+
+/// Of verified sectors of several fragments, the cell of each one's first row.
+pub(crate) fn first_cells(cells: &[Cells]) -> Vec<(u8, Vec<u8>)> {
+    let first = cells.iter().filter_map(|(number, sectors)| {
+        let (row, sectors) = rows(sectors).next()?;
+        let mut cell = vec![0; row.cell_len as usize];
+        cell_to(sectors, &mut cell);
+        Some((*number, cell))
+    });
+    first.collect()
 }
 
 /// Verifies one sector of a fragment's cell. The first that is good says which row it is.

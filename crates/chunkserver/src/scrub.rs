@@ -127,7 +127,13 @@ pub(crate) struct ReadThrough<'a, S> {
 }
 
 impl<S: ChunkStore> ReadThrough<'_, S> {
-    async fn read(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<Read, StoreError> {
+    /// One read, in its turn.
+    pub(crate) async fn read(
+        &self,
+        chunk: ChunkId,
+        offset: u32,
+        len: u32,
+    ) -> Result<Read, StoreError> {
         let read = self.disk.store.read(chunk, offset, len);
         let shared = self.disk.share.background(self.env, (self.urgency, len.into()), read).await;
         shared.unwrap_or(Err(StoreError::Busy))

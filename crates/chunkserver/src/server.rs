@@ -62,6 +62,12 @@ pub struct Stats {
     pub scrubbed_bytes: u64,
     /// Passes of scrub over a disk.
     pub scrub_passes: u64,
+    /// Rows that were checked with all their cells.
+    pub checked_rows: u64,
+    /// Fragments of chunks found with cells that were not their rows'.
+    pub wrong_cells: u64,
+    /// Rows found that were coded wrong.
+    pub miscoded_rows: u64,
     /// Requests handed to the shard that has their disk.
     pub forwarded: u64,
 }
@@ -86,6 +92,9 @@ impl Stats {
             damaged: self.damaged + other.damaged,
             scrubbed_bytes: self.scrubbed_bytes + other.scrubbed_bytes,
             scrub_passes: self.scrub_passes + other.scrub_passes,
+            checked_rows: self.checked_rows + other.checked_rows,
+            wrong_cells: self.wrong_cells + other.wrong_cells,
+            miscoded_rows: self.miscoded_rows + other.miscoded_rows,
             forwarded: self.forwarded + other.forwarded,
         }
     }
@@ -147,6 +156,8 @@ pub(crate) struct ChunkserverInner<S> {
     pub(crate) replicating: RefCell<BTreeSet<ChunkId>>,
     /// Chunks that are made from others, each once that is written and once that is only laid out.
     pub(crate) converting: RefCell<BTreeSet<(ChunkId, bool)>>,
+    /// Chunks whose rows are being checked.
+    pub(crate) checking: RefCell<BTreeSet<ChunkId>>,
     /// Replicas that were verified for a master that had given up by then: length, and when.
     pub(crate) unheard: RefCell<BTreeMap<(DiskId, ChunkId), (u32, Instant)>>,
     pub(crate) stats: Cell<Stats>,
@@ -221,6 +232,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             scrub_rate,
             replicating: RefCell::default(),
             converting: RefCell::default(),
+            checking: RefCell::default(),
             unheard: RefCell::default(),
             stats: Cell::default(),
             addr: Cell::new(None),

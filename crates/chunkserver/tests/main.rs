@@ -7,6 +7,7 @@ mod latent;
 mod orders;
 mod probes;
 mod rebuild;
+mod rows;
 
 use std::cell::Cell;
 use std::net::SocketAddr;

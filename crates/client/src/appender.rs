@@ -27,7 +27,7 @@ use crate::file::FlatLogFile;
 use crate::health::{CallEnd, Target};
 use crate::peers::PeerError;
 use crate::queue::{Pending, Queue};
-use crate::rows::{Rows, rows_of};
+use crate::rows::{LayError, Rows, rows_of};
 use crate::session::Refusal;
 use crate::stage::Staged;
 use crate::writer::{
@@ -445,9 +445,14 @@ impl Shared {
     fn act(self: &Rc<Self>, action: Action) {
         match action {
             Action::Place { .. } | Action::Send { .. } => {
-                let wait = !self.held.borrow().is_empty();
-                if wait || !self.place_or_send(&action) {
-                    self.hold(action, !wait);
+                if !self.held.borrow().is_empty() {
+                    self.hold(action, false);
+                    return;
+                }
+                match self.place_or_send(&action) {
+                    Ok(()) => {}
+                    Err(LayError::Memory(_)) => self.hold(action, true),
+                    Err(error @ LayError::Wrong) => self.give_up(&error),
                 }
             }
             Action::NotifyCommitted { replica, to, token, request } => {
@@ -483,12 +488,20 @@ impl Shared {
         }
     }
 
-    /// False when there is no memory for it.
-    fn place_or_send(self: &Rc<Self>, action: &Action) -> bool {
+    /// Ends without the protocol: what it wants can not be done.
+    fn give_up(&self, error: &LayError) {
+        let what = format!("append to {}", self.file.path());
+        let cause = Error::traced(error.to_string());
+        self.abandoned.set(true);
+        self.end(Over::Failed(Error::Unavailable { what, cause, waited: Duration::ZERO }));
+    }
+
+    fn place_or_send(self: &Rc<Self>, action: &Action) -> Result<(), LayError> {
         let queue = &mut *self.queue.borrow_mut();
         match action {
-            Action::Place { seq, at, laid, compression } => queue.get(*seq).is_none_or(|append| {
-                let Some(staged) = &mut append.staged else { return true };
+            Action::Place { seq, at, laid, compression } => {
+                let Some(append) = queue.get(*seq) else { return Ok(()) };
+                let Some(staged) = &mut append.staged else { return Ok(()) };
                 let client = &self.file.0.client;
                 let rows = &mut *client.0.rows.borrow_mut();
                 let compression = compression.or(client.config().compression);
@@ -497,14 +510,14 @@ impl Shared {
                     self.env.mark("writer: laid out again");
                 }
                 let place = (*at, *laid, compression, self.verify);
-                let placed = staged.place(self.env.pool(), rows, place).is_ok();
+                let placed = staged.place(self.env.pool(), rows, place);
                 if again {
                     self.count_verified(rows);
                 }
                 let now = self.env.now().as_nanos();
                 append.span.note(Step::Formatted, now, Fact::Chunk(at.chunk));
                 placed
-            }),
+            }
             Action::Send { id, to, token, fragment, request } => {
                 // Nothing when it was released, or its replica was left, while this waited.
                 if let Some(append) = queue.get(id.seq)
@@ -513,7 +526,7 @@ impl Shared {
                 {
                     self.send(*id, *to, *token, (*request, sectors), &append.span);
                 }
-                true
+                Ok(())
             }
             _ => unreachable!("only these wait for memory"),
         }
@@ -535,10 +548,10 @@ impl Shared {
                     shared.held.borrow_mut().clear();
                     return;
                 }
-                if shared.place_or_send(&action) {
-                    shared.held.borrow_mut().pop_front();
-                } else {
-                    shared.env.sleep(MEMORY_PAUSE).await;
+                match shared.place_or_send(&action) {
+                    Ok(()) => drop(shared.held.borrow_mut().pop_front()),
+                    Err(LayError::Memory(_)) => shared.env.sleep(MEMORY_PAUSE).await,
+                    Err(error @ LayError::Wrong) => shared.give_up(&error),
                 }
             }
         });

@@ -439,7 +439,9 @@ impl<'a> Whole<'a> {
     /// All have answered, and none of what came suffices.
     fn end(self) -> Round {
         let spare = usize::from(self.chunk.copies - self.chunk.data);
-        let all_damaged = self.damaged > spare || self.bad;
+        // Of those that did not answer another cell may be what lacks.
+        let all_answered = self.gathered.count() + self.damaged >= usize::from(self.chunk.copies);
+        let all_damaged = self.damaged > spare || self.bad && all_answered;
         match self.best {
             Some(best) => Round::ReadPart(ReadPart::Bytes(best)),
             None if self.ended && !all_damaged => Round::ReadPart(ReadPart::End(ChunkEnd::Open)),

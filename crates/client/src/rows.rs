@@ -239,6 +239,31 @@ impl Rows {
         Ok(&self.row)
     }
 
+    /// As [`Rows::decode_cells`], from whichever k of more cells give the bytes: they are in
+    /// [`Rows::row`] then.
+    pub(crate) fn decode_any_cells(
+        &mut self,
+        lens: (u32, u32),
+        k: usize,
+        cells: &[CellSectors<'_>],
+    ) -> Result<(), BadCell> {
+        if self.decode_cells(lens, &cells[..k.min(cells.len())]).is_ok() {
+            return Ok(());
+        }
+        let contents = cells.iter().map(|(fragment, sectors)| {
+            let mut cell = vec![0; lens.1 as usize];
+            cell_to(sectors, &mut cell);
+            (*fragment, cell)
+        });
+        let contents: Vec<_> = contents.collect();
+        let given = contents.iter().map(|(fragment, bytes)| Cell { fragment: *fragment, bytes });
+        let given: Vec<_> = given.collect();
+        let kernel = kernel(self.portable);
+        let decoder = self.decoder.get_or_insert_with(|| RowDecoder::with_kernel(kernel));
+        let head = decoder.read_any(&given, k, &mut self.row).map_err(|_| BadCell)?;
+        if head.row_len == lens.0 { Ok(()) } else { Err(BadCell) }
+    }
+
     /// Memory for the bytes of a row, to be [given back](Rows::give_row).
     pub(crate) fn take_row(&mut self) -> Vec<u8> {
         let mut row = std::mem::take(&mut self.row);

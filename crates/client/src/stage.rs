@@ -14,7 +14,7 @@ use wire::sector::{
     AppendAt, FLAG_FIRST, FLAG_LAST, Footer, SectorKind, format_sector, sectors_for,
 };
 
-use crate::rows::{CellSectors, LayError, Rows, rows_of};
+use crate::rows::{BadCell, CellSectors, LayError, Rows, rows_of};
 use crate::writer::{Laid, Layout};
 
 /// The sectors of one append. Footers are there once it is placed.
@@ -195,9 +195,10 @@ impl Staged {
             };
             let all = once(&self.first).chain(&self.others).enumerate();
             let cells: Vec<CellSectors<'_>> =
-                all.take(k).map(|(number, it)| (number as u8, it.bytes())).collect();
+                all.map(|(number, it)| (number as u8, it.bytes())).collect();
             let lens = (self.len as u32, self.stored as u32);
-            rows.decode_cells(lens, &cells).expect("laid out here, in memory");
+            // It was laid out here, and may have been wrong.
+            rows.decode_any_cells(lens, k, &cells).map_err(|BadCell| LayError::Wrong)?;
             bytes = std::mem::take(rows.row_mut());
         }
         let staged = Staged::lay_out(pool, rows, layout, &[&bytes]);

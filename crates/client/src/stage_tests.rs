@@ -178,3 +178,44 @@ fn a_kernel_that_errs_is_taken_out() {
         }
     }
 }
+
+/// A row that was laid out wrong, and not read back, is laid out in another form from those of its cells
+/// that have its bytes; the only cell of copies has none, and is an error.
+#[test]
+fn a_row_that_is_wrong_is_laid_out_again_from_other_cells() {
+    if codec::ec::Kernel::fastest().is_portable() {
+        return;
+    }
+    let pool = BufPool::new(16 << 20);
+    let data: Vec<u8> = (0..50_000u32).map(|at| (at.wrapping_mul(at) >> 5) as u8).collect();
+    let compression = Some(Compression::LZ4);
+    for (laid, to) in [(EC, Laid::Plain), (EC, Laid::Row), (Laid::Row, Laid::Plain)] {
+        let (mut rows, mut wrong) = (Rows::default(), 0);
+        for number in 0..12 {
+            codec::planted::plant(1);
+            // Which of the cells is the wrong one follows from the rows so far.
+            for _ in 0..number {
+                let layout = (layout(EC, compression), Verify::Off);
+                Staged::lay_out(&pool, &mut rows, layout, &[&data]).unwrap();
+            }
+            let layout = (layout(laid, compression), Verify::Off);
+            let mut staged = Staged::lay_out(&pool, &mut rows, layout, &[&data]).unwrap();
+            codec::planted::plant(0);
+            let place = (at(3, 0), to, compression, Verify::Off);
+            match staged.place(&pool, &mut rows, place) {
+                Ok(()) => assert!(!staged.sectors(0).unwrap().is_empty()),
+                Err(error) => {
+                    assert_eq!(error, LayError::Wrong);
+                    wrong += 1;
+                    continue;
+                }
+            }
+            if to == Laid::Plain {
+                let mut expected = vec![0; sectors_for(data.len()) * SECTOR];
+                format_append(at(3, 0), &data, &mut expected);
+                assert_eq!(&*staged.sectors(0).unwrap(), &expected[..]);
+            }
+        }
+        assert_eq!(wrong, if laid == EC { 0 } else { 12 }, "{laid:?} to {to:?}");
+    }
+}

@@ -502,6 +502,33 @@ fn a_cell_that_lies_is_found_by_the_checksums_of_blocks() {
     });
 }
 
+/// Cells that give no row are no loss while others may: these are waited for.
+#[test]
+fn a_cell_that_lies_is_no_loss_while_others_are_away() {
+    let fake = Fake::new(1, 6);
+    run(14, &fake.clone(), Config::default(), |client| async move {
+        let (file, data) = written(&client, EC42, &[400_000]).await;
+        let chunk = file.chunks().await.unwrap().chunks[0].clone();
+        let server = |at: usize| chunk.replicas[at].server.get() as usize;
+        damage(&fake, chunk.chunk, server(2), 7, true);
+        kill(&fake, &[server(4), server(5)], Health::Dead);
+        let work = async {
+            client.env().sleep(Duration::from_millis(700)).await;
+            kill(&fake, &[server(5)], Health::Dead);
+        };
+        let reader = file.reader();
+        let (read, ()) = futures_util::future::join(reader.read_at(0, 400_000), work).await;
+        assert!(read.unwrap() == data);
+        // With all that there are it is one.
+        for at in [0, 1] {
+            damage(&fake, chunk.chunk, server(at), 7, true);
+        }
+        kill(&fake, &[], Health::Good);
+        let failed = client.open("/file").await.unwrap().reader().read_at(0, 400_000).await;
+        assert_eq!(failed.unwrap_err().kind(), Kind::Corrupt);
+    });
+}
+
 /// A fragment that takes long is not waited for, whether the budget has a token for a backup read or
 /// not.
 #[test]

@@ -165,6 +165,8 @@ pub enum Action {
     Convert { op: OpId, file: FileId, wanted: bool },
     /// Records the chunk that is to take the place of another (`protocols-tail.md` 9.12).
     BeginConversion { chunk: ChunkId, policy: Policy, places: Vec<ReplicaLocation> },
+    /// The same for a coded chunk some of whose rows were coded wrong, in its own form (9.10).
+    LayOutAgain { chunk: ChunkId, places: Vec<ReplicaLocation> },
     /// Puts it there; `settled` are its replicas, sealed and compared with what they are made of.
     EndConversion {
         chunk: ChunkId,
@@ -220,6 +222,7 @@ encode_enum!(Action {
     23 => BeginConversion { chunk, policy, places },
     24 => EndConversion { chunk, shadow, settled, delete_at_ms },
     25 => AbortConversion { shadow, delete_at_ms },
+    26 => LayOutAgain { chunk, places },
 });
 
 /// Result of a command.

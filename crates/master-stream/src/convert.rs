@@ -118,6 +118,25 @@ impl StreamMachine {
         if !settled || !wanted || !found.is_to_convert(policy) || self.conversion(chunk).is_some() {
             return refused(Refusal::Stale);
         }
+        self.record_shadow(chunk, policy, places)
+    }
+
+    /// Records the chunk that is to take the place of a coded one, some of whose rows were coded wrong.
+    pub(super) fn lay_out_again(&mut self, chunk: ChunkId, places: &[ReplicaLocation]) -> Outcome {
+        let Some((_, _, found)) = self.chunk(chunk) else { return refused(Refusal::NotFound) };
+        let settled = found.sealed().is_some() && found.is_sealed_everywhere();
+        if !settled || !found.is_coded() || self.conversion(chunk).is_some() {
+            return refused(Refusal::Stale);
+        }
+        self.record_shadow(chunk, found.policy(), places)
+    }
+
+    fn record_shadow(
+        &mut self,
+        chunk: ChunkId,
+        policy: Policy,
+        places: &[ReplicaLocation],
+    ) -> Outcome {
         let all = places.len() == usize::from(policy.copies);
         if !policy.is_valid() || !all || !well_placed(&[places.to_vec()]) {
             return refused(Refusal::Invalid);
@@ -125,7 +144,7 @@ impl StreamMachine {
         if self.numbers_left() == 0 {
             return refused(Refusal::Full);
         }
-        let found = found.clone();
+        let found = self.chunk(chunk).expect("of a stream").2.clone();
         let indexes: Vec<_> = places.iter().map(|&place| self.places.intern(place)).collect();
         let shadow = Chunk::of_another(&found, self.next_id(), policy, &indexes);
         self.shadows.insert(shadow.id, chunk);

@@ -114,6 +114,11 @@ pub struct StreamConfig {
     /// Bytes that repair copies a second for each disk of the cluster, on average, over all partitions.
     /// A bound for the network; what a disk gives is its own share (`protocols-tail.md` 10.14).
     pub repair_disk_bytes_per_s: u64,
+    /// Of the rows of a coded chunk one in so many is checked with all its cells (`protocols-tail.md` 9.10).
+    pub row_check_one_in: u32,
+    /// Bytes of replicas a second that this goes through for each disk of the cluster, over all partitions: a
+    /// round takes as long as one of scrub does. The least part of them is read.
+    pub row_check_disk_bytes_per_s: u64,
     /// Pause between two checks whether chunks should move to other disks.
     pub balance_interval: Duration,
     /// Bytes that move a second for balance at most, per partition; 0 turns moves off.
@@ -150,6 +155,8 @@ impl Default for StreamConfig {
             repair_disk_copies: 2,
             repair_bytes_per_s: 64 << 20,
             repair_disk_bytes_per_s: 256 << 20,
+            row_check_one_in: 64,
+            row_check_disk_bytes_per_s: 10 << 20,
             balance_interval: Duration::from_secs(10),
             balance_bytes_per_s: 32 << 20,
             balance_slack: 64 << 20,
@@ -170,6 +177,12 @@ impl StreamConfig {
     pub fn repair_rate(&self, disks: u32) -> u64 {
         let all = self.repair_disk_bytes_per_s.saturating_mul(u64::from(disks));
         (all / u64::from(self.partitions.max(1))).max(self.repair_bytes_per_s).max(1)
+    }
+
+    /// Bytes of replicas a second that a partition's look at whole rows goes through, likewise.
+    pub fn row_check_rate(&self, disks: u32) -> u64 {
+        let all = self.row_check_disk_bytes_per_s.saturating_mul(u64::from(disks));
+        (all / u64::from(self.partitions.max(1))).max(1)
     }
 
     /// Time for which a right that was given, or a call that was sent, may still take effect.

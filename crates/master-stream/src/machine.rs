@@ -112,6 +112,7 @@ impl StreamMachine {
             Action::BeginConversion { chunk, policy, places } => {
                 self.begin_conversion(chunk, policy, &places)
             }
+            Action::LayOutAgain { chunk, places } => self.lay_out_again(chunk, &places),
             Action::EndConversion { chunk, shadow, settled, delete_at_ms } => {
                 self.end_conversion(chunk, shadow, &settled, delete_at_ms)
             }

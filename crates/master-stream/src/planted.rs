@@ -42,6 +42,8 @@ pub enum Planted {
     ConvertDropsEarly,
     /// A conversion believes the one copy that it was made of.
     ConvertOneCopy,
+    /// Rows of coded chunks are not checked with all their cells.
+    RowsUnchecked,
     /// Writers are not heard of.
     WritersUnheard,
     /// Spares stay, whatever becomes of their servers.

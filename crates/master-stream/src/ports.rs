@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use base::{ChunkId, DiskId, Epoch, Kind, ServerId};
-use wire::control::{ControlError, Conversion, CopyOrder, ReplicaPlace};
+use wire::control::{ControlError, Conversion, CopyOrder, ReplicaPlace, RowCheck, RowFindings};
 use wire::data::{DataError, ReplicaStat};
 use wire::token::{IssuerTime, Token};
 
@@ -142,6 +142,14 @@ pub trait ChunkserverCalls {
         chunk: ChunkId,
         len: u32,
     ) -> LocalFuture<'_, Result<u32, CallError>>;
+
+    /// Looks at whole rows of a coded chunk, by the server of `to`, which has one of its fragments: see
+    /// [`wire::control::ChunkserverRequest::CheckRows`].
+    fn check_rows(
+        &self,
+        to: ReplicaPlace,
+        order: RowCheck,
+    ) -> LocalFuture<'_, Result<RowFindings, CallError>>;
 
     /// Deletes replicas, unless the order arrives later than `not_after`.
     /// Those that are absent get a tombstone.

@@ -7,7 +7,7 @@ use runtime::Env;
 use transport::{Endpoint, Priority, Request, Response, Service, Token};
 use wire::control::{
     ChunkserverReply, ChunkserverRequest, ControlError, ControlReply, ControlRequest, Conversion,
-    CopyOrder, ReplicaPlace,
+    CopyOrder, ReplicaPlace, RowCheck, RowFindings,
 };
 use wire::data::{ChunkRef, DataReply, DataRequest, FenceRequest, ReplicaStat, SealRequest};
 use wire::data_codec::decode_answer;
@@ -176,6 +176,20 @@ impl ChunkserverCalls for TransportCalls {
             let order = ChunkserverRequest::Digest { disk: to.disk, chunk, len };
             match self.control(to, order).await? {
                 ChunkserverReply::Digest { crc } => Ok(crc),
+                _ => Err(unexpected_reply("an answer to another question")),
+            }
+        })
+    }
+
+    fn check_rows(
+        &self,
+        to: ReplicaPlace,
+        order: RowCheck,
+    ) -> LocalFuture<'_, Result<RowFindings, CallError>> {
+        Box::pin(async move {
+            let order = ChunkserverRequest::CheckRows { disk: to.disk, order };
+            match self.control(to, order).await? {
+                ChunkserverReply::RowsChecked(found) => Ok(found),
                 _ => Err(unexpected_reply("an answer to another question")),
             }
         })

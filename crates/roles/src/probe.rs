@@ -159,6 +159,13 @@ pub fn chunkserver(text: &mut Exposition, server: &Chunkserver<FlashStore>) {
         ("craton_damaged_total", "Damaged replicas found.", stats.damaged),
         ("craton_scrubbed_bytes_total", "Bytes scrubbed.", stats.scrubbed_bytes),
         ("craton_scrub_passes_total", "Passes of scrub over a disk.", stats.scrub_passes),
+        ("craton_checked_rows_total", "Rows checked with all their cells.", stats.checked_rows),
+        (
+            "craton_wrong_cells_total",
+            "Fragments found with cells that are not their rows'.",
+            stats.wrong_cells,
+        ),
+        ("craton_miscoded_rows_total", "Rows found that were coded wrong.", stats.miscoded_rows),
         ("craton_forwarded_total", "Requests handed to another executor.", stats.forwarded),
     ] {
         text.counters(name, help).sample(&[], value as f64);

@@ -110,6 +110,7 @@ impl Tuning {
             stream.open_grace = millis(rng, &[25_000, 40_000]);
             stream.balance_interval = millis(rng, &[500, 3_000]);
             stream.balance_slack = *rng.pick(&[64 << 10, stream.balance_slack]);
+            stream.row_check_one_in = *rng.pick(&[1, stream.row_check_one_in]);
             stream.repair_parallel = 1 + rng.below(4) as usize;
             // As in a large cluster for half of the numbers that were drawn.
             stream.repair_disk_copies = stream.repair_parallel / 2 * 4;

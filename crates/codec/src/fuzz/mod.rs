@@ -5,7 +5,7 @@ use crate::block::{BLOCK_HEAD, BlockHead, BlockSize, Codec, Packer, Unpacker};
 use crate::cursor::Cursor;
 use crate::ec::{Code, Kernel, Rebuild};
 use crate::limits::{BLOCK_LOG2_MAX, BLOCK_MAX, FRAGMENTS_MAX};
-use crate::row::{CELL_HEAD, Cell, CellHead, RowDecoder};
+use crate::row::{CELL_HEAD, Cell, CellHead, RowDecoder, RowJudgement};
 
 /// A stored block: two bytes of its logical length less one, then head and content. What is accepted
 /// can be packed again by every codec, and its head has one form.
@@ -39,6 +39,9 @@ pub fn fuzz_cell_head(bytes: &[u8]) {
     }
 }
 
+/// Cells of which a row is judged here, at most: there are many sets of more.
+const JUDGED_MAX: usize = 6;
+
 /// Cells of a row: for each its fragment, two bytes of length, and bytes. Cells that give back all others
 /// by the row check also do so from the others.
 pub fn fuzz_row(bytes: &[u8]) {
@@ -48,6 +51,11 @@ pub fn fuzz_row(bytes: &[u8]) {
     let mut decoder = RowDecoder::new();
     let mut row = vec![0; head.row_len as usize];
     let is_read = decoder.read(&cells, &mut row).is_ok();
+    if cells.len() <= JUDGED_MAX {
+        // Of k that are read another k may be, too: never an unreadable row.
+        let judged = decoder.judge(&cells, head.scheme.k(), &mut Vec::new());
+        assert!(!is_read || !matches!(judged, RowJudgement::Unreadable(_)), "{judged:?}");
+    }
     let n = head.scheme.n() as u8;
     let wanted: Vec<u8> =
         (0..n).filter(|number| cells.iter().all(|cell| cell.fragment != *number)).collect();

@@ -80,6 +80,26 @@ impl RowDecoder {
         Ok(head)
     }
 
+    /// As [`RowDecoder::rebuild`] of a row that was coded wrong, whose cells do not give the row check: what is
+    /// written follows from k cells that have all blocks of the row with their checksums. `row` is scratch
+    /// space.
+    pub fn rebuild_by_blocks(
+        &mut self,
+        cells: &[Cell<'_>],
+        wanted: &[u8],
+        out: &mut [&mut [u8]],
+        row: &mut Vec<u8>,
+    ) -> Result<CellHead, RowError> {
+        assert_eq!(wanted.len(), out.len());
+        let head = common_head(cells)?;
+        row.resize(head.row_len as usize, 0);
+        self.read(cells, row)?;
+        let missing = Missing::of(cells, head.scheme.n());
+        self.decode(&head, cells, missing)?;
+        self.write_cells(&head, missing, wanted, out)?;
+        Ok(head)
+    }
+
     /// Writes the cells `wanted`, none of which is at hand, to the fronts of `out`, from k cells. All n
     /// cells of the row are computed and compared with the row check first, so `Ok` says that every
     /// byte is the encoder's. Without `wanted` it is the check alone. Panics when `out` has another
@@ -107,18 +127,32 @@ impl RowDecoder {
         if row_check(&crcs[..n]) != head.check {
             return Err(RowError::Check);
         }
+        self.write_cells(&head, missing, wanted, out)?;
+        Ok(head)
+    }
+
+    /// Writes cells that were decoded.
+    fn write_cells(
+        &self,
+        head: &CellHead,
+        missing: Missing,
+        wanted: &[u8],
+        out: &mut [&mut [u8]],
+    ) -> Result<(), RowError> {
+        let stored_len = head.stored_len as usize;
         for (fragment, out) in wanted.iter().zip(out) {
-            let Some(stored) = decoded(*fragment) else {
-                let error = match usize::from(*fragment) < n {
+            let Some(place) = missing.place(*fragment) else {
+                let error = match usize::from(*fragment) < head.scheme.n() {
                     true => DecodeError::Repeated(*fragment),
                     false => DecodeError::Unknown(*fragment),
                 };
                 return Err(RowError::Fragments(error));
             };
+            let stored = &self.decoded[place * stored_len..][..stored_len];
             out[..CELL_HEAD].copy_from_slice(&head.encode());
             copy(stored, &mut out[CELL_HEAD..head.cell_len()]);
         }
-        Ok(head)
+        Ok(())
     }
 
     /// Decodes the missing fragments into `decoded`.

@@ -8,6 +8,7 @@
 mod decode;
 mod encode;
 mod front;
+mod judge;
 
 use std::fmt;
 use std::ops::Range;
@@ -16,6 +17,7 @@ use base::Kind;
 pub use decode::{Cell, RowDecoder};
 pub use encode::RowEncoder;
 pub use front::{CellFront, FRONT_MAX};
+pub use judge::RowJudgement;
 
 use crate::block::{BLOCK_HEAD, BlockError, BlockSize};
 use crate::ec::{Code, CodeError, DecodeError, Kernel};

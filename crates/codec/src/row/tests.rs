@@ -228,6 +228,76 @@ fn padding_and_parity_that_were_written_wrongly_are_found() {
     assert_eq!(check, Err(RowError::Check));
 }
 
+/// A row that was coded with a byte of one cell wrong, over which its row check was computed.
+fn miscoded(scheme: Scheme, row: &[u8], victim: usize, at: usize) -> Vec<Vec<u8>> {
+    let (mut head, mut cells) = encoded(scheme, Codec::Plain, row);
+    cells[victim][at] ^= 1;
+    let crcs: Vec<u32> = cells.iter().map(|cell| head.cell_crc(&cell[CELL_HEAD..])).collect();
+    head.check = row_check(&crcs);
+    cells.iter_mut().for_each(|cell| cell[..CELL_HEAD].copy_from_slice(&head.encode()));
+    cells
+}
+
+/// All cells of a row, or as many as are enough, say whether they belong together, and which does not.
+#[test]
+fn cells_of_a_row_are_judged_together() {
+    let (mut decoder, mut scratch) = (RowDecoder::new(), Vec::new());
+    for (k, p) in [(2, 1), (4, 2), (8, 3)] {
+        let scheme = scheme(k, p, 12);
+        let row = bytes(30_000);
+        let (_, cells) = encoded(scheme, Codec::Lz4, &row);
+        let all: Vec<u8> = (0..scheme.n() as u8).collect();
+        let mut judge = |cells: &[Vec<u8>], numbers: &[u8]| {
+            decoder.judge(&chosen(cells, numbers), k, &mut scratch)
+        };
+        assert_eq!(judge(&cells, &all), RowJudgement::Sound);
+        assert_eq!(judge(&cells, &all[p..]), RowJudgement::Sound);
+        let few = judge(&cells, &all[1..k]);
+        assert!(matches!(few, RowJudgement::Unreadable(_)), "{few:?}");
+        for &victim in &all {
+            let (_, mut other) = encoded(scheme, Codec::Lz4, &bytes(29_999));
+            for change in [0, CELL_HEAD + 9] {
+                let mut cells = cells.clone();
+                let cell = &mut cells[usize::from(victim)];
+                match change {
+                    0 => *cell = std::mem::take(&mut other[usize::from(victim)]),
+                    at => cell[at] ^= 4,
+                }
+                assert_eq!(judge(&cells, &all), RowJudgement::Wrong(1 << victim), "{change}");
+            }
+            // Of a row that was coded wrong another k give the bytes, if there are others.
+            let cells = miscoded(scheme, &row, victim.into(), CELL_HEAD + 100);
+            assert_eq!(judge(&cells, &all), RowJudgement::Miscoded, "{victim}");
+            let mut back = Vec::new();
+            let read = RowDecoder::new().read_any(&chosen(&cells, &all), k, &mut back);
+            assert!(read.is_ok() && back == row, "{victim}: {read:?}");
+            // So it is of the cell that was wrong, as the code has it.
+            let others: Vec<u8> = all.iter().copied().filter(|it| *it != victim).collect();
+            let mut cell = vec![0; cells[0].len()];
+            let made = &mut [&mut cell[..]];
+            let from = chosen(&cells, &others[others.len() - k..]);
+            let again = RowDecoder::new().rebuild_by_blocks(&from, &[victim], made, &mut back);
+            assert!(again.is_ok(), "{victim}: {again:?}");
+            let (_, sound) = encoded(scheme, Codec::Plain, &row);
+            assert!(cell[CELL_HEAD..] == sound[usize::from(victim)][CELL_HEAD..], "{victim}");
+            if victim > 0 {
+                // Nor is it right without one of the others.
+                assert_eq!(
+                    judge(&cells, &all[1..]),
+                    match p {
+                        1 => RowJudgement::Unreadable(judged_error(&cells, &all[1..])),
+                        _ => RowJudgement::Miscoded,
+                    }
+                );
+            }
+        }
+    }
+}
+
+fn judged_error(cells: &[Vec<u8>], numbers: &[u8]) -> RowError {
+    RowDecoder::new().rebuild(&chosen(cells, numbers), &[], &mut []).expect_err("it is wrong")
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 

@@ -24,6 +24,14 @@ use crate::planted::{Planted, planted};
 use crate::service::Demand;
 use crate::{Action, CallError, Chunk, Log, Outcome, Service, Slot};
 
+/// A conversion that is to be.
+struct Wanted {
+    of: ChunkId,
+    policy: Policy,
+    /// In the form that the chunk has: some of its rows were coded wrong.
+    again: bool,
+}
+
 /// Why a conversion did not end.
 struct Doubt(String);
 
@@ -80,7 +88,9 @@ impl<L: Log> Service<L> {
         if !self.repair_rests() {
             return Ok(false);
         }
-        let Some((of, policy)) = self.next_conversion(without) else { return Ok(false) };
+        let Some(Wanted { of, policy, again }) = self.next_conversion(without) else {
+            return Ok(false);
+        };
         let demand = Demand { policy, purpose: Purpose::Data };
         let places = match self.fresh(demand, 1, &[]) {
             Ok(mut places) => places.pop().filter(|it| it.len() == usize::from(policy.copies)),
@@ -91,7 +101,11 @@ impl<L: Log> Service<L> {
             without.push(policy);
             return Ok(true);
         };
-        match self.decide(Action::BeginConversion { chunk: of, policy, places }).await? {
+        let begin = match again {
+            true => Action::LayOutAgain { chunk: of, places },
+            false => Action::BeginConversion { chunk: of, policy, places },
+        };
+        match self.decide(begin).await? {
             Outcome::Refused { .. } => {
                 self.note_doubt(of);
                 return Ok(true);
@@ -104,9 +118,9 @@ impl<L: Log> Service<L> {
     }
 
     /// A chunk to convert, and the policy that it gets, none of those `without` places: all of it is at
-    /// healthy places, or as much as repair finds places for. What an operator waits for goes before what is
-    /// old.
-    fn next_conversion(&self, without: &[Policy]) -> Option<(ChunkId, Policy)> {
+    /// healthy places, or as much as repair finds places for. What was coded wrong goes first, which survives
+    /// less than it should, then what an operator waits for, then what is old.
+    fn next_conversion(&self, without: &[Policy]) -> Option<Wanted> {
         let (view, now) = (self.cluster.view(), self.env.now());
         let clock_s = match planted(Planted::YoungIsOld) {
             true => u64::MAX,
@@ -134,27 +148,36 @@ impl<L: Log> Service<L> {
                 let complete = is_complete(chunk, &replicas) || no_more();
                 complete && replicas.iter().all(Judged::is_source)
             };
+            let miscoded = &mut *self.repairs.miscoded.borrow_mut();
+            miscoded.retain(|&id| state.chunk(id).is_some());
+            let again = miscoded.iter().find_map(|&id| {
+                let (_, _, chunk) = state.chunk(id)?;
+                let policy = Some(chunk.policy()).filter(|it| may_get(*it))?;
+                let can_be = is_due(&chunk) && is_whole(&chunk);
+                can_be.then_some(Wanted { of: id, policy, again: true })
+            });
             let asked_for = |file: FileId| {
                 let stream = state.stream(file)?;
                 let policy = Some(stream.policy.form()).filter(|it| may_get(*it))?;
                 let others = stream.chunks.iter().filter(|chunk| stream.has_form_to_get(chunk));
-                Some((others.filter(is_due).find(is_whole)?.id, policy))
+                let of = others.filter(is_due).find(is_whole)?.id;
+                Some(Wanted { of, policy, again: false })
             };
             let aged = |file: FileId| {
                 let stream = state.stream(file)?;
                 let policy = stream.policy.later.map(Later::policy).filter(|it| may_get(*it))?;
                 let old = stream.aging().take_while(|(due_s, _)| *due_s <= clock_s);
                 let found = old.map(|(_, chunk)| chunk).filter(is_due).find(is_whole)?;
-                Some((found.id, policy))
+                Some(Wanted { of: found.id, policy, again: false })
             };
-            let asked_for = state.to_convert().find_map(asked_for);
+            let asked_for = || state.to_convert().find_map(asked_for);
             let aged = || {
                 state
                     .aged(clock_s)
                     .find_map(aged)
                     .inspect(|_| self.env.mark("conversion of an old chunk begun"))
             };
-            asked_for.or_else(aged)
+            again.or_else(asked_for).or_else(aged)
         })
     }
 
@@ -181,6 +204,9 @@ impl<L: Log> Service<L> {
                 let policy = shadow.policy();
                 tracing::info!(%chunk, made = %shadow.id, %policy, "converted a chunk");
                 self.repairs.doubts.borrow_mut().remove(&of);
+                if self.repairs.miscoded.borrow_mut().remove(&of) {
+                    self.env.mark("chunk laid out again");
+                }
             }
         }
         Ok(true)

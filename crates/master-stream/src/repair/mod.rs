@@ -14,6 +14,7 @@ mod convert;
 mod drain;
 mod garbage;
 mod judged;
+mod rows;
 mod scan;
 mod seal;
 mod unknown;
@@ -63,6 +64,10 @@ pub(crate) struct Repairs {
     setbacks: RefCell<BTreeMap<ChunkId, Setback>>,
     /// Chunks whose conversion did not end, and when it is tried again.
     doubts: RefCell<BTreeMap<ChunkId, Retry>>,
+    /// Chunks with rows that their writer coded wrong: they are to be laid out again.
+    miscoded: RefCell<BTreeSet<ChunkId>>,
+    /// Chunks that readers have reported, and whose replicas are whole each: all their rows are checked.
+    suspects: RefCell<BTreeSet<ChunkId>>,
     /// Open replicas whose writers are silent, and the time of their servers' reports.
     quiet: RefCell<BTreeMap<(ChunkId, ReplicaLocation), Instant>>,
     /// Locations that are not healthy.
@@ -153,6 +158,8 @@ impl Repairs {
             verified: RefCell::default(),
             setbacks: RefCell::default(),
             doubts: RefCell::default(),
+            miscoded: RefCell::default(),
+            suspects: RefCell::default(),
             quiet: RefCell::default(),
             absent: RefCell::default(),
             unsealed: RefCell::default(),
@@ -185,6 +192,8 @@ impl Repairs {
         self.bad.borrow_mut().clear();
         self.verified.borrow_mut().clear();
         self.setbacks.borrow_mut().clear();
+        self.miscoded.borrow_mut().clear();
+        self.suspects.borrow_mut().clear();
         self.quiet.borrow_mut().clear();
         self.absent.borrow_mut().clear();
         self.unsealed.borrow_mut().clear();
@@ -262,6 +271,7 @@ impl<L: Log> StreamService<L> {
             spawn("repair chunks", Box::pin(service.clone().repair_chunks()));
         }
         spawn("convert chunks", Box::pin(service.clone().convert_chunks()));
+        spawn("check rows", Box::pin(service.clone().check_rows()));
         spawn("balance chunks", Box::pin(service.clone().balance_chunks()));
         spawn("collect garbage", Box::pin(service.clone().collect_garbage()));
         spawn("compare disks", Box::pin(service.clone().compare_disks()));

@@ -288,6 +288,9 @@ impl<L: Log> Service<L> {
             let Some(sealed) = slot else { continue };
             if let Some(defect) = self.check_replica(chunk, place, sealed).await {
                 self.found_bad(chunk, place, defect);
+            } else if sealed.is_some() {
+                // A reader may have found cells that do not belong together.
+                self.suspect_rows(chunk);
             }
         }
     }

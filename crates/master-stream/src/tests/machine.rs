@@ -270,13 +270,16 @@ impl Driver {
             let slots = chunk.slots().map(|slot| (chunk.id, self.state.place(slot.place), len));
             return Action::SealReplicas { replicas: slots.collect() };
         }
-        let chunk = chunk.id;
+        let (again, chunk) = (chunk.is_coded() && self.rng.one_in(4), chunk.id);
         // Some of the nine places, each once, or one too few.
         let count = usize::from(policy.copies) - usize::from(self.rng.one_in(10));
         let mut places: Vec<_> = (0..40).map(|_| self.place()).collect();
         places.sort_unstable();
         places.dedup();
         places.truncate(count);
+        if again {
+            return Action::LayOutAgain { chunk, places };
+        }
         Action::BeginConversion { chunk, policy, places }
     }
 

@@ -11,6 +11,7 @@ mod loss;
 mod machine;
 mod model;
 mod repair;
+mod rows;
 mod service;
 mod sim;
 mod writer;

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use base::{ChunkId, DiskId, Epoch, GIB, Kind, ServerId};
 use runtime::sim::Sim;
 use runtime::{Duration, Env, Instant};
-use wire::control::{ControlError, Conversion, CopyOrder, ReplicaPlace};
+use wire::control::{ControlError, Conversion, CopyOrder, ReplicaPlace, RowCheck, RowFindings};
 use wire::data::{DataError, ReplicaStat, ReplicaState};
 use wire::handshake::ClusterKey;
 use wire::row::Fragment;
@@ -89,6 +89,10 @@ pub struct Model {
     issuers: RefCell<BTreeMap<Issuer, Instant>>,
     /// One conversion in so many writes other bytes than it answers for to one replica; 0 is none.
     pub errs_one_in: Cell<u64>,
+    /// Chunks with a row that was coded wrong.
+    pub miscoded: RefCell<BTreeSet<ChunkId>>,
+    /// Replicas with a cell that is not its row's.
+    pub wrong: RefCell<BTreeSet<(ReplicaLocation, ChunkId)>>,
     /// Servers take fragments of coded chunks.
     takes_fragments: Cell<bool>,
     /// Servers that make no fragments: they would copy the one of their first source.
@@ -128,6 +132,8 @@ impl Model {
             deletions: RefCell::default(),
             issuers: RefCell::default(),
             errs_one_in: Cell::new(0),
+            miscoded: RefCell::default(),
+            wrong: RefCell::default(),
             takes_fragments: Cell::new(true),
             old: RefCell::default(),
             in_place: Cell::new(sim.with_rng(|rng| rng.one_in(2))),
@@ -787,6 +793,27 @@ impl ChunkserverCalls for Model {
                     return Err(DataError::Corrupt { offset });
                 }
                 Ok(digest(&replica.bytes, replica.fragment.map_or(0, |it| it.number)))
+            })
+        }))
+    }
+
+    fn check_rows(
+        &self,
+        to: ReplicaPlace,
+        order: RowCheck,
+    ) -> LocalFuture<'_, Result<RowFindings, CallError>> {
+        Box::pin(self.call(to, async move |place| {
+            self.pause(3_000).await;
+            self.on(place, |_| Ok(()))?;
+            let wrong = |it: &&ReplicaPlace| {
+                let at = ReplicaLocation { server: it.server, disk: it.disk };
+                self.wrong.borrow().contains(&(at, order.chunk))
+            };
+            let wrong = order.sources.iter().filter(wrong);
+            Ok(RowFindings {
+                checked: 1,
+                wrong: wrong.fold(0, |mask, it| mask | 1 << it.fragment),
+                miscoded: self.miscoded.borrow().contains(&order.chunk).into(),
             })
         }))
     }

@@ -69,6 +69,8 @@ pub enum Planted {
     OneBudget,
     /// Writers read no row back before they send it.
     VerifySkipped,
+    /// Masters have no rows checked with all their cells.
+    RowsUnchecked,
     /// Appends wait for late replicas as long as for servers that are gone.
     BlockedWaits,
     /// Writers go on with fewer copies because a disk is late.
@@ -217,7 +219,7 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 88] = [
+    pub const ALL: [Planted; 89] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -239,6 +241,7 @@ impl Planted {
         Planted::FewerWhenLate,
         Planted::OwnPauseEnds,
         Planted::VerifySkipped,
+        Planted::RowsUnchecked,
         Planted::ShortIsEnd,
         Planted::UnsettledCounts,
         Planted::StatisticIsLength,
@@ -428,6 +431,7 @@ fn stream_bug(bug: Planted) -> Option<master_stream::Planted> {
     let of_streams = match bug {
         Planted::RightsByWall => master_stream::Planted::RightsByWall,
         Planted::RightsForEver => master_stream::Planted::RightsForEver,
+        Planted::RowsUnchecked => master_stream::Planted::RowsUnchecked,
         Planted::SparesStay => master_stream::Planted::SparesStay,
         Planted::OpenGraceUnreached => master_stream::Planted::WritersUnheard,
         Planted::UnsettledCounts => master_stream::Planted::UnsettledCounts,

@@ -51,6 +51,8 @@ pub struct Plan {
     pub converts: &'static [Policy],
     /// The vector instructions of all hosts get one row in so many wrong; 0: none.
     pub errs_one_in: u64,
+    /// Only while there is load. Masters have all rows, or many, checked.
+    pub errs_end: bool,
 }
 
 impl Default for Plan {
@@ -70,6 +72,7 @@ impl Default for Plan {
             small: false,
             converts: &[],
             errs_one_in: 0,
+            errs_end: false,
         }
     }
 }
@@ -119,7 +122,12 @@ impl Load {
 
 pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
     codec::planted::plant(plan.errs_one_in);
-    let tuning = Tuning::draw(&sim);
+    let mut tuning = Tuning::draw(&sim);
+    if plan.errs_end {
+        tuning.master.stream.row_check_one_in = sim.with_rng(|rng| *rng.pick(&[1, 4]));
+        // Copies of a row have one cell, and no other to take its bytes from.
+        tuning.client.compression = None;
+    }
     let cluster = Cluster::start(&sim, plan.shape, tuning);
     cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
     let oracle = Oracle::new();
@@ -173,6 +181,9 @@ pub(super) async fn run(sim: Sim, plan: Plan) -> Result<(), String> {
         return Err(violation);
     }
     drains.as_ref().map_or(Ok(()), Drains::verdict)?;
+    if plan.errs_end {
+        codec::planted::plant(0);
+    }
     // Files are sealed first: an open chunk is its writer's to replace. Idle writers do so, and masters do
     // for those that are gone.
     seal_some(&cluster, |path| !idlers::is_theirs(path)).await?;

@@ -30,6 +30,9 @@ const VERIFIED: &[Policy] = &[
     Policy::ec(2, 2).compressed(Some(Compression::ZSTD)).verified(Verify::All),
     Policy::rep(3).compressed(LZ4).verified(Verify::All),
 ];
+/// Codes that survive the loss of a cell when all else that they do not wait for is lost. Not compressed: a
+/// file may go on in copies, and of these a row has one cell.
+const SPARE: &[Policy] = &[Policy::ec(2, 2), Policy::ec(3, 2), Policy::ec(4, 2), Policy::ec(4, 3)];
 /// What files are converted to.
 const CONVERSIONS: &[Policy] = &[
     Policy::ec(2, 1),
@@ -123,6 +126,27 @@ pub(super) const ERRS: Scenario = Scenario {
         "writer: a kernel that errs is out",
         "reader: decoded from other fragments",
         "chunk repaired",
+        "audit: a coded chunk is whole",
+    ],
+};
+
+/// Without that, of codes that survive a wrong cell in each row beside what they acknowledge without.
+pub(super) const ROWS: Scenario = Scenario {
+    name: "ec-rows",
+    about: "clients' vector instructions get one row in 20 wrong, and masters have rows checked",
+    run: |sim| {
+        let faults = Faults { server_crashes: true, ..NONE };
+        let shape = Shape { servers: 8, ..Shape::default() };
+        let load = Duration::from_secs(8);
+        let plan = Plan { shape, faults, load, policies: SPARE, ..Plan::default() };
+        let plan = Plan { client_crashes: true, errs_one_in: 20, errs_end: true, ..plan };
+        Box::pin(append::run(sim, plan))
+    },
+    marks: &[
+        "rows checked with all their cells",
+        "row that was coded wrong",
+        "chunk laid out again",
+        "reader: decoded from other fragments",
         "audit: a coded chunk is whole",
     ],
 };

@@ -197,6 +197,7 @@ pub const SCENARIOS: &[Scenario] = &[
     coded::STORM,
     coded::ROT,
     coded::ERRS,
+    coded::ROWS,
     Scenario {
         name: "append-blackout",
         about: "the whole cluster loses power at once and comes back",

@@ -101,6 +101,7 @@ scenarios! {
     ec_convert "ec-convert",
     ec_rot "ec-rot",
     ec_errs "ec-errs",
+    ec_rows "ec-rows",
     ec_small "ec-small",
     ec_storm "ec-storm",
     disks_cuts "disks-cuts",

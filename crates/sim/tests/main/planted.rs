@@ -3,7 +3,7 @@
 use sim::{Planted, find, run_planted, run_seed};
 
 /// Each bug with scenarios and the seeds that find it first there, and what is said then.
-const FOUND: [(Planted, &str, u64, &str); 91] = [
+const FOUND: [(Planted, &str, u64, &str); 92] = [
     // Oracle: acknowledged bytes are there.
     (Planted::AckEarly, "append-blackout", 13, "were acknowledged"),
     (Planted::AckUnsent, "append-writers", 0, "were there before"),
@@ -25,6 +25,8 @@ const FOUND: [(Planted, &str, u64, &str); 91] = [
     (Planted::OwnPauseEnds, "blocked", 9, "stood still"),
     // A CPU that errs writes nothing wrong.
     (Planted::VerifySkipped, "ec-errs", 0, "no replica has intact bytes"),
+    // What it did write is found, and laid out again.
+    (Planted::RowsUnchecked, "ec-rows", 0, "row check"),
     // A late replica shows no end.
     (Planted::ShortIsEnd, "chase-tail", 0, "were there before"),
     // A disk that has lost its last write shortens nothing.
@@ -219,7 +221,7 @@ const NEAR: u64 = 40;
 
 /// Those of [`FOUND`] up to here are about bytes; then come copies, up to the second; objects are from the third
 /// to the fourth.
-const PARTS: [usize; 4] = [20, 24, 62, 86];
+const PARTS: [usize; 4] = [21, 25, 63, 87];
 
 #[test]
 fn planted_bugs_in_bytes_are_found() {

@@ -93,6 +93,14 @@ pub enum ChunkserverRequest {
         /// Its length.
         len: u32,
     },
+    /// Read some rows of a sealed coded chunk with all their cells, code them again, and answer which
+    /// fragments have other cells than those that were coded (`protocols-tail.md` 9.10).
+    CheckRows {
+        /// A disk of the server, with one of the chunk's fragments.
+        disk: DiskId,
+        /// Which chunk, and how many of its rows.
+        order: RowCheck,
+    },
     /// Answer, to show that requests arrive. Masters ask: heartbeats of a server that gets nothing of
     /// what others send come too (`protocols-tail.md` 10.7).
     Ping,
@@ -109,6 +117,7 @@ impl ChunkserverRequest {
             | ChunkserverRequest::FailDisk { disk, .. }
             | ChunkserverRequest::Convert { disk, .. }
             | ChunkserverRequest::Digest { disk, .. }
+            | ChunkserverRequest::CheckRows { disk, .. }
             | ChunkserverRequest::Probe { disk } => Some(*disk),
             ChunkserverRequest::ReplaceDisk { .. }
             | ChunkserverRequest::Scrub { .. }
@@ -169,6 +178,40 @@ pub struct Conversion {
     pub write_token: [u8; 16],
 }
 
+/// A look at whole rows of a coded chunk (`protocols-tail.md` 9.10).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RowCheck {
+    /// The chunk.
+    pub chunk: ChunkId,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// Offset in the file of its first byte.
+    pub base: u64,
+    /// Its length.
+    pub len: u32,
+    /// Its replicas, each with its fragment.
+    pub sources: Vec<ReplicaPlace>,
+    /// The right to read them.
+    pub token: [u8; 16],
+    /// The code of the chunk, in the fragment that the server has.
+    pub code: Fragment,
+    /// One row in so many is checked, at least 1.
+    pub one_in: u32,
+}
+
+/// What a look at whole rows found.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct RowFindings {
+    /// Rows that were read with all their cells.
+    pub checked: u32,
+    /// Fragments, a bit for each number, with a cell that differs from what the row check and all other
+    /// cells say: repair makes them again.
+    pub wrong: u32,
+    /// Rows whose cells are not those of one row, though their bytes can be read: their writer coded them
+    /// wrong, and only another chunk has them right.
+    pub miscoded: u32,
+}
+
 /// A replica, or a tombstone, on a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ListedReplica {
@@ -224,6 +267,8 @@ pub enum ChunkserverReply {
         /// See [`ChunkserverRequest::Digest`].
         crc: u32,
     },
+    /// To `CheckRows`.
+    RowsChecked(RowFindings),
     /// Done.
     Done,
 }

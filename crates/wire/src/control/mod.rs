@@ -112,6 +112,7 @@ impl ControlRequest {
                 Chunks::Scrub { .. } => "scrub",
                 Chunks::Convert { .. } => "convert",
                 Chunks::Digest { .. } => "digest",
+                Chunks::CheckRows { .. } => "check rows",
                 Chunks::Ping => "ping",
             },
             ControlRequest::Trace(_) => "trace",

@@ -542,6 +542,7 @@ fn chunkserver_request() -> impl Strategy<Value = ChunkserverRequest> {
         made!((disk, disk()), (chunk, chunk()), (len, chunk_len()) => {
             ChunkserverRequest::Digest { disk, chunk, len }
         }),
+        made!((disk, disk()), (order, row_check()) => ChunkserverRequest::CheckRows { disk, order }),
         Just(ChunkserverRequest::Ping),
     ]
 }
@@ -555,6 +556,14 @@ fn conversion() -> impl Strategy<Value = Conversion> {
         Conversion {
             chunk, epoch, base, len, sources, read_token, code, made, policy, places, write_token,
         }
+    })
+}
+
+fn row_check() -> impl Strategy<Value = RowCheck> {
+    made!((chunk, chunk()), (epoch, epoch()), (base, any::<u64>()), (len, chunk_len()),
+        (sources, vec(replica(), 0..4)), (token, any::<[u8; 16]>()), (code, fragment()),
+        (one_in, 1..=u32::MAX) => {
+        RowCheck { chunk, epoch, base, len, sources, token, code, one_in }
     })
 }
 
@@ -587,6 +596,9 @@ fn chunkserver_reply() -> impl Strategy<Value = ChunkserverReply> {
         }),
         vec(any::<u32>(), 0..4).prop_map(|digests| ChunkserverReply::Converted { digests }),
         any::<u32>().prop_map(|crc| ChunkserverReply::Digest { crc }),
+        any::<[u32; 3]>().prop_map(|[checked, wrong, miscoded]| {
+            ChunkserverReply::RowsChecked(RowFindings { checked, wrong, miscoded })
+        }),
         Just(ChunkserverReply::Done),
     ]
 }

@@ -8,7 +8,9 @@ use super::stream::chunk_len;
 use super::{Proto, WireError, all, need, pb};
 use crate::control::check::{each, range_u8, range_u32, secret, text, u128_bytes, u128_from};
 use crate::control::limits::{CHUNKS_MAX, DISKS_MAX, PLACES_MAX};
-use crate::control::{ChunkserverReply, ChunkserverRequest, Conversion, CopyOrder, DiskScrub};
+use crate::control::{
+    ChunkserverReply, ChunkserverRequest, Conversion, CopyOrder, DiskScrub, RowCheck, RowFindings,
+};
 use crate::data::{ReplicaStat, ReplicaState};
 use crate::row::Fragment;
 use crate::token::{Issuer, IssuerTime};
@@ -146,6 +148,9 @@ impl Proto for ChunkserverRequest {
             ChunkserverRequest::Digest { disk, chunk, len } => {
                 Ask::Digest(Digest { disk: u128_bytes(disk.get()), chunk: chunk.get(), len: *len })
             }
+            ChunkserverRequest::CheckRows { disk, order } => {
+                Ask::CheckRows(row_check(*disk, order))
+            }
             ChunkserverRequest::Ping => Ask::Ping(pb::Empty {}),
         };
         pb::ChunkserverRequest { ask: Some(ask) }
@@ -206,6 +211,7 @@ impl Proto for ChunkserverRequest {
                 chunk: ChunkId::new(pb.chunk),
                 len: chunk_len(pb.len, "ChunkserverRequest.Digest.len")?,
             },
+            Ask::CheckRows(pb) => from_row_check(pb)?,
             Ask::Ping(pb::Empty {}) => ChunkserverRequest::Ping,
         })
     }
@@ -249,11 +255,43 @@ fn from_conversion(pb: pb::chunkserver_request::Convert) -> Result<ChunkserverRe
     })
 }
 
+fn row_check(disk: DiskId, order: &RowCheck) -> pb::chunkserver_request::CheckRows {
+    pb::chunkserver_request::CheckRows {
+        disk: u128_bytes(disk.get()),
+        chunk: order.chunk.get(),
+        epoch: order.epoch.get(),
+        base: order.base,
+        len: order.len,
+        sources: all(&order.sources),
+        token: order.token.to_vec(),
+        code: Some(order.code.to_pb()),
+        one_in: order.one_in,
+    }
+}
+
+fn from_row_check(pb: pb::chunkserver_request::CheckRows) -> Result<ChunkserverRequest, WireError> {
+    let sources = "ChunkserverRequest.CheckRows.sources";
+    let order = RowCheck {
+        chunk: ChunkId::new(pb.chunk),
+        epoch: Epoch::new(pb.epoch),
+        base: pb.base,
+        len: chunk_len(pb.len, "ChunkserverRequest.CheckRows.len")?,
+        sources: each(pb.sources, PLACES_MAX, sources, Proto::from_pb)?,
+        token: secret(&pb.token, "ChunkserverRequest.CheckRows.token")?,
+        code: need(pb.code, "ChunkserverRequest.CheckRows.code")?,
+        one_in: range_u32(pb.one_in, 1..=u32::MAX, "ChunkserverRequest.CheckRows.one_in")?,
+    };
+    let disk = disk(&pb.disk, "ChunkserverRequest.CheckRows.disk")?;
+    Ok(ChunkserverRequest::CheckRows { disk, order })
+}
+
 impl Proto for ChunkserverReply {
     type Pb = pb::ChunkserverReply;
 
     fn to_pb(&self) -> pb::ChunkserverReply {
-        use pb::chunkserver_reply::{Answer, Converted, List, ListedReplica, Replicated, Scrubs};
+        use pb::chunkserver_reply::{
+            Answer, Converted, List, ListedReplica, Replicated, RowsChecked, Scrubs,
+        };
         let answer = match self {
             ChunkserverReply::Replicated { stat, bytes } => {
                 Answer::Replicated(Replicated { stat: Some(stat.to_pb()), bytes: *bytes })
@@ -275,6 +313,10 @@ impl Proto for ChunkserverReply {
                 Answer::Converted(Converted { digests: digests.clone() })
             }
             ChunkserverReply::Digest { crc } => Answer::Digest(*crc),
+            ChunkserverReply::RowsChecked(found) => {
+                let RowFindings { checked, wrong, miscoded } = *found;
+                Answer::RowsChecked(RowsChecked { checked, wrong, miscoded })
+            }
             ChunkserverReply::Done => Answer::Done(pb::Empty {}),
         };
         pb::ChunkserverReply { answer: Some(answer) }
@@ -311,6 +353,11 @@ impl Proto for ChunkserverReply {
                 ChunkserverReply::Converted { digests }
             }
             Answer::Digest(crc) => ChunkserverReply::Digest { crc },
+            Answer::RowsChecked(pb) => ChunkserverReply::RowsChecked(RowFindings {
+                checked: pb.checked,
+                wrong: pb.wrong,
+                miscoded: pb.miscoded,
+            }),
             Answer::Done(_) => ChunkserverReply::Done,
         })
     }
