@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use base::{DiskId, Kind};
 use chunkstore::{ChunkStore, StoreError};
-use codec::row::{Cell, RowDecoder, RowJudgement};
+use codec::row::{RowDecoder, RowJudgement};
 use wire::control::{ChunkserverReply, ControlError, CopyOrder, RowCheck, RowFindings};
 use wire::data::ChunkRef;
 use wire::row::{Fragment, Row, row_at};
@@ -15,7 +15,7 @@ use wire::row::{Fragment, Row, row_at};
 use crate::control::{Slot, refused};
 use crate::copy::CopySource;
 use crate::limits::{READ_LEN_MAX, ROW_CHECKS_MAX};
-use crate::rebuild::{Rebuild, first_cells};
+use crate::rebuild::{cell_of, first_cells, reading};
 use crate::scrub::ReadThrough;
 use crate::server::{Chunkserver, Disk};
 use crate::share::Urgency;
@@ -35,7 +35,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             return Err(ControlError::new(Kind::Retry, text));
         };
         let mut found = RowFindings::default();
-        let mut judge = Judge::new(order.code);
+        let mut judge = Judge { code: reading(order.code), decoder: None };
         let copy = CopySource::new(disk, copy_order(order));
         for window in (0..order.len).step_by(READ_LEN_MAX as usize) {
             if self.0.env.random_below(order.one_in.into()) == 0 {
@@ -95,18 +95,17 @@ impl<S: ChunkStore> Chunkserver<S> {
         found: &mut RowFindings,
     ) -> Result<(), ControlError> {
         let mut sources = copy.order.sources.iter().collect();
-        let (rebuild, n) = (&judge.rebuild, judge.rebuild.n());
-        let cells = self.gather(copy, rebuild, &mut sources, (row.offset, 1), n).await;
+        let code = judge.code;
+        let (k, n) = (usize::from(code.k), usize::from(code.k + code.p));
+        let cells = self.gather(copy, code, &mut sources, (row.offset, 1), n).await;
         let cells = first_cells(&cells);
-        let k = judge.rebuild.k();
         if cells.len() < k {
             return Ok(());
         }
         let all = cells.len() == n;
-        let Some(mut decoder) = judge.decoder.take() else { return Ok(()) };
+        let mut decoder = judge.decoder.take().unwrap_or_default();
         let judged = self.0.env.blocking("check a row", move || {
-            let cells = cells.iter().map(|(fragment, bytes)| Cell { fragment: *fragment, bytes });
-            let cells: Vec<_> = cells.collect();
+            let cells: Vec<_> = cells.iter().map(cell_of).collect();
             let judged = decoder.judge(&cells, k, &mut Vec::new());
             (decoder, judged)
         });
@@ -137,15 +136,9 @@ impl<S: ChunkStore> Chunkserver<S> {
 
 /// What judges rows of a code.
 struct Judge {
-    rebuild: Rebuild,
-    /// Absent while another thread has it.
+    code: Fragment,
+    /// There with the first row: of most chunks none is drawn.
     decoder: Option<Box<RowDecoder>>,
-}
-
-impl Judge {
-    fn new(code: Fragment) -> Judge {
-        Judge { rebuild: Rebuild::reader(code), decoder: Some(Box::default()) }
-    }
 }
 
 /// The reads of a check are those of a copy that is not urgent.

@@ -6,7 +6,6 @@
 
 use std::array::from_fn;
 use std::cell::Cell as Counter;
-use std::rc::Rc;
 
 use base::limits::{APPEND_DATA_MAX, SECTOR};
 use base::{DiskId, Kind};
@@ -29,7 +28,7 @@ use wire::sector::{AppendAt, format_append, parse_footer, sectors_for};
 use crate::control::{Slot, refused};
 use crate::copy::CopySource;
 use crate::limits::{BUSY_PAUSE, BUSY_WAIT_MAX, CONVERSIONS_MAX, COPY_READ_TIMEOUT, READ_LEN_MAX};
-use crate::rebuild::{Rebuild, first_cells};
+use crate::rebuild::{cell_of, first_cells, reading};
 use crate::scrub::ReadThrough;
 use crate::server::Chunkserver;
 use crate::share::Urgency;
@@ -162,7 +161,7 @@ struct Source<'a> {
     copy: &'a CopySource,
     sources: Vec<&'a ReplicaPlace>,
     /// Of a coded chunk.
-    rebuild: Option<Rc<Rebuild>>,
+    code: Option<Fragment>,
     decoder: Option<RowDecoder>,
     offset: u32,
     want: u32,
@@ -173,9 +172,9 @@ struct Source<'a> {
 impl<'a> Source<'a> {
     fn new(copy: &'a CopySource, code: Option<Fragment>) -> Source<'a> {
         let sources = copy.order.sources.iter().collect();
-        let rebuild = code.map(|code| Rc::new(Rebuild::reader(code)));
+        let code = code.map(reading);
         let (offset, want, bytes) = (0, READ_LEN_MAX, Vec::new());
-        Source { copy, sources, rebuild, decoder: None, offset, want, bytes }
+        Source { copy, sources, code, decoder: None, offset, want, bytes }
     }
 
     /// Reads until so many bytes are there.
@@ -186,18 +185,17 @@ impl<'a> Source<'a> {
     ) -> Result<(), ControlError> {
         while self.bytes.len() < count {
             let before = self.bytes.len();
-            match self.rebuild.clone() {
+            match self.code {
                 None => {
                     let (sources, want) = (&mut self.sources, &mut self.want);
                     let sectors =
                         server.next_sectors(self.copy, sources, self.offset, want).await?;
                     self.push_copy(&sectors)?;
                 }
-                Some(rebuild) => {
-                    let k = rebuild.k();
-                    let sources = &mut self.sources;
+                Some(code) => {
+                    let (sources, k) = (&mut self.sources, usize::from(code.k));
                     let range = (self.offset, self.want);
-                    let cells = server.gather(self.copy, &rebuild, sources, range, k).await;
+                    let cells = server.gather(self.copy, code, sources, range, k).await;
                     if cells.len() < k && self.want > 1 && self.sources.len() >= k {
                         self.want = (self.want / 2).max(1);
                         continue;
@@ -208,8 +206,8 @@ impl<'a> Source<'a> {
                         }
                         // Its row may have been coded wrong: others of its cells have the bytes.
                         let range = (self.offset, 1);
-                        let (sources, n) = (&mut self.sources, rebuild.n());
-                        let all = server.gather(self.copy, &rebuild, sources, range, n).await;
+                        let (sources, n) = (&mut self.sources, usize::from(code.k + code.p));
+                        let all = server.gather(self.copy, code, sources, range, n).await;
                         self.push_row_of_any(&all, k).ok_or(error)?;
                         server.0.env.mark("conversion reads a row from other fragments");
                     }
@@ -256,8 +254,7 @@ impl<'a> Source<'a> {
     /// Takes the bytes of the first row, of whichever k of its cells have them; nothing when none have.
     fn push_row_of_any(&mut self, cells: &[(u8, Buf)], k: usize) -> Option<()> {
         let cells = first_cells(cells);
-        let cells: Vec<_> =
-            cells.iter().map(|(fragment, bytes)| Cell { fragment: *fragment, bytes }).collect();
+        let cells: Vec<_> = cells.iter().map(cell_of).collect();
         let mut row = Vec::new();
         self.decoder.get_or_insert_default().read_any(&cells, k, &mut row).ok()?;
         self.bytes.extend_from_slice(&row);

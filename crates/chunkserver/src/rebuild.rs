@@ -24,6 +24,26 @@ pub(crate) struct Rebuild {
     decoder: RowDecoder,
 }
 
+/// The code of a fragment, to read what is coded by it: none of its fragments is being made.
+pub(crate) fn reading(code: Fragment) -> Fragment {
+    Fragment { number: u8::MAX, ..code }
+}
+
+/// The layout of a source with a fragment of the same code as another.
+fn layout(code: Fragment, number: u8) -> Layout {
+    Layout::Rows(Fragment { number, ..code })
+}
+
+/// The sets of k of so many, a bit for each.
+fn sets(count: usize, k: usize) -> impl Iterator<Item = u32> {
+    (0..1u32 << count).filter(move |set| set.count_ones() as usize == k)
+}
+
+/// Those of `all` with a bit in a set.
+fn chosen<T>(all: &[T], set: u32) -> impl Iterator<Item = &T> {
+    all.iter().enumerate().filter(move |(at, _)| set >> at & 1 == 1).map(|(_, it)| it)
+}
+
 /// Verified sectors of whole cells of one fragment.
 type Cells = (u8, Buf);
 
@@ -33,24 +53,9 @@ impl Rebuild {
         Rebuild { fragment, decoder: RowDecoder::new() }
     }
 
-    /// To read a chunk of the code of this fragment: none is made.
-    pub(crate) fn reader(code: Fragment) -> Rebuild {
-        Rebuild::of(Fragment { number: u8::MAX, ..code })
-    }
-
     /// Fragments that give all others.
-    pub(crate) fn k(&self) -> usize {
+    fn k(&self) -> usize {
         usize::from(self.fragment.k)
-    }
-
-    /// Fragments of the chunk.
-    pub(crate) fn n(&self) -> usize {
-        usize::from(self.fragment.k + self.fragment.p)
-    }
-
-    /// The layout of a source with this fragment.
-    fn layout(&self, number: u8) -> Layout {
-        Layout::Rows(Fragment { number, ..self.fragment })
     }
 
     /// The sectors of the fragment's cells of the rows that begin at a place, from those of k others; as
@@ -113,15 +118,9 @@ impl Rebuild {
     /// As [`Rebuild::decode`], of whichever k of the cells at hand agree. Where none give the row check the
     /// row was coded wrong: of those that have its bytes.
     fn decode_any(&mut self, at: AppendAt, cells: &[Cells]) -> Result<Vec<u8>, RowError> {
-        let k = self.k();
         let mut error = RowError::Head;
-        for set in 0..1u32 << cells.len() {
-            if set.count_ones() as usize != k {
-                continue;
-            }
-            let chosen: Vec<_> = (0..cells.len()).filter(|at| set >> at & 1 == 1).collect();
-            let chosen: Vec<_> = chosen.into_iter().map(|at| &cells[at]).collect();
-            match self.decode(at, &chosen) {
+        for set in sets(cells.len(), self.k()) {
+            match self.decode(at, &chosen(cells, set).collect::<Vec<_>>()) {
                 Ok(sectors) => return Ok(sectors),
                 Err(found) => error = found,
             }
@@ -131,21 +130,19 @@ impl Rebuild {
 
     /// The sectors of the fragment's cell of the first row, by the checksums of its blocks alone.
     fn decode_miscoded(&mut self, at: AppendAt, cells: &[Cells]) -> Option<Vec<u8>> {
-        let (first, _) = rows(&cells.first()?.1).next()?;
-        let (k, number) = (self.k(), self.fragment.number);
-        let all = first_cells(cells);
-        let (mut cell, mut row) = (vec![0; first.cell_len as usize], Vec::new());
-        let sets = (0..1u32 << all.len()).filter(|set| set.count_ones() as usize == k);
-        for set in sets {
-            let chosen = (0..all.len()).filter(|at| set >> at & 1 == 1).map(|at| &all[at]);
-            let chosen: Vec<_> =
-                chosen.map(|(fragment, bytes)| Cell { fragment: *fragment, bytes }).collect();
-            if chosen.iter().any(|it| it.bytes.len() != cell.len()) {
+        let (all, mut scratch) = (first_cells(cells), Vec::new());
+        for set in sets(all.len(), self.k()) {
+            let chosen: Vec<_> = chosen(&all, set).collect();
+            let row = chosen[0].0;
+            let is_same = |other: Row| other == Row { fragment: other.fragment, ..row };
+            if !chosen.iter().all(|(other, _)| is_same(*other)) {
                 continue;
             }
-            let made = &mut [&mut cell[..]];
-            if self.decoder.rebuild_by_blocks(&chosen, &[number], made, &mut row).is_ok() {
-                return Some(self.stamped(at, &first, &cell));
+            let given: Vec<_> = chosen.iter().map(|it| cell_of(it)).collect();
+            let mut cell = vec![0; row.cell_len as usize];
+            let (wanted, made) = (&[self.fragment.number], &mut [&mut cell[..]]);
+            if self.decoder.rebuild_by_blocks(&given, wanted, made, &mut scratch).is_ok() {
+                return Some(self.stamped(at, &row, &cell));
             }
         }
         None
@@ -184,11 +181,14 @@ impl<S: ChunkStore> Chunkserver<S> {
             let mut same: Vec<_> =
                 sources.iter().copied().filter(|it| it.fragment == number).collect();
             let copied = self.fetch_from(copy, &mut same, offset, *want).await;
-            if let Some(sectors) = copied.filter(|it| Layout::of(it) == rebuild.layout(number)) {
+            if let Some(sectors) =
+                copied.filter(|it| Layout::of(it) == layout(rebuild.fragment, number))
+            {
                 return Ok(sectors);
             }
             sources.retain(|it| it.fragment != number || same.contains(it));
-            let mut cells = self.gather(copy, rebuild, sources, (offset, *want), rebuild.k()).await;
+            let (code, k) = (rebuild.fragment, rebuild.k());
+            let mut cells = self.gather(copy, code, sources, (offset, *want), k).await;
             if cells.len() == rebuild.k() {
                 let chosen: Vec<_> = cells.iter().collect();
                 if let Ok(sectors) = rebuild.decode(at, &chosen) {
@@ -201,7 +201,8 @@ impl<S: ChunkStore> Chunkserver<S> {
                 continue;
             }
             if cells.len() == rebuild.k() {
-                cells = self.gather(copy, rebuild, sources, (offset, 1), rebuild.n()).await;
+                let n = usize::from(code.k + code.p);
+                cells = self.gather(copy, code, sources, (offset, 1), n).await;
                 if let Ok(sectors) = rebuild.decode_any(at, &cells) {
                     return self.buffer(&sectors);
                 }
@@ -225,18 +226,18 @@ impl<S: ChunkStore> Chunkserver<S> {
         copied.map_err(|error| ControlError::new(Kind::Retry, error.to_string()))
     }
 
-    /// Whole cells from a place on, of as many different fragments as are wanted, or as there are. The
-    /// fragment that is being made is none of them.
+    /// Whole cells from a place on, of as many different fragments of a code as are wanted, or as there are.
+    /// None of them is `code` itself, which is being made, unless it is for [`reading`].
     pub(crate) async fn gather(
         &self,
         copy: &CopySource,
-        rebuild: &Rebuild,
+        code: Fragment,
         sources: &mut Vec<&ReplicaPlace>,
         (offset, want): (u32, u32),
         count: usize,
     ) -> Vec<Cells> {
         let mut cells: Vec<Cells> = Vec::new();
-        let number = rebuild.fragment.number;
+        let number = code.number;
         let mut untried: Vec<_> =
             sources.iter().copied().filter(|it| it.fragment != number).collect();
         loop {
@@ -258,7 +259,7 @@ impl<S: ChunkStore> Chunkserver<S> {
             let answers = join_all(fetch).await;
             for (place, answer) in batch.into_iter().zip(answers) {
                 let why = match answer {
-                    Ok(sectors) if Layout::of(&sectors) == rebuild.layout(place.fragment) => {
+                    Ok(sectors) if Layout::of(&sectors) == layout(code, place.fragment) => {
                         cells.push((place.fragment, sectors));
                         continue;
                     }
@@ -334,15 +335,23 @@ impl<S: ChunkStore> Chunkserver<S> {
     }
 }
 
+/// The first row of a fragment, and its cell.
+pub(crate) type FirstCell = (Row, Vec<u8>);
+
 /// Of verified sectors of several fragments, the cell of each one's first row.
-pub(crate) fn first_cells(cells: &[Cells]) -> Vec<(u8, Vec<u8>)> {
-    let first = cells.iter().filter_map(|(number, sectors)| {
+pub(crate) fn first_cells(cells: &[Cells]) -> Vec<FirstCell> {
+    let first = cells.iter().filter_map(|(_, sectors)| {
         let (row, sectors) = rows(sectors).next()?;
         let mut cell = vec![0; row.cell_len as usize];
         cell_to(sectors, &mut cell);
-        Some((*number, cell))
+        Some((row, cell))
     });
     first.collect()
+}
+
+/// The cell for a decoder.
+pub(crate) fn cell_of((row, bytes): &FirstCell) -> Cell<'_> {
+    Cell { fragment: row.fragment.number, bytes }
 }
 
 /// Verifies one sector of a fragment's cell. The first that is good says which row it is.

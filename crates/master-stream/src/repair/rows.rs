@@ -65,14 +65,17 @@ impl<L: Log> Service<L> {
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)).min(ROUND_TIME_MAX)
     }
 
-    /// The first coded chunk behind `after` that is settled, of as many as one look takes.
+    /// The first coded chunk behind `after` that is settled, of as many as one look takes. None that is to be
+    /// laid out again: what more is found of it changes nothing.
     fn next_coded(&self, after: &mut Option<ChunkId>) -> Option<ChunkId> {
+        let miscoded = self.repairs.miscoded.borrow();
         self.log.with_state(|state| {
             let (from, mut looked) = (*after, 0);
             for id in state.chunk_ids(from).take(SCAN_SLICE) {
                 (*after, looked) = (Some(id), looked + 1);
                 let (_, _, chunk) = state.chunk(id).expect("just listed");
-                if chunk.is_coded() && chunk.sealed().is_some() && chunk.is_sealed_everywhere() {
+                let is_settled = chunk.sealed().is_some() && chunk.is_sealed_everywhere();
+                if chunk.is_coded() && is_settled && !miscoded.contains(&id) {
                     return Some(id);
                 }
             }
