@@ -128,8 +128,6 @@ pub const NAMES_SHOWN: usize = 5;
 /// second after a leader's death, also when a block server's link to the next one is dead:
 /// docs/simulation.md has the sum.
 pub const LEADER_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Until a manager that nothing reaches tries the lock again.
-pub const YIELD_PAUSE: Duration = Duration::from_secs(3);
 /// Pause of a manager that has the lock and cannot lead, at first and at most. Each try makes files:
 /// on a full cluster they hold the reserve for metadata until rights to them have run out.
 pub const LEAD_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));

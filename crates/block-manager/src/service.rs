@@ -34,7 +34,7 @@ use wire::control::{
 };
 
 use super::entity::PendingDelete;
-use super::limits::{LEAD_PAUSE, LEADER_POLL_INTERVAL, PURGE_AFTER, SWEEP, YIELD_PAUSE};
+use super::limits::{LEAD_PAUSE, LEADER_POLL_INTERVAL, PURGE_AFTER, SWEEP};
 use super::machine::{Config, FirstEpochs, Machine};
 use super::rows::{Row, next_batch};
 use super::state::ManagerState;
@@ -86,8 +86,6 @@ struct ManagerInner {
     contest: OnceCell<Contest>,
     /// The reason why this manager, which had the lock last, does not lead.
     cause: RefCell<Option<String>>,
-    /// It was cut off, and lets others try the lock first.
-    yields: Cell<bool>,
     stopping: Cell<bool>,
     stop: Notify,
     stopped: Cell<bool>,
@@ -137,7 +135,6 @@ impl Manager {
             lead: RefCell::default(),
             contest: OnceCell::new(),
             cause: RefCell::default(),
-            yields: Cell::new(false),
             stopping: Cell::new(false),
             stop: Notify::new(),
             stopped: Cell::new(false),
@@ -239,15 +236,14 @@ impl Manager {
             } else if self.leader().is_some() {
                 self.0.cause.replace(None); // The holder has its own.
             }
-            let before = if self.0.yields.take() { YIELD_PAUSE } else { LEADER_POLL_INTERVAL };
-            self.pause(env.jitter(before)).await;
+            self.pause(env.jitter(LEADER_POLL_INTERVAL)).await;
         }
         self.0.stopped.set(true);
     }
 
     /// Ends its lead, and lets others try the lock before it does.
     pub(super) fn yield_lead(&self, lead: &LeaderTerm) {
-        self.0.yields.set(true);
+        self.contest().yield_lock();
         lead.end();
     }
 

@@ -1,7 +1,7 @@
 //! [`Client`]: one program's session with a cluster.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -68,6 +68,8 @@ pub(crate) struct ClientInner {
     bad_replicas: RefCell<Vec<(ChunkId, DiskId, Instant)>>,
     /// Failures of replicas that were reported lately.
     reports: RefCell<Vec<Reported>>,
+    /// Locks whose holders this client is about to doubt.
+    pub(crate) doubting: RefCell<BTreeSet<&'static str>>,
 }
 
 /// A failure of a replica that was reported.
@@ -131,6 +133,7 @@ impl Client {
             pushed_news: Notify::new(),
             bad_replicas: RefCell::default(),
             reports: RefCell::default(),
+            doubting: RefCell::default(),
         });
         inner.poll_masters();
         Ok(Client(inner))

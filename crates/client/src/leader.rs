@@ -1,5 +1,6 @@
 //! [`Leader`]: requests to the process of a service that leads. Processes of a service compete for a
-//! lock of the core; the holder's text names the holder and its address. A request can be repeated.
+//! lock of the core; the holder's text names the holder and its address. A request can be repeated. A
+//! leader that does not answer is doubted ([`Client::ask_holder`]).
 
 use std::cell::Cell;
 use std::fmt;
@@ -8,7 +9,7 @@ use std::rc::Rc;
 
 use base::Kind;
 use runtime::{Duration, Instant};
-use wire::control::{ClusterReply, ClusterRequest, ControlReply, ControlRequest};
+use wire::control::{ClusterReply, ClusterRequest, ControlReply, ControlRequest, holder_addr};
 
 use crate::client::Client;
 use crate::peers::PeerError;
@@ -24,16 +25,6 @@ pub struct Led {
     pub attempt: Duration,
     /// Between two attempts, at first; eight times that later on.
     pub pause: Duration,
-}
-
-/// Text of a lock's holder: a name and an address.
-pub fn holder_text(name: &str, addr: SocketAddr) -> String {
-    format!("{name} {addr}")
-}
-
-/// The address in a holder's text.
-pub fn holder_addr(text: &str) -> Option<SocketAddr> {
-    text.rsplit_once(' ').and_then(|(_, addr)| addr.parse().ok())
 }
 
 /// Failure of a service's request. The text has object, cause and remedy.
@@ -163,14 +154,14 @@ impl Leader {
         read: impl Fn(ControlReply) -> Result<T, String>,
         attempt: Duration,
     ) -> Result<T, AskError> {
-        let env = self.0.client.env();
+        let (env, service) = (self.0.client.env(), self.0.service);
         let deadline = env.now() + attempt;
         let leader = match self.0.leader.get() {
             Some(leader) => leader,
             None => self.find(deadline).await?,
         };
         let left = deadline - env.now();
-        let answer = self.0.client.ask_peer(leader, request.clone(), left).await;
+        let answer = self.0.client.ask_holder(service.lock, leader, request.clone(), left).await;
         let error = match answer.map(read) {
             Ok(Ok(reply)) => return Ok(reply),
             Ok(Err(why)) => PeerError::Foreign(format!("{leader}{why}")),

@@ -20,6 +20,7 @@ mod extent;
 mod file;
 mod handle;
 pub mod health;
+mod holder;
 pub mod leader;
 pub mod limits;
 mod lists;

@@ -152,6 +152,11 @@ impl Session {
         })
     }
 
+    /// The watch over processes that leave requests without an answer.
+    pub(crate) fn silence(&self) -> &Silence {
+        &self.silence
+    }
+
     /// Asks masters until one answers with the cluster's facts.
     pub(crate) async fn connect(&self) -> Result<ClusterInfo, Refusal> {
         let question = Question {

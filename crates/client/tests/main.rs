@@ -10,6 +10,7 @@ mod coded;
 mod ec_model;
 mod explorer;
 mod fake;
+mod holder;
 mod idle;
 mod large;
 mod model;

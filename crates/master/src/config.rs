@@ -57,6 +57,8 @@ pub struct MasterTiming {
     pub pings_servers: bool,
     /// Hosts whose clients' reports that a chunkserver is not reached are enough without a failed ping.
     pub report_hosts: usize,
+    /// The same of doubts about the holder of a lock.
+    pub doubt_hosts: usize,
     /// When more than one chunkserver of so many is abnormal, none is named to clients.
     pub abnormal_share: usize,
     /// No disk is slow, by the times of heartbeats, below this latency.
@@ -93,6 +95,7 @@ impl Default for MasterTiming {
             unreached: UNREACHED,
             pings_servers: true,
             report_hosts: REPORT_HOSTS,
+            doubt_hosts: REPORT_HOSTS,
             abnormal_share: ABNORMAL_SHARE,
             slow_disk_min: SLOW_DISK_MIN,
             heartbeat: group.heartbeat,

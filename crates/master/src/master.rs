@@ -273,6 +273,11 @@ impl Master {
                 let held = Box::pin(self.held_here(server, orders)).await?;
                 Ok(ControlReply::Cluster(ClusterReply::Held(held)))
             }
+            ControlRequest::Cluster(ClusterRequest::LockDoubt { name, fencing }) => {
+                let from = peer.and_then(|peer| self.client_host(peer));
+                self.note_doubt(name, fencing, from)?;
+                Ok(ControlReply::Cluster(ClusterReply::Done))
+            }
             ControlRequest::Cluster(request) => {
                 let heartbeat = matches!(request, ClusterRequest::Heartbeat(_));
                 let reply = self.0.cluster.serve(request, || self.figures()).await?;
@@ -594,7 +599,7 @@ impl<'a> GroupOpening<'a> {
             cluster,
             router.clone(),
             peers.clone(),
-            (liveness, tokens.clone()),
+            (liveness, config.timing.doubt_hosts, tokens.clone()),
             (facts, masters),
         );
         let grants = GrantKey::derive(config.key.as_ref(), config.cluster);

@@ -192,8 +192,6 @@ pub const IDLE_AFTER: Duration = Duration::from_secs(3);
 pub const IDLE_LONGER: u32 = 5;
 /// Between two looks for a lock that another holds, and the longest after failures.
 pub const LEAD_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// Until a manager that nothing reaches competes for the lock again.
-pub const YIELD_PAUSE: Duration = Duration::from_secs(3);
 
 /// Lease of an object server, from the sending of the last granted renewal: four renewals, of which two may
 /// be lost and the third be late.

@@ -27,7 +27,6 @@ use crate::decisions::{Basis, unix_us};
 use crate::ground::{Files, Lease, Ranges};
 use crate::limits::{
     BEAT_ATTEMPT, HERE, IDLE_AFTER, IDLE_LONGER, LEAD_PAUSE, LINK_ATTEMPT, PING_LOCAL, UNREACHED,
-    YIELD_PAUSE,
 };
 use crate::messages::{ask_peer, is_unheard};
 use crate::planted::Planted;
@@ -48,8 +47,6 @@ struct ManagerInner {
     /// A server in this process, which needs no messages.
     local: RefCell<Option<ObjectServer>>,
     lead: RefCell<Option<Rc<Lead>>>,
-    /// Nothing reaches it: another manager is to have the lock.
-    yields: Cell<bool>,
     /// When a request came last, signs of life apart.
     asked: Cell<Instant>,
     stopping: Cell<bool>,
@@ -140,7 +137,6 @@ impl ObjectManager {
             room: Room::default(),
             local: RefCell::default(),
             lead: RefCell::default(),
-            yields: Cell::new(false),
             asked: Cell::new(env.now()),
             stopping: Cell::new(false),
             stop: Notify::new(),
@@ -296,8 +292,7 @@ impl ObjectManager {
                 }
                 inner.contest.release(&term).await;
             }
-            let before = if inner.yields.take() { YIELD_PAUSE } else { LEAD_PAUSE.0 };
-            self.pause(inner.env.jitter(before)).await;
+            self.pause(inner.env.jitter(LEAD_PAUSE.0)).await;
         }
         inner.stopped.set(true);
     }
@@ -430,7 +425,7 @@ impl ObjectManager {
                     "no heartbeat comes, though object servers answer pings: what is sent to this manager is \
                      lost, and another one is to lead"
                 );
-                self.0.yields.set(true);
+                self.0.contest.yield_lock();
                 return lead.rule.end("nothing reaches this manager");
             }
             self.after(&lead);

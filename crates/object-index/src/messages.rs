@@ -8,7 +8,9 @@ use client::{Client, PeerError};
 use object_proto::wire::decode_answer;
 use object_proto::{Error, Reply, Request};
 use runtime::Duration;
-use wire::control::{ControlReply, ControlRequest, ServiceMessage, ServiceTag};
+use wire::control::{ControlError, ControlReply, ControlRequest, ServiceMessage, ServiceTag};
+
+use crate::paths::LOCK;
 
 /// Requests to processes of the object service, and their answers.
 pub const OBJECTS: ServiceTag = ServiceTag::new(8).expect("a service's tag");
@@ -20,9 +22,25 @@ pub(crate) async fn ask_peer(
     request: Request,
     timeout: Duration,
 ) -> Result<Reply, Error> {
-    let message = ServiceMessage { tag: OBJECTS, body: request.encode() };
-    let asked = ControlRequest::Service(message);
-    match client.ask_peer(addr, asked, timeout).await {
+    read(client.ask_peer(addr, message(request), timeout).await)
+}
+
+/// Asks the process that leads, once. One that is silent is doubted.
+pub(crate) async fn ask_leader(
+    client: &Client,
+    addr: SocketAddr,
+    request: Request,
+    timeout: Duration,
+) -> Result<Reply, Error> {
+    read(client.ask_holder(LOCK, addr, message(request), timeout).await)
+}
+
+fn message(request: Request) -> ControlRequest {
+    ControlRequest::Service(ServiceMessage { tag: OBJECTS, body: request.encode() })
+}
+
+fn read(answer: Result<ControlReply, PeerError<ControlError>>) -> Result<Reply, Error> {
+    match answer {
         Ok(ControlReply::Service(ServiceMessage { tag: OBJECTS, body })) => {
             decode_answer(&body).unwrap_or_else(|| Err(unknown("the answer is of another version")))
         }

@@ -8,16 +8,15 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use client::Client;
-use client::leader::holder_addr;
 use futures_util::future::LocalBoxFuture;
 use object_proto::{CatalogReply, CatalogRequest, Error, RangeId, Reply, Request};
 use runtime::sync::Mutex;
 use runtime::{Duration, Env, Instant};
-use wire::control::{ClusterReply, ClusterRequest};
+use wire::control::{ClusterReply, ClusterRequest, holder_addr};
 
 use crate::ground::Owners;
 use crate::limits::WHERE_ATTEMPT;
-use crate::messages::{ask_peer, unknown};
+use crate::messages::{ask_leader, ask_peer, unknown};
 use crate::paths::LOCK;
 use crate::peer::Local;
 
@@ -104,7 +103,7 @@ impl RemoteOwners {
             None => self.find(deadline).await?,
         };
         let request = Request::Catalog(request);
-        let answer = ask_peer(&self.client, addr, request, deadline - env.now()).await;
+        let answer = ask_leader(&self.client, addr, request, deadline - env.now()).await;
         if matches!(answer, Err(Error::Reroute | Error::Unknown { .. }))
             && self.manager.get() == Some(addr)
         {

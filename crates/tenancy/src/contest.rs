@@ -10,11 +10,10 @@ use std::net::SocketAddr;
 
 use base::Kind;
 use client::Client;
-use client::leader::{holder_addr, holder_text};
 use runtime::{Duration, Env, Instant};
-use wire::control::{ClusterReply, ClusterRequest, LockChange};
+use wire::control::{ClusterReply, ClusterRequest, LockChange, holder_addr, holder_text};
 
-use crate::limits::DRIFT;
+use crate::limits::{DRIFT, YIELD_PAUSE};
 
 /// Renewals in a lease: two may be lost and the third be late.
 const RENEWALS: u32 = 4;
@@ -28,6 +27,8 @@ pub struct Contest {
     ttl: Duration,
     /// The address of the holder that was seen last.
     leader: Cell<Option<SocketAddr>>,
+    /// Until then it leaves the lock to others.
+    yields_until: Cell<Instant>,
 }
 
 /// A time for which this process holds the lock.
@@ -63,7 +64,9 @@ impl Contest {
         (name, addr): (&str, SocketAddr),
         ttl: Duration,
     ) -> Contest {
-        Contest { client, lock, owner: holder_text(name, addr), ttl, leader: Cell::new(None) }
+        let owner = holder_text(name, addr);
+        let (leader, yields_until) = (Cell::new(None), Cell::default());
+        Contest { client, lock, owner, ttl, leader, yields_until }
     }
 
     /// The holder that was seen last, another process or this one.
@@ -73,6 +76,11 @@ impl Contest {
 
     fn env(&self) -> &Env {
         self.client.env()
+    }
+
+    /// This process is not reached by those that it is to serve: others may try the lock before it does.
+    pub fn yield_lock(&self) {
+        self.yields_until.set(self.env().now() + YIELD_PAUSE);
     }
 
     /// Takes the lock if it is free.
@@ -90,6 +98,9 @@ impl Contest {
             }
         }
         let sent = self.env().now();
+        if sent < self.yields_until.get() {
+            return None;
+        }
         let (name, owner) = (self.lock.to_owned(), self.owner.clone());
         let change = LockChange::Acquire { name, owner, ttl_ms: self.ttl_ms() };
         match self.change(change).await {
@@ -127,7 +138,13 @@ impl Contest {
                 term.end.set(term.end.get().max(lease_end(sent, ttl)));
                 true
             }
-            Ok(Err(error)) if error.kind() == Kind::Fenced => false,
+            Ok(Err(error)) if error.kind() == Kind::Fenced => {
+                if term.is_valid() {
+                    tracing::warn!(%error, lock = self.lock, "the lock is lost before its time");
+                    self.yield_lock();
+                }
+                false
+            }
             Ok(Err(error)) => {
                 tracing::warn!(%error, lock = self.lock, "the lock was not renewed");
                 true

@@ -22,6 +22,8 @@ pub const UNREACHED_FIRST: Duration = Duration::from_millis(1000);
 /// A manager that gets no heartbeat for this long, from servers that answer its pings, is cut off: three renewals and
 /// the time of a ping.
 pub const CUT_OFF: Duration = Duration::from_millis(500);
+/// Until a process that nothing reaches tries the lock again that it gave up.
+pub const YIELD_PAUSE: Duration = Duration::from_secs(3);
 /// Heartbeats further apart than this do not come regularly: one and a half renewals.
 pub const BEAT_GAP: Duration = Duration::from_millis(225);
 /// Heartbeats must have come regularly for this long, since the last answer, before that says anything:

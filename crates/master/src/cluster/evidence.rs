@@ -11,22 +11,13 @@ use std::net::IpAddr;
 use base::ServerId;
 use runtime::Instant;
 
-use crate::limits::{
-    REPORT_HOSTS_MAX, REPORT_PING_PAUSE, REPORTED_MAX, REPORTED_SHARE, REPORTED_UNREACHED,
-    REPORTS_TOGETHER,
-};
+use super::reports::Reports;
+use crate::limits::{REPORTED_MAX, REPORTED_SHARE, REPORTED_UNREACHED};
 
-/// Reports about one server.
+/// What is known of one server.
 #[derive(Debug)]
-struct Reports {
-    /// Hosts of those of the last second, each once.
-    hosts: Vec<(IpAddr, Instant)>,
-    /// The last one, also of a client whose host is not known.
-    latest: Instant,
-    /// When it was pinged last because of one.
-    pinged: Option<Instant>,
-    /// That ping has not ended.
-    pinging: bool,
+struct ReportedServer {
+    reports: Reports,
     /// Since when it counts as unreached, and until when.
     unreached: Option<(Instant, Instant)>,
 }
@@ -45,7 +36,7 @@ pub struct Reported {
 pub(super) struct Evidence {
     /// Hosts whose clients' reports are enough without a ping.
     hosts_needed: usize,
-    servers: BTreeMap<ServerId, Reports>,
+    servers: BTreeMap<ServerId, ReportedServer>,
 }
 
 impl Evidence {
@@ -63,29 +54,10 @@ impl Evidence {
         (all, judges): (usize, bool),
         now: Instant,
     ) -> Reported {
-        let reports = self.servers.entry(server).or_insert(Reports {
-            hosts: Vec::new(),
-            latest: now,
-            pinged: None,
-            pinging: false,
-            unreached: None,
-        });
-        reports.latest = now;
-        reports.hosts.retain(|(host, at)| {
-            now.since(*at) < REPORTS_TOGETHER && from.is_none_or(|from| from != *host)
-        });
-        if let Some(from) = from {
-            if reports.hosts.len() == REPORT_HOSTS_MAX {
-                reports.hosts.remove(0);
-            }
-            reports.hosts.push((from, now));
-        }
-        let paused = reports.pinged.is_none_or(|at| now.since(at) >= REPORT_PING_PAUSE);
-        let ping = paused && !reports.pinging;
-        if ping {
-            (reports.pinged, reports.pinging) = (Some(now), true);
-        }
-        let enough = judges && reports.hosts.len() >= self.hosts_needed;
+        let fresh = || ReportedServer { reports: Reports::new(now), unreached: None };
+        let known = self.servers.entry(server).or_insert_with(fresh);
+        let ping = known.reports.note(from, now);
+        let enough = judges && known.reports.hosts() >= self.hosts_needed;
         Reported { ping, unreached: enough && self.condemn(server, all, now) }
     }
 
@@ -98,9 +70,11 @@ impl Evidence {
         all: usize,
         now: Instant,
     ) -> bool {
-        let Some(reports) = self.servers.get_mut(&server) else { return false };
-        reports.pinging = false;
-        failed && now.since(reports.latest) < REPORTED_UNREACHED && self.condemn(server, all, now)
+        let Some(ReportedServer { reports, .. }) = self.servers.get_mut(&server) else {
+            return false;
+        };
+        reports.ping_ended();
+        failed && now.since(reports.latest()) < REPORTED_UNREACHED && self.condemn(server, all, now)
     }
 
     /// Counts a server as unreached for a while, unless as many as may be are by reports.
@@ -109,16 +83,16 @@ impl Evidence {
         if others.count() >= (all / REPORTED_SHARE).clamp(1, REPORTED_MAX) {
             return false;
         }
-        let Some(reports) = self.servers.get_mut(&server) else { return false };
-        let since = reports.unreached.filter(|_| reports.is(now)).map_or(now, |(since, _)| since);
-        reports.unreached = Some((since, now + REPORTED_UNREACHED));
+        let Some(known) = self.servers.get_mut(&server) else { return false };
+        let since = known.unreached.filter(|_| known.is(now)).map_or(now, |(since, _)| since);
+        known.unreached = Some((since, now + REPORTED_UNREACHED));
         true
     }
 
     /// Since when a server counts as unreached; `None`: it does not.
     pub(super) fn unreached(&self, server: ServerId, now: Instant) -> Option<Instant> {
-        let reports = self.servers.get(&server).filter(|reports| reports.is(now))?;
-        reports.unreached.map(|(since, _)| since)
+        let known = self.servers.get(&server).filter(|known| known.is(now))?;
+        known.unreached.map(|(since, _)| since)
     }
 
     /// Forgets what was said of a server: its process was started again.
@@ -128,13 +102,15 @@ impl Evidence {
 
     /// Forgets what is over.
     pub(super) fn forget(&mut self, now: Instant) {
-        self.servers.retain(|_, reports| {
-            reports.pinging || reports.is(now) || now.since(reports.latest) < REPORTED_UNREACHED
+        self.servers.retain(|_, known| {
+            let ReportedServer { reports, .. } = known;
+            let latest = now.since(reports.latest());
+            reports.is_pinging() || known.is(now) || latest < REPORTED_UNREACHED
         });
     }
 }
 
-impl Reports {
+impl ReportedServer {
     /// Whether it counts as unreached.
     fn is(&self, now: Instant) -> bool {
         self.unreached.is_some_and(|(_, until)| now < until)
@@ -146,6 +122,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::limits::{REPORT_HOSTS_MAX, REPORT_PING_PAUSE, REPORTS_TOGETHER};
 
     const MS: Duration = Duration::from_millis(1);
     const SERVERS: usize = 20;
@@ -273,7 +250,7 @@ mod tests {
         for number in 0..=u8::MAX {
             bed.report(1, host(number));
         }
-        assert_eq!(bed.evidence.servers[&server(1)].hosts.len(), REPORT_HOSTS_MAX);
+        assert_eq!(bed.evidence.servers[&server(1)].reports.hosts(), REPORT_HOSTS_MAX);
         bed.pinged(1, false);
         bed.pass(2 * REPORTED_UNREACHED);
         assert!(bed.evidence.servers.is_empty());

@@ -193,6 +193,11 @@ impl Liveness {
         })))
     }
 
+    /// False while this master reaches fewer than half of the servers: it is cut off itself.
+    pub fn reaches_servers(&self) -> bool {
+        !self.0.borrow().rounds.is_cut_off()
+    }
+
     /// Without a heartbeat for so long a server is dead.
     pub fn dead_after(&self) -> Duration {
         self.0.borrow().dead_after

@@ -5,11 +5,13 @@
 //! replicated, and nothing durable follows from it without a command.
 
 mod abnormal;
+mod doubts;
 mod evidence;
 mod liveness;
 mod machine;
 mod outcome;
 mod reach;
+mod reports;
 mod service;
 mod slow_disks;
 mod snapshot;

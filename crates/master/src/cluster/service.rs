@@ -1,6 +1,7 @@
 //! Serves the requests to the cluster as a whole, on any master.
 
 use std::cell::RefCell;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -9,9 +10,11 @@ use runtime::sync::{Mutex, MutexGuard};
 use runtime::{Env, Instant};
 use wire::control::{
     ClusterInfo, ClusterReply, ClusterRequest, ClusterStatus, ControlError, Group as GroupName,
-    Heartbeat, Holdings, MasterInfo, MemberChange, Registration, StoppedCollection, missing,
+    Heartbeat, Holdings, LockChange, MasterInfo, MemberChange, Registration, StoppedCollection,
+    holder_addr, missing,
 };
 
+use super::doubts::LockDoubts;
 use super::{
     Answer, ClusterMachine, Command, Formed, Liveness, Order, Refusal, decode_outcome,
     encode_command,
@@ -63,6 +66,8 @@ struct ClusterServiceInner {
     router: Rc<Router>,
     peers: Rc<Peers>,
     liveness: Liveness,
+    /// What clients say of holders of locks.
+    doubts: RefCell<LockDoubts>,
     /// The master as an issuer of tokens, whose clock chunkservers have to know.
     tokens: TokenIssuer,
     /// Heartbeats arrive since then.
@@ -79,13 +84,14 @@ struct ClusterServiceInner {
 }
 
 impl ClusterService {
-    /// Serves `host` on master number `master`.
+    /// Serves `host` on master number `master`. `doubt_hosts`: hosts whose clients' doubts about the holder of
+    /// a lock are enough without a failed ping.
     pub fn new(
         (env, master): (&Env, u64),
         host: Host<ClusterMachine>,
         router: Rc<Router>,
         peers: Rc<Peers>,
-        (liveness, tokens): (Liveness, TokenIssuer),
+        (liveness, doubt_hosts, tokens): (Liveness, usize, TokenIssuer),
         (expected, configured): (Formed, Vec<MasterInfo>),
     ) -> ClusterService {
         ClusterService(Rc::new(ClusterServiceInner {
@@ -94,6 +100,7 @@ impl ClusterService {
             host,
             router,
             peers,
+            doubts: RefCell::new(LockDoubts::new(doubt_hosts)),
             liveness,
             tokens,
             started: env.now(),
@@ -163,6 +170,13 @@ impl ClusterService {
             ClusterRequest::Heartbeat(heartbeat) => Ok(self.hear(heartbeat)),
             ClusterRequest::Status => Ok(ClusterReply::Status(self.status(led()))),
             ClusterRequest::Lock { op, change } => {
+                if let LockChange::Renew { name, fencing, .. } = &change
+                    && self.0.doubts.borrow().refuses(name, *fencing, self.0.env.now())
+                {
+                    self.0.env.mark("cluster: a doubted holder does not renew its lock");
+                    let why = "clients do not reach the holder of the lock: another is to hold it";
+                    return Err(ControlError::new(Kind::Fenced, why));
+                }
                 match self.commit(Command::Lock { op, change }).await? {
                     Answer::Lock(fencing) => Ok(ClusterReply::Lock { fencing }),
                     _ => Ok(ClusterReply::Done),
@@ -170,12 +184,7 @@ impl ClusterService {
             }
             ClusterRequest::LockHolder { name } => {
                 self.0.host.read_barrier().await?;
-                let clock = self.0.host.clock_ms();
-                let holder = self.0.host.read(|state| {
-                    let lock = state.holder(&name, clock);
-                    lock.map(|lock| (lock.owner.clone(), lock.fencing))
-                });
-                Ok(ClusterReply::Holder(holder))
+                Ok(ClusterReply::Holder(self.holder(&name)))
             }
             ClusterRequest::Members { change } => self.change_members(change).await,
             // The view of the leading master alone: that of one beside it may be of a broken link.
@@ -189,11 +198,58 @@ impl ClusterService {
                 self.order(Order::PauseBalance(paused)).await?;
                 Ok(ClusterReply::Done)
             }
-            // The master answers: they concern stream partitions.
-            ClusterRequest::Identify { .. }
+            // The master answers: they concern stream partitions, or what it reaches.
+            ClusterRequest::LockDoubt { .. }
+            | ClusterRequest::Identify { .. }
             | ClusterRequest::Condemn { .. }
             | ClusterRequest::Order { .. }
             | ClusterRequest::Held { .. } => Err(Refusal::BadCommand.into()),
+        }
+    }
+
+    /// Text and number of a lock's holder, as the cluster group is here.
+    fn holder(&self, name: &str) -> Option<(String, u64)> {
+        let clock = self.0.host.clock_ms();
+        self.0.host.read(|state| {
+            let lock = state.holder(name, clock);
+            lock.map(|lock| (lock.owner.clone(), lock.fencing))
+        })
+    }
+
+    /// A client on the host `from`, if that is known, doubts the holder `fencing` of a lock. Returns the
+    /// holder's address when it is to be pinged, by [`ClusterService::doubt_pinged`]'s caller.
+    pub(crate) fn note_doubt(
+        &self,
+        (name, fencing): (&str, u64),
+        from: Option<IpAddr>,
+    ) -> Result<Option<SocketAddr>, ControlError> {
+        if !self.0.host.leads() {
+            return Err(self.0.host.elsewhere(self.0.host.group().leader()));
+        }
+        let Some((text, _)) = self.holder(name).filter(|(_, holder)| *holder == fencing) else {
+            return Ok(None); // The lock has changed hands since.
+        };
+        let doubted = self.0.doubts.borrow_mut().note((name, fencing), from, self.0.env.now());
+        if doubted.refused {
+            self.0.env.mark("cluster: clients of two hosts doubt the holder of a lock");
+            tracing::warn!(
+                name,
+                holder = text,
+                "clients of several hosts do not reach the holder of a lock: another is to hold it"
+            );
+        }
+        Ok(holder_addr(&text).filter(|_| doubted.ping))
+    }
+
+    /// The ping that a doubt has started has ended.
+    pub(crate) fn doubt_pinged(&self, (name, fencing): (&str, u64), answered: bool) {
+        let failed = !answered && self.0.liveness.reaches_servers();
+        if self.0.doubts.borrow_mut().pinged((name, fencing), failed, self.0.env.now()) {
+            self.0.env.mark("cluster: the doubted holder of a lock answers no ping");
+            tracing::warn!(
+                name,
+                "a client does not reach the holder of a lock, nor does this master: another is to hold it"
+            );
         }
     }
 

@@ -118,8 +118,8 @@ impl Master {
     /// The group whose leader alone answers; none: each master does.
     fn answered_by_leader_of(&self, request: &ControlRequest) -> Option<GroupName> {
         use ClusterRequest::{
-            Abnormal, Condemn, Heartbeat, Held, Identify, Info, Lock, LockHolder, Members, Order,
-            PauseBalance, Register, Status,
+            Abnormal, Condemn, Heartbeat, Held, Identify, Info, Lock, LockDoubt, LockHolder,
+            Members, Order, PauseBalance, Register, Status,
         };
         match request {
             ControlRequest::Cluster(request) => match request {
@@ -129,6 +129,7 @@ impl Master {
                 }
                 Register(_)
                 | Lock { .. }
+                | LockDoubt { .. }
                 | LockHolder { .. }
                 | Members { .. }
                 | Order { .. }

@@ -1,14 +1,17 @@
-//! Pings of chunkservers: see [`crate::cluster`], `Liveness`.
+//! Pings of chunkservers, and of other processes that clients do not reach: see [`crate::cluster`],
+//! `Liveness`.
 
 use std::net::{IpAddr, SocketAddr};
 
 use base::ServerId;
 use runtime::{Class, Duration};
 use transport::{Priority, Request, Service, Token};
-use wire::control::{ChunkserverRequest, ControlRequest, ReplicaFault, StreamRequest};
+use wire::control::{
+    ChunkserverRequest, ControlError, ControlRequest, ReplicaFault, StreamRequest,
+};
 
 use super::Master;
-use crate::limits::{REPORT_PING, SERVER_PING, SERVER_UNREACHED};
+use crate::limits::{LINK_DEAD, REPORT_PING, SERVER_PING, SERVER_UNREACHED};
 
 /// Pause between two looks for chunkservers while there are none to ping: a process without clients
 /// sleeps.
@@ -79,7 +82,26 @@ impl Master {
         }
     }
 
-    /// Whether a chunkserver answers a ping in time. A busy one is reached, and so is one of an older
+    /// A client does not reach the holder of a lock: it is pinged, and by what other clients and that ping
+    /// say the lock is renewed no more (`protocols-tail.md` 10.11).
+    pub(super) fn note_doubt(
+        &self,
+        name: String,
+        fencing: u64,
+        from: Option<IpAddr>,
+    ) -> Result<(), ControlError> {
+        let Some(addr) = self.0.cluster.note_doubt((&name, fencing), from)? else { return Ok(()) };
+        let this = self.clone();
+        self.0.env.spawn(Class::Control, "ping of a lock's holder", async move {
+            // The link to it may be dead since an earlier fault, and is given up first.
+            let answered = this.answers_ping(addr, LINK_DEAD).await
+                || this.answers_ping(addr, REPORT_PING).await;
+            this.0.cluster.doubt_pinged((&name, fencing), answered);
+        });
+        Ok(())
+    }
+
+    /// Whether a process answers a ping in time. A busy one is reached, and so is one of an older
     /// version, which refuses what it does not know.
     async fn answers_ping(&self, addr: SocketAddr, timeout: Duration) -> bool {
         let request = Request {

@@ -149,6 +149,10 @@ pub enum Planted {
     RelayNewIdentity,
     /// Masters take a server for unreached that clients of one host report.
     OneClientRules,
+    /// Masters go on renewing the lock of a holder whom clients do not reach.
+    DoubtsUnheard,
+    /// Masters end the hold of a lock because clients of one host do not reach the holder.
+    OneDoubtRules,
     /// Masters name all servers that they do not reach to clients, however many these are.
     ManyBelieved,
     /// Masters seal chunks of writers that reach their servers, when they do not reach these themselves,
@@ -219,7 +223,7 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 89] = [
+    pub const ALL: [Planted; 91] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -275,6 +279,8 @@ impl Planted {
         Planted::HeardIsReached,
         Planted::RelayNewIdentity,
         Planted::OneClientRules,
+        Planted::DoubtsUnheard,
+        Planted::OneDoubtRules,
         Planted::ManyBelieved,
         Planted::OpenGraceUnreached,
         Planted::LateOpenFences,
@@ -513,6 +519,12 @@ pub(crate) fn times_of(mut timing: MasterTiming) -> MasterTiming {
     }
     if acts(Planted::OneClientRules) {
         timing.report_hosts = 1;
+    }
+    if acts(Planted::DoubtsUnheard) {
+        timing.doubt_hosts = usize::MAX;
+    }
+    if acts(Planted::OneDoubtRules) {
+        timing.doubt_hosts = 1;
     }
     if acts(Planted::ManyBelieved) {
         timing.abnormal_share = 1;

@@ -4,6 +4,8 @@
 //! (invariant 6, `protocols.md` 6.5). Segments are in memory: they enforce the fences as the core
 //! would.
 
+mod measured;
+
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -41,13 +43,6 @@ const PORT: u16 = 7301;
 const LOAD: Duration = Duration::from_secs(12);
 /// Interval of comparing beliefs.
 const LOOK: Duration = Duration::from_millis(2);
-/// Without managers, reads and writes go on at least this often.
-const STILL_MAX: Duration = Duration::from_millis(200);
-/// A takeover takes no longer, without other faults.
-const TAKEOVER_MAX: Duration = Duration::from_millis(1000);
-/// A manager answers again in this time after the one that leads has died, or has been cut off.
-const ANSWER_MAX: Duration = Duration::from_millis(2500);
-
 /// The content of all segments, as the core would have it.
 #[derive(Default)]
 struct StandInStore {
@@ -249,7 +244,7 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
         reads: Cell::new(0),
     });
     world.boot_all();
-    let (_, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
+    let (user_host, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
     let users = Managers::with_budget(&client, Duration::from_secs(60));
     let judge = sim.spawn("judge", judge(world.clone()));
     let user =
@@ -283,7 +278,7 @@ pub(super) async fn run(sim: Sim) -> Result<(), String> {
         segments = world.segments(&users).await?;
     }
     world.until_served(&segments, Duration::from_secs(30)).await?;
-    world.kill_and_measure((&users, &segments)).await?;
+    world.kill_and_measure((user_host, &users), &segments).await?;
     world.go_on_without_managers().await?;
     judge.abort();
     if let Some(violation) = world.verdict.borrow_mut().take() {
@@ -494,104 +489,6 @@ impl World {
                 device.id, device.epoch,
             ));
         }
-    }
-
-    /// All managers die. Leases run out, and requests go on: at no time does the load stand still
-    /// for long.
-    async fn go_on_without_managers(&self) -> Result<(), String> {
-        let sim = self.cluster.sim();
-        for index in 0..MANAGERS {
-            self.leading.borrow_mut()[index] = None;
-            if sim.env(self.managers[index]).is_some() {
-                sim.crash(self.managers[index], CrashMode::Power);
-            }
-        }
-        for _ in 0..20 {
-            let before = (self.acked.get(), self.reads.get());
-            sim.sleep(STILL_MAX).await;
-            let (acked, reads) = (self.acked.get() - before.0, self.reads.get() - before.1);
-            if acked == 0 || reads == 0 {
-                return Err(format!(
-                    "without managers {acked} writes and {reads} reads in {STILL_MAX:?}"
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    /// Leaves the links of all block servers to a manager dead, without their notice: they have
-    /// asked it, were cut off from it, and it began to run again.
-    async fn links_die(self: &Rc<Self>, manager: usize) {
-        let (sim, host) = (self.cluster.sim(), self.managers[manager]);
-        for &server in &self.servers {
-            sim.set_blocked(server, host, true);
-            sim.set_blocked(host, server, true);
-        }
-        self.leading.borrow_mut()[manager] = None;
-        sim.crash(host, CrashMode::Power);
-        self.boot_manager(manager);
-        sim.sleep(Duration::from_millis(500)).await;
-        for &server in &self.servers {
-            sim.set_blocked(server, host, false);
-            sim.set_blocked(host, server, false);
-        }
-        sim.mark("block-managers: links to the next leader are dead");
-    }
-
-    /// Without other faults: a server that dies, and a manager that dies or that nothing reaches, are
-    /// replaced in less than a second, and managers answer.
-    async fn kill_and_measure(
-        self: &Rc<Self>,
-        (users, segments): (&Managers, &BTreeSet<SegmentId>),
-    ) -> Result<(), String> {
-        let sim = self.cluster.sim();
-        sim.sleep(Duration::from_secs(2)).await;
-        self.until_served(segments, Duration::from_secs(10)).await?;
-        let victim = sim.with_rng(|rng| rng.below(SERVERS as u64)) as usize;
-        self.running.borrow_mut()[victim] = None;
-        sim.crash(self.servers[victim], CrashMode::Power);
-        let took = self.until_served(segments, Duration::from_secs(10)).await?;
-        sim.note(took.as_micros() as u64);
-        if took > TAKEOVER_MAX {
-            return Err(format!("segments of a dead server were not served for {took:?}"));
-        }
-        let leader = self
-            .leading
-            .borrow()
-            .iter()
-            .position(|manager| manager.as_ref().is_some_and(ManagerRole::leads));
-        let leader = leader.ok_or("no manager leads")?;
-        if sim.with_rng(|rng| rng.one_in(2)) {
-            self.links_die(1 - leader).await;
-        }
-        let is_grey = sim.with_rng(|rng| rng.one_in(2));
-        if is_grey {
-            sim.mark("block-managers: nothing reaches the leading manager");
-            sim.set_grey(self.managers[leader], true);
-        } else {
-            self.leading.borrow_mut()[leader] = None;
-            sim.crash(self.managers[leader], CrashMode::Power);
-        }
-        let lost = sim.elapsed();
-        volumes(users).await?;
-        let took = sim.elapsed() - lost;
-        sim.note(took.as_micros() as u64);
-        if took > ANSWER_MAX {
-            return Err(format!("without its manager a request took {took:?}"));
-        }
-        // Leases last on for a while; then a server must have renewed them.
-        let end = sim.elapsed() + Duration::from_secs(3);
-        let mut away = Duration::ZERO;
-        while sim.elapsed() < end {
-            away = away.max(self.until_served(segments, Duration::from_secs(10)).await?);
-            sim.sleep(Duration::from_millis(5)).await;
-        }
-        sim.set_grey(self.managers[leader], false);
-        sim.note(away.as_micros() as u64);
-        if away > TAKEOVER_MAX {
-            return Err(format!("without its manager segments were not served for {away:?}"));
-        }
-        Ok(())
     }
 }
 

@@ -557,6 +557,7 @@ pub const SCENARIOS: &[Scenario] = &[
             "block-managers: a block server is stopped",
             "block-managers: links to the next leader are dead",
             "block-managers: nothing reaches the leading manager",
+            "block-managers: two users do not reach the leading manager",
             "block manager: one that is cut off leads no more",
             "net: connection reset",
             "numbers: a fencing token above 2^32",

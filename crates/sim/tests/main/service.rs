@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base::{Kind, TraceId};
 use client::Client;
-use client::leader::{Leader, LeaderError, Led, holder_text};
+use client::leader::{Leader, LeaderError, Led};
 use runtime::Class;
 use runtime::sim::{CrashMode, HostId, Sim};
 use sim::cluster::{Cluster, Shape};
@@ -16,7 +16,7 @@ use sim::tuning::Tuning;
 use transport::{Handler, Incoming, Priority, Request, Response, Service, Token};
 use wire::control::{
     ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest, LockChange,
-    ServiceMessage, ServiceTag,
+    ServiceMessage, ServiceTag, holder_text,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

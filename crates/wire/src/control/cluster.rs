@@ -86,6 +86,15 @@ pub enum ClusterRequest {
         /// The lock's name.
         name: String,
     },
+    /// The sender does not reach the holder of a lock. With others' doubts, or when the leading master
+    /// does not reach it either, the lock is renewed no more (`protocols-tail.md` 10.11). Answered by
+    /// `Done`, whatever follows.
+    LockDoubt {
+        /// The lock's name.
+        name: String,
+        /// The holder's number: doubts of an earlier holder say nothing.
+        fencing: u64,
+    },
     /// Changes the masters' membership.
     Members {
         /// The change.
@@ -358,6 +367,16 @@ pub struct IssuerClock {
     pub issuer: Issuer,
     /// Milliseconds since that start.
     pub clock_ms: u64,
+}
+
+/// Text of a lock's holder: a name and an address.
+pub fn holder_text(name: &str, addr: SocketAddr) -> String {
+    format!("{name} {addr}")
+}
+
+/// The address in a holder's text.
+pub fn holder_addr(text: &str) -> Option<SocketAddr> {
+    text.rsplit_once(' ').and_then(|(_, addr)| addr.parse().ok())
 }
 
 /// A change of a lock.

@@ -60,7 +60,9 @@ impl ControlRequest {
                 Cluster::Register(_) => "register",
                 Cluster::Heartbeat(_) => "heartbeat",
                 Cluster::Status => "status",
-                Cluster::Lock { .. } | Cluster::LockHolder { .. } => "lock",
+                Cluster::Lock { .. } | Cluster::LockHolder { .. } | Cluster::LockDoubt { .. } => {
+                    "lock"
+                }
                 Cluster::Members { .. } => "members",
                 Cluster::Identify { .. } => "identify disks",
                 Cluster::Condemn { .. } => "condemn",

@@ -141,6 +141,9 @@ fn cluster_request() -> impl Strategy<Value = ClusterRequest> {
         Just(ClusterRequest::Status),
         made!((op, op()), (change, lock_change()) => ClusterRequest::Lock { op, change }),
         label().prop_map(|name| ClusterRequest::LockHolder { name }),
+        made!((name, label()), (fencing, any::<u64>()) => {
+            ClusterRequest::LockDoubt { name, fencing }
+        }),
         member_change.prop_map(|change| ClusterRequest::Members { change }),
         vec(disk(), 0..4).prop_map(|disks| ClusterRequest::Identify { disks }),
         disk().prop_map(|disk| ClusterRequest::Condemn { disk }),

@@ -398,7 +398,7 @@ impl Proto for ClusterRequest {
     type Pb = pb::ClusterRequest;
 
     fn to_pb(&self) -> pb::ClusterRequest {
-        use pb::cluster_request::{Abnormal, Ask, Disks, Held, Lock, Order};
+        use pb::cluster_request::{Abnormal, Ask, Disks, Held, Lock, LockDoubt, Order};
         let ask = match self {
             ClusterRequest::Info => Ask::Info(pb::Empty {}),
             ClusterRequest::Register(registration) => Ask::Register(registration.to_pb()),
@@ -408,6 +408,9 @@ impl Proto for ClusterRequest {
                 Ask::Lock(Lock { op: Some(op.to_pb()), change: Some(change.to_pb()) })
             }
             ClusterRequest::LockHolder { name } => Ask::LockHolder(name.clone()),
+            ClusterRequest::LockDoubt { name, fencing } => {
+                Ask::LockDoubt(LockDoubt { name: name.clone(), fencing: *fencing })
+            }
             ClusterRequest::Members { change } => Ask::Members(change.to_pb()),
             ClusterRequest::Identify { disks } => Ask::Identify(Disks { disks: disk_bytes(disks) }),
             ClusterRequest::Condemn { disk } => Ask::Condemn(u128_bytes(disk.get())),
@@ -440,6 +443,10 @@ impl Proto for ClusterRequest {
             Ask::LockHolder(name) => {
                 ClusterRequest::LockHolder { name: label(name, "ClusterRequest.lock_holder")? }
             }
+            Ask::LockDoubt(pb) => ClusterRequest::LockDoubt {
+                name: label(pb.name, "ClusterRequest.LockDoubt.name")?,
+                fencing: pb.fencing,
+            },
             Ask::Members(change) => ClusterRequest::Members { change: Proto::from_pb(change)? },
             Ask::Identify(pb) => ClusterRequest::Identify {
                 disks: disks_from(pb.disks, "ClusterRequest.Disks.disks")?,
