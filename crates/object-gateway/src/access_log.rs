@@ -8,8 +8,17 @@ use base::Civil;
 use http::Uri;
 use serde::{Serialize, Serializer};
 
-/// Parameters of a URL that give its holder a right, as presigned ones do: their values are not written.
-const SECRET_PARAMETERS: [&str; 3] = ["x-amz-signature", "x-amz-security-token", "signature"];
+use crate::query::Query;
+
+/// Parameters of a URL that give its holder a right, as presigned ones do, or a key of encryption: their
+/// values are not written.
+const SECRET_PARAMETERS: [&str; 5] = [
+    "x-amz-signature",
+    "x-amz-security-token",
+    "signature",
+    "x-amz-server-side-encryption-customer-key",
+    "x-amz-copy-source-server-side-encryption-customer-key",
+];
 
 /// Takes lines of an access log, each with its line feed, from any thread. It must not block.
 pub type Sink = dyn Fn(String) + Send + Sync;
@@ -107,17 +116,20 @@ fn time_of(at_us: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{us:06}Z")
 }
 
+/// Whether the value of a parameter is not to be written; its name may have escapes.
+fn is_secret(name: &str) -> bool {
+    let named = Query::parse(name);
+    let (name, _) = named.iter().next().unwrap_or_default();
+    SECRET_PARAMETERS.iter().any(|one| name.eq_ignore_ascii_case(one))
+}
+
 /// Path and parameters as they were sent, without what would let a reader of the log do the same.
 fn shown_uri(uri: &Uri) -> String {
     let Some(query) = uri.query() else { return uri.path().to_owned() };
     let shown: Vec<String> = query
         .split('&')
         .map(|pair| match pair.split_once('=') {
-            Some((name, _))
-                if SECRET_PARAMETERS.iter().any(|one| name.eq_ignore_ascii_case(one)) =>
-            {
-                format!("{name}=-")
-            }
+            Some((name, _)) if is_secret(name) => format!("{name}=-"),
             _ => pair.to_owned(),
         })
         .collect();
@@ -176,5 +188,13 @@ mod tests {
         assert_eq!(shown_uri(&uri), shown);
         let old = Uri::from_static("/b/k?AWSAccessKeyId=c&Signature=ab&Expires=9");
         assert_eq!(shown_uri(&old), "/b/k?AWSAccessKeyId=c&Signature=-&Expires=9");
+        let keys = Uri::from_static(
+            "/b/k?X-Amz-Server-Side-Encryption-Customer-Key=a&x-amz-copy-source-server-side-encryption-customer-key=b\
+             &X-Amz-Signatur%65=c&x-amz-server-side-encryption-customer-key-MD5=d",
+        );
+        let shown = "/b/k?X-Amz-Server-Side-Encryption-Customer-Key=-\
+                     &x-amz-copy-source-server-side-encryption-customer-key=-&X-Amz-Signatur%65=-\
+                     &x-amz-server-side-encryption-customer-key-MD5=d";
+        assert_eq!(shown_uri(&keys), shown);
     }
 }

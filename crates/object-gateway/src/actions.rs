@@ -3,7 +3,7 @@
 use http::header::HeaderMap;
 use object_proto::Permission;
 
-use crate::facts::{LOCK_HOLD, LOCK_MODE, LOCK_UNTIL};
+use crate::facts::{LOCK_HOLD, LOCK_MODE, LOCK_UNTIL, TAGGING, gives_tags};
 
 /// An action of S3's policies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,6 +24,18 @@ impl Action {
     pub const DELETE: Action = Action::new("s3:DeleteObject");
     /// To delete a version of an object.
     pub const DELETE_VERSION: Action = Action::new("s3:DeleteObjectVersion");
+    /// To give an object tags.
+    pub const PUT_TAGS: Action = Action::new("s3:PutObjectTagging");
+    /// To give a version of an object tags.
+    pub const PUT_VERSION_TAGS: Action = Action::new("s3:PutObjectVersionTagging");
+    /// To give an object tags with its content.
+    pub const PUT_WITH_TAGS: Action = Action::of_put("s3:PutObjectTagging");
+    /// To put an object.
+    pub const PUT: Action = Action::new("s3:PutObject");
+    /// To read an object's tags.
+    pub const GET_TAGS: Action = Action::new("s3:GetObjectTagging");
+    /// To read the tags of a version of an object.
+    pub const GET_VERSION_TAGS: Action = Action::new("s3:GetObjectVersionTagging");
     /// To read an object's retention.
     pub const GET_RETENTION: Action = Action::new("s3:GetObjectRetention");
     /// To change an object's retention.
@@ -104,8 +116,8 @@ pub fn actions_of(operation: &str, has_version: bool, headers: &HeaderMap) -> Ve
             if has_acl(headers) {
                 actions.push(Action::of_put("s3:PutObjectAcl"));
             }
-            if headers.contains_key("x-amz-tagging") {
-                actions.push(Action::of_put("s3:PutObjectTagging"));
+            if headers.contains_key(TAGGING) && (operation != "CopyObject" || gives_tags(headers)) {
+                actions.push(Action::PUT_WITH_TAGS);
             }
             if [LOCK_MODE, LOCK_UNTIL].iter().any(|name| headers.contains_key(name)) {
                 actions.push(Action::PUT_RETENTION);
@@ -126,9 +138,8 @@ pub fn actions_of(operation: &str, has_version: bool, headers: &HeaderMap) -> Ve
         }
         "DeleteObject" => of("s3:DeleteObject", "s3:DeleteObjectVersion"),
         // Each key, and what a document gives an object, is checked by the operation.
-        "DeleteObjects" | "PutObjectRetention" | "PutObjectLegalHold" => Vec::new(),
+        _ if !later_actions_of(operation).is_empty() => Vec::new(),
         "GetObjectTagging" => of("s3:GetObjectTagging", "s3:GetObjectVersionTagging"),
-        "PutObjectTagging" => of("s3:PutObjectTagging", "s3:PutObjectVersionTagging"),
         "DeleteObjectTagging" => of("s3:DeleteObjectTagging", "s3:DeleteObjectVersionTagging"),
         "GetObjectAcl" => of("s3:GetObjectAcl", "s3:GetObjectVersionAcl"),
         "PutObjectAcl" => of("s3:PutObjectAcl", "s3:PutObjectVersionAcl"),
@@ -172,6 +183,18 @@ pub fn actions_of(operation: &str, has_version: bool, headers: &HeaderMap) -> Ve
         "GetObjectLockConfiguration" => one("s3:GetBucketObjectLockConfiguration"),
         "PutObjectLockConfiguration" => vec![Action::PUT_LOCK_RULE],
         _ => vec![Action::UNKNOWN],
+    }
+}
+
+/// What an operation asks for once its document is read, by what that says: before it is read, one of these
+/// must be possible.
+pub fn later_actions_of(operation: &str) -> &'static [Action] {
+    match operation {
+        "DeleteObjects" => &[Action::DELETE, Action::DELETE_VERSION],
+        "PutObjectTagging" => &[Action::PUT_TAGS, Action::PUT_VERSION_TAGS],
+        "PutObjectRetention" => &[Action::PUT_RETENTION],
+        "PutObjectLegalHold" => &[Action::PUT_HOLD],
+        _ => &[],
     }
 }
 

@@ -9,7 +9,7 @@ use s3s::auth::{S3Auth, SecretKey};
 use s3s::path::S3Path;
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
-use crate::actions::{Action, actions_of, actions_of_new_bucket};
+use crate::actions::{Action, actions_of, actions_of_new_bucket, later_actions_of};
 use crate::clock;
 use crate::errors::{internal, s3_error};
 use crate::facts::{Client, Facts};
@@ -106,6 +106,12 @@ impl Access {
         (place, key): (&Ruled, Option<&str>),
         facts: Facts<'_>,
     ) -> S3Result<()> {
+        let later = later_actions_of(operation);
+        // The document of a caller who could be allowed nothing is not read.
+        if !later.is_empty() && !later.iter().any(|&action| rights.may_ever(action, place)) {
+            return Err(denied());
+        }
+        let facts = facts.of_operation(operation);
         let actions = actions_of(operation, facts.has_version(), facts.headers());
         match key.map(ObjectKey::new) {
             Some(Ok(key)) => {

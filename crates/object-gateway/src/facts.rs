@@ -20,6 +20,9 @@ pub const LOCK_UNTIL: HeaderName = HeaderName::from_static("x-amz-object-lock-re
 /// Whether an object is held.
 pub const LOCK_HOLD: HeaderName = HeaderName::from_static("x-amz-object-lock-legal-hold");
 
+/// Tags of an object that is put.
+pub const TAGGING: &str = "x-amz-tagging";
+
 /// A client; an extension of requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Client {
@@ -52,6 +55,12 @@ pub struct Facts<'a> {
     headers: &'a HeaderMap,
     query: Query,
     client: Option<Client>,
+    /// The version that it names.
+    version: Option<String>,
+    /// Whether it makes an object, if it is one of those that bring one's content.
+    creates: Option<bool>,
+    /// Tags that it gives, where these are not in a header.
+    new_tags: Option<ObjectTags>,
     /// Tags of the object that is there, if a policy asks for them.
     pub tags: Option<ObjectTags>,
     /// Of a form: how it is signed.
@@ -62,13 +71,40 @@ impl<'a> Facts<'a> {
     /// Of a request.
     pub fn new(headers: &'a HeaderMap, uri: &Uri, client: Option<Client>) -> Facts<'a> {
         let query = Query::parse(uri.query().unwrap_or_default());
-        Facts { headers, query, client, tags: None, form: None }
+        let version = query.unique("versionId").map(str::to_owned);
+        let (creates, new_tags, tags, form) = (None, None, None, None);
+        Facts { headers, query, client, version, creates, new_tags, tags, form }
     }
 
     /// Of a request that s3s has read.
     pub fn of<T>(request: &'a S3Request<T>) -> Facts<'a> {
         let client = request.extensions.get::<Client>().copied();
         Facts::new(&request.headers, &request.uri, client)
+    }
+
+    /// Of this operation of s3s.
+    pub fn of_operation(mut self, operation: &str) -> Facts<'a> {
+        self.creates = match operation {
+            "PutObject" | "PostObject" | "CopyObject" | "CompleteMultipartUpload" => Some(true),
+            "CreateMultipartUpload" | "UploadPart" | "UploadPartCopy" => Some(false),
+            _ => None,
+        };
+        if operation == "CopyObject" && !gives_tags(self.headers) {
+            self.new_tags = Some(ObjectTags::default()); // The copy has those of its source.
+        }
+        self
+    }
+
+    /// Of an object that the request names elsewhere than in its URL.
+    pub fn of_version(mut self, version: Option<&str>) -> Facts<'a> {
+        self.version = version.map(str::to_owned);
+        self
+    }
+
+    /// Of a request that gives these tags.
+    pub fn giving(mut self, tags: &ObjectTags) -> Facts<'a> {
+        self.new_tags = Some(tags.clone());
+        self
     }
 
     /// The request names a version.
@@ -96,9 +132,29 @@ impl<'a> Facts<'a> {
     }
 
     /// Names and values of the tags that the request gives.
-    fn new_tags(&self) -> Query {
-        let tags = self.headers.get("x-amz-tagging").and_then(|value| value.to_str().ok());
-        Query::parse(tags.unwrap_or_default())
+    fn new_tags(&self) -> Vec<(String, String)> {
+        let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        if let Some(tags) = &self.new_tags {
+            return tags.iter().map(owned).collect();
+        }
+        let tags = self.headers.get(TAGGING).and_then(|value| value.to_str().ok());
+        Query::parse(tags.unwrap_or_default()).iter().map(owned).collect()
+    }
+
+    fn new_tag(&self, name: &str) -> Values<'_> {
+        let mut tags = self.new_tags().into_iter().filter(|(other, _)| other == name);
+        match (tags.next(), tags.next()) {
+            (Some((_, value)), None) => Self::owned(value),
+            _ => Values::Missing,
+        }
+    }
+
+    /// A condition of HTTP: an empty header is none.
+    fn condition(&self, name: &str) -> Values<'_> {
+        match self.header(name) {
+            Values::One(value) if value.is_empty() => Values::Missing,
+            value => value,
+        }
     }
 
     fn auth_type(&self) -> Values<'_> {
@@ -155,7 +211,7 @@ impl Context for Facts<'_> {
             return value.map_or(Values::Missing, |(_, value)| Values::one(value));
         }
         if let Some(name) = key.strip_prefix("s3:requestobjecttag/") {
-            return self.new_tags().unique(name).map_or(Values::Missing, Self::owned);
+            return self.new_tag(name);
         }
         match key {
             "aws:sourceip" => self.client.map_or(Values::Missing, |client| Self::owned(client.ip)),
@@ -169,16 +225,17 @@ impl Context for Facts<'_> {
             "s3:prefix" => self.in_query("prefix"),
             "s3:delimiter" => self.in_query("delimiter"),
             "s3:max-keys" => self.in_query("max-keys"),
-            "s3:versionid" => self.in_query("versionId"),
+            "s3:versionid" => self.version.as_deref().map_or(Values::Missing, Values::one),
+            "s3:objectcreationoperation" => self.creates.map_or(Values::Missing, Self::owned),
             "s3:authtype" => self.auth_type(),
             "s3:signatureversion" => self.signature_version(),
             "s3:signatureage" => self.signature_age(),
-            "s3:if-match" => self.header("if-match"),
-            "s3:if-none-match" => self.header("if-none-match"),
+            "s3:if-match" => self.condition("if-match"),
+            "s3:if-none-match" => self.condition("if-none-match"),
             "s3:object-lock-remaining-retention-days" => self.remaining_days(),
             "s3:requestobjecttagkeys" => {
-                let tags = self.new_tags();
-                Values::Several(tags.iter().map(|(name, _)| Cow::Owned(name.to_owned())).collect())
+                let names = self.new_tags().into_iter().map(|(name, _)| Cow::Owned(name));
+                Values::Several(names.collect())
             }
             _ => match key.strip_prefix("s3:") {
                 Some(name) if name.starts_with("x-amz-") => self.header(name),
@@ -189,6 +246,11 @@ impl Context for Facts<'_> {
             },
         }
     }
+}
+
+/// A copy has the tags that its request gives, and not those of its source.
+pub fn gives_tags(headers: &HeaderMap) -> bool {
+    headers.get("x-amz-tagging-directive").is_some_and(|directive| directive == "REPLACE")
 }
 
 /// Seconds since 1970 of a time as signatures have it (`20261128T063557Z`).

@@ -115,7 +115,8 @@ pub fn complete<'a>(
         head.headers.remove(CONTENT_TYPE);
         body = Body::empty();
     } else if is_xml(&head.headers)
-        && let Some(bytes) = body.bytes()
+        // Of an object that is XML nothing is changed: HEAD has its length, and no body.
+        && let Some(bytes) = body.bytes().filter(|bytes| !bytes.is_empty())
     {
         let bytes = match head.status.is_success() {
             true => bytes,

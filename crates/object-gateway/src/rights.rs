@@ -69,6 +69,13 @@ impl Rule {
         }
     }
 
+    fn may_allow(&self, action: Action, principal: Principal<'_>) -> bool {
+        match self {
+            Rule::None | Rule::Flawed => false,
+            Rule::Policy { policy, .. } => policy.may_allow(action.name(), principal),
+        }
+    }
+
     fn is_none(&self) -> bool {
         matches!(self, Rule::None)
     }
@@ -235,6 +242,28 @@ impl Rights {
     /// See [`Rights::check`].
     pub fn may(&self, action: Action, at: (&Ruled, Option<&str>), facts: &Facts<'_>) -> bool {
         self.decide(action, at, facts) == Verdict::Allow
+    }
+
+    /// False when no request for the action can be allowed to the caller in the bucket, whatever it concerns
+    /// and says.
+    pub fn may_ever(&self, action: Action, place: &Ruled) -> bool {
+        let Ruled { view, rule, is_public } = place;
+        let (principal, user) = (self.principal(), self.user());
+        let own = self.who.as_deref();
+        if own.is_some_and(|own| {
+            !own.key_rule.is_none() && !own.key_rule.may_allow(action, principal)
+        }) {
+            return false;
+        }
+        let is_owner = user.is_some_and(|user| user.id == view.bucket.owner);
+        let is_restricted = view.settings.public_access.restrict && *is_public && !is_owner;
+        user.is_some_and(|user| user.admin)
+            || own.is_some_and(|own| own.user_rule.may_allow(action, principal))
+            || (is_owner && own.is_some_and(|own| own.user_rule.is_none()))
+            || (rule.may_allow(action, principal) && !is_restricted)
+            || (view.settings.ownership != Ownership::Enforced
+                && bucket_permission(action)
+                    .is_some_and(|wanted| self.is_granted(view, &view.settings.acl, wanted)))
     }
 
     /// Allows a request that concerns an object, whose ACL may allow it too.

@@ -3,7 +3,7 @@
 use crate::error::{Flaw, PolicyError, shortened};
 use crate::json::Json;
 use crate::limits::TEXT_MAX;
-use crate::request::Request;
+use crate::request::{Principal, Request};
 use crate::statement::{Effect, Place, Statement};
 
 /// The versions of the language. Variables are substituted in the second only.
@@ -114,6 +114,12 @@ impl Policy {
             }
         }
         verdict
+    }
+
+    /// Whether it may allow an action to a caller, on some resource and under some condition: false says
+    /// that it allows none, before it is known what a request concerns.
+    pub fn may_allow(&self, action: &str, principal: Principal<'_>) -> bool {
+        self.statements.iter().any(|statement| statement.may_allow(action, principal))
     }
 
     /// Whether it gives access to the public, as S3's settings against public access have it: some

@@ -2,6 +2,9 @@
 
 use std::borrow::Cow;
 
+/// Beginning of the ARN of a user: there are no accounts.
+const USER_ARN: &str = "arn:aws:iam:::user/";
+
 /// `aws:userid` of anonymous callers.
 pub(crate) const ANONYMOUS_ID: &str = "anonymous";
 
@@ -38,8 +41,8 @@ pub enum Principal<'a> {
 ///
 /// Keys are in lower case, as in [`CONDITION_KEYS`](crate::CONDITION_KEYS). Of a key with a tag's
 /// name only the part up to the slash is: the name is as the policy has it
-/// (`s3:existingobjecttag/Team`). The policy itself answers `aws:username`, `aws:userid` and
-/// `aws:principaltype` from the request's principal, and does not ask for them.
+/// (`s3:existingobjecttag/Team`). The policy itself answers `aws:username`, `aws:userid`,
+/// `aws:principalarn` and `aws:principaltype` from the request's principal, and does not ask for them.
 pub trait Context {
     /// The values of a key.
     fn values(&self, key: &str) -> Values<'_>;
@@ -90,6 +93,10 @@ impl<'a> Request<'a> {
             ("aws:username", Principal::Anonymous) => Values::Missing,
             ("aws:userid", Principal::User { id, .. }) => Values::one(id),
             ("aws:userid", Principal::Anonymous) => Values::one(ANONYMOUS_ID),
+            ("aws:principalarn", Principal::User { name, .. }) => {
+                Values::One(Cow::Owned(format!("{USER_ARN}{name}")))
+            }
+            ("aws:principalarn", Principal::Anonymous) => Values::Missing,
             ("aws:principaltype", Principal::User { .. }) => Values::one("User"),
             ("aws:principaltype", Principal::Anonymous) => Values::one("Anonymous"),
             _ => self.context.values(key),

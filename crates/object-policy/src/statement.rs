@@ -7,7 +7,7 @@ use crate::json::Json;
 use crate::keys::applies_to;
 use crate::principal::Principals;
 use crate::public::narrows;
-use crate::request::Request;
+use crate::request::{Principal, Request};
 use crate::resource::{Reach, Resource};
 
 /// A statement of a policy.
@@ -71,17 +71,24 @@ impl Statement {
     pub(crate) fn applies(&self, request: &Request<'_>) -> bool {
         // A denial is to hold when it cannot be known whether its exception does.
         let unresolved = self.effect == Effect::Deny;
-        self.is_about_principal(request)
+        self.is_about_principal(request.principal)
             && self.is_about_action(request.action)
             && self.is_about_resource(request, unresolved)
             && self.conditions.iter().all(|condition| condition.holds(request, unresolved))
     }
 
-    fn is_about_principal(&self, request: &Request<'_>) -> bool {
+    /// Whether it allows an action to a caller on some resource, under some condition.
+    pub(crate) fn may_allow(&self, action: &str, principal: Principal<'_>) -> bool {
+        self.effect == Effect::Allow
+            && self.is_about_principal(principal)
+            && self.is_about_action(action)
+    }
+
+    fn is_about_principal(&self, principal: Principal<'_>) -> bool {
         match &self.principals {
             None => true,
-            Some(Either::Is(principals)) => principals.hold(request.principal),
-            Some(Either::Not(principals)) => !principals.hold(request.principal),
+            Some(Either::Is(principals)) => principals.hold(principal),
+            Some(Either::Not(principals)) => !principals.hold(principal),
         }
     }
 

@@ -12,10 +12,10 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 use super::part_checksums::part_checksums;
 use super::sse::OWN;
 use super::state::{
-    State, bucket_of, checksum_type, count_of, modified, shown_version, target_of, version_id_of,
+    State, bucket_of, checksum_type, count_of, modified, read_error, shown_version, target_of,
+    version_id_of,
 };
 use crate::context::BareTag;
-use crate::errors::s3_error;
 
 /// Reads facts of an object, those that are asked for.
 pub async fn get_attributes(
@@ -34,7 +34,8 @@ pub async fn get_attributes(
     let is_asked = |name: &str| names.contains(&name);
     let limit = count_of(input.max_parts, "x-amz-max-parts")?;
     let version = version_id_of(input.version_id.as_deref())?;
-    let info = state.backend.head(target.clone(), version).await.map_err(s3_error)?;
+    let info = state.backend.head(target.clone(), version).await;
+    let info = info.map_err(|error| read_error(&request, error))?;
     let asked = (&request.headers, &request.extensions);
     let opening = state.sealer.opening(asked, OWN, (&target, info))?;
     let info = &opening.info;

@@ -1,14 +1,14 @@
 //! CopyObject and UploadPartCopy: the gateway reads the source and writes the copy, piece by piece.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use futures_util::future;
-use http::Extensions;
 use http::header::HeaderMap;
 use object_proto::limits::PUT_MAX;
 use object_proto::{
-    ChecksumKind, Conditions, Content, Metadata, ObjectFacts, ObjectInfo, ObjectKey, Target,
-    Upload, VersionId,
+    ChecksumKind, Conditions, Content, Metadata, ObjectFacts, ObjectInfo, ObjectKey, ObjectTags,
+    Target, Upload, VersionId,
 };
 use s3s::dto::{
     CopyObjectInput, CopyObjectOutput, CopyObjectResult, CopyPartResult, CopySource, ETag,
@@ -24,8 +24,8 @@ use super::put::{conditions_of_headers, metadata_of, of_call};
 use super::settings::settings_of;
 use super::sse::SOURCE;
 use super::state::{
-    State, checksum_type, made_version, modified, not_implemented, owner_of, part_number_of,
-    rights_of, slow_down, target_of, version_id_of,
+    State, checksum_type, hidden_error, made_version, modified, not_implemented, owner_of,
+    part_number_of, place_of, rights_of, slow_down, target_of, version_id_of,
 };
 use super::tags::tags_of;
 use super::upload::{kind_of_part, part_facts, under_way, upload_id_of};
@@ -36,7 +36,7 @@ use crate::errors::{internal, refused, s3_error};
 use crate::facts::Facts;
 use crate::limits::{COPY_BUFFERS, GET_PIECE};
 use crate::quota::check_room;
-use crate::rights::AskedObject;
+use crate::rights::{AskedObject, Ruled};
 
 /// The conditions on a source: s3s has a type of input for each operation, with the same fields.
 macro_rules! source_conditions {
@@ -76,7 +76,8 @@ pub async fn copy_object(
     };
     let tags = tags_of(&request.headers)?;
     let conditions = conditions_of_headers(&request.headers)?;
-    let (place, version) = place_of(state, &request, &input.copy_source).await?;
+    let asked_source = AskedSource::find(state, &request, &input.copy_source).await?;
+    let (place, version) = (asked_source.target.clone(), asked_source.version);
     // An older version may be copied over the current one: so it comes back.
     let is_same = keeps_metadata && asked.is_none() && !names_encryption(&request.headers);
     if place == target && version.is_none() && is_same {
@@ -94,7 +95,11 @@ pub async fn copy_object(
     let ask = (&request.headers, &request.extensions);
     let by_default = &settings_of(&request)?.encryption;
     let sealing = state.sealer.of_new(ask, by_default, &target).await?;
-    let source = Source::open(state, ask, (place, version), &source_conditions!(input)).await?;
+    let source = asked_source.open(state, &request, &source_conditions!(input)).await?;
+    let own_tags = &source.info.object.facts.tags;
+    if keeps_tags && own_tags.iter().next().is_some() {
+        asked_source.check_tags(state, &request, (&target, own_tags)).await?;
+    }
     // What has a name of its own is named.
     let source_version = source.info.has_id.then(|| source.info.version().to_string());
     let size = source.info.object.size;
@@ -154,13 +159,13 @@ pub async fn copy_part(
     let number = part_number_of(input.part_number)?;
     let id = upload_id_of(&input.upload_id)?;
     let range = input.copy_source_range.as_deref().map(range_of).transpose()?;
-    let place = place_of(state, &request, &input.copy_source).await?;
+    let asked_source = AskedSource::find(state, &request, &input.copy_source).await?;
     let info = under_way(state, &target, id).await?;
     let kind = kind_of_part(&info, None)?;
     let envelope = info.upload.encryption.as_ref();
     let ask = (&request.headers, &request.extensions);
     let sealing = state.sealer.of_part(ask, &target, envelope).await?;
-    let source = Source::open(state, ask, place, &source_conditions!(input)).await?;
+    let source = asked_source.open(state, &request, &source_conditions!(input)).await?;
     // What has a name of its own is named.
     let source_version = source.info.has_id.then(|| source.info.version().to_string());
     let size = source.info.object.size;
@@ -233,27 +238,95 @@ fn invalid_argument(message: &'static str) -> S3Error {
     S3Error::with_message(S3ErrorCode::InvalidArgument, message)
 }
 
-/// The place of a source that the caller may read.
-async fn place_of<T>(
-    state: &State,
-    request: &S3Request<T>,
-    source: &CopySource,
-) -> S3Result<(Target, Option<VersionId>)> {
-    let CopySource::Bucket { bucket, key, version_id } = source else {
-        return Err(not_implemented("An access point as a source"));
-    };
-    let version = version_id_of(version_id.as_deref())?;
-    let key = ObjectKey::new(key.to_string()).map_err(|error| match key.len() {
-        0 => invalid_argument("The source has no key"),
-        _ => S3Error::with_message(S3ErrorCode::KeyTooLongError, error.0),
-    })?;
-    let expected = request.headers.get("x-amz-source-expected-bucket-owner");
-    let place = state.places.find(bucket, expected).await?;
-    let target = Target { bucket: place.view.bucket.id, key };
-    let action = if version.is_some() { Action::GET_VERSION } else { Action::GET };
-    let object = AskedObject { backend: &*state.backend, target: &target, version };
-    rights_of(request)?.check_object(&[action], &place, object, Facts::of(request)).await?;
-    Ok((target, version))
+/// A source that the caller may read.
+struct AskedSource {
+    bucket: Arc<Ruled>,
+    target: Target,
+    version: Option<VersionId>,
+    /// The version as the request names it.
+    named: Option<String>,
+}
+
+impl AskedSource {
+    async fn find<T>(
+        state: &State,
+        request: &S3Request<T>,
+        source: &CopySource,
+    ) -> S3Result<AskedSource> {
+        let CopySource::Bucket { bucket, key, version_id } = source else {
+            return Err(not_implemented("An access point as a source"));
+        };
+        let named = version_id.as_deref().map(str::to_owned);
+        let version = version_id_of(named.as_deref())?;
+        let key = ObjectKey::new(key.to_string()).map_err(|error| match key.len() {
+            0 => invalid_argument("The source has no key"),
+            _ => S3Error::with_message(S3ErrorCode::KeyTooLongError, error.0),
+        })?;
+        let expected = request.headers.get("x-amz-source-expected-bucket-owner");
+        let bucket = state.places.find(bucket, expected).await?;
+        let target = Target { bucket: bucket.view.bucket.id, key };
+        let asked = AskedSource { bucket, target, version, named };
+        let action = if version.is_some() { Action::GET_VERSION } else { Action::GET };
+        asked.check(state, request, action).await?;
+        Ok(asked)
+    }
+
+    fn facts<'a, T>(&self, request: &'a S3Request<T>) -> Facts<'a> {
+        Facts::of(request).of_version(self.named.as_deref())
+    }
+
+    async fn check<T>(
+        &self,
+        state: &State,
+        request: &S3Request<T>,
+        action: Action,
+    ) -> S3Result<()> {
+        let (target, version) = (&self.target, self.version);
+        let object = AskedObject { backend: &*state.backend, target, version };
+        let facts = self.facts(request);
+        rights_of(request)?.check_object(&[action], &self.bucket, object, facts).await
+    }
+
+    /// Allows a copy of the source's tags, which the caller reads by it, and gives.
+    async fn check_tags<T>(
+        &self,
+        state: &State,
+        request: &S3Request<T>,
+        (target, tags): (&Target, &ObjectTags),
+    ) -> S3Result<()> {
+        let action = match self.version {
+            Some(_) => Action::GET_VERSION_TAGS,
+            None => Action::GET_TAGS,
+        };
+        self.check(state, request, action).await?;
+        let object = AskedObject { backend: &*state.backend, target, version: None };
+        let facts = Facts::of(request).of_operation("CopyObject").giving(tags);
+        let actions = [Action::PUT, Action::PUT_WITH_TAGS];
+        rights_of(request)?.check_object(&actions, place_of(request)?, object, facts).await
+    }
+
+    /// The object, if it is as the conditions want it, and the request has its key.
+    async fn open<T>(
+        &self,
+        state: &State,
+        request: &S3Request<T>,
+        conditions: &ReadConditions<'_>,
+    ) -> S3Result<Source> {
+        let found = state.backend.get(self.target.clone(), self.version).await;
+        let found = found.map_err(|error| {
+            let facts = self.facts(request);
+            hidden_error(rights_of(request), &self.bucket, &facts, error)
+        })?;
+        let ask = (&request.headers, &request.extensions);
+        let opening = state.sealer.opening(ask, SOURCE, (&self.target, found.info))?;
+        match conditions.decide(&opening.info) {
+            Verdict::Holds => {
+                let content = state.sealer.content(&opening, found.content).await?;
+                Ok(Source { info: opening.info, content })
+            }
+            Verdict::Failed | Verdict::NotModified => Err(precondition_failed()),
+        }
+    }
 }
 
 /// An object that is copied.
@@ -263,24 +336,6 @@ struct Source {
 }
 
 impl Source {
-    /// The object, if it is as the conditions want it, and the request has its key.
-    async fn open(
-        state: &State,
-        ask: (&HeaderMap, &Extensions),
-        (place, version): (Target, Option<VersionId>),
-        conditions: &ReadConditions<'_>,
-    ) -> S3Result<Source> {
-        let found = state.backend.get(place.clone(), version).await.map_err(s3_error)?;
-        let opening = state.sealer.opening(ask, SOURCE, (&place, found.info))?;
-        match conditions.decide(&opening.info) {
-            Verdict::Holds => {
-                let content = state.sealer.content(&opening, found.content).await?;
-                Ok(Source { info: opening.info, content })
-            }
-            Verdict::Failed | Verdict::NotModified => Err(precondition_failed()),
-        }
-    }
-
     /// The checksum that a copy gets when none is asked for: of the source's algorithm.
     fn kind(&self) -> ChecksumKind {
         let own = self.info.object.facts.checksums.first();

@@ -1,6 +1,7 @@
 //! DeleteObject and DeleteObjects.
 
 use futures_util::{StreamExt, stream};
+use object_proto::limits::KEY_MAX;
 use object_proto::{Committed, Conditions, Etag, ObjectKey, Tags, Target, UserId, VersionId};
 use s3s::dto::{
     DeleteObjectInput, DeleteObjectOutput, DeleteObjectsInput, DeleteObjectsOutput, DeletedObject,
@@ -19,7 +20,7 @@ use crate::digest::Expected;
 use crate::errors::{refused, s3_error};
 use crate::facts::Facts;
 use crate::limits::{DELETE_MAX, DELETES_INFLIGHT};
-use crate::rights::{Rights, Ruled};
+use crate::rights::{AskedObject, Rights, Ruled};
 
 /// Deletes an object.
 pub async fn delete_object(
@@ -67,9 +68,9 @@ pub async fn delete_objects(
             "Missing required header for this request: Content-MD5 OR x-amz-checksum-*",
         ));
     }
-    let (facts, delete) = (Facts::of(&request), &request.input.delete);
+    let delete = &request.input.delete;
     let (rights, place) = (rights_of(&request)?, place_of(&request)?);
-    let bulk = Bulk { state, request: &request, rights, place, facts };
+    let bulk = Bulk { state, request: &request, rights, place };
     if delete.objects.is_empty() || delete.objects.len() > DELETE_MAX {
         return Err(S3Error::with_message(
             S3ErrorCode::MalformedXML,
@@ -82,7 +83,7 @@ pub async fn delete_objects(
     let outcomes: Vec<_> = outcomes.buffered(DELETES_INFLIGHT).collect().await;
     let (mut deleted, mut errors) = (Vec::new(), Vec::new());
     for (object, outcome) in delete.objects.iter().zip(outcomes) {
-        let (key, version_id) = (Some(object.key.clone()), object.version_id.clone());
+        let (key, version_id) = (Some(shown(&object.key)), object.version_id.clone());
         match outcome {
             Ok(_) if is_quiet => {}
             Ok(committed) => {
@@ -115,7 +116,11 @@ struct Bulk<'a> {
     request: &'a S3Request<DeleteObjectsInput>,
     rights: &'a Rights,
     place: &'a Ruled,
-    facts: Facts<'a>,
+}
+
+/// A key as it is sent back: one that no object has may be as long as the document.
+fn shown(key: &str) -> String {
+    key[..key.floor_char_boundary(KEY_MAX)].to_owned()
 }
 
 impl Bulk<'_> {
@@ -129,14 +134,16 @@ impl Bulk<'_> {
             _ => S3Error::with_message(S3ErrorCode::KeyTooLongError, "Your key is too long"),
         })?;
         let action = if version.is_some() { Action::DELETE_VERSION } else { Action::DELETE };
-        self.rights.check(action, (self.place, Some(key.as_str())), &self.facts)?;
+        let target = Target { bucket: self.place.view.bucket.id, key };
+        let facts = || Facts::of(self.request).of_version(object.version_id.as_deref());
+        let asked = AskedObject { backend: &*self.state.backend, target: &target, version };
+        self.rights.check_object(&[action], self.place, asked, facts()).await?;
         let if_match = object.e_tag.as_ref().map(|tag| match tag.value() {
             "*" => Tags::Any,
             value => Tags::Of(vec![Etag::new(value)]),
         });
         let conditions = Conditions { if_match, ..Conditions::default() };
-        let target = Target { bucket: self.place.view.bucket.id, key };
-        let bypass = may_bypass(self.request, &object.key, &self.facts)?;
+        let bypass = may_bypass(self.request, &object.key, &facts())?;
         delete(self.state, (target, version, bypass), self.rights.id(), conditions).await
     }
 }

@@ -24,7 +24,8 @@ use super::part_checksums::part_checksums;
 use super::put::SYSTEM_HEADERS;
 use super::sse::OWN;
 use super::state::{
-    State, bucket_of, modified, part_number_of, read_error, shown_version, target_of, version_id_of,
+    State, bucket_of, modified, part_number_of, read_error, rights_of, shown_version, target_of,
+    version_id_of,
 };
 use crate::context::PartOnly;
 use crate::digest::text_of;
@@ -93,6 +94,7 @@ pub async fn get_object(
     let input = &request.input;
     let (ask, overrides) = asked!(input);
     check_ask(&ask)?;
+    overrides.check(&request)?;
     let target = target_of(&request, &input.key)?;
     let version = version_id_of(ask.version_id)?;
     let found = state.backend.get(target.clone(), version).await;
@@ -125,6 +127,7 @@ pub async fn head_object(
     let input = &request.input;
     let (ask, overrides) = asked!(input);
     check_ask(&ask)?;
+    overrides.check(&request)?;
     let target = target_of(&request, &input.key)?;
     let version = version_id_of(ask.version_id)?;
     let info = state.backend.head(target.clone(), version).await;
@@ -350,6 +353,25 @@ struct Overrides<'a> {
 }
 
 impl Overrides<'_> {
+    /// Else all who may put what is public could have it served as a page of the gateway's origin.
+    fn check<T>(&self, request: &S3Request<T>) -> S3Result<()> {
+        let texts = [
+            self.cache_control,
+            self.content_disposition,
+            self.content_encoding,
+            self.content_language,
+            self.content_type,
+        ];
+        let is_asked = texts.iter().any(Option::is_some) || self.expires.is_some();
+        match is_asked && rights_of(request)?.user().is_none() {
+            false => Ok(()),
+            true => Err(S3Error::with_message(
+                S3ErrorCode::InvalidRequest,
+                "Request specific response headers cannot be used for anonymous GET requests.",
+            )),
+        }
+    }
+
     fn apply(&self, headers: &mut HeaderMap) -> S3Result<()> {
         let texts = [
             (CACHE_CONTROL, self.cache_control),

@@ -100,15 +100,26 @@ impl Lister {
 
 /// S3's error for a read: who may not list the bucket does not learn which keys there are.
 pub fn read_error<T>(request: &S3Request<T>, error: object_proto::Error) -> S3Error {
-    if hides_keys(&error) {
-        let (Ok(rights), Ok(place)) = (rights_of(request), place_of(request)) else {
-            return internal();
-        };
-        if !rights.may(Action::LIST, (place, None), &Facts::of(request)) {
-            return denied();
-        }
+    match place_of(request) {
+        Ok(place) => hidden_error(rights_of(request), place, &Facts::of(request), error),
+        Err(error) => error,
     }
-    s3_error(error)
+}
+
+/// The same for a read in any bucket.
+pub fn hidden_error(
+    rights: S3Result<&Rights>,
+    place: &Ruled,
+    facts: &Facts<'_>,
+    error: object_proto::Error,
+) -> S3Error {
+    match rights {
+        Err(error) => error,
+        Ok(rights) if hides_keys(&error) && !rights.may(Action::LIST, (place, None), facts) => {
+            denied()
+        }
+        Ok(_) => s3_error(error),
+    }
 }
 
 /// The request's context.

@@ -11,12 +11,15 @@ use s3s::dto::{
 };
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
-use super::state::{State, bucket_of, made_version, shown_version, target_of, version_id_of};
-use crate::errors::{coded, s3_error};
+use super::state::{
+    State, bucket_of, made_version, place_of, read_error, rights_of, shown_version, target_of,
+    version_id_of,
+};
+use crate::actions::Action;
+use crate::errors::coded;
+use crate::facts::{Facts, TAGGING};
 use crate::query::Query;
-
-/// Tags of an object that is put.
-const TAGGING: &str = "x-amz-tagging";
+use crate::rights::AskedObject;
 
 fn invalid_tag(message: &'static str) -> S3Error {
     S3Error::with_message(S3ErrorCode::InvalidTag, message)
@@ -65,7 +68,8 @@ pub async fn get_tags(
 ) -> S3Result<S3Response<GetObjectTaggingOutput>> {
     let target = target_of(&request, &request.input.key)?;
     let version = version_id_of(request.input.version_id.as_deref())?;
-    let info = state.backend.head(target, version).await.map_err(s3_error)?;
+    let info = state.backend.head(target, version).await;
+    let info = info.map_err(|error| read_error(&request, error))?;
     let tag = |(name, value): (&str, &str)| Tag {
         key: Some(name.to_owned()),
         value: Some(value.to_owned()),
@@ -83,13 +87,19 @@ pub async fn put_tags(
     let target = target_of(&request, &request.input.key)?;
     let version = version_id_of(request.input.version_id.as_deref())?;
     let mut tags = BTreeMap::new();
-    for Tag { key, value } in request.input.tagging.tag_set {
+    for Tag { key, value } in &request.input.tagging.tag_set {
         let (Some(key), Some(value)) = (key, value) else {
             return Err(S3Error::new(S3ErrorCode::MalformedXML));
         };
-        add(&mut tags, key, value)?;
+        add(&mut tags, key.clone(), value.clone())?;
     }
-    let set = state.backend.set_tags(target, version, checked(tags)?).await.map_err(s3_error)?;
+    let tags = checked(tags)?;
+    let action = if version.is_some() { Action::PUT_VERSION_TAGS } else { Action::PUT_TAGS };
+    let object = AskedObject { backend: &*state.backend, target: &target, version };
+    let (rights, facts) = (rights_of(&request)?, Facts::of(&request).giving(&tags));
+    rights.check_object(&[action], place_of(&request)?, object, facts).await?;
+    let set = state.backend.set_tags(target, version, tags).await;
+    let set = set.map_err(|error| read_error(&request, error))?;
     Ok(S3Response::new(PutObjectTaggingOutput { version_id: made_version(&set) }))
 }
 
@@ -101,6 +111,7 @@ pub async fn delete_tags(
     let target = target_of(&request, &request.input.key)?;
     let version = version_id_of(request.input.version_id.as_deref())?;
     let none = ObjectTags::default();
-    let set = state.backend.set_tags(target, version, none).await.map_err(s3_error)?;
+    let set = state.backend.set_tags(target, version, none).await;
+    let set = set.map_err(|error| read_error(&request, error))?;
     Ok(S3Response::new(DeleteObjectTaggingOutput { version_id: made_version(&set) }))
 }

@@ -355,3 +355,25 @@ fn requests_beyond_the_memory_wait_and_are_then_turned_away() {
     assert_eq!(read_reply(&mut stream, false).map(|reply| reply.status), Some(200));
     assert_eq!(bed.put("k", b"hello").status, 200);
 }
+
+#[test]
+fn a_body_without_a_right_to_it_holds_no_memory() {
+    let times = Times { claim: Duration::from_millis(300), ..Times::default() };
+    let config = GatewayConfig { memory_bytes: 4 << 20, times, ..GatewayConfig::default() };
+    let bed = Bed::with(config);
+    assert_eq!(bed.ask("PUT", "/bucket").send().status, 200);
+    let len = (4 << 20).to_string();
+    for (method, key, query) in [
+        ("POST", "", "delete"),
+        ("PUT", "k", "retention"),
+        ("PUT", "k", "legal-hold"),
+        ("PUT", "k", "tagging"),
+    ] {
+        let ask = bed.object(method, key).query(query, "").header("content-length", &len);
+        let mut stalled = bed.connect();
+        stalled.write_all(&ask.body(b"<").plain_bytes()).expect("sent");
+        let refused = read_reply(&mut stalled, false).expect("an answer");
+        assert_eq!(refused.error(), (403, "AccessDenied".into()), "{query}");
+        assert_eq!(bed.put("k", b"hello").status, 200, "{query}");
+    }
+}

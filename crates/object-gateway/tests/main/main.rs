@@ -8,6 +8,7 @@ mod copies;
 mod cors;
 mod encrypted_parts;
 mod encryption;
+mod facts;
 mod forms;
 mod heads;
 mod lifecycle;

@@ -656,3 +656,25 @@ proptest! {
         prop_assert_eq!(names, crate::signer::encode(&key, false));
     }
 }
+
+#[test]
+fn an_object_that_is_xml_has_a_length() {
+    let bed = Bed::with_bucket();
+    let put = bed.object("PUT", "k").header("content-type", "application/xml").body(b"<a/>").send();
+    assert_eq!(put.status, 200);
+    for method in ["GET", "HEAD"] {
+        assert_eq!(bed.object(method, "k").send().header("content-length"), Some("4"), "{method}");
+    }
+    let asked = bed.object("HEAD", "k").query("response-content-type", "application/xml").send();
+    assert_eq!(asked.header("content-length"), Some("4"));
+}
+
+#[test]
+fn a_key_that_is_too_long_is_not_sent_back_whole() {
+    let bed = Bed::with_bucket();
+    let key = "k".repeat(1 << 20);
+    let reply =
+        delete_many_by(&bed, ADMIN, &format!("<Delete><Object><Key>{key}</Key></Object></Delete>"));
+    assert_eq!(reply.fields("Code"), ["KeyTooLongError"]);
+    assert!(reply.fields("Key") == ["k".repeat(1024)]);
+}

@@ -271,3 +271,45 @@ fn an_acl_of_a_bucket_counts_while_acls_are_on() {
     assert_eq!(status(bed.ask("GET", "/bucket").by(OTHER)), 200);
     assert_eq!(plain(bed.ask("GET", "/bucket")), 403);
 }
+
+#[test]
+fn who_may_not_list_learns_of_no_key_in_any_way() {
+    let bed = bed();
+    let actions = r#"["s3:GetObject","s3:GetObjectAttributes","s3:GetObjectTagging","s3:PutObjectTagging","s3:DeleteObjectTagging"]"#;
+    policy(&bed, &says("Allow", BY_NAME, actions, "*"));
+    assert_eq!(status(bed.ask("PUT", "/elsewhere").by(OTHER)), 200);
+    let tagging = b"<Tagging><TagSet></TagSet></Tagging>";
+    for (key, wanted) in [("k", 200), ("none", 403)] {
+        let of = |method, query| bed.object(method, key).by(OTHER).query(query, "");
+        let names = ("x-amz-object-attributes", "ETag");
+        assert_eq!(status(of("GET", "attributes").header(names.0, names.1)), wanted, "{key}");
+        assert_eq!(status(of("GET", "tagging")), wanted, "{key}");
+        assert_eq!(status(of("PUT", "tagging").body(tagging)), wanted, "{key}");
+        let deleted = if wanted == 200 { 204 } else { wanted };
+        assert_eq!(status(of("DELETE", "tagging")), deleted, "{key}");
+        let copy = bed.ask("PUT", "/elsewhere/c").by(OTHER);
+        let copy = copy.header("x-amz-copy-source", &format!("bucket/{key}"));
+        assert_eq!(status(copy), wanted, "{key}");
+    }
+    // Its owner learns that it is not there.
+    let copy = bed.object("PUT", "c").by(OWNER).header("x-amz-copy-source", "bucket/none");
+    assert_eq!(status(copy), 404);
+}
+
+#[test]
+fn headers_of_an_answer_are_a_signed_callers_to_choose() {
+    let bed = bed();
+    bed.model.set(BUCKET, Setting::PublicAccess(PublicAccess::all(false)));
+    policy(&bed, &says("Allow", ALL, r#""s3:GetObject""#, "*"));
+    assert_eq!(plain(bed.object("GET", "k")), 200);
+    for name in ["response-content-type", "response-content-disposition", "response-expires"] {
+        for method in ["GET", "HEAD"] {
+            let reply = bed.object(method, "k").query(name, "text/html").send_plain();
+            assert_eq!(reply.status, 400, "{method} {name}");
+        }
+    }
+    let reply = bed.object("GET", "k").query("response-content-type", "text/html").send_plain();
+    assert_eq!(reply.error(), (400, "InvalidRequest".into()));
+    let signed = bed.object("GET", "k").by(OTHER).query("response-content-type", "text/html");
+    assert_eq!(signed.send().header("content-type"), Some("text/html"));
+}
