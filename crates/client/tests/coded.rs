@@ -502,6 +502,31 @@ fn a_cell_that_lies_is_found_by_the_checksums_of_blocks() {
     });
 }
 
+/// As many cells that lie as there is parity are no loss, whichever they are, of a long row or a short one.
+#[test]
+fn as_many_cells_that_lie_as_there_is_parity_are_no_loss() {
+    for (lens, sector) in [(&[400_000][..], 7), (&[20_000; 20], 6)] {
+        for (first, second) in [(0, 1), (1, 3), (2, 5), (0, 4)] {
+            let fake = Fake::new(1, 6);
+            run(15, &fake.clone(), Config::default(), |client| async move {
+                let (file, data) = written(&client, EC42, lens).await;
+                let chunk = file.chunks().await.unwrap().chunks[0].clone();
+                for at in [first, second] {
+                    let server = chunk.replicas[at].server.get() as usize;
+                    damage(&fake, chunk.chunk, server, sector, true);
+                }
+                let read = file.reader().read_at(0, 400_000).await;
+                assert!(read.unwrap() == data, "{first} {second}");
+                client.env().sleep(Duration::from_secs(1)).await;
+                // A master has all rows of the chunk checked for any report.
+                let is_bad =
+                    |of: &(ChunkId, _, _)| (of.0, of.2) == (chunk.chunk, ReplicaFault::Corrupt);
+                assert!(fake.with(|state| state.reports.iter().any(is_bad)), "{first} {second}");
+            });
+        }
+    }
+}
+
 /// Cells that give no row are no loss while others may: these are waited for.
 #[test]
 fn a_cell_that_lies_is_no_loss_while_others_are_away() {

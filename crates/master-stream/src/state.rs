@@ -429,6 +429,12 @@ impl StreamMachine {
         self.owners.range(ChunkId::new(from)..).map(|(&chunk, _)| chunk)
     }
 
+    /// The first and the last chunk, if there is one.
+    pub fn chunk_bounds(&self) -> Option<(ChunkId, ChunkId)> {
+        let first = self.owners.first_key_value()?;
+        self.owners.last_key_value().map(|(&last, _)| (*first.0, last))
+    }
+
     /// True when the partition may have made this chunk.
     pub fn may_have_made(&self, chunk: ChunkId) -> bool {
         chunk.partition() == self.partition && chunk.counter() < self.next_chunk

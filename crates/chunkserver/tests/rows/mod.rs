@@ -186,6 +186,45 @@ fn rows_that_were_coded_wrong_are_found_and_laid_out_again() {
     }
 }
 
+/// A server whose CPU errs in what it decodes makes no wrong fragment, and takes no row for wrong.
+#[test]
+fn a_server_that_errs_makes_the_fragment_that_was_lost() {
+    for victim in [0, 3, 4, 5] {
+        check(7, async |bed| {
+            let (count, len) = (3, 60_000);
+            bed.rows(count, len, |number| cells(&row(number, len))).await;
+            codec::planted::plant_decoding(true);
+            let found = bed.check_rows(1, count * len, &ALL, 1).await;
+            let order = bed.copy_from(&[0, 1, 2, 3, 4, 5], count * len);
+            let numbered = order.sources.iter().zip(0u8..);
+            let others = numbered.filter(|(_, number)| usize::from(*number) != victim);
+            let others =
+                others.map(|(place, fragment)| ReplicaPlace { fragment, ..*place }).collect();
+            let lost = Fragment { number: victim as u8, ..CODE };
+            let lost = CopyOrder { sources: others, fragment: Some(lost), ..order };
+            let made = bed.control(6, bed.to_copy(6, lost)).await;
+            codec::planted::plant_decoding(false);
+            assert_eq!(found, RowFindings { checked: count, wrong: 0, miscoded: 0 });
+            made.unwrap();
+            for number in 0..count {
+                let read = ReadRequest {
+                    at: bed.at(6),
+                    offset: number * len,
+                    len,
+                    uncommitted: true,
+                    cell_sector: None,
+                    blocks: false,
+                };
+                let sectors = bed.data(6, DataRequest::Read(read), None).await.unwrap().1;
+                let wanted = cells(&row(number, len)).swap_remove(victim);
+                let mut cell = vec![0; wanted.len()];
+                wire::row::cell_to(&sectors, &mut cell);
+                assert!(cell == wanted, "row {number} of {victim}");
+            }
+        });
+    }
+}
+
 #[test]
 fn one_row_in_so_many_is_checked() {
     check(6, async |bed| {

@@ -25,23 +25,44 @@ impl RowDecoder {
     /// Judges a row by `cells`, of k data fragments and more, each fragment at most once. `row` is scratch
     /// space.
     pub fn judge(&mut self, cells: &[Cell<'_>], k: usize, row: &mut Vec<u8>) -> RowJudgement {
-        let mut first = None;
-        for set in sets(cells.len(), k) {
-            match self.others(cells, set) {
-                Ok(0) => return RowJudgement::Sound,
-                Ok(wrong) => return RowJudgement::Wrong(wrong),
-                Err(error) => first = first.or(Some(error)),
-            }
-        }
-        match (self.read_any(cells, k, row), first) {
+        let judged = self.judge_so(cells, k);
+        let error = match judged.or_else(|_| self.portably(|this| this.judge_so(cells, k))) {
+            Ok(judgement) => return judgement,
+            Err(error) => error,
+        };
+        match (self.read_any(cells, k, row), error) {
             (Ok(_), _) => RowJudgement::Miscoded,
             (Err(_), Some(error)) | (Err(error), None) => RowJudgement::Unreadable(error),
         }
     }
 
+    /// The judgement of the first k that give the row check, which vouches for all that it is given of. The
+    /// error is that of the first k.
+    fn judge_so(&mut self, cells: &[Cell<'_>], k: usize) -> Result<RowJudgement, Option<RowError>> {
+        let mut first = None;
+        for set in sets(cells.len(), k) {
+            match self.others(cells, set) {
+                Ok(0) => return Ok(RowJudgement::Sound),
+                Ok(wrong) => return Ok(RowJudgement::Wrong(wrong)),
+                Err(error) => first = first.or(Some(error)),
+            }
+        }
+        Err(first)
+    }
+
     /// Reads a row into `row`, which gets its length, from whichever k of `cells` have all its blocks with
     /// their checksums. The error is that of the first k.
     pub fn read_any(
+        &mut self,
+        cells: &[Cell<'_>],
+        k: usize,
+        row: &mut Vec<u8>,
+    ) -> Result<CellHead, RowError> {
+        let read = self.read_so(cells, k, row);
+        read.or_else(|error| self.portably(|this| this.read_so(cells, k, row)).map_err(|_| error))
+    }
+
+    fn read_so(
         &mut self,
         cells: &[Cell<'_>],
         k: usize,

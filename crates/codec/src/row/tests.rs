@@ -239,6 +239,30 @@ fn miscoded(scheme: Scheme, row: &[u8], victim: usize, at: usize) -> Vec<Vec<u8>
 }
 
 /// All cells of a row, or as many as are enough, say whether they belong together, and which does not.
+/// A CPU that errs in what it decodes says nothing of a row: it is looked at without vector instructions.
+#[test]
+fn a_kernel_that_errs_takes_no_row_for_wrong() {
+    let (mut decoder, mut scratch) = (RowDecoder::new(), Vec::new());
+    for (k, p) in [(2, 1), (4, 2), (8, 3)] {
+        let scheme = scheme(k, p, 12);
+        let row = bytes(30_000);
+        let (_, cells) = encoded(scheme, Codec::Lz4, &row);
+        let all: Vec<u8> = (0..scheme.n() as u8).collect();
+        for errs in [true, false] {
+            crate::planted::plant_decoding(errs);
+            let judged = decoder.judge(&chosen(&cells, &all), k, &mut scratch);
+            assert_eq!(judged, RowJudgement::Sound, "{k}+{p}");
+            let mut other = cells.clone();
+            other[k][CELL_HEAD + 9] ^= 4;
+            let judged = decoder.judge(&chosen(&other, &all), k, &mut scratch);
+            assert_eq!(judged, RowJudgement::Wrong(1 << k), "{k}+{p}");
+            let mut back = Vec::new();
+            let read = decoder.read_any(&chosen(&cells, &all[1..]), k, &mut back);
+            assert!(read.is_ok() && back == row, "{k}+{p}: {read:?}");
+        }
+    }
+}
+
 #[test]
 fn cells_of_a_row_are_judged_together() {
     let (mut decoder, mut scratch) = (RowDecoder::new(), Vec::new());

@@ -357,7 +357,8 @@ impl<L: Log> Service<L> {
         if distinct(&chunk, &replicas, Judged::stays) < enough {
             return Ok(());
         }
-        let damaged = |it: &Judged| !it.slot.target && it.bad == Some(Defect::Damaged);
+        let is_damage = |bad| matches!(bad, Defect::Damaged | Defect::Wrong);
+        let damaged = |it: &Judged| !it.slot.target && it.bad.is_some_and(is_damage);
         if replicas.iter().any(damaged) {
             // Several leaders read each for itself; a new fault is for the next round.
             let verified = self.verified_sources(id).await;

@@ -131,6 +131,9 @@ struct Retry {
 pub(crate) enum Defect {
     /// Some of it does not verify, or it ends early: a source of last resort.
     Damaged,
+    /// A fragment with a cell that is not its row's, though its sectors verify: a source of last resort for
+    /// other fragments, of which the row check says whether they are right, and none for its own.
+    Wrong,
     /// Its server does not have it.
     Missing,
 }
@@ -219,7 +222,11 @@ impl Repairs {
         let mut bad = self.bad.borrow_mut();
         self.verified.borrow_mut().remove(&(chunk, place));
         if bad.len() < REPORTS_MAX || bad.contains_key(&(chunk, place)) {
-            bad.entry((chunk, place)).or_insert((defect, now)).0 = defect;
+            let known = bad.entry((chunk, place)).or_insert((defect, now));
+            // What is wrong does not become less so.
+            if known.0 != Defect::Wrong || defect == Defect::Missing {
+                known.0 = defect;
+            }
         }
     }
 

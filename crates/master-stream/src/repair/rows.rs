@@ -25,7 +25,7 @@ const ROUND_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 
 impl<L: Log> Service<L> {
     pub(super) async fn check_rows(self: Rc<Self>) {
-        let (mut after, mut next_round) = (None, Instant::default());
+        let (mut after, mut next_round, mut led) = (None, Instant::default(), false);
         loop {
             let wait = next_round.since(self.env.now());
             let interval = self.env.jitter(self.config.scan_interval);
@@ -33,7 +33,12 @@ impl<L: Log> Service<L> {
             self.env.sleep(if none_found { interval } else { wait.min(interval) }).await;
             if !self.leads() || planted(Planted::RowsUnchecked) {
                 (after, next_round) = (None, Instant::default());
+                led = false;
                 continue;
+            }
+            if !std::mem::replace(&mut led, true) {
+                // A round takes days, and leaders may last less: each begins elsewhere.
+                after = self.any_chunk();
             }
             if self.env.now() < next_round {
                 continue;
@@ -63,6 +68,15 @@ impl<L: Log> Service<L> {
         let rate = self.config.row_check_rate(self.cluster.view().disks());
         let nanos = u128::from(stored) * 1_000_000_000 / u128::from(rate);
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)).min(ROUND_TIME_MAX)
+    }
+
+    /// A chunk drawn at random, if there is one.
+    fn any_chunk(&self) -> Option<ChunkId> {
+        self.log.with_state(|state| {
+            let (first, last) = state.chunk_bounds()?;
+            let at = self.env.random_below((last.get() - first.get()).saturating_add(1));
+            Some(ChunkId::new(first.get() + at))
+        })
     }
 
     /// The first coded chunk behind `after` that is settled, of as many as one look takes. None that is to be
@@ -135,7 +149,7 @@ impl<L: Log> Service<L> {
             let of = |place: &ReplicaPlace| found.wrong >> place.fragment & 1 == 1;
             for place in self.addresses(chunk.id, sources).iter().filter(|place| of(place)) {
                 let place = ReplicaLocation { server: place.server, disk: place.disk };
-                self.found_bad(chunk.id, place, Defect::Damaged);
+                self.found_bad(chunk.id, place, Defect::Wrong);
             }
         }
         if found.miscoded > 0 {

@@ -320,7 +320,11 @@ impl<L: Log> Service<L> {
     pub(super) fn sources(&self, id: ChunkId, to: ReplicaLocation) -> Vec<ReplicaLocation> {
         let Some((_, replicas)) = self.judged(id) else { return Vec::new() };
         let whole = replicas.iter().filter(|replica| replica.is_source());
-        let rest = replicas.iter().filter(|replica| replica.is_last_resort());
+        let own = replicas.iter().find(|replica| replica.place == to).map(|it| it.slot.fragment);
+        let rest = replicas.iter().filter(|replica| {
+            let is_own = own == Some(replica.slot.fragment);
+            replica.is_last_resort() && !(is_own && replica.bad == Some(Defect::Wrong))
+        });
         whole.chain(rest).map(|replica| replica.place).filter(|&place| place != to).collect()
     }
 }

@@ -630,6 +630,15 @@ impl ChunkserverCalls for Model {
             let itself =
                 order.sources.iter().all(|it| (it.server, it.disk) == (to.server, to.disk));
             let bytes = if itself { Vec::new() } else { self.gather(&order) };
+            // The same fragment is copied as it is; others give what the row has there.
+            let is_copied_wrong = |it: &ReplicaPlace| {
+                let at = ReplicaLocation { server: it.server, disk: it.disk };
+                order.fragment.is_some_and(|made| made.number == it.fragment)
+                    && self.wrong.borrow().contains(&(at, order.chunk))
+            };
+            if !itself && order.sources.iter().any(is_copied_wrong) {
+                self.wrong.borrow_mut().insert((place, order.chunk));
+            }
             let torn = bytes.len() < order.len as usize;
             let sealed = |server: &mut Server| {
                 let replica = server.replicas.get(&(place.disk, order.chunk));

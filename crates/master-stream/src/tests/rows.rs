@@ -53,6 +53,9 @@ fn a_fragment_with_a_cell_that_is_not_its_rows_is_replaced() {
             let (same, after) = fragments(&cluster).await;
             assert_eq!((same, after.len()), (chunk, 3));
             assert!(!after.contains(&wrong.0), "seed {seed}: {wrong:?} stays");
+            let all = cluster.model.wrong.borrow();
+            let still: Vec<_> = after.iter().filter(|at| all.contains(&(**at, chunk))).collect();
+            assert!(still.is_empty(), "seed {seed}: {still:?} have the cell of {wrong:?}");
         });
     }
 }
