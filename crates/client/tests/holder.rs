@@ -59,7 +59,7 @@ fn request() -> ControlRequest {
 }
 
 impl Network {
-    async fn to_holder(
+    async fn ask_the_holder(
         self,
         request: ControlRequest,
         timeout: Duration,
@@ -101,7 +101,7 @@ impl Peers for Network {
         timeout: Duration,
     ) -> LocalBoxFuture<'static, Result<ControlReply, PeerError<ControlError>>> {
         if to.addr == addr(1) {
-            return self.clone().to_holder(request, timeout).boxed_local();
+            return self.clone().ask_the_holder(request, timeout).boxed_local();
         }
         let answer = match &request {
             ControlRequest::Cluster(ClusterRequest::LockHolder { name }) if name == LOCK => {
