@@ -11,6 +11,7 @@
 //! epoch on record: no batch can come that makes ranges of them. Numbers of ranges are never used again, so that
 //! a directory's path is its identity.
 
+use object_proto::limits::KEY_MAX;
 use object_proto::{CatalogReply, Error, RangeBound, RangeId};
 use runtime::Duration;
 
@@ -38,6 +39,10 @@ impl Catalog {
         epoch: u64,
         at: RangeBound,
     ) -> Result<CatalogReply, Error> {
+        if at.key.len() > KEY_MAX {
+            let message = format!("a bound's key has at most {KEY_MAX} bytes, as keys of objects");
+            return Err(Error::Invalid { message });
+        }
         let begun = self.splits.begun.borrow().get(&range).cloned();
         // Halves of a split under a former epoch.
         let former: Vec<RangeId> =

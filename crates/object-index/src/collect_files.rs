@@ -356,6 +356,7 @@ impl Collector {
         let number = self.outputs_made.get() + 1;
         self.outputs_made.set(number);
         let name = kept_name((self.id, self.range.epoch), number);
+        self.outputs.borrow_mut().make(name.clone());
         let store = self.files.dir_for(self.store.name(), storage).await.map_err(of_fault)?;
         Pack::create(&*store, name, Purpose::Collection).await
     }
@@ -378,10 +379,21 @@ impl Collector {
             return Ok(());
         }
         let storage = self.storage(placed.row.target.bucket).await?;
-        let Some(pack) = self.copy(placed, storage).await? else { return Ok(()) };
+        let copied = self.copy(placed, storage).await;
+        let pack = match copied {
+            Ok(Some(pack)) => pack,
+            failed => {
+                self.outputs.borrow_mut().end_copy();
+                return failed.map(drop);
+            }
+        };
         let (name, end) = (pack.name.clone(), pack.end());
         let (is_full, written) = (end >= self.options.pack_bytes, range.env.now());
-        self.outputs.borrow_mut().give_back(Output { pack, storage, written });
+        {
+            let outputs = &mut *self.outputs.borrow_mut();
+            outputs.give_back(Output { pack, storage, written });
+            outputs.end_copy();
+        }
         let to = Placed { file: name, offset: end - placed.len(), row: placed.row.clone() };
         self.replace(placed, &to, moved).await?;
         if is_full {

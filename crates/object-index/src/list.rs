@@ -90,6 +90,7 @@ pub(crate) async fn page(rows: Snapshot, ask: &ListRequest) -> Result<ListPage, 
         }
         if let Some(prefix) = keys.common_prefix(target.key.as_str()) {
             scan.seek(&keys.behind(prefix)).await.map_err(of_table)?;
+            bytes += prefix.len();
             page.entries.push(Listed::Prefix(prefix.to_owned()));
             continue;
         }
@@ -135,6 +136,7 @@ pub(crate) async fn uploads(rows: Snapshot, ask: &UploadsRequest) -> Result<Uplo
         }
         if let Some(prefix) = keys.common_prefix(target.key.as_str()) {
             scan.seek(&keys.behind(prefix)).await.map_err(of_table)?;
+            bytes += prefix.len();
             page.entries.push(ListedUpload::Prefix(prefix.to_owned()));
             continue;
         }

@@ -124,6 +124,7 @@ pub(crate) async fn page(rows: Snapshot, ask: &VersionsRequest) -> Result<Versio
         if let Some(prefix) = keys[0].common_prefix(key.as_str()) {
             current.skip(&keys[0], prefix).await?;
             older.skip(&keys[1], prefix).await?;
+            bytes += prefix.len();
             page.entries.push(ListedVersion::Prefix(prefix.to_owned()));
             continue;
         }

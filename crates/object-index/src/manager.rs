@@ -499,6 +499,7 @@ impl fmt::Debug for ObjectManager {
 #[cfg(test)]
 mod tests {
     use base::Fault;
+    use object_proto::limits::KEY_MAX;
     use object_proto::{BucketId, RangeBound, StorageRule};
     use runtime::sim::{HostId, Sim};
     use table::Store;
@@ -602,6 +603,24 @@ mod tests {
         fn ranges(&self) -> usize {
             self.lead.rule.map().places().len()
         }
+    }
+
+    /// A bound that no key could be at is refused: a row with one could not be read.
+    #[test]
+    fn a_bound_is_as_long_as_a_key_at_most() {
+        let sim = Sim::new(7);
+        let host = sim.add_host("om1");
+        let env = sim.boot(host);
+        let inner = sim.clone();
+        let work = env.spawn(Class::Control, "test", async move {
+            let world = World::new(&inner, host, Bugs::default()).await;
+            let bound = |len| RangeBound { bucket: BUCKET, key: "k".repeat(len) };
+            let rule = &world.lead.rule;
+            let refused = rule.prepare_split(RANGE, world.epoch, bound(KEY_MAX + 1)).await;
+            assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
+            rule.prepare_split(RANGE, world.epoch, bound(KEY_MAX)).await.expect("it may be split");
+        });
+        sim.run(work).expect("it ends").expect("it is up");
     }
 
     fn run<T: 'static>(bugs: Bugs, work: impl FnOnce(World) -> T + 'static) -> T {

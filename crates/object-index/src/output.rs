@@ -18,29 +18,46 @@ pub(crate) struct Output {
 
 /// Files that a range's collection writes at present.
 #[derive(Default)]
-pub(crate) struct Outputs(Vec<Output>);
+pub(crate) struct Outputs {
+    all: Vec<Output>,
+    /// The one that a body is being copied to. It has no row before the first body has its place there.
+    copied_to: Option<FileName>,
+}
 
 impl Outputs {
     /// True of a file that is one of them.
     pub(crate) fn has(&self, file: &FileName) -> bool {
-        self.0.iter().any(|output| output.pack.name == *file)
+        self.copied_to.as_ref() == Some(file)
+            || self.all.iter().any(|output| output.pack.name == *file)
+    }
+
+    /// A body is copied to that file from now on, which is about to be made.
+    pub(crate) fn make(&mut self, file: FileName) {
+        self.copied_to = Some(file);
+    }
+
+    /// The copy of a body is over. What it was copied to and is not given back nothing will name.
+    pub(crate) fn end_copy(&mut self) {
+        self.copied_to = None;
     }
 
     /// The file that is stored so, to be written.
     pub(crate) fn take(&mut self, storage: StorageRule) -> Option<Pack> {
-        let at = self.0.iter().position(|output| output.storage == storage)?;
-        Some(self.0.swap_remove(at).pack)
+        let at = self.all.iter().position(|output| output.storage == storage)?;
+        let pack = self.all.swap_remove(at).pack;
+        self.copied_to = Some(pack.name.clone());
+        Some(pack)
     }
 
     /// Takes a file back that was written.
     pub(crate) fn give_back(&mut self, output: Output) {
-        self.0.push(output);
+        self.all.push(output);
     }
 
     /// Those that are to take no further body.
     pub(crate) fn take_due(&mut self, is_due: impl Fn(&Output) -> bool) -> Vec<Output> {
-        let (due, left) = std::mem::take(&mut self.0).into_iter().partition(is_due);
-        self.0 = left;
+        let (due, left) = std::mem::take(&mut self.all).into_iter().partition(is_due);
+        self.all = left;
         due
     }
 }

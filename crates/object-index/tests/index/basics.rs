@@ -5,9 +5,10 @@ use std::rc::Rc;
 
 use object_index::{Bugs, Planted, Service, ServiceHandle};
 use object_proto::limits::{KEY_MAX, SMALL_MAX};
+use object_proto::wire::encode_answer;
 use object_proto::{
     Backend, BodyPlan, BucketId, BucketSettings, Conditions, Error, Etag, ListRequest, Metadata,
-    ObjectData, ObjectFacts, ObjectKey, Tags, Target, UserId,
+    ObjectData, ObjectFacts, ObjectKey, RangeReply, Reply, Tags, Target, UserId,
 };
 use object_testing::add_user;
 use runtime::{Class, Duration, Env};
@@ -683,6 +684,40 @@ fn longest_keys_are_put_read_listed_and_deleted() {
         }
         env.sleep(Duration::from_secs(10)).await;
         assert!(world.bodies().is_empty());
+    });
+}
+
+/// A page has half of an answer's mebibyte and little more: objects and long common prefixes count together, and
+/// owners and tags may be longer than here.
+#[test]
+fn pages_of_long_keys_and_prefixes_fit_an_answer() {
+    run(|_, service, _| async move {
+        let bucket = bucket(&service, "abc").await;
+        for number in 0..1000 {
+            let is_prefix = number >= 420;
+            let long = if is_prefix { "b".repeat(1018) } else { "a".repeat(1020) };
+            let key = format!("{long}{number:04}{}", if is_prefix { "/x" } else { "" });
+            let target = Target { bucket: bucket.id, key: ObjectKey::new(key).unwrap() };
+            put(&service, &target, b"", facts("1")).await;
+        }
+        let mut ask = ListRequest {
+            bucket: bucket.id,
+            prefix: String::new(),
+            delimiter: "/".to_owned(),
+            after: String::new(),
+            limit: 1000,
+        };
+        let mut seen = 0;
+        loop {
+            let page = service.list(ask.clone()).await.unwrap();
+            seen += page.entries.len();
+            let next = page.next.clone();
+            let answer = encode_answer(&Ok(Reply::Range(RangeReply::Page(page))));
+            assert!(answer.len() < 700_000, "{} bytes", answer.len());
+            let Some(next) = next else { break };
+            ask.after = next;
+        }
+        assert_eq!(seen, 1000);
     });
 }
 

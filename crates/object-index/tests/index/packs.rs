@@ -330,6 +330,26 @@ fn a_check_sets_counts_right_and_brings_files_back_from_the_trash() {
     });
 }
 
+/// An operator checks while bodies are moved: the file that they are moved to has no row yet, and is no orphan.
+#[test]
+fn a_check_leaves_the_file_alone_that_bodies_are_moved_to() {
+    run(|world, service, env| async move {
+        let bucket = bucket(&service, "abc").await;
+        half_dead(&service, &bucket).await;
+        for dir in world.range_dirs() {
+            world.disk.beside(&dir).with_faults(|faults| faults.stuck = Some("kept-"));
+        }
+        let kept = || world.bodies().into_iter().filter(|it| it.starts_with("kept-")).count();
+        while kept() == 0 {
+            env.sleep(Duration::from_millis(100)).await;
+        }
+        let before = world.bodies();
+        let checked = service.check_files(bucket.id).await.unwrap();
+        assert_eq!((checked.failed, checked.removed), (None, 0));
+        assert_eq!(world.bodies(), before);
+    });
+}
+
 /// Without an operator too, each file in its turn.
 #[test]
 fn what_lives_is_counted_again_in_time() {
