@@ -123,7 +123,7 @@ const FOUND: [(Planted, &str, u64, &str); 94] = [
     (Planted::NoncurrentByOwnAge, "object-days", 0, "was due in"),
     // Files of bodies: what was put is there, and nothing else.
     (Planted::FileDropCounted, "object-collect", 21, "the files"),
-    (Planted::FileDropHeld, "object-collect", 23, "went before its time"),
+    (Planted::FileDropHeld, "object-collect", 7, "went before its time"),
     (Planted::FileNoTrash, "object-collect", 0, "went before its time"),
     (Planted::FileLostCount, "object-collect", 0, "the files"),
     (Planted::FileUnheld, "object-gateways", 0, "there is no object with that key"),
