@@ -7,7 +7,7 @@ use base::Kind;
 use base::limits::{APPEND_SECTORS_MAX, SECTOR, SECTOR_DATA_MAX};
 use chunkstore::ChunkStore;
 use codec::ec::{Kernel, Rebuild as Decoding};
-use codec::row::{Cell, RowDecoder, RowError};
+use codec::row::{Cell, RowDecoder, RowError, sets};
 use futures_util::future::join_all;
 use runtime::Buf;
 use wire::control::{ControlError, ReplicaPlace};
@@ -32,11 +32,6 @@ pub(crate) fn reading(code: Fragment) -> Fragment {
 /// The layout of a source with a fragment of the same code as another.
 fn layout(code: Fragment, number: u8) -> Layout {
     Layout::Rows(Fragment { number, ..code })
-}
-
-/// The sets of k of so many, a bit for each.
-fn sets(count: usize, k: usize) -> impl Iterator<Item = u32> {
-    (0..1u32 << count).filter(move |set| set.count_ones() as usize == k)
 }
 
 /// Those of `all` with a bit in a set.

@@ -109,8 +109,6 @@ pub const PING_AFTER: Duration = Duration::from_millis(50);
 /// One that does not answer a ping in this time does not answer requests either, and another master is
 /// asked to relay them: that costs a hop, so that little is lost by an error.
 pub const PING_TIMEOUT: Duration = Duration::from_millis(100);
-/// A link that is dead since an earlier fault is given up in less: half a second of silence.
-pub const LINK_DEAD: Duration = Duration::from_millis(600);
 /// A doubt about the holder of a lock is said in this time or not at all: two requests to a master.
 pub const DOUBT_MAX: Duration = Duration::from_millis(500);
 /// A timer that is so late shows that this process stood still.

@@ -9,9 +9,10 @@ use std::rc::Rc;
 
 use runtime::sync::Notify;
 use runtime::{Class, Duration, Env, Instant, JoinHandle};
+use transport::LINK_DEAD;
 use wire::control::{ClusterRequest, ControlRequest};
 
-use crate::limits::{LINK_DEAD, OWN_PAUSE, PING_AFTER, PING_TIMEOUT};
+use crate::limits::{OWN_PAUSE, PING_AFTER, PING_TIMEOUT};
 use crate::peers::{PeerError, Peers};
 
 /// The masters that requests wait for.

@@ -84,8 +84,6 @@ pub const ABNORMAL_SHARE: usize = 3;
 /// Hosts whose clients' reports are evidence without a failed ping: one may be cut off itself.
 pub const REPORT_HOSTS: usize = 2;
 
-/// A link that is dead since an earlier fault is given up in less: half a second of silence.
-pub const LINK_DEAD: Duration = Duration::from_millis(600);
 /// Between two holders of a lock that clients' doubts end: more than a change of leaders takes.
 pub const LOCK_DOUBTED_PAUSE: Duration = Duration::from_secs(10);
 /// So many within [`LOCK_DOUBTED_SPAN`] at most, for each lock: clients that reach none of a service's

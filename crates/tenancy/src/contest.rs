@@ -140,7 +140,12 @@ impl Contest {
             }
             Ok(Err(error)) if error.kind() == Kind::Fenced => {
                 if term.is_valid() {
-                    tracing::warn!(%error, lock = self.lock, "the lock is lost before its time");
+                    // Nothing else fences a holder whose lease lasts: clients have doubted it.
+                    tracing::warn!(
+                        lock = self.lock,
+                        "clients do not reach this process, so masters renew its lock no more: another is to \
+                         lead. Check the network between clients and this host"
+                    );
                     self.yield_lock();
                 }
                 false

@@ -24,7 +24,7 @@ mod writer;
 
 pub use endpoint::{Endpoint, Identity};
 pub use error::{CallError, TransportError};
-pub use limits::Limits;
+pub use limits::{LINK_DEAD, Limits};
 pub use message::{Handler, Incoming, PeerInfo, Reply, Request, Response};
 pub use stats::{LinkStats, ServiceStats, Stats};
 pub use wire::frame::{Priority, Service};

@@ -9,6 +9,10 @@ pub const LISTEN_TIMEOUT: Duration = Duration::from_secs(3);
 /// See [`LISTEN_TIMEOUT`].
 pub const LISTEN_RETRY: Duration = Duration::from_millis(20);
 
+/// A link that is dead since an earlier fault is given up in less than this when something is asked over it: who
+/// asks again then asks over another link. [`Limits::silence_max`], as it is by default, and a look.
+pub const LINK_DEAD: Duration = Duration::from_millis(600);
+
 /// Bounds and times of one endpoint. The simulator randomises them.
 #[derive(Clone, Debug)]
 pub struct Limits {

@@ -64,6 +64,22 @@ impl Bed {
         }
     }
 
+    /// The cell of so many bytes that a server has of the row at a place.
+    async fn cell(&self, server: usize, (offset, len): (u32, u32), cell_len: usize) -> Vec<u8> {
+        let read = ReadRequest {
+            at: self.at(server),
+            offset,
+            len,
+            uncommitted: true,
+            cell_sector: None,
+            blocks: false,
+        };
+        let sectors = self.data(server, DataRequest::Read(read), None).await.unwrap().1;
+        let mut cell = vec![0; cell_len];
+        wire::row::cell_to(&sectors, &mut cell);
+        cell
+    }
+
     /// What server `to` finds, with the fragments of `from`, in one row of `one_in`.
     async fn check_rows(&self, to: usize, len: u32, from: &[u8], one_in: u32) -> RowFindings {
         let servers: Vec<usize> = from.iter().map(|&at| at.into()).collect();
@@ -140,18 +156,8 @@ fn rows_that_were_coded_wrong_are_found_and_laid_out_again() {
             let lost = CopyOrder { sources: others, fragment: Some(lost), ..order };
             bed.control(7, bed.to_copy(7, lost)).await.unwrap();
             for number in 0..count {
-                let read = ReadRequest {
-                    at: bed.at(7),
-                    offset: number * len,
-                    len,
-                    uncommitted: true,
-                    cell_sector: None,
-                    blocks: false,
-                };
-                let sectors = bed.data(7, DataRequest::Read(read), None).await.unwrap().1;
                 let wanted = cells(&row(number, len)).swap_remove(victim);
-                let mut cell = vec![0; wanted.len()];
-                wire::row::cell_to(&sectors, &mut cell);
+                let cell = bed.cell(7, (number * len, len), wanted.len()).await;
                 assert!(cell[CELL_HEAD..] == wanted[CELL_HEAD..], "row {number} of {victim}");
             }
 
@@ -207,18 +213,8 @@ fn a_server_that_errs_makes_the_fragment_that_was_lost() {
             assert_eq!(found, RowFindings { checked: count, wrong: 0, miscoded: 0 });
             made.unwrap();
             for number in 0..count {
-                let read = ReadRequest {
-                    at: bed.at(6),
-                    offset: number * len,
-                    len,
-                    uncommitted: true,
-                    cell_sector: None,
-                    blocks: false,
-                };
-                let sectors = bed.data(6, DataRequest::Read(read), None).await.unwrap().1;
                 let wanted = cells(&row(number, len)).swap_remove(victim);
-                let mut cell = vec![0; wanted.len()];
-                wire::row::cell_to(&sectors, &mut cell);
+                let cell = bed.cell(6, (number * len, len), wanted.len()).await;
                 assert!(cell == wanted, "row {number} of {victim}");
             }
         });

@@ -98,8 +98,9 @@ impl RowDecoder {
     }
 }
 
-/// The sets of k of so many cells, those with the first ones first: of data fragments nothing is decoded.
-fn sets(count: usize, k: usize) -> impl Iterator<Item = u32> {
+/// The sets of k of so many cells, a bit for each, those with the first ones first: of data fragments nothing
+/// is decoded. None for a `k` of 0.
+pub fn sets(count: usize, k: usize) -> impl Iterator<Item = u32> {
     debug_assert!(count <= FRAGMENTS_MAX);
     (0..1u32 << count).filter(move |set| k > 0 && set.count_ones() as usize == k)
 }

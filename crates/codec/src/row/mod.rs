@@ -17,7 +17,7 @@ use base::Kind;
 pub use decode::{Cell, RowDecoder};
 pub use encode::RowEncoder;
 pub use front::{CellFront, FRONT_MAX};
-pub use judge::RowJudgement;
+pub use judge::{RowJudgement, sets};
 
 use crate::block::{BLOCK_HEAD, BlockError, BlockSize};
 use crate::ec::{Code, CodeError, DecodeError, Kernel};

@@ -24,13 +24,17 @@ struct DoubtedLock {
     reports: Reports,
     /// Enough have doubted it: it is to hold the lock no longer.
     refused: bool,
-    /// When renewals began to be refused, to this holder and earlier ones, the latest last.
+    /// When a renewal was refused first, to this holder and earlier ones, the latest last. A holder that has
+    /// died renews nothing, and its doubts are no change of leaders.
     ended: VecDeque<Instant>,
+    /// Of this holder.
+    has_ended: bool,
 }
 
 impl DoubtedLock {
     fn new(fencing: u64, now: Instant) -> DoubtedLock {
-        DoubtedLock { fencing, reports: Reports::new(now), refused: false, ended: VecDeque::new() }
+        let (reports, ended) = (Reports::new(now), VecDeque::new());
+        DoubtedLock { fencing, reports, refused: false, ended, has_ended: false }
     }
 
     /// Whether it is renewed no more: while doubts go on, for this master may have led long ago.
@@ -48,11 +52,17 @@ impl DoubtedLock {
             return false;
         }
         self.refused = true;
-        self.ended.push_back(now);
-        if self.ended.len() > LOCK_DOUBTED_MAX {
-            self.ended.pop_front();
-        }
         true
+    }
+
+    /// A renewal is refused.
+    fn note_end(&mut self, now: Instant) {
+        if !std::mem::replace(&mut self.has_ended, true) {
+            self.ended.push_back(now);
+            if self.ended.len() > LOCK_DOUBTED_MAX {
+                self.ended.pop_front();
+            }
+        }
     }
 }
 
@@ -117,9 +127,11 @@ impl LockDoubts {
         failed && now.since(lock.reports.latest()) < REPORTED_UNREACHED && lock.refuse(now)
     }
 
-    /// Whether this holder's lock is renewed no more.
-    pub(super) fn refuses(&self, name: &str, fencing: u64, now: Instant) -> bool {
-        self.locks.get(name).is_some_and(|lock| lock.fencing == fencing && lock.is_refused(now))
+    /// Whether a renewal by this holder is refused.
+    pub(super) fn refuses(&mut self, name: &str, fencing: u64, now: Instant) -> bool {
+        let lock = self.locks.get_mut(name);
+        let refusing = lock.filter(|lock| lock.fencing == fencing && lock.is_refused(now));
+        refusing.map(|lock| lock.note_end(now)).is_some()
     }
 
     /// Forgets what is over.
@@ -167,7 +179,7 @@ mod tests {
             self.doubts.pinged(("l", fencing), failed, self.now)
         }
 
-        fn refuses(&self, name: &str, fencing: u64) -> bool {
+        fn refuses(&mut self, name: &str, fencing: u64) -> bool {
             self.doubts.refuses(name, fencing, self.now)
         }
     }
@@ -236,6 +248,7 @@ mod tests {
             let fencing = ended.len() as u64;
             let refused = bed.doubt(fencing, host(1)).refused | bed.doubt(fencing, host(2)).refused;
             if refused {
+                assert!(bed.refuses("l", fencing));
                 ended.push(bed.now.since(begin));
             }
             assert!(step == 0 || !ended.is_empty());
@@ -243,6 +256,17 @@ mod tests {
         }
         let seconds: Vec<u64> = ended.iter().map(Duration::as_secs).collect();
         assert_eq!(seconds, [0, 10, 20, 600, 610, 620]);
+    }
+
+    #[test]
+    fn holders_that_have_died_do_not_count() {
+        let mut bed = Bed::new();
+        for fencing in 0..10 {
+            bed.doubt(fencing, host(1));
+            assert!(bed.doubt(fencing, host(2)).refused, "{fencing}");
+            bed.pass(2000 * MS);
+        }
+        assert!(bed.refuses("l", 9));
     }
 
     #[test]

@@ -171,7 +171,7 @@ impl ClusterService {
             ClusterRequest::Status => Ok(ClusterReply::Status(self.status(led()))),
             ClusterRequest::Lock { op, change } => {
                 if let LockChange::Renew { name, fencing, .. } = &change
-                    && self.0.doubts.borrow().refuses(name, *fencing, self.0.env.now())
+                    && self.0.doubts.borrow_mut().refuses(name, *fencing, self.0.env.now())
                 {
                     self.0.env.mark("cluster: a doubted holder does not renew its lock");
                     let why = "clients do not reach the holder of the lock: another is to hold it";

@@ -5,13 +5,13 @@ use std::net::{IpAddr, SocketAddr};
 
 use base::ServerId;
 use runtime::{Class, Duration};
-use transport::{Priority, Request, Service, Token};
+use transport::{LINK_DEAD, Priority, Request, Service, Token};
 use wire::control::{
     ChunkserverRequest, ControlError, ControlRequest, ReplicaFault, StreamRequest,
 };
 
 use super::Master;
-use crate::limits::{LINK_DEAD, REPORT_PING, SERVER_PING, SERVER_UNREACHED};
+use crate::limits::{REPORT_PING, SERVER_PING, SERVER_UNREACHED};
 
 /// Pause between two looks for chunkservers while there are none to ping: a process without clients
 /// sleeps.
