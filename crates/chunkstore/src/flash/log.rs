@@ -81,7 +81,11 @@ impl Log {
     }
 
     pub(crate) fn wants_checkpoint(&self) -> bool {
-        self.next_seq - self.checkpoint_seq > self.blocks / LOG_CHECKPOINT_SHARE
+        let is_long = self.next_seq - self.checkpoint_seq > self.blocks / LOG_CHECKPOINT_SHARE;
+        // The log keeps what the last two checkpoints begin with. When an operation has held the one before the
+        // last back, only one more gives its part of the log back.
+        let is_held_back = self.tail_seq < self.checkpoint_seq && !self.has_room(Room::Allocation);
+        is_long || is_held_back
     }
 
     /// Takes what fits in one write: blocks' payloads with their record counts.

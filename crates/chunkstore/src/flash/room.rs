@@ -89,7 +89,8 @@ async fn wait_for_room(env: Env, handle: Weak<Handle>) {
                 env.mark("chunkstore: a store has room again");
                 return handle.replace(inner);
             }
-            Err(MountError::Full) => {}
+            // As at the start of a process, it is tried again.
+            Err(MountError::Full | MountError::Memory | MountError::Io { .. }) => {}
             Err(error) => {
                 tracing::warn!(disk = %without.disk(), %error, "the store takes no more writes");
                 without.state.borrow_mut().reason = error.to_string();

@@ -422,9 +422,12 @@ impl FlashStoreInner {
         let mut cause = None;
         for at in SUPER_AT {
             let buf = self.alloc(SECTOR).await;
-            match read_full(&file, at, buf).await.map(|block| Super::decode(&block)) {
+            let read = read_again(&self.env, &file, at, buf).await;
+            match read.map(|block| Super::decode(&block)) {
                 Ok(Ok(sb)) if sb.disk == self.sb.disk => return,
                 Ok(_) => {}
+                // It says nothing about the medium: the next look will.
+                Err(error) if is_passing(&error) => return,
                 Err(error) => cause = Some(error),
             }
         }
@@ -453,7 +456,7 @@ impl FlashStoreInner {
     /// As [`FlashStoreInner::read_exact`], waiting for memory.
     pub(crate) async fn read_device(&self, at: u64, len: usize) -> Result<BufMut, StoreError> {
         let buf = self.alloc(len).await;
-        read_around(&self.env, &*self.file()?, at, buf).await.map_err(|_| StoreError::Failed)
+        read_around(&self.env, &*self.file()?, at, buf).await.map_err(|error| of_read(&error))
     }
 
     /// Reads `len` bytes; bytes behind the file's end read as zeros, and unreadable ones are
@@ -461,8 +464,13 @@ impl FlashStoreInner {
     pub(crate) async fn read_exact(&self, at: u64, len: usize) -> Result<BufMut, StoreError> {
         debug_assert!(len.is_multiple_of(SECTOR));
         let buf = self.env.pool().alloc(len).map_err(|_| StoreError::Busy)?;
-        read_around(&self.env, &*self.file()?, at, buf).await.map_err(|_| StoreError::Failed)
+        read_around(&self.env, &*self.file()?, at, buf).await.map_err(|error| of_read(&error))
     }
+}
+
+/// A read that failed: one that is refused for want of memory may be tried again.
+fn of_read(error: &std::io::Error) -> StoreError {
+    if is_passing(error) { StoreError::Busy } else { StoreError::Failed }
 }
 
 /// Filling of a sector that the medium cannot give.
@@ -483,7 +491,7 @@ pub(crate) async fn read_around(
     buf: BufMut,
 ) -> std::io::Result<BufMut> {
     let len = buf.len();
-    let error = match read_full(file, at, buf).await {
+    let error = match read_again(env, file, at, buf).await {
         Ok(buf) => return Ok(buf),
         Err(error) => error,
     };
@@ -491,7 +499,7 @@ pub(crate) async fn read_around(
     for at in SUPER_AT {
         answers = answers || read_full(file, at, alloc(env, SECTOR).await).await.is_ok();
     }
-    if !answers {
+    if !answers || is_passing(&error) {
         return Err(error);
     }
     let mut whole = alloc(env, len).await;
@@ -509,6 +517,23 @@ pub(crate) async fn read_around(
     env.mark("chunkstore: unreadable sectors");
     tracing::warn!(at, len, unreadable, %error, "the medium cannot give some sectors");
     Ok(whole)
+}
+
+/// As [`read_full`], again after a pause when the system refused for want of memory.
+async fn read_again(env: &Env, file: &File, at: u64, mut buf: BufMut) -> std::io::Result<BufMut> {
+    let mut pauses = WRITE_RETRIES.iter();
+    loop {
+        let (result, back) = file.read_at(at, buf).await;
+        buf = back;
+        match (result, pauses.next()) {
+            (Ok(count), _) => {
+                buf[count..].fill(0);
+                return Ok(buf);
+            }
+            (Err(error), Some(&pause)) if is_passing(&error) => env.sleep(pause).await,
+            (Err(error), _) => return Err(error),
+        }
+    }
 }
 
 /// True for a refusal that says nothing about the medium: no room, no memory, interrupted.

@@ -148,6 +148,37 @@ fn want_of_room_or_memory_for_a_moment_fails_no_store() {
     }
 }
 
+/// The host is short of memory for a moment: that says nothing about its disks and what is on them.
+#[test]
+fn reads_that_are_refused_for_a_moment_condemn_neither_store_nor_bytes() {
+    for seed in seeds(0..20) {
+        let sim = Sim::new(seed);
+        let mut engine = Flash::planted(&sim, None, SyncMode::PerWrite);
+        let run = async {
+            let store = engine.boot().await.unwrap();
+            let mut acked = Acked::default();
+            fill(&store, &mut Rng::new(seed), &mut acked, 20).await;
+            let faults = DiskFaults {
+                read_fails_one_in: 1,
+                error: DiskError::Memory,
+                ..DiskFaults::default()
+            };
+            sim.with_disk_faults(engine.host, |all| *all = faults);
+            let (watched, read) = (store.clone(), store.clone());
+            let looked = sim.spawn("watch", async move { watched.check_medium().await });
+            let checked =
+                sim.spawn("read", async move { check_acked(&read, &acked).await.map(|()| acked) });
+            sim.sleep(Duration::from_millis(100)).await;
+            sim.with_disk_faults(engine.host, |faults| *faults = Default::default());
+            looked.await.unwrap();
+            assert!(!store.info().failed, "seed {seed}: {:?}", store.info());
+            let acked = checked.await.unwrap().unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+            check_acked(&store, &acked).await.unwrap();
+        };
+        sim.run(run).unwrap();
+    }
+}
+
 #[test]
 fn a_failed_write_or_sync_keeps_what_was_acknowledged() {
     let mut failed = 0;

@@ -6,6 +6,7 @@ mod errors;
 mod fenced;
 mod formats;
 mod fsck;
+mod log_room;
 mod planted;
 mod reads;
 mod recovery;

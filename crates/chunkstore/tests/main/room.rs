@@ -74,6 +74,33 @@ fn a_store_is_mounted_on_a_full_medium() {
     }
 }
 
+/// Once there is room, reads fail for a while: what is there is looked at again.
+#[test]
+fn a_store_that_waits_for_room_outlasts_other_errors() {
+    for (seed, sync) in seeds(0..10).flat_map(|seed| MODES.map(|sync| (seed, sync))) {
+        let sim = Sim::new(seed);
+        let mut engine = engine(&sim, sync);
+        let run = async {
+            let store = engine.boot().await.unwrap();
+            let mut acked = Acked::default();
+            fill(&store, &mut Rng::new(seed), &mut acked, 30).await;
+            drop(store);
+            engine.crash(CrashMode::Process);
+            sim.with_disk_faults(engine.host, |faults| *faults = no_room());
+            let store = engine.boot().await.unwrap();
+            assert!(store.info().failed);
+            let faults = DiskFaults { read_fails_one_in: 1, ..DiskFaults::default() };
+            sim.with_disk_faults(engine.host, |all| *all = faults);
+            sim.sleep(Duration::from_secs(3)).await;
+            sim.with_disk_faults(engine.host, |faults| *faults = Default::default());
+            let took = takes_writes(&sim, &store, &mut acked).await;
+            assert!(took < Duration::from_secs(3), "seed {seed}: {took:?}");
+            check_acked(&store, &acked).await.unwrap();
+        };
+        sim.run(run).unwrap();
+    }
+}
+
 #[test]
 fn a_store_whose_medium_had_no_room_takes_writes_again() {
     let mut failed = 0;
