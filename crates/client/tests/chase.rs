@@ -26,9 +26,15 @@ pub(super) struct Rig {
     /// Replicas of a chunk whose appends have no answer: they wait here.
     pub(super) silent: Vec<(ChunkId, u8)>,
     pub(super) waiting: Vec<(SendId, u32)>,
+    /// No chunkserver is reached.
+    unreachable: bool,
     /// What the stream service answers; nothing: it is away.
     masters: bool,
+    /// It gives another spare whenever it is asked.
+    endless: bool,
     pub(super) spare: Vec<ChunkPlace>,
+    /// The last chunk that was given.
+    given: u64,
     pub(super) acked: u64,
     len: u64,
     released: u64,
@@ -62,8 +68,11 @@ impl Rig {
             now: start,
             silent: vec![(ChunkId::new(1), 2)],
             waiting: vec![],
+            unreachable: false,
             masters: true,
+            endless: false,
             spare,
+            given: 2,
             acked: 0,
             len: 0,
             released: 0,
@@ -101,6 +110,9 @@ impl Rig {
                 let end = request.offset + request.len;
                 self.sent.push(id);
                 match self.silent.contains(&(id.chunk, id.replica)) {
+                    _ if self.unreachable => {
+                        events.push(Event::Sent { id, result: Err(SendError::Unreachable) });
+                    }
                     true => self.waiting.push((id, end)),
                     false => events.push(Event::Sent { id, result: Ok(end) }),
                 }
@@ -119,7 +131,13 @@ impl Rig {
                         self.current.base = self.len;
                         Ok(OpDone::Writer(self.grant()))
                     }
-                    StreamOp::Extend { .. } => Ok(OpDone::Writer(self.grant())),
+                    StreamOp::Extend { .. } => {
+                        if self.endless {
+                            self.given += 1;
+                            self.spare.push(chunk(self.given, [1, 2, 3]));
+                        }
+                        Ok(OpDone::Writer(self.grant()))
+                    }
                     StreamOp::Close { .. } => Ok(OpDone::Closed { len: self.len }),
                 }));
             }
@@ -298,6 +316,40 @@ fn what_an_ended_chunk_owes_is_sent_again() {
     let again: Vec<_> = rig.sent[before..].iter().map(|id| (id.chunk.get(), id.seq)).collect();
     assert_eq!(again, [(1, 0), (1, 1)]);
     assert_eq!((rig.released, rig.left.len()), (3, 0));
+}
+
+/// The pause before the next try begins in the chunk, and ends behind it.
+#[test]
+fn what_waits_to_be_sent_again_when_its_chunk_ends_is_sent_again() {
+    let config = WriterConfig {
+        chunk_len_max: 2 * LEN,
+        replica_timeout: Duration::from_secs(60),
+        ..WriterConfig::default()
+    };
+    let mut rig = Rig::new(config, 1 << 30);
+    rig.append(2);
+    rig.answer(|_| Err(SendError::Silent));
+    rig.silent.clear();
+    let before = rig.sent.len();
+    rig.append(1);
+    assert_eq!(rig.advances().len(), 1);
+    rig.pass(Duration::from_millis(200));
+    let again = rig.sent[before..].iter().filter(|id| id.chunk == ChunkId::new(1));
+    assert_eq!(again.map(|id| id.seq).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!((rig.released, rig.left.len()), (3, 0));
+}
+
+/// Each chunk that the append goes on in fails at once, and masters give another one.
+#[test]
+fn append_that_reaches_no_chunkserver_fails_within_its_budget() {
+    let mut rig = Rig::slow_third();
+    (rig.unreachable, rig.endless) = (true, true);
+    rig.append(1);
+    let budget = WriterConfig::default().stall_budget;
+    rig.pass(budget - Duration::from_secs(1));
+    assert!(!rig.failed && rig.advances().len() > 3, "{:?}", rig.ops);
+    rig.pass(Duration::from_secs(2));
+    assert!(rig.failed, "it goes on for ever: {} chunks", rig.advances().len());
 }
 
 #[test]

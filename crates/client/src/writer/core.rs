@@ -113,8 +113,10 @@ pub struct Writer {
     pub(super) renew_after: Instant,
     /// Earliest moment at which a refused append is to be sent again.
     pub(super) resend_at: Option<Instant>,
-    /// When an append was last acknowledged, or waiting began.
+    /// When an append was last acknowledged, or waiting began, or the writer went on in another chunk.
     pub(super) progress_at: Instant,
+    /// When an append was last acknowledged, or waiting began.
+    pub(super) acked_at: Instant,
     /// The last failure met, for operators.
     pub(super) fault: String,
 }
@@ -180,6 +182,7 @@ impl Writer {
             renew_after: now,
             resend_at: None,
             progress_at: now,
+            acked_at: now,
             fault: String::new(),
         };
         writer.adopt_spares(now, grant.spares, &[], &mut Vec::new())?;
@@ -259,7 +262,7 @@ impl Writer {
         assert!(self.life == Life::Open, "append to a closing writer");
         assert!((1..=APPEND_DATA_MAX as u32).contains(&len), "append of {len} bytes");
         if self.acked == self.next_seq() {
-            self.progress_at = now;
+            (self.progress_at, self.acked_at) = (now, now);
         }
         self.slots.push_back(Slot::new((len, bytes, laid), self.purpose, now));
     }
@@ -683,7 +686,6 @@ impl Writer {
             assert_eq!(current.acked, 0, "acknowledged before the switch");
         }
         self.placed = self.acked;
-        self.resend_at = self.resend_at.filter(|_| !self.debts.is_empty());
         for slot in self.slots.iter_mut().skip((self.acked - self.first) as usize) {
             slot.offset = 0;
             slot.copies.reset();
@@ -719,7 +721,7 @@ impl Writer {
             self.owed += slot.bytes();
         }
         if self.acked > before {
-            self.progress_at = now;
+            (self.progress_at, self.acked_at) = (now, now);
             self.failures = 0;
             self.copy_wait.note_progress();
             let len = current.base + u64::from(current.acked);

@@ -18,7 +18,7 @@ impl Writer {
         let mut due = self.resend_at;
         let mut add = |at: Instant| due = Some(due.map_or(at, |now| now.min(at)));
         if self.acked < self.next_seq() {
-            add(self.progress_at + self.config.stall_budget);
+            add(self.acked_at + self.config.stall_budget);
         }
         if self.op.is_none() && self.needs_spares() {
             add(self.need_after);
@@ -98,7 +98,7 @@ impl Writer {
     }
 
     pub(super) fn on_tick(&mut self, now: Instant, out: &mut Vec<Action>) {
-        if self.acked < self.next_seq() && now >= self.progress_at + self.config.stall_budget {
+        if self.acked < self.next_seq() && now >= self.acked_at + self.config.stall_budget {
             let cause = if self.fault.is_empty() {
                 "the stream service did not answer".to_owned()
             } else {
