@@ -82,6 +82,10 @@ pub struct StreamConfig {
     pub recover_timeout: Duration,
     /// A server that is silent for so long is replaced by repair.
     pub dead_grace: Duration,
+    /// Time for which it is remembered which replicas of a disk that its server has not, or that has
+    /// failed, are dead: should it come back, they are deleted. A disk that comes back later holds
+    /// replicas that nothing explains, and waits for an operator (`docs/decisions/0048`).
+    pub gone_memory: Duration,
     /// An open chunk with a replica on a dead server is sealed after this time. A living writer has
     /// gone on in another chunk long before: at its next append, or, when it is idle, within 20 s
     /// by the messages that carry its committed length to replicas. One that finds no other place is
@@ -144,6 +148,7 @@ impl Default for StreamConfig {
             vote_timeout: Duration::from_millis(50),
             recover_timeout: Duration::from_secs(10),
             dead_grace: Duration::from_secs(10),
+            gone_memory: Duration::from_secs(7 * 24 * 3600),
             open_grace: Duration::from_secs(60),
             open_grace_unreached: Duration::MAX,
             chase_grace: Duration::from_secs(1),

@@ -217,7 +217,8 @@ impl<L: Log> StreamService<L> {
             repair,
             moved,
             converting: self.0.log.with_state(|state| {
-                state.to_convert().len() + state.aged(self.0.clock_ms() / 1000).count()
+                state.to_convert().len()
+                    + state.aged_from((0, None), self.0.clock_ms() / 1000).count()
             }) as u64,
             converted: self.0.repairs.converted.get(),
         }

@@ -1,6 +1,7 @@
 //! The state of a stream partition.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use base::{ChunkId, ClientId, DiskId, Epoch, FileId, ID_COUNTER_END};
 use wire::control::{Later, OpId, Policy};
@@ -359,10 +360,21 @@ impl StreamMachine {
         self.converting.iter().copied()
     }
 
-    /// Streams with chunks that are old enough at `clock_s` to get the form for old chunks.
-    pub fn aged(&self, clock_s: u64) -> impl Iterator<Item = FileId> + '_ {
-        let until = ..=(clock_s, FileId::new(u64::MAX));
-        self.aging_by_time.range(until).map(|(_, file)| *file)
+    /// The same, from one on.
+    pub fn to_convert_from(&self, from: Option<FileId>) -> impl Iterator<Item = FileId> + '_ {
+        self.converting.range(from.unwrap_or(FileId::new(0))..).copied()
+    }
+
+    /// Streams with chunks that are old enough at `clock_s` to get the form for old chunks, with when the
+    /// first of them is, from one on.
+    pub fn aged_from(
+        &self,
+        (due_s, file): (u64, Option<FileId>),
+        clock_s: u64,
+    ) -> impl Iterator<Item = (u64, FileId)> + '_ {
+        let from = (due_s, file.unwrap_or(FileId::new(0)));
+        let until = (clock_s.max(due_s), FileId::new(u64::MAX));
+        self.aging_by_time.range(from..=until).copied()
     }
 
     /// True when a stream has ever had a replica on the disk, at whichever server.
@@ -378,6 +390,20 @@ impl StreamMachine {
     /// Dead records of one place, by chunk.
     pub fn dead_at(&self, index: PlaceIndex) -> impl Iterator<Item = (ChunkId, Dead)> + '_ {
         let all = (index, ChunkId::new(0))..=(index, ChunkId::new(u64::MAX));
+        self.dead.range(all).map(|(&(_, chunk), &dead)| (chunk, dead))
+    }
+
+    /// The same, behind a chunk.
+    pub fn dead_after(
+        &self,
+        index: PlaceIndex,
+        after: Option<ChunkId>,
+    ) -> impl Iterator<Item = (ChunkId, Dead)> + '_ {
+        let from = match after {
+            Some(chunk) => Bound::Excluded((index, chunk)),
+            None => Bound::Included((index, ChunkId::new(0))),
+        };
+        let all = (from, Bound::Included((index, ChunkId::new(u64::MAX))));
         self.dead.range(all).map(|(&(_, chunk), &dead)| (chunk, dead))
     }
 

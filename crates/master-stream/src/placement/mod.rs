@@ -241,9 +241,14 @@ impl ClusterView {
         &self.servers
     }
 
+    /// Whether a server has been decommissioned: neither it nor its disks come back.
+    pub fn has_left(&self, server: ServerId) -> bool {
+        self.left.contains(&server)
+    }
+
     /// State of a place.
     pub fn state(&self, place: ReplicaLocation) -> PlaceState {
-        if self.left.contains(&place.server) {
+        if self.has_left(place.server) {
             return PlaceState::Absent;
         }
         let Some(server) = self.server(place.server).filter(|server| server.serves()) else {

@@ -10,6 +10,7 @@ use std::rc::Rc;
 
 use base::{ChunkId, FileId, Kind};
 use futures_util::future::{join, join_all};
+use runtime::{Duration, Instant};
 use wire::control::{ControlError, Conversion, Later, Policy, ReplicaPlace};
 use wire::data::Purpose;
 use wire::row::Fragment;
@@ -18,11 +19,14 @@ use wire::token::Rights;
 use super::Retry;
 use super::judged::{Judged, is_complete};
 use super::seal::is_whole;
-use crate::limits::CONVERSION_RETRY;
-use crate::placement::ReplicaLocation;
+use crate::limits::{CONVERSION_RETRY, SCAN_SLICE};
+use crate::placement::{ClusterView, ReplicaLocation};
 use crate::planted::{Planted, planted};
 use crate::service::Demand;
-use crate::{Action, CallError, Chunk, Log, Outcome, Service, Slot};
+use crate::{Action, CallError, Chunk, Log, Outcome, Service, Slot, StreamMachine};
+
+/// Pause between two steps of a search.
+const SLICE_PAUSE: Duration = Duration::from_millis(2);
 
 /// A conversion that is to be.
 struct Wanted {
@@ -44,6 +48,94 @@ impl Doubt {
 impl From<CallError> for Doubt {
     fn from(error: CallError) -> Doubt {
         Doubt(error.to_string())
+    }
+}
+
+/// How far a search for a chunk to convert has come.
+#[derive(Default)]
+struct Cursor {
+    /// When the first of the file's chunks has become old.
+    due_s: u64,
+    file: Option<FileId>,
+    /// Chunks of the file that were looked at.
+    chunks: usize,
+}
+
+/// What one step of a search has found.
+enum Look {
+    Found(Wanted),
+    /// There are more chunks to look at.
+    On,
+    End,
+}
+
+/// A step of a search.
+struct Search<'a, L: Log> {
+    service: &'a Service<L>,
+    state: &'a StreamMachine,
+    without: &'a [Policy],
+    view: Rc<ClusterView>,
+    now: Instant,
+}
+
+impl<'a, L: Log> Search<'a, L> {
+    fn new(
+        service: &'a Service<L>,
+        state: &'a StreamMachine,
+        without: &'a [Policy],
+    ) -> Search<'a, L> {
+        let (view, now) = (service.cluster.view(), service.env.now());
+        Search { service, state, without, view, now }
+    }
+
+    fn may_get(&self, policy: Policy) -> bool {
+        let no_rows = policy.compression.is_some() && !self.view.takes_rows();
+        !no_rows && !self.without.contains(&policy)
+    }
+
+    /// True of a settled chunk that is not to wait, whose replicas are all whole.
+    fn is_fit(&self, chunk: &Chunk) -> bool {
+        let repairs = &self.service.repairs;
+        let retry_at = repairs.doubts.borrow().get(&chunk.id).and_then(|it| it.at);
+        let settled = chunk.sealed().is_some() && chunk.is_sealed_everywhere();
+        if !settled || retry_at.is_some_and(|at| at > self.now) {
+            return false;
+        }
+        let replicas = self.service.judge_chunk(&self.view, self.state, chunk);
+        // More copies than there are places for: another policy may be the way out.
+        let no_more = || {
+            let lacks = repairs.setbacks.borrow().contains_key(&chunk.id);
+            lacks && !chunk.is_coded() && replicas.len() < usize::from(chunk.copies)
+        };
+        let complete = is_complete(chunk, &replicas) || no_more();
+        complete && replicas.iter().all(Judged::is_source)
+    }
+
+    /// Goes on with the chunks of a file, and with so many in all.
+    fn go_on<'c>(
+        &self,
+        policy: Policy,
+        chunks: impl Iterator<Item = &'c Chunk>,
+        (file, at): (FileId, &mut Cursor),
+        left: &mut usize,
+    ) -> Look {
+        if at.file != Some(file) {
+            (at.file, at.chunks) = (Some(file), 0);
+        }
+        if !self.may_get(policy) {
+            return Look::End;
+        }
+        for chunk in chunks.skip(at.chunks) {
+            if *left == 0 {
+                return Look::On;
+            }
+            *left -= 1;
+            at.chunks += 1;
+            if self.is_fit(chunk) {
+                return Look::Found(Wanted { of: chunk.id, policy, again: false });
+            }
+        }
+        Look::End
     }
 }
 
@@ -88,7 +180,7 @@ impl<L: Log> Service<L> {
         if !self.repair_rests() {
             return Ok(false);
         }
-        let Some(Wanted { of, policy, again }) = self.next_conversion(without) else {
+        let Some(Wanted { of, policy, again }) = self.next_conversion(without).await else {
             return Ok(false);
         };
         let demand = Demand { policy, purpose: Purpose::Data };
@@ -120,64 +212,83 @@ impl<L: Log> Service<L> {
     /// A chunk to convert, and the policy that it gets, none of those `without` places: all of it is at
     /// healthy places, or as much as repair finds places for. What was coded wrong goes first, which survives
     /// less than it should, then what an operator waits for, then what is old.
-    fn next_conversion(&self, without: &[Policy]) -> Option<Wanted> {
-        let (view, now) = (self.cluster.view(), self.env.now());
+    async fn next_conversion(&self, without: &[Policy]) -> Option<Wanted> {
+        let again = self.log.with_state(|state| {
+            let known = |chunk: &ChunkId| state.chunk(*chunk).is_some();
+            self.repairs.doubts.borrow_mut().retain(|chunk, _| known(chunk));
+            self.repairs.miscoded.borrow_mut().retain(known);
+            let search = Search::new(self, state, without);
+            let miscoded = self.repairs.miscoded.borrow();
+            miscoded.iter().find_map(|&of| {
+                let (_, _, chunk) = state.chunk(of)?;
+                let policy = Some(chunk.policy()).filter(|it| search.may_get(*it))?;
+                search.is_fit(chunk).then_some(Wanted { of, policy, again: true })
+            })
+        });
+        if again.is_some() {
+            return again;
+        }
+        let mut at = Cursor::default();
+        if let Some(wanted) = self.in_slices(|| self.look_for_asked(without, &mut at)).await {
+            return Some(wanted);
+        }
+        let mut at = Cursor::default();
+        let aged = self.in_slices(|| self.look_for_aged(without, &mut at)).await;
+        aged.inspect(|_| self.env.mark("conversion of an old chunk begun"))
+    }
+
+    /// Looks at a slice of the chunks at a time: none of very many may be whole now.
+    async fn in_slices(&self, mut look: impl FnMut() -> Look) -> Option<Wanted> {
+        loop {
+            match look() {
+                Look::Found(wanted) => return Some(wanted),
+                Look::End => return None,
+                Look::On => {
+                    self.env.mark("conversion looked for in slices");
+                    self.env.sleep(SLICE_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Looks for a chunk that an operator's word converts.
+    fn look_for_asked(&self, without: &[Policy], at: &mut Cursor) -> Look {
+        self.log.with_state(|state| {
+            let search = Search::new(self, state, without);
+            let mut left = SCAN_SLICE;
+            for file in state.to_convert_from(at.file) {
+                let Some(stream) = state.stream(file) else { continue };
+                let others = stream.chunks.iter().filter(|chunk| stream.has_form_to_get(chunk));
+                let look = search.go_on(stream.policy.form(), others, (file, at), &mut left);
+                if !matches!(look, Look::End) {
+                    return look;
+                }
+            }
+            Look::End
+        })
+    }
+
+    /// Looks for one that is old enough for the form of old chunks.
+    fn look_for_aged(&self, without: &[Policy], at: &mut Cursor) -> Look {
         let clock_s = match planted(Planted::YoungIsOld) {
             true => u64::MAX,
             false => self.clock_ms() / 1000,
         };
-        let setbacks = &mut *self.repairs.doubts.borrow_mut();
         self.log.with_state(|state| {
-            setbacks.retain(|&chunk, _| state.chunk(chunk).is_some());
-            let may_get = |policy: Policy| {
-                let no_rows = policy.compression.is_some() && !view.takes_rows();
-                !no_rows && !without.contains(&policy)
-            };
-            let is_due = |chunk: &&Chunk| {
-                let retry_at = setbacks.get(&chunk.id).and_then(|it| it.at);
-                let settled = chunk.sealed().is_some() && chunk.is_sealed_everywhere();
-                settled && retry_at.is_none_or(|at| at <= now)
-            };
-            let is_whole = |chunk: &&Chunk| {
-                let replicas = self.judge_chunk(&view, state, chunk);
-                // More copies than there are places for: another policy may be the way out.
-                let no_more = || {
-                    let lacks = self.repairs.setbacks.borrow().contains_key(&chunk.id);
-                    lacks && !chunk.is_coded() && replicas.len() < usize::from(chunk.copies)
-                };
-                let complete = is_complete(chunk, &replicas) || no_more();
-                complete && replicas.iter().all(Judged::is_source)
-            };
-            let miscoded = &mut *self.repairs.miscoded.borrow_mut();
-            miscoded.retain(|&id| state.chunk(id).is_some());
-            let again = miscoded.iter().find_map(|&id| {
-                let (_, _, chunk) = state.chunk(id)?;
-                let policy = Some(chunk.policy()).filter(|it| may_get(*it))?;
-                let can_be = is_due(&chunk) && is_whole(&chunk);
-                can_be.then_some(Wanted { of: id, policy, again: true })
-            });
-            let asked_for = |file: FileId| {
-                let stream = state.stream(file)?;
-                let policy = Some(stream.policy.form()).filter(|it| may_get(*it))?;
-                let others = stream.chunks.iter().filter(|chunk| stream.has_form_to_get(chunk));
-                let of = others.filter(is_due).find(is_whole)?.id;
-                Some(Wanted { of, policy, again: false })
-            };
-            let aged = |file: FileId| {
-                let stream = state.stream(file)?;
-                let policy = stream.policy.later.map(Later::policy).filter(|it| may_get(*it))?;
+            let search = Search::new(self, state, without);
+            let mut left = SCAN_SLICE;
+            for (due_s, file) in state.aged_from((at.due_s, at.file), clock_s) {
+                let Some(stream) = state.stream(file) else { continue };
+                let Some(policy) = stream.policy.later.map(Later::policy) else { continue };
+                at.due_s = due_s;
                 let old = stream.aging().take_while(|(due_s, _)| *due_s <= clock_s);
-                let found = old.map(|(_, chunk)| chunk).filter(is_due).find(is_whole)?;
-                Some(Wanted { of: found.id, policy, again: false })
-            };
-            let asked_for = || state.to_convert().find_map(asked_for);
-            let aged = || {
-                state
-                    .aged(clock_s)
-                    .find_map(aged)
-                    .inspect(|_| self.env.mark("conversion of an old chunk begun"))
-            };
-            again.or_else(asked_for).or_else(aged)
+                let old = old.map(|(_, chunk)| chunk);
+                let look = search.go_on(policy, old, (file, at), &mut left);
+                if !matches!(look, Look::End) {
+                    return look;
+                }
+            }
+            Look::End
         })
     }
 

@@ -11,7 +11,7 @@ use wire::control::ControlError;
 
 use super::seal::is_whole;
 use super::unknown::Comparison;
-use crate::limits::BATCH_MAX;
+use crate::limits::{BATCH_MAX, SCAN_SLICE};
 use crate::placement::{PlaceState, ReplicaLocation};
 use crate::{Action, Dead, Listing, Log, PlaceIndex, Service};
 
@@ -34,7 +34,11 @@ impl<L: Log> Service<L> {
                 continue;
             }
             let places: Vec<_> = self.log.with_state(|state| state.places().collect());
-            let due = places.into_iter().filter(|&(index, place)| self.due(index, place).is_some());
+            let due =
+                places.into_iter().filter(|&(index, place)| match self.is_gone(index, place) {
+                    true => self.log.with_state(|state| state.dead_at(index).next().is_some()),
+                    false => self.due(index, place).is_some(),
+                });
             stream::iter(due)
                 .for_each_concurrent(DISKS_PARALLEL, async |(index, place)| {
                     if let Err(error) = self.collect(index, place).await {
@@ -54,12 +58,14 @@ impl<L: Log> Service<L> {
             })
         };
         let mut due = Due { delete: Vec::new(), forget: Vec::new(), gone: Vec::new() };
-        match self.cluster.view().state(place) {
-            // Should it come back after that, a comparison condemns what it has again.
-            PlaceState::Failed | PlaceState::Absent
-                if self.absent_for(index) >= self.config.dead_grace =>
-            {
-                due.gone = pick(&|dead| dead.delete_at_ms <= now);
+        let view = self.cluster.view();
+        match view.state(place) {
+            PlaceState::Failed | PlaceState::Absent if self.is_gone(index, place) => {
+                let memory = match view.has_left(place.server) {
+                    true => 0,
+                    false => self.config.gone_memory.as_millis() as u64,
+                };
+                due.gone = self.forgotten(index, now.saturating_sub(memory));
             }
             PlaceState::Silent | PlaceState::Failed | PlaceState::Absent => return None,
             PlaceState::Good(_) => {
@@ -68,6 +74,29 @@ impl<L: Log> Service<L> {
             }
         }
         (!due.delete.is_empty() || !due.forget.is_empty() || !due.gone.is_empty()).then_some(due)
+    }
+
+    /// Whether a disk has been away for long, on a server that lives, or has left.
+    fn is_gone(&self, index: PlaceIndex, place: ReplicaLocation) -> bool {
+        let state = self.cluster.view().state(place);
+        matches!(state, PlaceState::Failed | PlaceState::Absent)
+            && self.absent_for(index) >= self.config.dead_grace
+    }
+
+    /// Records of a place that became due by a time, of those that it is their turn to be looked at: most of
+    /// them may be younger.
+    fn forgotten(&self, index: PlaceIndex, by_ms: u64) -> Vec<ChunkId> {
+        let mut gone_after = self.repairs.gone_after.borrow_mut();
+        let after = gone_after.get(&index).copied();
+        self.log.with_state(|state| {
+            let some: Vec<_> = state.dead_after(index, after).take(SCAN_SLICE).collect();
+            match some.last() {
+                Some(&(last, _)) if some.len() == SCAN_SLICE => gone_after.insert(index, last),
+                _ => gone_after.remove(&index),
+            };
+            let due = some.into_iter().filter(|(_, dead)| dead.delete_at_ms <= by_ms);
+            due.map(|(chunk, _)| chunk).take(BATCH_MAX).collect()
+        })
     }
 
     async fn collect(&self, index: PlaceIndex, place: ReplicaLocation) -> Result<(), ControlError> {

@@ -22,9 +22,11 @@ mod unused;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use base::{ChunkId, ClientId, FileId, ServerId};
+use master_consensus::limits::SESSION_REPLIES_MAX;
 use runtime::sync::{Notify, Semaphore};
 use runtime::{Class, Duration, Env, Instant};
 use wire::control::{Holdings, OpId};
@@ -99,6 +101,8 @@ pub(crate) struct Repairs {
     more_workers: Cell<usize>,
     /// Disks with more unknown replicas than are condemned unasked.
     pub(crate) unknown: Unknown,
+    /// How far the records of disks that are gone were looked through, for those that are old.
+    gone_after: RefCell<BTreeMap<PlaceIndex, ChunkId>>,
     /// Bytes of replicas that no stream refers to, by the last comparison with each disk.
     pub(crate) unreferenced: RefCell<BTreeMap<ReplicaLocation, u64>>,
     /// What is on the servers that drain, as of the last scan.
@@ -108,6 +112,20 @@ pub(crate) struct Repairs {
     /// The session under which the leader seals abandoned chunks.
     session: ClientId,
     seq: Cell<u64>,
+    /// Operations of the session whose answers may still be asked for.
+    under_way: Rc<RefCell<BTreeSet<u64>>>,
+}
+
+/// An operation of the leader's own session, under way until this is dropped.
+struct OwnOp {
+    id: OpId,
+    under_way: Rc<RefCell<BTreeSet<u64>>>,
+}
+
+impl Drop for OwnOp {
+    fn drop(&mut self) {
+        self.under_way.borrow_mut().remove(&self.id.seq);
+    }
 }
 
 /// Since when a location is not healthy.
@@ -179,11 +197,13 @@ impl Repairs {
             queued_some: Notify::new(),
             more_workers: Cell::new(0),
             unknown: Unknown::default(),
+            gone_after: RefCell::default(),
             unreferenced: RefCell::default(),
             draining: RefCell::default(),
             next_copy: Cell::new(Instant::default()),
             session: ClientId::new(env.random_u64()),
             seq: Cell::new(0),
+            under_way: Rc::default(),
         }
     }
 
@@ -213,9 +233,19 @@ impl Repairs {
         self.draining.borrow_mut().clear();
     }
 
-    fn op(&self) -> OpId {
-        self.seq.set(self.seq.get() + 1);
-        OpId { client: self.session, seq: self.seq.get(), acked_below: self.seq.get() }
+    /// A new operation. It acknowledges the answers to those before it that have ended; none while one of them
+    /// takes so long that the session has no room for more answers.
+    fn begin_op(&self) -> Option<OwnOp> {
+        let seq = self.seq.get() + 1;
+        let mut under_way = self.under_way.borrow_mut();
+        let acked_below = under_way.first().copied().unwrap_or(seq);
+        if seq >= acked_below + SESSION_REPLIES_MAX {
+            return None;
+        }
+        self.seq.set(seq);
+        under_way.insert(seq);
+        let id = OpId { client: self.session, seq, acked_below };
+        Some(OwnOp { id, under_way: self.under_way.clone() })
     }
 
     fn note_bad(&self, chunk: ChunkId, place: ReplicaLocation, defect: Defect, now: Instant) {

@@ -343,8 +343,10 @@ impl<L: Log> Service<L> {
             if tail != Some(chunk) {
                 return;
             }
+            // The next scan comes to it again.
+            let Some(own) = service.repairs.begin_op() else { return };
             service.env.mark("abandoned chunk sealed");
-            let op = service.repairs.op();
+            let op = own.id;
             // It may go on until this is decided, too: the command names the chunk.
             let seal = Action::SealAbandoned { op, file, epoch, chunk };
             if let Ok(Outcome::Recover { epoch }) = service.decide(seal).await {

@@ -40,8 +40,9 @@ impl<L: Log> Service<L> {
     pub(super) fn drop_spares(self: &Rc<Self>, file: FileId, epoch: Epoch, drop: Vec<ChunkId>) {
         let service = self.clone();
         self.env.spawn(Class::Background, "drop spares", async move {
+            let Some(own) = service.repairs.begin_op() else { return };
             service.env.mark("useless spares dropped");
-            let (op, delete_at_ms) = (service.repairs.op(), service.rights_end_ms());
+            let (op, delete_at_ms) = (own.id, service.rights_end_ms());
             let fresh = Vec::new();
             // When it is refused, its writer has ended.
             let _ =

@@ -12,6 +12,7 @@ use wire::control::{
 use wire::data::{Purpose, ReplicaState};
 
 use super::writer::{Client, Cluster, Writer};
+use crate::limits::SCAN_SLICE;
 use crate::planted::{Planted, plant};
 
 const FILE: FileId = FileId::new(1);
@@ -83,6 +84,34 @@ async fn check_bytes(cluster: &Rc<Cluster>) {
             assert!(found.bytes == vec![number as u8; BYTES], "chunk {number} has other bytes");
         }
     }
+}
+
+/// None of very many chunks is whole while a server is away: the leader looks at some of them at a time.
+#[test]
+fn search_among_very_many_chunks_is_made_in_slices() {
+    let sim = Sim::new(17);
+    let cluster = Cluster::new(&sim, Policy::strict(3), 3);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        cluster.services.iter().for_each(|service| service.start_background());
+        let mut writer = Writer::open(Client::new(&cluster), FILE).await.unwrap();
+        for _ in 0..SCAN_SLICE + 200 {
+            writer.append(&[1; 10]).await.unwrap();
+            writer.advance(Vec::new()).await.unwrap();
+        }
+        writer.close(false).await.unwrap();
+        cluster.sim.sleep(Duration::from_secs(1)).await;
+        let away = ServerId::new(1);
+        cluster.model.maintain(away, true);
+        cluster.model.crash(away);
+        convert(&cluster, Policy::strict(2)).await;
+        cluster.sim.sleep(Duration::from_secs(3)).await;
+        assert_eq!(cluster.services[0].status().converted, 0);
+        cluster.model.restart(away);
+        cluster.model.maintain(away, false);
+        cluster.sim.sleep(Duration::from_secs(10)).await;
+        assert!(cluster.services[0].status().converted > 10);
+    });
+    assert!(sim.marks().contains_key("conversion looked for in slices"));
 }
 
 #[test]

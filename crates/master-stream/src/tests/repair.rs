@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use base::{FileId, ServerId};
+use base::{ChunkId, DiskId, FileId, ServerId};
 use runtime::Duration;
 use runtime::sim::Sim;
 use wire::control::{Policy, ReplicaPlace, StreamChange, StreamReply, StreamView};
@@ -13,7 +13,7 @@ use wire::data::DataError;
 use super::model::Append;
 use super::service::config;
 use super::writer::{Client, Cluster, Writer};
-use crate::limits::LOCATE_CHUNKS_MAX;
+use crate::limits::{LOCATE_CHUNKS_MAX, UNKNOWN_REPLICAS_MAX};
 use crate::placement::ReplicaLocation;
 use crate::{CallError, ChunkserverCalls, StreamConfig};
 
@@ -253,6 +253,46 @@ fn absent_disk_is_replaced_after_the_grace_period_and_used_again() {
         until_whole(&cluster, Duration::from_secs(60)).await;
         let now = servers(&cluster.locate(FILE, 0).await.unwrap());
         assert!(now.contains(&other) && !now.contains(&held[1]), "{now:?}");
+    });
+}
+
+/// All that was on it has been made elsewhere, or deleted with its files, since it went: that is known
+/// of each replica, and none of them waits for an operator.
+#[test]
+fn disk_that_comes_back_is_collected_without_an_operator() {
+    let sim = Sim::new(19);
+    let cluster = Cluster::with_disks(&sim, Policy::strict(2), 3, 2);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        cluster.services.iter().for_each(|service| service.start_background());
+        for file in [FILE, FileId::new(2)] {
+            let mut writer = Writer::open(Client::new(&cluster), file).await.unwrap();
+            for round in 0..80 {
+                writer.append(&[round; 40]).await.unwrap();
+                writer.advance(Vec::new()).await.unwrap();
+            }
+            writer.close(true).await.unwrap();
+        }
+        let server = ServerId::new(1);
+        let disk = cluster.model.take_out(server);
+        let held = || {
+            let servers = cluster.model.servers.borrow();
+            let on_it = |(at, _): &&(DiskId, ChunkId)| *at == disk;
+            servers[&server].replicas.keys().filter(on_it).count()
+        };
+        let before = held();
+        assert!(before > 2 * UNKNOWN_REPLICAS_MAX as usize, "{before} replicas");
+        let delete = StreamChange::Delete { file: FileId::new(2) };
+        Client::new(&cluster).change(delete).await.unwrap();
+        // Copies are made, and all rights to what is on it end.
+        cluster.sim.sleep(Duration::from_secs(8)).await;
+        assert_eq!(cluster.services[0].status().under_replicated, 0);
+        assert_eq!(held(), before);
+        cluster.model.put_back(server, disk);
+        cluster.sim.sleep(Duration::from_secs(20)).await;
+        assert_eq!(cluster.services[0].stopped(), []);
+        // What has moved to it for balance is counted among those that streams refer to.
+        let left = cluster.world.state.borrow().dead_count();
+        assert_eq!(left, 0, "{} of {before} replicas are on it", held());
     });
 }
 
@@ -499,6 +539,31 @@ fn tail_of_a_silent_writer_is_sealed() {
         let view = cluster.locate(FILE, 0).await.unwrap();
         assert_eq!((view.open, view.sealed_len), (false, 200));
     });
+}
+
+/// Their seals are operations of one session: that one is asked for acknowledges no other.
+#[test]
+fn tails_of_several_silent_writers_are_sealed_at_once() {
+    let sim = Sim::new(18);
+    let cluster = Cluster::new(&sim, Policy::strict(3), 4);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        cluster.services.iter().for_each(|service| service.start_background());
+        let mut silent = Vec::new();
+        for file in (1..=8).map(FileId::new) {
+            let mut writer = Writer::open(Client::new(&cluster), file).await.unwrap();
+            writer.append(&[1; 10]).await.unwrap();
+            silent.push((file, writer.grant.epoch, writer.current.chunk));
+        }
+        for &(file, epoch, chunk) in &silent {
+            cluster.services[0].0.seal_abandoned(file, epoch, chunk);
+        }
+        cluster.sim.sleep(Duration::from_millis(1000)).await;
+        for (file, ..) in silent {
+            let view = cluster.locate(file, 0).await.unwrap();
+            assert_eq!((view.open, view.sealed_len), (false, 10), "{file}");
+        }
+    });
+    assert!(!sim.marks().contains_key("recovery ended by the leader"));
 }
 
 /// No server has a replica yet, so none reports the writer's silence. A writer that lives leaves such a

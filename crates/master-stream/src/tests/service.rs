@@ -31,6 +31,7 @@ pub fn config(sim: &Sim) -> StreamConfig {
         recover_timeout: Duration::from_secs(2),
         chase_grace: pick(&[0, 300]),
         dead_grace: pick(&[200, 1000]),
+        gone_memory: Duration::from_secs(10),
         open_grace: Duration::from_secs(20),
         list_interval: Duration::from_secs(3),
         balance_interval: pick(&[100, 1000]),
