@@ -680,6 +680,11 @@ impl Namespace {
         guests
     }
 
+    /// Whether it is an intent's turn to rename a directory; asked of the partition that gives the turns.
+    pub fn has_turn(&self, intent: IntentId) -> bool {
+        self.cross.turn == Some(intent)
+    }
+
     /// The partition that has to drop what a rename replaces, and how.
     pub fn displace(&self, replaced: &Entry) -> Option<(u16, Action)> {
         let home = self.entry_home(replaced);

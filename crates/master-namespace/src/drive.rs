@@ -193,7 +193,8 @@ impl NamespaceService {
     }
 
     /// Another partition's intent holds something here: lets go when it is over. That is rare: its
-    /// leader sends the decision to all participants.
+    /// leader sends the decision to all participants. The turn to rename directories is given on by that
+    /// leader alone, who knows when all others have done their part.
     async fn settle_guest(&self, intent: IntentId) -> Result<(), ControlError> {
         if intent.partition >= self.0.partitions {
             return Ok(());
@@ -204,6 +205,9 @@ impl NamespaceService {
             Ok(IntentOutcome::Committed) => true,
             Ok(IntentOutcome::Open) | Err(_) => return Ok(()),
         };
+        if commit && self.0.host.read(|state| state.has_turn(intent)) {
+            return Ok(());
+        }
         self.0.env.mark("namespace: a participant asks for an intent's fate");
         self.commit(&Command::Resolve { intent, floor: 0, commit }).await.map(|_| ())
     }

@@ -706,6 +706,63 @@ fn undecodable_command_of_another_master_is_refused() {
     });
 }
 
+/// The master that has decided on a directory's move dies before the directory's home knows. The next one to move a
+/// directory asks that home for the directories above, once the partition that gives the turns says that it may.
+#[test]
+fn directories_do_not_move_into_each_other_while_the_first_move_is_being_made_known() {
+    let mut asks = 0;
+    for seed in 0..40 {
+        let sim = Sim::new(seed);
+        let cluster = Cluster::new(&sim, 3, 3, 3);
+        let (world, masters) = (sim.clone(), cluster.clone());
+        with_client(&sim, &cluster, |client| async move {
+            let coordinator = usize::from(namespace_partition(DirId::ROOT, 3));
+            let leads = |id: &u64| {
+                let master = masters.master(*id);
+                master.is_some_and(|it| it.namespaces()[coordinator].host().leads())
+            };
+            let leader = masters.ids().into_iter().find(leads).expect("one leads");
+            let other = mkdir(&client, root("other")).await;
+            // Neither the coordinator nor the partition that gives the turns is its home.
+            let (mut name, mut one) = (String::new(), DirId::ROOT);
+            for number in 0.. {
+                name = format!("one{number}");
+                one = mkdir(&client, root(&name)).await;
+                let home = usize::from(namespace_partition(one, 3));
+                if home != coordinator && home != 0 {
+                    break;
+                }
+            }
+            assert_ne!(coordinator, 0);
+            let into = |parent, name: &str| {
+                let to = NameKey { parent, name: name.to_owned() };
+                NamespaceChange::Rename { from: root(name), to, replace: false }
+            };
+            let (moving, change) = (client.clone(), into(other, &name));
+            let env = client.env().clone();
+            let moved =
+                env.spawn(Class::Foreground, "move", async move { moving.change(change).await });
+            let host = masters.master(leader).expect("up").namespaces()[coordinator].host().clone();
+            let is_decided = |state: &Namespace| {
+                let mut intents = state.intents().into_iter().filter_map(|id| state.intent(id));
+                intents.any(|it| it.moved_dir().is_some() && matches!(it.outcome, Some((true, _))))
+            };
+            while !host.read(is_decided) {
+                world.sleep(Duration::from_micros(5)).await;
+            }
+            masters.crash(leader, CrashMode::Process);
+            let back = client.change(into(one, "other")).await;
+            assert!(back.is_err(), "seed {seed}: each is in the other one");
+            moved.await.expect("no crash").expect("it is decided");
+            let found = client.lookup(&NameKey { parent: other, name }).await;
+            assert!(matches!(found, Ok(Some(_))), "seed {seed}: {found:?}");
+        });
+        let asked = "namespace: a participant asks for an intent's fate";
+        asks += sim.marks().get(asked).copied().unwrap_or(0);
+    }
+    assert!(asks >= 10, "{asks} questions");
+}
+
 #[test]
 fn rename_of_a_directory_onto_its_parent_is_refused_at_once() {
     let sim = Sim::new(8);
