@@ -102,6 +102,11 @@ pub enum Refusal {
         /// The client.
         holder: String,
     },
+    /// The same request has opened the volume before, and that attachment is over.
+    AttachmentOver {
+        /// The volume's name.
+        name: String,
+    },
     /// Data would be cut off.
     HasData {
         /// The volume's name.
@@ -176,6 +181,7 @@ impl Refusal {
             | Refusal::HasSnapshots { .. }
             | Refusal::HasClones { .. }
             | Refusal::Shares { .. }
+            | Refusal::AttachmentOver { .. }
             | Refusal::AttachedClient { .. } => Kind::Invalid,
         }
     }
@@ -257,6 +263,9 @@ impl fmt::Display for Refusal {
             ),
             Refusal::AttachedClient { name, holder } => {
                 write!(f, "{name}: {holder} has it open; close it there first")
+            }
+            Refusal::AttachmentOver { name } => {
+                write!(f, "{name}: the attachment that was asked for is over; open it again")
             }
             Refusal::HasData { name, bytes } => write!(
                 f,

@@ -54,8 +54,8 @@ pub const FREE_PERCENT: u64 = 10;
 /// all rights to them have run out, two minutes later.
 pub const FREED_SOON: Duration = Duration::from_secs(300);
 /// Changes of a volume of which is remembered that they have happened: a message that comes later than as
-/// many changes after it does harm. 64 B of a volume that was ever changed.
-pub const DONE_MAX: usize = 8;
+/// many changes after it does harm. Attachments are among them. 128 B of a volume that was ever changed.
+pub const DONE_MAX: usize = 16;
 /// Between two moves for balance.
 pub const BALANCE: Duration = Duration::from_secs(2);
 /// A segment that was moved for balance is not moved again for this long.

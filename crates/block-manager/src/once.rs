@@ -43,12 +43,25 @@ impl Machine {
         }
         let reply = change(self)?;
         if once != 0 && self.state.volume(volume).is_some() {
-            let known = self.state.done(volume);
-            let kept = &known[known.len().saturating_sub(DONE_MAX - 1)..];
-            let done = [kept, &[once]].concat();
-            self.put(Key::Done(volume), Value::Done(done));
+            self.note_done(volume, once);
         }
         Ok(reply)
+    }
+
+    /// A change of a volume has happened under this number.
+    pub(super) fn note_done(&mut self, volume: VolumeId, once: u64) {
+        let known = self.state.done(volume);
+        let kept = &known[known.len().saturating_sub(DONE_MAX - 1)..];
+        let done = [kept, &[once]].concat();
+        self.put(Key::Done(volume), Value::Done(done));
+    }
+
+    /// A volume takes another's place, with what has happened to that.
+    pub(super) fn inherit_done(&mut self, volume: VolumeId, former: VolumeId) {
+        let done = self.state.done(former).to_vec();
+        if !done.is_empty() {
+            self.put(Key::Done(volume), Value::Done(done));
+        }
     }
 
     /// A volume is no more.

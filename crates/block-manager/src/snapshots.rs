@@ -291,7 +291,8 @@ impl Machine {
         let known = self.snapshot(snapshot)?.clone();
         let parent = known.family.parent.expect("a snapshot has a volume");
         let (mut spec, volume) = (known.spec, self.changeable(parent)?);
-        if volume.nonce == nonce {
+        // Or it comes behind a later one.
+        if volume.nonce == nonce || self.state.was_done(parent, nonce) {
             return self.volume_reply(parent).map(Begun::Done);
         }
         self.refuse_attached(now, parent)?;
@@ -348,6 +349,10 @@ impl Machine {
         made.family.making = false;
         made.spec.name.clone_from(&former.spec.name);
         (made.spec.limits, made.spec.shared) = (former.spec.limits, former.spec.shared);
+        // A rollback brings content back, and no settings.
+        made.spec.policy = former.spec.policy;
+        self.inherit_done(id, parent);
+        self.note_done(id, made.nonce);
         self.drop_volume(now, parent, former.nonce);
         for (snapshot, mut known) in self.snapshots_of(parent) {
             known.family.parent = Some(id);

@@ -274,6 +274,10 @@ impl Machine {
             self.kept.insert((id, same.epoch), now);
             return self.attached_reply(id, same.epoch);
         }
+        // It comes late: what it asked for has been, and its holder may have opened the volume again.
+        if self.state.was_done(id, nonce) {
+            return Err(Refusal::AttachmentOver { name: name.to_owned() });
+        }
         // A holder that asks again has lost its attachment.
         let over = |one: &AttachedClient| one.holder == holder || self.is_dead(now, id, one);
         let (gone, left): (Vec<_>, Vec<_>) = known.attached.into_iter().partition(over);
@@ -298,6 +302,7 @@ impl Machine {
         known.attach_epoch = epoch;
         known.attached.push(AttachedClient { epoch, nonce, holder: holder.to_owned() });
         self.put(Key::Volume(id), Value::Volume(known));
+        self.note_done(id, nonce);
         self.kept.insert((id, epoch), now);
         self.attached_reply(id, epoch)
     }

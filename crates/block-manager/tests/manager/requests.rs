@@ -164,6 +164,31 @@ fn attachments_exclude_each_other_until_they_die() {
     assert_eq!(ask(&mut machine, 9400, 6, "f2"), Ok(5));
 }
 
+/// What a closed connection had still to send may come seconds later.
+#[test]
+fn late_copy_of_an_attachment_that_is_over_ends_no_later_one() {
+    let mut machine = machine(ManagerState::default(), 1, at(0));
+    let id = volume(create(&mut machine, 1, spec("a", GIB))).volume;
+    let ask = |machine: &mut Machine, ms, nonce| {
+        let (name, holder) = ("a".to_owned(), "f1".to_owned());
+        match machine.handle(at(ms), BlockRequest::Attach { name, nonce, holder })? {
+            BlockReply::Attached { epoch, .. } => Ok(epoch),
+            reply => panic!("{reply:?}"),
+        }
+    };
+    assert_eq!(ask(&mut machine, 0, 101), Ok(1));
+    machine.handle(at(1), BlockRequest::Detach { volume: id, epoch: 1 }).unwrap();
+    assert_eq!(ask(&mut machine, 2, 102), Ok(2));
+    let late: Result<u64, Refusal> = ask(&mut machine, 3, 101);
+    assert!(late.as_ref().is_err_and(|why| why.to_string().contains("is over")), "{late:?}");
+    let keep = BlockRequest::Keep { attachments: vec![(id, 2)] };
+    assert_eq!(machine.handle(at(4), keep), Ok(BlockReply::Kept { over: vec![] }));
+    // One that replaced it, as after a restart.
+    assert_eq!(ask(&mut machine, 5, 103), Ok(3));
+    assert!(ask(&mut machine, 6, 102).is_err());
+    assert_eq!(ask(&mut machine, 7, 103), Ok(3), "the same request, the same answer");
+}
+
 #[test]
 fn orphans_spread_and_a_dead_servers_segments_move() {
     let mut machine = machine(ManagerState::default(), 1, at(0));

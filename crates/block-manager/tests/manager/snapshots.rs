@@ -7,6 +7,8 @@ use block_manager::rows::{Key, Value};
 use block_manager::{Begun, CutSegment, Machine, ManagerState, Refusal};
 use block_proto::{BlockReply, BlockRequest, VolumeInfo};
 use block_volume::ids::{SegmentId, VolumeId};
+use block_volume::qos::VolumeLimits;
+use wire::control::Policy;
 
 use super::{Server, at, machine, spec, volume};
 
@@ -304,6 +306,29 @@ fn a_clone_of_an_older_program_gets_its_count_when_its_snapshot_goes() {
     assert_eq!(kept.state().clone_source_of(segment), Some(made));
     assert_eq!(kept.state().clone_source_of(SegmentId { index: 4, ..segment }), None);
     assert_eq!(older(Some(made)).state().clone_source_of(segment), None);
+}
+
+#[test]
+fn a_rollback_that_comes_late_behind_another_is_no_third_one_and_changes_no_setting() {
+    let (mut machine, mut server, id) = world();
+    let (first, second) = (snapshot(&mut machine, 7, id, "s"), snapshot(&mut machine, 8, id, "t"));
+    let policy = Policy::rep(2);
+    let set = |volume| BlockRequest::Set {
+        volume,
+        limits: VolumeLimits::default(),
+        shared: false,
+        policy: Some(policy),
+    };
+    assert_ne!(volume(machine.handle(at(1), set(id))).spec.policy, first.spec.policy);
+    let one = rollback(&mut machine, &mut server, 9, first.volume).expect("it is made");
+    assert_eq!(one.spec.policy, policy, "it brings content back, and no setting");
+    let other = rollback(&mut machine, &mut server, 10, second.volume).expect("it is made");
+    assert_ne!(other.volume, one.volume);
+    for late in [9, 10] {
+        let again = rollback(&mut machine, &mut server, late, first.volume);
+        assert_eq!(again, Ok(other.clone()), "{late}");
+    }
+    assert_eq!(find(&mut machine, "a").map(|info| info.volume), Ok(other.volume));
 }
 
 #[test]

@@ -29,6 +29,12 @@ enum Places {
     Array(Box<Locs>),
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Blocks that were set one by one.
+    pub(super) static SETS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
 /// A page of the index in memory.
 ///
 /// Until it has met what the table has of it, blocks that were not changed are
@@ -89,8 +95,36 @@ impl Page {
         }
     }
 
+    /// How many blocks are in files, one file after the other.
+    pub(super) fn located(&self) -> Vec<(FileNo, i32)> {
+        let mut runs: Vec<(FileNo, i32)> = Vec::new();
+        let mut add = |loc: Loc, count: usize| {
+            let Some((file, _)) = loc.place() else { return };
+            match runs.last_mut() {
+                Some((last, sum)) if *last == file => *sum += count as i32,
+                _ => runs.push((file, count as i32)),
+            }
+        };
+        match &self.places {
+            Places::Same(loc) => add(*loc, BLOCKS),
+            Places::List { rest, locs, .. } => {
+                add(*rest, BLOCKS - locs.len());
+                locs.iter().for_each(|loc| add(*loc, 1));
+            }
+            Places::Array(locs) => locs.iter().for_each(|loc| add(*loc, 1)),
+        }
+        runs
+    }
+
+    /// Gives all blocks the same location.
+    pub(super) fn fill(&mut self, loc: Loc) {
+        self.places = Places::Same(loc);
+    }
+
     /// Sets a block's location; returns the one before.
     pub(super) fn set(&mut self, block: usize, loc: Loc) -> Loc {
+        #[cfg(test)]
+        SETS.set(SETS.get() + 1);
         if let Places::Same(rest) = self.places {
             if rest == loc {
                 return rest;
@@ -151,9 +185,8 @@ impl Page {
         self.places = Places::List { rest: Loc::HOLE, blocks, locs };
     }
 
-    /// Counts one block more or less in a file.
-    pub(super) fn count(&mut self, loc: Loc, change: i32) {
-        let Some((file, _)) = loc.place() else { return };
+    /// Counts blocks more or less in a file.
+    pub(super) fn count(&mut self, file: FileNo, change: i32) {
         match self.delta.binary_search_by_key(&file, |(file, _)| *file) {
             Ok(index) => {
                 self.delta[index].1 += change;
