@@ -28,8 +28,8 @@ use crate::limits::{DRAIN_MAX, DRAIN_TIME, PUT_BUFFER, XML_MAX};
 use crate::reply::Refusal;
 use crate::requests::Note;
 
-/// Bytes of a signed chunk that need no claim of their own: what many clients send.
-const SMALL_CHUNK: usize = 64 << 10;
+/// Bytes of a signed chunk that need no claim of their own: what clients send, the SDK for Java 128 KiB.
+const SMALL_CHUNK: usize = 128 << 10;
 
 /// The body ended before its time; the cause is in the request's context.
 #[derive(Debug)]

@@ -73,14 +73,34 @@ pub fn check(head: &mut Parts, now: u64, allow_v2: bool) -> Result<BodyFacts, Re
         Scheme::V2 if !allow_v2 => {
             return Err(no_v2());
         }
-        Scheme::V2 => check_v2_date(&head.headers, &query, now)?,
+        Scheme::V2 => {
+            check_v2_date(&head.headers, &query, now)?;
+            check_v2_query(&query)?;
+        }
         Scheme::Header => check_header_signature(head)?,
         Scheme::Presigned => {
             check_presigned(&head.headers, &query)?;
             hoist(&mut head.headers, &query)?;
         }
     }
+    check_metadata(&head.headers)?;
     body_facts(head)
+}
+
+/// s3s decodes metadata with encoded words (RFC 2047), and one without anything in it ends the process.
+fn check_metadata(headers: &HeaderMap) -> Result<(), Refusal> {
+    let is_flawed = |value: &HeaderValue| {
+        let text = std::str::from_utf8(value.as_bytes()).unwrap_or_default().trim();
+        let is_encoded = text.starts_with("=?") && text.ends_with("?=");
+        is_encoded && text.split_whitespace().any(|word| word == "=?=")
+    };
+    let metadata = headers.iter().filter(|(name, _)| name.as_str().starts_with("x-amz-meta-"));
+    match metadata.into_iter().find(|(_, value)| is_flawed(value)) {
+        None => Ok(()),
+        Some((name, _)) => {
+            Err(Refusal::new("InvalidArgument", format!("{name} is no word that is encoded.")))
+        }
+    }
 }
 
 /// How a request is signed.
@@ -385,6 +405,50 @@ fn check_v2_date(headers: &HeaderMap, query: &Query, now: u64) -> Result<(), Ref
             "RequestTimeTooSkewed",
             "The difference between the request time and the current time is too large.",
         ));
+    }
+    Ok(())
+}
+
+/// Subresources that a signature of version 2 covers.
+const SIGNED_BY_V2: &[&str] = &[
+    "accelerate",
+    "acl",
+    "analytics",
+    "cors",
+    "delete",
+    "inventory",
+    "lifecycle",
+    "location",
+    "logging",
+    "metrics",
+    "notification",
+    "object-lock",
+    "policy",
+    "replication",
+    "requestPayment",
+    "restore",
+    "select",
+    "tagging",
+    "torrent",
+    "uploads",
+    "versioning",
+    "versions",
+    "website",
+];
+
+/// A signature of version 2 covers some names of a query, and those only that s3s finds once: else who has a URL
+/// for an upload could give the object an ACL or a retention with it.
+fn check_v2_query(query: &Query) -> Result<(), Refusal> {
+    for (name, _) in query.iter() {
+        let is_subresource = SUBRESOURCES.contains(&name);
+        if is_subresource && !SIGNED_BY_V2.contains(&name) {
+            let message = format!("?{name} is not covered by signatures of version 2.");
+            return Err(Refusal::new("InvalidRequest", message));
+        }
+        let means_something = is_subresource || PARAMETERS.contains(&name);
+        if (means_something || name.starts_with("response-")) && query.unique(name).is_none() {
+            return Err(Refusal::new("InvalidArgument", format!("{name} is there twice.")));
+        }
     }
     Ok(())
 }

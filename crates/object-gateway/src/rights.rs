@@ -50,8 +50,7 @@ impl Rule {
         match text.map(|text| Policy::parse(text, kind)) {
             None => Rule::None,
             Some(Ok(policy)) => {
-                let text = policy.text().to_ascii_lowercase();
-                let asks_tags = text.contains("s3:existingobjecttag/");
+                let asks_tags = policy.asks_for("s3:existingobjecttag/");
                 Rule::Policy { policy: Box::new(policy), asks_tags }
             }
             Some(Err(error)) => {
@@ -278,6 +277,10 @@ impl Rights {
         let mut found = None;
         if self.asks_tags(place) {
             let is = backend.head(target.clone(), version).await;
+            // What is not known may be what a policy denies.
+            if let Some(error) = is.as_ref().err().filter(|error| !hides_keys(error)) {
+                return Err(s3_error(error.clone()));
+            }
             // Of what is not there no condition on tags holds.
             facts.tags = is.as_ref().ok().map(|is| is.object.facts.tags.clone());
             found = Some(is);
@@ -295,10 +298,12 @@ impl Rights {
             }
             match found.as_ref().expect("it was asked for") {
                 Ok(is) if self.is_granted_object(&place.view, &is.object.facts, wanted) => {}
-                // That it is not there is for those who may list.
+                // That it is not there is for those who may list. They may do nothing with it once it is.
                 Err(error)
-                    if hides_keys(error) && self.may(Action::LIST, (place, None), &facts) => {}
-                Err(error) if !hides_keys(error) => return Err(s3_error(error.clone())),
+                    if !hides_keys(error) || self.may(Action::LIST, (place, None), &facts) =>
+                {
+                    return Err(s3_error(error.clone()));
+                }
                 Ok(_) | Err(_) => return Err(denied()),
             }
         }

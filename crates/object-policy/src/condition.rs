@@ -87,6 +87,22 @@ impl Condition {
         Ok(conditions)
     }
 
+    /// Whether it is on a key that begins so, or has such a one as a variable.
+    pub(crate) fn asks_for(&self, start: &str) -> bool {
+        let has = |templates: &[Template]| templates.iter().any(|one| one.asks_for(start));
+        let in_values = match &self.wanted {
+            Wanted::Texts { templates, .. } => has(templates),
+            Wanted::Arns(arns) => arns.iter().any(|parts| has(parts)),
+            Wanted::Numbers(..)
+            | Wanted::Dates(..)
+            | Wanted::Bools(_)
+            | Wanted::Bytes(_)
+            | Wanted::Networks(_)
+            | Wanted::Null(_) => false,
+        };
+        in_values || self.key.starts_with(start)
+    }
+
     /// Whether it holds in a request. `unresolved` is what a negated test gives for a variable
     /// without a value; others fail.
     pub(crate) fn holds(&self, request: &Request<'_>, unresolved: bool) -> bool {

@@ -190,6 +190,11 @@ impl Template {
         matches(&self.tokens, Subject::of(text), ignore_case)
     }
 
+    /// Whether a variable in it is a key that begins so.
+    pub(crate) fn asks_for(&self, start: &str) -> bool {
+        self.variables.iter().any(|variable| variable.key.starts_with(start))
+    }
+
     /// The steps, with `*` for each variable.
     pub(crate) fn widest(&self) -> Vec<Token> {
         let widest = |token: &Token| match token {

@@ -122,6 +122,12 @@ impl Policy {
         self.statements.iter().any(|statement| statement.may_allow(action, principal))
     }
 
+    /// Whether it asks for a key that begins so, in lower case: in a condition, or as a variable. False says that
+    /// no verdict depends on values of such keys.
+    pub fn asks_for(&self, start: &str) -> bool {
+        self.statements.iter().any(|statement| statement.asks_for(start))
+    }
+
     /// Whether it gives access to the public, as S3's settings against public access have it: some
     /// statement allows something to all callers, without a condition on a fixed value of a key such
     /// as `aws:SourceIp`, `aws:SourceArn`, `aws:SourceVpc`, `aws:PrincipalOrgID` or `aws:userid`.

@@ -69,6 +69,11 @@ impl Resource {
         Ok(Resource(template))
     }
 
+    /// Whether a variable in it is a key that begins so.
+    pub(crate) fn asks_for(&self, start: &str) -> bool {
+        self.0.as_ref().is_some_and(|template| template.asks_for(start))
+    }
+
     /// Whether the request is for it; `None` when a variable in it has no value.
     pub(crate) fn matches(&self, request: &Request<'_>) -> Option<bool> {
         let subject = Subject::joined(request.bucket, request.key);

@@ -84,6 +84,13 @@ impl Statement {
             && self.is_about_action(action)
     }
 
+    /// Whether a condition is on a key that begins so, or a value or resource has it as a variable.
+    pub(crate) fn asks_for(&self, start: &str) -> bool {
+        let (Either::Is(resources) | Either::Not(resources)) = &self.resources;
+        resources.iter().any(|resource| resource.asks_for(start))
+            || self.conditions.iter().any(|condition| condition.asks_for(start))
+    }
+
     fn is_about_principal(&self, principal: Principal<'_>) -> bool {
         match &self.principals {
             None => true,

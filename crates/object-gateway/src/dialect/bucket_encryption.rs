@@ -107,8 +107,11 @@ impl S3Route for EncryptionRoute {
             response.headers.insert(CONTENT_TYPE, xml);
             return Ok(response);
         }
-        let blocks = now.blocks_customer_keys;
         let text = read(&mut request).await?;
+        // As it is behind the document, whose client may have waited.
+        let (bucket, _) = self.names(&request.uri, &request.headers);
+        let place = self.access.places.find(&bucket, None).await?;
+        let blocks = place.view.settings.encryption.blocks_customer_keys;
         let encryption = encryption_of(&text, blocks)?;
         set(&self.state, &request, Setting::Encryption(encryption)).await?;
         Ok(S3Response::new(Body::empty()))

@@ -6,8 +6,11 @@ use s3s::{S3Request, S3Response, S3Result};
 
 use super::acl::{AskedAcl, Owners, shown, shown_owner};
 use super::bucket_acl::{acls_are_off, asked_acl, check_public};
-use super::state::{State, place_of, read_error, target_of, version_id_of};
+use super::state::{State, place_of, read_error, rights_of, target_of, version_id_of};
 use super::wishes::check_features;
+use crate::actions::actions_of;
+use crate::facts::Facts;
+use crate::rights::AskedObject;
 
 /// The ACL as it is stored, of an object of `owner`. Where ACLs are off only the bucket owner's full control
 /// is taken, by its name or as a grant: with all else, `private` too, a client shows that it counts on ACLs.
@@ -52,6 +55,11 @@ pub async fn put_acl(
     let document = request.input.access_control_policy.take();
     let target = target_of(&request, &request.input.key)?;
     let version = version_id_of(request.input.version_id.as_deref())?;
+    // Behind the document, whose client may have waited until the object was another one.
+    let facts = Facts::of(&request);
+    let actions = actions_of("PutObjectAcl", version.is_some(), &request.headers);
+    let object = AskedObject { backend: &*state.backend, target: &target, version };
+    rights_of(&request)?.check_object(&actions, place_of(&request)?, object, facts).await?;
     let found = state.backend.head(target.clone(), version).await;
     let found = found.map_err(|error| read_error(&request, error))?;
     let owner = &found.object.facts.owner;

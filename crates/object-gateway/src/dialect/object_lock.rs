@@ -94,15 +94,19 @@ pub fn name_of_hold(hold: bool) -> &'static str {
 
 /// The end of a retention, microseconds since 1970, which is not over.
 pub fn future(until: &Timestamp, now_us: u64) -> S3Result<u64> {
-    let mut text = Vec::new();
-    until.format(TimestampFormat::EpochSeconds, &mut text).map_err(|_| internal())?;
-    let seconds = std::str::from_utf8(&text).ok().and_then(|text| text.parse::<f64>().ok());
-    // To the millisecond, as S3: what is shown is taken again.
-    let until_us = (seconds.ok_or_else(internal)? * 1000.0).round().max(0.0) as u64 * 1000;
+    let until_us = unix_us(until)?;
     match until_us > now_us {
         true => Ok(until_us),
         false => Err(invalid("The retain until date must be in the future!")),
     }
+}
+
+/// A time in microseconds since 1970, to the millisecond, as S3: what is shown is taken again.
+pub fn unix_us(time: &Timestamp) -> S3Result<u64> {
+    let mut text = Vec::new();
+    time.format(TimestampFormat::EpochSeconds, &mut text).map_err(|_| internal())?;
+    let seconds = std::str::from_utf8(&text).ok().and_then(|text| text.parse::<f64>().ok());
+    Ok((seconds.ok_or_else(internal)? * 1000.0).round().max(0.0) as u64 * 1000)
 }
 
 /// The end of a retention as answers show it: to the millisecond, and not before it ends.
@@ -168,7 +172,7 @@ pub fn show_lock<T>(
     Ok(())
 }
 
-/// A date as a header's value.
+/// A date in UTC as a header's value.
 pub fn date_value(date: &Timestamp) -> S3Result<HeaderValue> {
     let mut text = Vec::new();
     date.format(TimestampFormat::DateTime, &mut text).map_err(|_| internal())?;

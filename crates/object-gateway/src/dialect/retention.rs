@@ -13,6 +13,7 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use super::object_lock::{
     date_value, future, may_bypass, mode_of, name_of_hold, name_of_mode, no_lock, shown_until,
+    unix_us,
 };
 use super::state::{State, place_of, read_error, rights_of, target_of, version_id_of};
 use crate::actions::Action;
@@ -74,7 +75,7 @@ pub async fn put_retention(
     headers.remove(LOCK_UNTIL);
     if let Some((mode, until)) = asked {
         headers.insert(LOCK_MODE, HeaderValue::from_static(name_of_mode(mode)));
-        headers.insert(LOCK_UNTIL, date_value(until)?);
+        headers.insert(LOCK_UNTIL, date_value(&shown_until(unix_us(until)?))?);
     }
     let client = request.extensions.get::<Client>().copied();
     let facts = || Facts::new(&headers, &request.uri, client);

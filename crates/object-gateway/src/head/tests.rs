@@ -25,6 +25,36 @@ fn checked(method: &str, uri: &str, headers: &[(&str, &str)]) -> Result<BodyFact
 }
 
 #[test]
+fn metadata_that_would_end_the_process_is_refused() {
+    let meta = |value| checked("PUT", "/b/k", &[("x-amz-meta-a", value)]).map(drop);
+    for value in ["=?=", " =?= ", "=?utf-8?q?a?= =?=", "=?= =?=", "=?= b ?="] {
+        assert_eq!(meta(value), Err("InvalidArgument"), "{value}");
+    }
+    for value in ["", "?=", "=?", "a =?=", "=?==?=", "=?utf-8?q?a?=", "=??="] {
+        assert_eq!(meta(value), Ok(()), "{value}");
+    }
+}
+
+#[test]
+fn what_version_2_does_not_sign_is_refused_beside_its_signature() {
+    let uri = |query: &str| format!("/b/k?AWSAccessKeyId=a&Expires=1&Signature=s&{query}");
+    let put = |query: &str| {
+        let checked = check(&mut parts("PUT", &uri(query), &[]), NOW, true);
+        checked.map(drop).map_err(|refusal| refusal.code)
+    };
+    for query in ["", "acl", "tagging", "partNumber=1&uploadId=2", "versionId=1", "x-id=PutObject"]
+    {
+        assert_eq!(put(query), Ok(()), "{query}");
+    }
+    for query in ["retention", "legal-hold", "encryption", "publicAccessBlock", "attributes"] {
+        assert_eq!(put(query), Err("InvalidRequest"), "{query}");
+    }
+    for query in ["acl&acl", "tagging&a=b&tagging=", "partNumber=1&uploadId=2&uploadId=3"] {
+        assert_eq!(put(query), Err("InvalidArgument"), "{query}");
+    }
+}
+
+#[test]
 fn what_a_head_says_of_the_body_is_read() {
     let plain = |sent_len| BodyFacts { framing: Framing::Plain, sent_len };
     let chunked =

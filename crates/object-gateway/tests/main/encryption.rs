@@ -1,9 +1,11 @@
 //! Encryption of objects that are put at once: SSE-S3, SSE-KMS, SSE-C, defaults of buckets, policies
 //! that demand it, copies.
 
-use object_proto::FRAME_BYTES;
+use std::io::{Read, Write};
 
-use crate::client::{Ask, Bed, OTHER, Reply};
+use object_proto::{BucketEncryption, FRAME_BYTES, Setting};
+
+use crate::client::{Ask, BUCKET, Bed, OTHER, Reply, read_reply};
 use crate::settings::{delete, get, put};
 
 pub const SSE: &str = "x-amz-server-side-encryption";
@@ -337,6 +339,31 @@ fn a_bucket_encrypts_by_default_what_asks_for_nothing() {
         assert_eq!(put_encryption(&bed, rule).error(), (400, code.into()), "{rule}");
     }
     assert_eq!(crate::settings::put(&bed, "encryption", "no XML").status, 400);
+}
+
+/// The document of a default does not speak of SSE-C, and may come late.
+#[test]
+fn a_block_of_sse_c_holds_beside_a_document_that_was_held_back() {
+    let bed = open_bed();
+    let rule = format!("<Rule>{}</Rule>", by_default("AES256", ""));
+    let name = "ServerSideEncryptionConfiguration";
+    let body = format!("<{name}>{rule}</{name}>");
+    let ask = bed.ask("PUT", "/bucket").query("encryption", "").header("expect", "100-continue");
+    let bytes = ask.body(body.as_bytes()).bytes();
+    let (head, document) = bytes.split_at(bytes.len() - body.len());
+    let mut stream = bed.connect();
+    stream.write_all(head).expect("sent");
+    let mut line = [0; 25];
+    stream.read_exact(&mut line).expect("an answer");
+    let blocked = BucketEncryption { default: None, blocks_customer_keys: true };
+    bed.model.set(BUCKET, Setting::Encryption(blocked));
+    stream.write_all(document).expect("sent");
+    assert_eq!(read_reply(&mut stream, false).map(|reply| reply.status), Some(200));
+    let shown = get(&bed, "encryption");
+    assert_eq!(
+        (shown.field("SSEAlgorithm"), shown.field("EncryptionType")),
+        ("AES256".into(), "SSE-C".into())
+    );
 }
 
 #[test]

@@ -434,6 +434,10 @@ fn conditions_of_policies_ask_for_locks() {
     deny("NumericGreaterThan", "object-lock-remaining-retention-days", "10");
     assert_eq!([put("GOVERNANCE", 10), put("GOVERNANCE", 11)], [200, 403]);
     assert_eq!([change("GOVERNANCE", 10), change("GOVERNANCE", 11)], [200, 403]);
+    // Nearly a day later than the same date in UTC.
+    let until = in_days(10).replace('Z', "-23:59");
+    let later = retain(&bed, "k", &id, &retention("GOVERNANCE", &until)).by(OTHER).send();
+    assert_eq!(later.status, 403, "{}", later.text());
     deny("DateGreaterThan", "object-lock-retain-until-date", &in_days(20));
     assert_eq!([put("GOVERNANCE", 19), put("GOVERNANCE", 21)], [200, 403]);
     assert_eq!([change("GOVERNANCE", 19), change("GOVERNANCE", 21)], [200, 403]);

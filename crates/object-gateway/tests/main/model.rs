@@ -52,6 +52,8 @@ struct Data {
     flawed_completions: u32,
     /// Answer of the next operations that are asked for data.
     fault: Option<Error>,
+    /// Answer of the next look at an object.
+    head_fault: Option<Error>,
     /// Reads fail from this offset on.
     read_until: Option<u64>,
     /// Entries of a page at most.
@@ -115,6 +117,11 @@ impl Model {
     /// Lets all questions for data fail.
     pub fn set_fault(&self, fault: Option<Error>) {
         self.data().fault = fault;
+    }
+
+    /// Lets the next look at an object fail.
+    pub fn fail_next_head(&self, fault: Error) {
+        self.data().head_fault = Some(fault);
     }
 
     /// Lets reads of content fail from an offset on.
@@ -452,7 +459,10 @@ impl Backend for Model {
     }
 
     fn head(&self, target: Target, version: Option<VersionId>) -> Answer<'_, ObjectInfo> {
-        answer(self.ask(|data| data.find(&target, version).map(|found| found.info.clone())))
+        answer(self.ask(|data| match data.head_fault.take() {
+            Some(fault) => Err(fault),
+            None => data.find(&target, version).map(|found| found.info.clone()),
+        }))
     }
 
     fn get(&self, target: Target, version: Option<VersionId>) -> Answer<'_, Found> {

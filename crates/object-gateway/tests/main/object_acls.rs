@@ -1,8 +1,10 @@
 //! ACLs of objects: given with them, changed, shown, and what they allow.
 
+use std::io::{Read, Write};
+
 use object_proto::{Ownership, PublicAccess, Setting};
 
-use crate::client::{Ask, BUCKET, Bed, OTHER, Reply};
+use crate::client::{Ask, BUCKET, Bed, OTHER, Reply, read_reply};
 
 const OWNER: (&str, &str) = ("AKOWNER", "owner's secret");
 
@@ -57,6 +59,43 @@ fn an_object_is_read_by_those_whom_its_acl_names() {
     bed.model.set(BUCKET, Setting::PublicAccess(PublicAccess::all(true)));
     assert_eq!(plain(bed.object("GET", "public")), 403, "public ACLs are ignored");
     assert_eq!(bed.object("GET", "granted").by(OTHER).send().status, 200);
+}
+
+/// Access is checked before a document is sent: what is true then may not be so behind it.
+#[test]
+fn an_acl_is_changed_by_who_may_behind_its_document() {
+    let bed = bed();
+    let listed = bed.ask("PUT", "/bucket").by(OWNER).query("acl", "");
+    assert_eq!(listed.header("x-amz-acl", "public-read").send().status, 200);
+    assert_eq!(put(&bed, "given", "private").status, 200);
+    let granted = bed.object("PUT", "given").by(OWNER).query("acl", "");
+    assert_eq!(granted.header("x-amz-grant-write-acp", "id=id-other").send().status, 200);
+    let body = "<AccessControlPolicy><Owner><ID>id-owner</ID></Owner><AccessControlList><Grant>\
+        <Grantee xmlns:xsi=\"http://www.w3.org/2001/XMLSchema-instance\" xsi:type=\"CanonicalUser\">\
+        <ID>id-other</ID></Grantee><Permission>FULL_CONTROL</Permission></Grant></AccessControlList>\
+        </AccessControlPolicy>";
+    for (key, code) in [("new", 404), ("given", 403)] {
+        let ask =
+            bed.object("PUT", key).by(OTHER).query("acl", "").header("expect", "100-continue");
+        let bytes = ask.body(body.as_bytes()).bytes();
+        let (head, document) = bytes.split_at(bytes.len() - body.len());
+        let mut stream = bed.connect();
+        stream.write_all(head).expect("sent");
+        // Leave to send the document comes behind the check of access, a refusal in its place.
+        let mut first = [0; 12];
+        stream.read_exact(&mut first).expect("an answer");
+        assert_eq!(put(&bed, key, "private").status, 200);
+        if &first == b"HTTP/1.1 100" {
+            stream.write_all(document).expect("sent");
+            let mut rest = [0; 13];
+            stream.read_exact(&mut rest).expect("the end of its line, and an empty one");
+            let reply = read_reply(&mut stream, false).expect("an answer");
+            assert_eq!(reply.status, code, "{key}: {}", reply.text());
+        } else {
+            assert_eq!(first, format!("HTTP/1.1 {code}").as_bytes(), "{key}");
+        }
+        assert_eq!(bed.object("GET", key).by(OTHER).send().status, 403, "{key}");
+    }
 }
 
 #[test]
