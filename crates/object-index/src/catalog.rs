@@ -11,6 +11,7 @@ use object_proto::{
     CatalogReply, CatalogRequest, Error, KeptName, RangeId, RangeMap, RangePlace, RequestHead,
     SessionId, Setting, Stamp, User, UserId, Versioning,
 };
+use runtime::sync::Notify;
 use runtime::{Class, Env};
 
 use crate::decisions::{Decisions, damaged};
@@ -19,7 +20,7 @@ use crate::keys::{
     BUCKET, RANGE, REPLY, SESSION, USER, number_key, read_number_key, read_text_key, reply_key,
     text_key,
 };
-use crate::limits::{COLLECT_ROWS, USAGE_INTERVAL};
+use crate::limits::{COLLECT_ROWS, PAUSE, USAGE_INTERVAL};
 use crate::once::{Came, Once};
 use crate::orders::Orders;
 use crate::paths::{SESSIONS_DIR, session_dir, session_of};
@@ -48,6 +49,9 @@ pub(crate) struct Catalog {
     owned: RefCell<BTreeMap<UserId, usize>>,
     /// Buckets that are not removed after all, which is not on record yet.
     staying: RefCell<BTreeSet<BucketName>>,
+    /// Buckets with a change on record of which owners of their keys may not have heard.
+    order_due: RefCell<BTreeSet<BucketName>>,
+    some_due: Notify,
     /// Names of buckets that are there.
     names: RefCell<BTreeMap<BucketId, BucketName>>,
     pub(crate) bugs: Bugs,
@@ -169,9 +173,15 @@ impl Catalog {
             once: Once::default(),
             owned: RefCell::new(owned),
             staying: RefCell::default(),
+            order_due: RefCell::default(),
+            some_due: Notify::new(),
             names: RefCell::new(names),
             bugs,
         });
+        // The manager that has changed them may have ended before their owners heard of it.
+        for row in buckets.iter().filter(|row| row.order_due) {
+            catalog.order_later(&row.bucket.name);
+        }
         // The manager that was removing them has not done so.
         for row in buckets.into_iter().filter(|row| row.closing) {
             catalog.take_back(row).await?;
@@ -270,6 +280,58 @@ impl Catalog {
             self.watchers.note(self.quotas.look(&self.orders).await);
             self.env.sleep(self.env.jitter(USAGE_INTERVAL)).await;
         }
+    }
+
+    /// Has owners hear of changes on record that they have not heard of. For ever.
+    pub(crate) async fn order_again(&self) {
+        loop {
+            let due: Vec<BucketName> = self.order_due.borrow().iter().cloned().collect();
+            if due.is_empty() {
+                self.some_due.notified().await;
+                continue;
+            }
+            for name in due {
+                match self.order_due(&name).await {
+                    Ok(()) => drop(self.order_due.borrow_mut().remove(&name)),
+                    Err(error) => tracing::debug!(
+                        bucket = name.as_str(), %error, "owners have not heard of a change yet"
+                    ),
+                }
+            }
+            self.env.sleep(self.env.jitter(PAUSE.1)).await;
+        }
+    }
+
+    async fn order_due(&self, name: &BucketName) -> Result<(), Error> {
+        let _held = self.decisions.lock(&text_key(BUCKET, name.as_str())).await;
+        match self.held_bucket(name).await {
+            Ok(row) if row.order_due => {
+                self.orders.configure(row.bucket.id, row.config()).await?;
+                self.env.mark("object: owners hear of a change later");
+                self.watchers.note([KeptName::Bucket(name.clone())]);
+                self.note_ordered(row)
+            }
+            Ok(_) | Err(Error::NoSuchBucket) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn order_later(&self, name: &BucketName) {
+        if !self.bugs.has(Planted::OrdersForgotten) {
+            self.order_due.borrow_mut().insert(name.clone());
+            self.some_due.notify_waiters();
+        }
+    }
+
+    /// The owners of a bucket's keys have heard of its last change. The caller holds its name.
+    fn note_ordered(&self, row: BucketRow) -> Result<(), Error> {
+        let row = BucketRow { order_due: false, ..row };
+        let key = text_key(BUCKET, row.bucket.name.as_str());
+        // One that is lost is ordered again.
+        let submitted = self.decisions.submit(|batch, _| {
+            batch.put(&key, &row.encode());
+        });
+        submitted.map(drop)
     }
 
     async fn buckets(&self, of: Option<UserId>) -> Result<Vec<Bucket>, Error> {
@@ -493,14 +555,15 @@ impl Catalog {
             Some(_) => Versioning::Enabled,
             None => Versioning::Off,
         };
-        let quota = settings.quota;
+        let (quota, new_settings) = (settings.quota, settings);
         let mut bucket = Bucket { id, name, owner: owner.clone(), created_us: 0, versioning };
         let (_, basis) = self.decisions.submit(|batch, stamp| {
             bucket.created_us = stamp.get();
             let (bucket, closing, default) = (bucket.clone(), false, BucketSettings::default());
-            let mut row = BucketRow { bucket, made_by, changed: stamp, closing, settings: default };
+            let (changed, order_due, settings) = (stamp, false, default);
+            let mut row = BucketRow { bucket, made_by, changed, closing, order_due, settings };
             batch.put(&reply, &row.encode());
-            row.settings = settings;
+            row.settings = new_settings;
             batch.put(&key, &row.encode());
         })?;
         self.quotas.set_bucket(&bucket, quota);
@@ -581,11 +644,21 @@ impl Catalog {
                     return Err(error);
                 }
                 self.check_submit(head)?;
+                row.order_due |= for_owner;
                 row = self.put_bucket(row, Some(&reply)).await?;
                 self.quotas.set_bucket(&row.bucket, row.settings.quota);
             }
             if for_owner && !self.bugs.has(Planted::OldConfig) {
-                self.orders.configure(row.bucket.id, row.config()).await?;
+                let ordered = self.orders.configure(row.bucket.id, row.config()).await;
+                // Gateways have waited for longer than an attempt then: they say that the outcome is unknown.
+                ordered.inspect_err(|_| {
+                    self.order_later(name);
+                    self.watchers.note([KeptName::Bucket(name.clone())]);
+                })?;
+                // It is on record that the order is due: one that is not noted is given again.
+                if row.order_due && self.note_ordered(row).is_err() {
+                    self.order_later(name);
+                }
             }
             if for_owner || !answered {
                 self.watchers.note([KeptName::Bucket(name.clone())]);

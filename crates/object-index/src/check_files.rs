@@ -134,7 +134,9 @@ impl Collector {
             };
             tracing::error!(%file, live, was = row.live, "what lives in a file is not what its count says");
             let state = match row.state {
-                FileState::Trash(len, _) if live > 0 => FileState::Sealed(len, unix_us(&range.env)),
+                FileState::Trash(len, _) if live > 0 => {
+                    FileState::Sealed(len, range.decisions.now_us())
+                }
                 state => state,
             };
             let basis = self.set_row(file, FileRow { live, state })?;

@@ -10,7 +10,7 @@ use object_proto::{Error, FileName, RangeId};
 use runtime::{Duration, Instant};
 use table::{KeptLog, Place, Purpose, Range as Rows, Snapshot, Store};
 
-use crate::decisions::{Basis, damaged, of_table, unix_us};
+use crate::decisions::{Basis, damaged, of_table};
 use crate::ground::{Files, Managers};
 use crate::keys::{
     CURRENT, LOG, VERSIONS, number_key, object_key, read_object_key, read_version_key, version_key,
@@ -132,7 +132,7 @@ impl Collector {
         }
         // No object names it any more, and none ever will: places are given in the log that is written.
         let row = range.decisions.logs.row(log.log);
-        let trashed = LogRow { trash_us: Some(unix_us(&range.env)), ..row };
+        let trashed = LogRow { trash_us: Some(range.decisions.now_us()), ..row };
         let basis = range.decisions.put_log(log.log, trashed)?;
         range.decisions.settled(basis).await?;
         range.env.mark("object: a log is collected");
@@ -242,10 +242,15 @@ impl Collector {
 
     /// What is in the trash since before this time goes; on a full core, what is there for `full`.
     pub(crate) fn trashed_before(&self, full: Duration) -> u64 {
+        self.aged(self.range.decisions.now_us(), full)
+    }
+
+    /// What is of before this time is old enough to go at another; see [`Collector::trashed_before`].
+    pub(crate) fn aged(&self, at_us: u64, full: Duration) -> u64 {
         let is_tight = self.range.decisions.room.is_tight(&self.range.env);
         let trash_age = self.options.trash_age;
         let age = if is_tight { trash_age.min(full) } else { trash_age };
-        unix_us(&self.range.env).saturating_sub(age.as_micros() as u64)
+        at_us.saturating_sub(age.as_micros() as u64)
     }
 
     /// Removes the logs that were of no use for long enough.

@@ -12,7 +12,7 @@ use table::{Purpose, Range as Rows, Snapshot};
 use crate::bodies::{self, BodyReader, BodyWriter, Pack};
 use crate::body_files::Places;
 use crate::collect::{Collector, Moved, of_fault};
-use crate::decisions::{damaged, of_table, unix_us};
+use crate::decisions::{damaged, of_table};
 use crate::file_rows::{BodyRow, FileOf, FileRow, FileState};
 use crate::keys::{
     CURRENT, FILE, PART, VERSIONS, Writer, bodies_prefix, kept_name, object_key, part_key,
@@ -121,14 +121,16 @@ impl Collector {
         for output in due {
             let _ = output.pack.close().await; // It is sealed again below.
         }
+        let mut result = Ok(());
         for (file, row) in self.range.files.all() {
             let is_written = self.outputs.borrow().has(&file);
             let is_own = matches!(writer_of(file.as_str()), Some(Writer::Owner(..)));
             if is_own && !is_written && row.state == FileState::Held {
-                self.seal(&file).await?;
+                // One that cannot be sealed holds up no other.
+                result = result.and(self.seal(&file).await);
             }
         }
-        Ok(())
+        result
     }
 
     /// Puts a file in the trash of which nothing lives by its count, once it is seen that this is so.
@@ -141,7 +143,7 @@ impl Collector {
         }
         let since = match range.has_bug(Planted::NoTrash) {
             true => 0,
-            false => unix_us(&range.env),
+            false => range.decisions.now_us(),
         };
         self.set_state(file, FileState::Trash(len, since))?;
         self.verify(file).await.map(drop)
@@ -196,7 +198,7 @@ impl Collector {
         range.env.mark("object: a count of what lives was wrong");
         // Of what has died since it was looked at, some may count twice: then it is looked at again.
         let live = live.saturating_sub(range.files.died(file) - died);
-        let state = FileState::Sealed(len, unix_us(&range.env));
+        let state = FileState::Sealed(len, range.decisions.now_us());
         let basis = self.set_row(file, FileRow { live, state })?;
         range.decisions.settled(basis).await?;
         Ok(false)
@@ -278,7 +280,7 @@ impl Collector {
     async fn collect_files(&self) -> Result<(), Error> {
         let range = &self.range;
         let is_tight = range.decisions.room.is_tight(&range.env);
-        let now = unix_us(&range.env);
+        let now = range.decisions.now_us();
         let mut files = Vec::new();
         for (file, row) in range.files.all() {
             let FileState::Sealed(len, since) = row.state else { continue };

@@ -12,12 +12,13 @@ use std::rc::Rc;
 
 use object_proto::{Error, Stamp};
 use runtime::sync::{Notify, oneshot};
-use runtime::{Class, Env};
+use runtime::{Class, Env, Instant};
 use table::{Batch, Purpose, Range, Snapshot, Table};
 
+use crate::ground::Lease;
 use crate::key_locks::{KeyGuard, KeyLocks};
 use crate::keys::{LOG, STAMP, number_key};
-use crate::limits::RECENT_BYTES;
+use crate::limits::{CLOCK_AHEAD, CLOCK_LEAST_US, CLOCKS_APART, RECENT_BYTES};
 use crate::logs::Logs;
 use crate::planted::{Bugs, Planted};
 use crate::recent::Recent;
@@ -60,6 +61,11 @@ struct State {
 /// Decisions on one table.
 pub(crate) struct Decisions {
     env: Env,
+    lease: Rc<dyn Lease>,
+    /// The last commit of the owners before.
+    last_before: u64,
+    /// This wall clock when the manager's agreed with it last, and when that was.
+    agreed: Cell<Option<(u64, Instant)>>,
     pub(crate) table: Table,
     /// Data in the table's logs.
     pub(crate) logs: Logs,
@@ -104,6 +110,11 @@ pub(crate) fn unix_us(env: &Env) -> u64 {
     env.unix_time().as_nanos() / 1000
 }
 
+/// Clocks that are so far apart end no lock.
+pub(crate) fn are_apart(own_us: u64, manager_us: u64) -> bool {
+    u128::from(own_us.abs_diff(manager_us)) >= CLOCKS_APART.as_micros()
+}
+
 /// A row that cannot be read.
 pub(crate) fn damaged(what: &str) -> Error {
     Error::Damaged { what: what.to_owned() }
@@ -114,6 +125,7 @@ impl Decisions {
     pub(crate) async fn new(
         env: &Env,
         table: Table,
+        lease: Rc<dyn Lease>,
         room: &Room,
         bugs: Bugs,
     ) -> Result<Rc<Decisions>, Error> {
@@ -124,6 +136,9 @@ impl Decisions {
         let state = State { stamp: stamp.get(), ..State::default() };
         Ok(Rc::new(Decisions {
             env: env.clone(),
+            lease,
+            last_before: stamp.get(),
+            agreed: Cell::default(),
             table,
             logs: Logs::default(),
             recent: Recent::new(RECENT_BYTES),
@@ -203,6 +218,29 @@ impl Decisions {
         state.overlay.iter().map(|(key, (_, value))| (key.clone(), value.clone())).collect()
     }
 
+    /// The wall clock, microseconds since 1970. One that is years ahead shifts no time for good: beside a manager
+    /// that was heard it counts as far as a minute ahead of that one's, or of where it would be had it gone on from
+    /// when both agreed. While they have not agreed yet, a day: what is put is not to be taken for older than it is
+    /// when it is the manager's clock that is wrong. That one is known to be so when it is behind what was committed.
+    pub(crate) fn now_us(&self) -> u64 {
+        let (own_us, now) = (unix_us(&self.env), self.env.now());
+        let Some(manager_us) = self.lease.manager_us() else { return own_us };
+        if !are_apart(own_us, manager_us) {
+            self.agreed.set(Some((own_us, now)));
+            return own_us;
+        }
+        let (known_us, ahead) = match self.agreed.get() {
+            Some((us, at)) => {
+                let gone_on_us = us.saturating_add((now - at).as_micros() as u64);
+                (manager_us.max(gone_on_us), CLOCKS_APART)
+            }
+            None if manager_us < self.last_before.max(CLOCK_LEAST_US) => return own_us,
+            None => (manager_us, CLOCK_AHEAD),
+        };
+        let most = known_us.saturating_add(ahead.as_micros() as u64);
+        if self.bugs.has(Planted::AnyClock) { own_us } else { own_us.min(most) }
+    }
+
     /// Nothing is submitted from now on: what comes is to be decided elsewhere.
     pub(crate) fn shut(&self) {
         self.shut.set(true);
@@ -231,7 +269,7 @@ impl Decisions {
         if self.over.borrow().is_some() || self.shut.get() {
             return Err(Error::Reroute);
         }
-        let stamp = Stamp::new(unix_us(&self.env).max(self.state.borrow().stamp + 1));
+        let stamp = Stamp::new(self.now_us().max(self.state.borrow().stamp + 1));
         let mut batch = Batch::new();
         fill(&mut batch, stamp);
         batch.put(&[STAMP], &encode_stamp(stamp));

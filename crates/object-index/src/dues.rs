@@ -6,12 +6,12 @@ use table::{Purpose, Range as Rows};
 
 use crate::body_files::Places;
 use crate::collect::Collector;
-use crate::decisions::{damaged, of_table, unix_us};
+use crate::decisions::{damaged, of_table};
 use crate::keys::{
     CURRENT, DUE, due_key, object_key, parts_prefix, read_due_key, read_part_key, upload_key,
     version_key,
 };
-use crate::limits::{COLLECT_ROWS, LIFECYCLE_LOOK};
+use crate::limits::{COLLECT_ROWS, LIFECYCLE_LOOK, TRASH_AGE_FULL};
 use crate::row::ObjectRow;
 use crate::upload_row::{Due, UploadRow};
 use crate::uploads::part_row;
@@ -41,6 +41,11 @@ impl Collector {
     }
 
     async fn tend(&self, entry: Entry<'_>, due: Due) -> Result<(), Error> {
+        // What clients still count on goes by the time by which locks end.
+        let is_counted_on = matches!(due, Due::Abort | Due::Forget);
+        if is_counted_on && entry.from >= self.aged(self.range.expired_us(), TRASH_AGE_FULL) {
+            return Ok(());
+        }
         match due {
             Due::Abort => self.end_upload(&entry, true).await,
             Due::Forget => self.end_upload(&entry, false).await,
@@ -121,7 +126,7 @@ impl Collector {
         let Some((due_us, _)) = found.filter(|(due_us, _)| *due_us > range.expired_us()) else {
             return Ok(None);
         };
-        let again_us = unix_us(&range.env).saturating_add(LIFECYCLE_LOOK.as_micros() as u64);
+        let again_us = range.decisions.now_us().saturating_add(LIFECYCLE_LOOK.as_micros() as u64);
         Ok(Some(due_us.max(again_us)))
     }
 

@@ -169,7 +169,7 @@ impl Range {
             ended_upload: None,
             call: None,
             default_retention: None,
-            manager_us: 0,
+            latest_us: 0,
             bypass: false,
         }
     }

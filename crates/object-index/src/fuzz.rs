@@ -277,7 +277,8 @@ pub(crate) fn corpus() -> Vec<Seed> {
     let default = Some((object_proto::RetentionMode::Compliance, period));
     let lock = Some(object_proto::LockRule { default });
     let settings = object_proto::BucketSettings { policy, lock, ..Default::default() };
-    let bucket_row = BucketRow { bucket, made_by, changed, closing: true, settings };
+    let bucket_row =
+        BucketRow { bucket, made_by, changed, closing: true, order_due: false, settings };
     let server = object_proto::ObjectServerId::new(3);
     let range_row = RangeRow {
         first: RangeBound { bucket: BucketId::new(1 << 62), key: "a/b".to_owned() },

@@ -9,7 +9,7 @@ use object_proto::{Error, FileName, RangeReply, SessionId};
 use table::Purpose;
 
 use crate::collect::{Collector, of_fault};
-use crate::decisions::{Basis, unix_us};
+use crate::decisions::Basis;
 use crate::file_rows::{FileRow, FileState};
 use crate::keys::{FILE, KEPT, SENT, Writer, session_files, text_key, writer_of};
 use crate::paths::session_dir;
@@ -88,7 +88,7 @@ impl Collector {
             Err(fault) if fault.kind == Kind::NotFound && row.live == 0 => 0,
             Err(fault) => return Err(of_fault(fault)),
         };
-        let basis = self.set_state(file, FileState::Sealed(len, unix_us(&range.env)))?;
+        let basis = self.set_state(file, FileState::Sealed(len, range.decisions.now_us()))?;
         range.decisions.settled(basis).await
     }
 
@@ -116,10 +116,13 @@ impl Collector {
             let cause = "a file of the session is being linked".to_owned();
             return Err(Error::Busy { cause });
         }
+        let mut result = Ok(());
         for file in range.files.held_of(session) {
-            self.seal(&file).await?;
+            // One that cannot be sealed holds up no other.
+            result = result.and(self.seal(&file).await);
             range.env.mark("object: a file of a closed session is sealed");
         }
+        result?;
         self.remove_unknown(&session_files(session)).await?;
         range.forget_session(session).await
     }
@@ -140,16 +143,29 @@ impl Collector {
     /// closed on record, and of owners that were shut out.
     /// Returns how many these were.
     pub(crate) async fn remove_unknown(&self, prefix: &str) -> Result<u64, Error> {
+        let range = &self.range;
         let (mut after, mut removed) = (prefix.to_owned(), 0);
         loop {
             let page = self.store.list(&after).await.map_err(of_fault)?;
+            let mut orphans = Vec::new();
             for name in page.names.iter().take_while(|name| name.starts_with(prefix)) {
                 let file = FileName::new(name.as_str());
-                if self.range.files.row(&file).is_none() && self.is_orphan(&file).await? {
-                    self.remove(&file).await?;
-                    removed += 1;
-                    self.range.env.mark("object: an orphan is removed");
+                if range.files.row(&file).is_none() && self.is_orphan(&file).await? {
+                    orphans.push(file);
                 }
+            }
+            if !orphans.is_empty() && !range.has_bug(Planted::OrphansOfOthers) {
+                // A later owner may have taken one of a session while that was open. What is durable now shows that
+                // there was none when it was seen to be closed.
+                let (_, basis) = range.decisions.submit(|batch, _| {
+                    batch.set_purpose(Purpose::Recovery);
+                })?;
+                range.decisions.settled(basis).await?;
+            }
+            for file in orphans.iter().filter(|file| range.files.row(file).is_none()) {
+                self.remove(file).await?;
+                removed += 1;
+                range.env.mark("object: an orphan is removed");
             }
             match page.names.last() {
                 Some(last) if page.more && last.starts_with(prefix) => after.clone_from(last),

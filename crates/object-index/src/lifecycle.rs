@@ -134,7 +134,7 @@ impl Keeper {
             return Ok(());
         }
         let before = range.passes.bucket(bucket).unwrap_or_default();
-        let (ended_us, day_us) = (unix_us(&range.env), pass.row.day * pass.row.day_us);
+        let (ended_us, day_us) = (range.decisions.now_us(), pass.row.day * pass.row.day_us);
         let row = BucketPassRow { ended_us, day_us, ..before };
         range.decisions.submit(|batch, _| put_pass(batch, bucket, row))?;
         range.passes.set(bucket, row);

@@ -127,6 +127,10 @@ pub const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::fro
 /// No lock of an object ends while the clocks of its owner and of the manager differ by so much
 /// (`object-protocols.md` 7.2): far more than clocks that are kept right do.
 pub const CLOCKS_APART: Duration = Duration::from_secs(60);
+/// How far an owner's clock counts ahead of a manager's that it has not agreed with yet.
+pub const CLOCK_AHEAD: Duration = Duration::from_secs(24 * 3600);
+/// The year 2026, microseconds since 1970: a clock that is behind is known to be wrong.
+pub const CLOCK_LEAST_US: u64 = 1_767_225_600_000_000;
 
 /// Bodies that are of no use any more keep their files for this long: long reads end
 /// (`object-protocols.md` 10.4).
@@ -247,6 +251,9 @@ pub const BYTES_PER_REQUEST: u64 = 64 << 10;
 /// A server that ends closes its tables within this time: its successor's opening is quicker then.
 pub const CLOSE_TIME: Duration = Duration::from_secs(3);
 
+/// A manager answers that owners have not heard of a change, which is on record, when gateways do not count on
+/// that attempt any more: they say that the outcome is unknown.
+const _: () = assert!(ATTEMPT.as_millis() < ORDER_TIME.as_millis());
 const _: () = assert!(WATCH_HOLD.as_millis() < WATCH_ATTEMPT.as_millis());
 const _: () = assert!(WATCH_ATTEMPT.as_millis() < KEPT_VALID.as_millis());
 const _: () = assert!(SETTINGS_MAX + 4096 <= table::limits::VALUE_MAX);

@@ -5,8 +5,7 @@
 
 use object_proto::{BucketId, Error, ObjectLock};
 
-use crate::decisions::unix_us;
-use crate::limits::CLOCKS_APART;
+use crate::decisions::{are_apart, unix_us};
 use crate::planted::Planted;
 use crate::range::Range;
 use crate::versions::{Decided, DefaultRetention};
@@ -30,6 +29,12 @@ impl Range {
     pub(crate) fn clock_us(&self) -> Option<u64> {
         let (own_us, manager_us) = (unix_us(&self.env), self.lease.manager_us()?);
         (!are_apart(own_us, manager_us)).then_some(own_us.min(manager_us))
+    }
+
+    /// The later one of this owner's clock and the manager's, as far as that is known: no retention is shorter for
+    /// the one that is behind.
+    pub(crate) fn latest_us(&self) -> u64 {
+        unix_us(&self.env).max(self.lease.manager_us().unwrap_or(0))
     }
 
     /// An error when a change removes a version that is locked.
@@ -63,11 +68,6 @@ impl Range {
             _ => Ok(None),
         }
     }
-}
-
-/// Clocks that are so far apart end no lock.
-pub(crate) fn are_apart(own_us: u64, manager_us: u64) -> bool {
-    u128::from(own_us.abs_diff(manager_us)) >= CLOCKS_APART.as_micros()
 }
 
 /// A lock has no meaning in a bucket whose versions can be replaced.

@@ -68,6 +68,12 @@ pub enum Planted {
     RetryLoses,
     /// Answers for a bucket's versioning before the range keeps it so.
     OldConfig,
+    /// Removes files of a session that is closed, though others have taken some before.
+    OrphansOfOthers,
+    /// Times are by an owner's own clock, whatever that says.
+    AnyClock,
+    /// Forgets which owners did not hear of a change of their bucket.
+    OrdersForgotten,
     /// Answers for a change before gateways have seen it.
     KeyForever,
     /// Goes by what a gateway keeps whatever managers say.

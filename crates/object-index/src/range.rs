@@ -528,7 +528,7 @@ impl Range {
             ended_upload: None,
             call,
             default_retention,
-            manager_us: self.lease.manager_us().unwrap_or(0),
+            latest_us: self.latest_us(),
             bypass,
         };
         let last = self.decisions.last();

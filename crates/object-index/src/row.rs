@@ -377,6 +377,8 @@ pub struct BucketRow {
     pub changed: Stamp,
     /// It is being removed, if it is empty.
     pub closing: bool,
+    /// Owners of its keys may not have heard of that commit.
+    pub order_due: bool,
     /// Its settings.
     pub settings: BucketSettings,
 }
@@ -409,7 +411,7 @@ impl BucketRow {
             Versioning::Suspended => 2,
         });
         put_varint(&mut out, self.changed.get());
-        out.push(u8::from(self.closing));
+        out.push(u8::from(self.closing) | u8::from(self.order_due) << 1);
         if self.settings != BucketSettings::default() {
             put_bytes(&mut out, &self.settings.encode());
         }
@@ -428,7 +430,7 @@ impl BucketRow {
         };
         let made_by = (SessionId::new(cursor.u64()?), cursor.varint()?);
         // Of the first buckets the rows end here, or behind their versioning.
-        let (mut changed, mut closing) = (Stamp::default(), false);
+        let (mut changed, mut flags) = (Stamp::default(), 0);
         if !cursor.is_empty() {
             bucket.versioning = match cursor.u8()? {
                 0 => Versioning::Off,
@@ -438,13 +440,17 @@ impl BucketRow {
             };
         }
         if !cursor.is_empty() {
-            (changed, closing) = (Stamp::new(cursor.varint()?), flag(&mut cursor)?);
+            (changed, flags) = (Stamp::new(cursor.varint()?), cursor.u8()?);
         }
         let mut settings = BucketSettings::default();
         if !cursor.is_empty() {
             settings = BucketSettings::decode(cursor.bytes(SETTINGS_MAX)?)?;
         }
-        whole(cursor, BucketRow { bucket, made_by, changed, closing, settings })
+        let (closing, order_due) = match flags {
+            0..4 => (flags & 1 != 0, flags & 2 != 0),
+            _ => return None,
+        };
+        whole(cursor, BucketRow { bucket, made_by, changed, closing, order_due, settings })
     }
 }
 

@@ -240,14 +240,19 @@ fn other_rows_read_back() {
         created_us: 5,
         versioning: Versioning::Off,
     };
-    for versioning in [Versioning::Off, Versioning::Enabled, Versioning::Suspended] {
+    for (versioning, closing, order_due) in [
+        (Versioning::Off, false, false),
+        (Versioning::Enabled, true, false),
+        (Versioning::Suspended, false, true),
+        (Versioning::Off, true, true),
+    ] {
         let bucket = object_proto::Bucket { versioning, ..bucket.clone() };
         let made_by = (SessionId::new(6), 7);
         let policy = Some("{}".to_owned());
         for settings in [BucketSettings::default(), BucketSettings { policy, ..Default::default() }]
         {
             let (bucket, changed) = (bucket.clone(), Stamp::new(1 << 50));
-            let row = BucketRow { bucket, made_by, changed, closing: true, settings };
+            let row = BucketRow { bucket, made_by, changed, closing, order_due, settings };
             assert_eq!(BucketRow::decode("abc", &row.encode()), Some(row));
         }
     }

@@ -6,7 +6,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use base::Fault;
-use futures_util::future::{join, join4};
+use futures_util::future::{join3, join4};
 use object_proto::{
     CatalogReply, CatalogRequest, Error, ObjectServerId, RangeBound, RangeId, RangeMap, RangeReply,
     RangeRequest,
@@ -70,7 +70,7 @@ impl RangeRule {
         let with_data = Options { data_log_bytes, data_log_least, ..config.table.clone() };
         let rows = open_table(env, &**files, &dir, (&with_data, cache), epoch).await?;
         let bugs = config.bugs;
-        let decisions = Decisions::new(env, rows, room, bugs).await?;
+        let decisions = Decisions::new(env, rows, lease.clone(), room, bugs).await?;
         adopt(&decisions, id, bugs).await?;
         let upload_times = UploadTimes { age: config.upload_age, end_age: config.upload_end_age };
         let day = config.lifecycle_day;
@@ -255,7 +255,8 @@ impl ManagerRule {
         ranges: Rc<dyn Ranges>,
     ) -> Result<Rc<ManagerRule>, Error> {
         let rows = open_table(env, &**files, CATALOG_DIR, (&config.table, cache), epoch).await?;
-        let decisions = Decisions::new(env, rows, room, Bugs::default()).await?;
+        let bugs = Bugs::default();
+        let decisions = Decisions::new(env, rows, lease.clone(), room, bugs).await?;
         let (new_ranges, bugs) = (config.new_ranges, config.bugs);
         let files = files.clone();
         let ground = CatalogGround { files, ranges, lease, epoch, new_ranges, bugs };
@@ -346,9 +347,11 @@ impl ManagerRule {
     }
 
     /// Ends sessions of gateways that are gone and removes what has been left of splits for `trash_age`, in
-    /// passes that begin `interval` apart, and watches over quotas. For ever.
+    /// passes that begin `interval` apart, watches over quotas, and has owners hear of changes of their buckets
+    /// that they have not heard of. For ever.
     pub async fn tend(&self, interval: Duration, trash_age: Duration) {
-        join(self.end_sessions(interval, trash_age), self.catalog.watch_usage()).await;
+        let ending = self.end_sessions(interval, trash_age);
+        join3(ending, self.catalog.watch_usage(), self.catalog.order_again()).await;
     }
 
     async fn end_sessions(&self, interval: Duration, trash_age: Duration) {

@@ -26,13 +26,12 @@ use tenancy::lease::{
 use tenancy::limits::{IDLE, RENEW};
 
 use crate::config::Config;
-use crate::decisions::unix_us;
+use crate::decisions::{are_apart, unix_us};
 use crate::ground::{Files, Lease, Managers, Owners};
 use crate::limits::{
     BEAT_ATTEMPT, BEAT_LOCAL, BEAT_PAUSE, CLOSE_TIME, LEAD_PAUSE, LINK_ATTEMPT, LOADS,
     OPENING_WAIT, SPLIT_ANSWER,
 };
-use crate::locks::are_apart;
 use crate::pace::Pace;
 use crate::planted::Planted;
 use crate::room::Room;

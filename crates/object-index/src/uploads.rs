@@ -234,7 +234,7 @@ impl Range {
             ended_upload,
             call,
             default_retention,
-            manager_us: self.lease.manager_us().unwrap_or(0),
+            latest_us: self.latest_us(),
             bypass: false,
         };
         let last = self.decisions.last();

@@ -257,6 +257,14 @@ mod tests {
     use crate::room::Room;
     use crate::row_tests::{end, info, upload};
 
+    struct Ever;
+
+    impl crate::ground::Lease for Ever {
+        fn is_valid(&self) -> bool {
+            true
+        }
+    }
+
     #[test]
     fn rows_read_back_and_those_of_the_first_version_too() {
         let usage = BucketUsage {
@@ -327,8 +335,9 @@ mod tests {
                 if opening == 0 {
                     table.write(&first_rows()).await.unwrap();
                 }
+                let (lease, room) = (Rc::new(Ever), Room::default());
                 let decisions =
-                    Decisions::new(&env, table, &Room::default(), Bugs::default()).await.unwrap();
+                    Decisions::new(&env, table, lease, &room, Bugs::default()).await.unwrap();
                 let usages = Usages::open(&decisions).await.unwrap();
                 for (bucket, usage) in &expected {
                     assert_eq!(usages.of(BucketId::new(*bucket)), *usage, "opening {opening}");

@@ -103,8 +103,8 @@ pub(crate) struct Decided {
     pub(crate) call: Option<CallId>,
     /// How the object is retained, if it is by its bucket's rule.
     pub(crate) default_retention: Option<DefaultRetention>,
-    /// The manager's clock, microseconds since 1970; 0 if it is not known.
-    pub(crate) manager_us: u64,
+    /// The later one of the owner's clock and the manager's, microseconds since 1970.
+    pub(crate) latest_us: u64,
     /// What goes may be retained under governance.
     pub(crate) bypass: bool,
 }
@@ -118,7 +118,7 @@ impl Decided {
             Some((mode, period)) => {
                 let mut object = object.clone();
                 // An owner whose clock is behind makes no retention shorter.
-                let until_us = period.until_us(stamp.max(Stamp::new(self.manager_us)));
+                let until_us = period.until_us(stamp.max(Stamp::new(self.latest_us)));
                 object.facts.lock.retention = Some(Retention { mode, until_us });
                 Cow::Owned(object)
             }

@@ -56,6 +56,8 @@ struct NetworkInner {
     cut: RefCell<BTreeMap<u32, std::time::Duration>>,
     /// Changes of these gateways are held until then.
     late: RefCell<BTreeMap<u32, std::time::Duration>>,
+    /// Requests to these owners are lost until then.
+    deaf: RefCell<BTreeMap<u32, std::time::Duration>>,
 }
 
 /// Connects gateways, owners and managers. Clones share it.
@@ -66,8 +68,9 @@ impl Network {
     /// A network without targets.
     pub fn new(sim: &Sim) -> Network {
         let (targets, fate) = (RefCell::default(), Cell::new(Fate::NONE));
-        let (held, cut, late) = Default::default();
-        Network(Rc::new(NetworkInner { sim: sim.clone(), targets, fate, held, cut, late }))
+        let (held, cut, late, deaf) = Default::default();
+        let sim = sim.clone();
+        Network(Rc::new(NetworkInner { sim, targets, fate, held, cut, late, deaf }))
     }
 
     /// Changes the fate of frames.
@@ -99,6 +102,16 @@ impl Network {
     /// Cuts a gateway off from the manager for a time; it reaches owners.
     pub fn cut_from_manager(&self, gateway: &Env, time: Duration) {
         self.0.cut.borrow_mut().insert(gateway.node(), self.0.sim.elapsed() + time);
+    }
+
+    /// Requests to a process are lost for a time, all others' and the manager's; its own come through.
+    pub fn cut_off(&self, owner: &Env, time: Duration) {
+        self.0.deaf.borrow_mut().insert(owner.node(), self.0.sim.elapsed() + time);
+    }
+
+    fn is_deaf(&self, owner: &Env) -> bool {
+        let until = self.0.deaf.borrow().get(&owner.node()).copied().unwrap_or_default();
+        self.0.sim.elapsed() < until
     }
 
     fn is_cut(&self, gateway: u32, request: &Request) -> bool {
@@ -175,7 +188,7 @@ impl Network {
             let sim = network.0.sim.clone();
             sim.sleep(delay).await;
             let env = target.env();
-            if env.is_closed() {
+            if env.is_closed() || network.is_deaf(&env) {
                 return;
             }
             let work = target.handle(request);

@@ -305,17 +305,20 @@ fn versions_without_a_retention_get_that_of_their_bucket_from_their_commit_on() 
 }
 
 /// A manager and a range that have clocks of their own, and a bucket with locks.
-struct Clocks {
-    world: Rc<World>,
-    service: Service,
-    env: Env,
+pub struct Clocks {
+    pub world: Rc<World>,
+    pub service: Service,
+    pub env: Env,
     target: Target,
     /// Each is set ahead or back: the manager's, the owner's.
-    hosts: [Rc<Host>; 2],
+    pub hosts: [Rc<Host>; 2],
 }
 
 impl Clocks {
-    fn run<F: Future<Output = ()> + 'static>(bugs: Bugs, work: impl FnOnce(Clocks) -> F + 'static) {
+    pub fn run<F: Future<Output = ()> + 'static>(
+        bugs: Bugs,
+        work: impl FnOnce(Clocks) -> F + 'static,
+    ) {
         let world = World::new(1, bugs);
         world.clone().run(async move {
             let manager = world.take_over_unit(Unit::Manager).await.expect("it opens");
@@ -336,7 +339,7 @@ impl Clocks {
     }
 
     /// Sets the clocks, and waits until the owner has heard the manager's.
-    async fn set(&self, seconds: [i64; 2]) {
+    pub async fn set(&self, seconds: [i64; 2]) {
         for (host, seconds) in self.hosts.iter().zip(seconds) {
             self.world.sim.set_wall_skew(host.id, seconds * 1000);
         }

@@ -1,9 +1,12 @@
 mod basics;
+mod clocks;
+mod configs;
 mod days;
 mod facts;
 mod kept;
 mod lifecycle;
 mod locks;
+mod orphans;
 mod owners;
 mod packs;
 mod quotas;
