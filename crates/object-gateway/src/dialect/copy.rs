@@ -35,7 +35,7 @@ use crate::digest::{Digest, Found, kind_of_name};
 use crate::errors::{internal, refused, s3_error};
 use crate::facts::Facts;
 use crate::limits::{COPY_BUFFERS, GET_PIECE};
-use crate::quota::check_room;
+use crate::quota::{check_room, check_room_now};
 use crate::rights::{AskedObject, Ruled};
 
 /// The conditions on a source: s3s has a type of input for each operation, with the same fields.
@@ -112,6 +112,7 @@ pub async fn copy_object(
     let upload = state.backend.put(target, plan).await.map_err(s3_error)?;
     let mut upload = sealing.upload(upload, 0)?;
     let found = source.copy(state, 0..size, kind, &mut *upload).await?;
+    check_room_now(&*state.backend, &request, 1, size).await?;
     let mut facts = ObjectFacts {
         etag: found.etag(),
         checksums: vec![found.checksum.clone()],
@@ -187,6 +188,7 @@ pub async fn copy_part(
     let part = state.backend.put_part(target, id, number, plan);
     let mut part = sealing.upload(part.await.map_err(s3_error)?, number.get())?;
     let found = source.copy(state, range, kind, &mut *part).await?;
+    check_room_now(&*state.backend, &request, 0, len).await?;
     let facts = part_facts(&found, &sealing);
     let etag = ETag::Strong(facts.etag.as_str().to_owned());
     let committed = part.commit(facts, Conditions::default());

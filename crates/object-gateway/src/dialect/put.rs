@@ -18,7 +18,7 @@ use super::state::{State, made_version, owner_of, rights_of, target_of};
 use super::tags::tags_of;
 use super::wishes::check_features;
 use crate::errors::s3_error;
-use crate::quota::check_room;
+use crate::quota::{check_room, check_room_now};
 
 /// Headers of an object, apart from its user's.
 pub const SYSTEM_HEADERS: [&str; 6] = [
@@ -60,9 +60,7 @@ pub async fn put_object(
     let mut upload = sealing.upload(upload, 0)?;
     let kind = sent.kind().unwrap_or(ChecksumKind::Crc64Nvme);
     let found = sent.receive(kind, &mut *upload).await?;
-    if len.is_none() {
-        check_room(&request, 1, found.len)?;
-    }
+    check_room_now(&*state.backend, &request, 1, found.len).await?;
 
     let mut facts = ObjectFacts {
         etag: found.etag(),

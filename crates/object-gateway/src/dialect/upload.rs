@@ -24,7 +24,7 @@ use super::wishes::{check_features, check_wishes};
 use crate::clock;
 use crate::digest::{Found, kind_mismatch, kind_of_name, name_of};
 use crate::errors::{internal, refused, s3_error};
-use crate::quota::check_room;
+use crate::quota::{check_room, check_room_now};
 
 /// Begins a multipart upload.
 pub async fn create_upload(
@@ -127,6 +127,7 @@ pub async fn upload_part(
     let part = state.backend.put_part(target, id, number, plan);
     let mut part = sealing.upload(part.await.map_err(s3_error)?, number.get())?;
     let found = sent.receive(kind, &mut *part).await?;
+    check_room_now(&*state.backend, &request, 0, found.len).await?;
     let facts = part_facts(&found, &sealing);
     let etag = ETag::Strong(facts.etag.as_str().to_owned());
     part.commit(facts, Conditions::default()).await.map_err(s3_error)?;

@@ -1,8 +1,11 @@
 //! Quotas: what has no room is refused before it is stored, and what makes room is not.
 
+use std::io::Write;
+use std::time::Duration;
+
 use object_proto::{Quota, Setting};
 
-use crate::client::{Bed, Reply};
+use crate::client::{Bed, Reply, read_reply};
 use crate::copies::copy_ask;
 use crate::forms::form;
 use crate::multipart::{begin, begin_ask, complete_ask, send_part};
@@ -41,6 +44,28 @@ fn what_would_be_above_a_quota_is_refused_and_not_stored() {
     assert_eq!(bed.object("GET", "a").send().status, 200);
     assert_eq!(bed.object("DELETE", "c").send().status, 204);
     assert_eq!(copy_ask(&bed, "/bucket/a", "d").send().status, 200);
+}
+
+/// Each of them fits while it is being sent.
+#[test]
+fn of_two_that_are_sent_together_the_one_that_does_not_fit_any_more_is_refused() {
+    let bed = Bed::with_bucket();
+    bound(&bed, None, Some(1000));
+    let id = begin(&bed, "k");
+    let part = bed.object("PUT", "k").query("uploadId", &id).query("partNumber", "1");
+    for (key, ask) in [("a", bed.object("PUT", "a")), ("k", part)] {
+        let bytes = ask.body(&[b'x'; 600]).bytes();
+        let (first, last) = bytes.split_at(bytes.len() - 1);
+        let mut stream = bed.connect();
+        stream.write_all(first).expect("sent");
+        // The gateway has let it in when another one has come through.
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(put(&bed, "other", 600).status, 200);
+        stream.write_all(last).expect("sent");
+        refused(&read_reply(&mut stream, false).expect("an answer"), "400 bytes");
+        assert_eq!(bed.object("HEAD", key).send().status, 404);
+        assert_eq!(bed.object("DELETE", "other").send().status, 204);
+    }
 }
 
 #[test]
