@@ -152,6 +152,8 @@ impl Collector {
         let decisions = &self.range.decisions;
         let before = decisions.logs.row(log.log).dead;
         let (mut from, mut live) = (Some(0), 0);
+        // A row that is written again in the same log, as its object gets tags, names the same data.
+        let mut counted = BTreeSet::new();
         while let Some(at) = from {
             let page = decisions.table.read_log(log.log, at).await.map_err(of_table)?;
             let Some(page) = page else { return Ok(()) };
@@ -161,6 +163,7 @@ impl Collector {
                 }
                 if let Some(known) = Logged::read(log, &key, value.as_deref())?
                     && known.is_live(&decisions.snapshot()).await?
+                    && counted.insert(known.place)
                 {
                     live += known.len() as u64;
                 }

@@ -8,7 +8,7 @@ use object_proto::limits::{KEY_MAX, SMALL_MAX};
 use object_proto::wire::encode_answer;
 use object_proto::{
     Backend, BodyPlan, BucketId, BucketSettings, Conditions, Error, Etag, ListRequest, Metadata,
-    ObjectData, ObjectFacts, ObjectKey, RangeReply, Reply, Tags, Target, UserId,
+    ObjectData, ObjectFacts, ObjectKey, ObjectTags, RangeReply, Reply, Tags, Target, UserId,
 };
 use object_testing::add_user;
 use runtime::{Class, Duration, Env};
@@ -377,6 +377,42 @@ fn on_a_full_core_logs_are_collected() {
 
 /// What is deleted to make room makes it before the reserve for deletions is used up, though the trash
 /// keeps things for an hour.
+/// A row is written again when its object gets tags, and names the same data.
+#[test]
+fn a_log_with_rows_that_were_written_again_goes_when_all_of_it_is_dead() {
+    run(|world, _, env| async move {
+        world.small_max.set(SMALL_MAX);
+        world.log_bytes.set((1 << 20, 1 << 20));
+        let first = world.owners.borrow().last().expect("one rules").clone();
+        world.crash(&first);
+        world.take_over().await.expect("it opens");
+        let service = world.service(&env);
+        let bucket = bucket(&service, "abc").await.id;
+        for at in 0..10 {
+            put(&service, &numbered(bucket, at), &[at as u8; 1500], facts("1")).await;
+        }
+        let log = world.logs().pop().expect("one");
+        for at in 0..6 {
+            service.delete(numbered(bucket, at), me(), Conditions::default()).await.unwrap();
+        }
+        for (round, at) in (0..2).flat_map(|round| (6..10).map(move |at| (round, at))) {
+            let tags = [("round".to_owned(), round.to_string())];
+            let tags = ObjectTags::new(tags.into()).unwrap();
+            service.set_tags(numbered(bucket, at), None, tags).await.unwrap();
+        }
+        let old = world.owners.borrow().last().expect("one rules").clone();
+        world.crash(&old);
+        world.take_over().await.expect("it opens");
+        // The next owner counts what is dead.
+        env.sleep(Duration::from_secs(5)).await;
+        for at in 6..10 {
+            service.delete(numbered(bucket, at), me(), Conditions::default()).await.unwrap();
+        }
+        env.sleep(Duration::from_secs(30)).await;
+        assert!(!world.logs().contains(&log), "{log} is left");
+    });
+}
+
 #[test]
 fn on_a_full_core_what_is_dead_goes_soon() {
     dead_logs_go_soon(false);
