@@ -114,8 +114,8 @@ pub const CHECKPOINT_TRIES: u32 = 4;
 /// Pause between two attempts that follow a failed one: a medium that does not answer for a
 /// moment gets three of them.
 pub const CHECKPOINT_PAUSE: Duration = Duration::from_millis(100);
-/// Pauses before a write is tried again that the system refused for want of room or memory: 361
-/// ms in all, in which other tasks give memory back. After the last the store has failed.
+/// Pauses before a write, or a read, is tried again that the system refused for want of room or memory: 361
+/// ms in all, in which other tasks give memory back. A write that is refused after the last fails the store.
 pub const WRITE_RETRIES: [Duration; 5] = [
     Duration::from_millis(1),
     Duration::from_millis(10),

@@ -98,7 +98,8 @@ fn check_metadata(headers: &HeaderMap) -> Result<(), Refusal> {
     match metadata.into_iter().find(|(_, value)| is_flawed(value)) {
         None => Ok(()),
         Some((name, _)) => {
-            Err(Refusal::new("InvalidArgument", format!("{name} is no word that is encoded.")))
+            let message = format!("{name} has an encoded word (RFC 2047) with nothing in it.");
+            Err(Refusal::new("InvalidArgument", message))
         }
     }
 }
