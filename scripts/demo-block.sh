@@ -84,7 +84,7 @@ mount_at disk
 database="$work/disk/demo.db"
 ask 'PRAGMA journal_mode=WAL; CREATE TABLE rows(id INTEGER PRIMARY KEY, text TEXT);' >/dev/null
 
-say "Committing rows; a snapshot is taken, a block server and a chunkserver are killed meanwhile"
+say "Committing rows; a snapshot is taken, a block server and a chunkserver are killed during that"
 commits=400
 echo "0 0" >"$work/committed"
 (

@@ -69,7 +69,7 @@ pid_of() { # role and id -> pid
         sed 's/.*"pid":\([0-9]*\).*/\1/'
 }
 
-say "Storing $files files ($((kib / 1024)) MiB) from $source; chunkserver cs2 and the leading master are killed meanwhile"
+say "Storing $files files ($((kib / 1024)) MiB) from $source; chunkserver cs2 and the leading master are killed during that"
 started=$(date +%s.%N)
 "$craton" fs put -r "$tree" /tree &
 put=$!

@@ -18,6 +18,8 @@ fi
 # Tools that some tests drive: installed here, or the run ends with what to install.
 missing=""
 packages=""
+# Some lie where the paths of root alone lead.
+PATH="$PATH:/usr/sbin:/sbin"
 # need TOOL PACKAGE
 need() {
     if ! command -v "$1" >/dev/null 2>&1; then
@@ -36,6 +38,13 @@ need openssl openssl
 need curl curl
 need nft nftables
 need faketime faketime
+need setpriv util-linux
+need unshare util-linux
+need blockdev util-linux
+need losetup mount
+need mount mount
+need umount mount
+need hostname hostname
 if [ -n "$missing" ]; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
         # One word each.
@@ -53,6 +62,10 @@ if [ -n "$missing" ]; then
         fi
     done
 fi
+if ! fio --enghelp | grep -q nbd; then
+    echo "fio has no engine nbd: install one that is built with libnbd" >&2
+    exit 1
+fi
 # The browser of S3's long tests. Without it they are skipped, and say so.
 if [ "${1:-}" = --long ] && ! command -v chromium-headless-shell >/dev/null 2>&1 && ! command -v chromium >/dev/null 2>&1; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
@@ -61,10 +74,15 @@ if [ "${1:-}" = --long ] && ! command -v chromium-headless-shell >/dev/null 2>&1
             apt-get install -y -q --no-install-recommends chromium || true
     fi
 fi
-# What S3's clients run in. Without it their tests are skipped, and say so.
+# What S3's clients run in.
 if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-        apt-get update -q && apt-get install -y -q --no-install-recommends python3 python3-venv || true
+        apt-get update -q
+        apt-get install -y -q --no-install-recommends python3 python3-venv
+    fi
+    if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+        echo "python3 with venv and pip is missing; install the packages: python3 python3-venv" >&2
+        exit 1
     fi
 fi
 # What S3's tests drive is installed here, so that the time of their stage is that of the tests.

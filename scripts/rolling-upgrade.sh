@@ -44,7 +44,7 @@ end() {
 }
 trap end EXIT INT TERM
 
-# Stores files and reads them back, until it is told to end.
+# Stores files and reads them back, for as long as the file "$run" is there.
 load() {
     count=0
     while [ -e "$run" ]; do

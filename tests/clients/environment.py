@@ -1,8 +1,8 @@
 """Two virtual environments: target/clients has what the suite runs in, target/clients-tools the tools
 that it drives. Then the suite, run by the Python of the first.
 
-Each is made again when its requirements or the Python that made it change. With '--make' the second is
-made, and nothing is run: 'make test' has that done before its stages.
+Each is made again when its requirements or the Python that made it change. With '--make' nothing is run:
+'make test' has that done before its stages.
 """
 
 import hashlib
@@ -37,12 +37,11 @@ def wanted(requirements):
 
 
 def make(target, requirements):
-    """Makes an environment, unless it is there; ends the run when that fails. False where no package
-    index is reached."""
+    """Makes an environment, unless it is there; ends the run when that fails."""
     # Written last: an environment without it was left half-made.
     stamp = target / "stamp"
     if stamp.is_file() and stamp.read_text() == wanted(requirements):
-        return True
+        return
     print(f"S3 clients are installed into target/{target.name}", flush=True)
     shutil.rmtree(target, ignore_errors=True)
     venv.create(target, with_pip=True)
@@ -60,22 +59,20 @@ def make(target, requirements):
         sys.exit(f"S3 clients: pip did not end within {INSTALL_S_MAX} s")
     if pip.returncode == 0:
         stamp.write_text(wanted(requirements))
-        return True
+        return
     if UNREACHABLE in pip.stdout and "DO NOT MATCH" not in pip.stdout:
-        return False
+        sys.exit(
+            f"S3 clients: pip reaches no package index for tests/clients/{requirements.name}: run "
+            "scripts/prepare.sh where it does, once"
+        )
     sys.exit(f"S3 clients: pip cannot install tests/clients/{requirements.name}:\n{pip.stdout}")
 
 
 def main():
-    if sys.argv[1:] == ["--make"]:
-        make(TARGET, REQUIREMENTS)
-        make(TOOLS, TOOLS_REQUIREMENTS)
-        return
-    if not make(TARGET, REQUIREMENTS):
-        print("skipped: S3 clients: pip reaches no package index to install them from")
-        return
-    # Where there are none, their tests are skipped, and say so.
+    make(TARGET, REQUIREMENTS)
     make(TOOLS, TOOLS_REQUIREMENTS)
+    if sys.argv[1:] == ["--make"]:
+        return
     python = TARGET / "bin" / "python"
     # Without what may change the meaning of a test: settings of clients, proxies, other modules.
     kept = ("PATH", "TMPDIR", "LANG", "LC_ALL", "CRATON_BINARY")

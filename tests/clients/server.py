@@ -30,6 +30,21 @@ ERRORS_OF_STOP = [
 LOOK_S = 0.05
 
 
+def error_lines_below(folder, expected=()):
+    """ERROR lines of all logs below a folder, without those that have one of the expected texts."""
+
+    def is_error(line):
+        texts = [*ERRORS_OF_STOP, *expected]
+        return '"level":"ERROR"' in line and not any(part in line for part in texts)
+
+    lines = []
+    for path in sorted(Path(folder).glob("**/log/*")):
+        if path.is_file():
+            text = path.read_text(errors="replace").splitlines()
+            lines += [f"{path.relative_to(folder)}: {line}" for line in text if is_error(line)]
+    return lines
+
+
 class Server:
     """One server at a time; it is started again on what it stored."""
 
@@ -108,16 +123,7 @@ class Server:
 
     def error_lines(self):
         """ERROR lines of its logs: no test provokes one."""
-
-        def is_error(line):
-            return '"level":"ERROR"' in line and not any(part in line for part in ERRORS_OF_STOP)
-
-        lines = []
-        for path in self.dir.glob("**/log/*"):
-            if path.is_file():
-                text = path.read_text(errors="replace").splitlines()
-                lines += [line for line in text if is_error(line)]
-        return lines
+        return error_lines_below(self.dir)
 
     def remove(self):
         """Ends the process that was started here, and removes its directory."""

@@ -5,7 +5,6 @@ import datetime
 import itertools
 import os
 import time
-import unittest
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -48,7 +47,7 @@ class Clocks(Loaded):
     @classmethod
     def setUpClass(cls):
         if FAKETIME is None:
-            raise unittest.SkipTest("clocks are set by libfaketime, which is not installed")
+            raise RuntimeError("libfaketime is not installed: run scripts/prepare.sh")
         super().setUpClass()
 
     def setUp(self):

@@ -44,11 +44,15 @@ class Processes(unittest.TestCase):
 
     MASTERS = 1
     CHUNKSERVERS = 3
+    # Parts of ERROR lines that its tests mean to provoke.
+    ERRORS = []
 
     @classmethod
     def setUpClass(cls):
         cls.root = Path(tempfile.mkdtemp(prefix="craton-cluster-"))
         cls.addClassCleanup(shutil.rmtree, cls.root, True)
+        # When all processes have ended: the last cleanup that is added comes first.
+        cls.addClassCleanup(cls.check_errors)
         cls.dir = cls.root / "cluster"
         cls.addClassCleanup(cls.craton, "cluster", "down", "--dir", cls.dir)
         cls.up = cls.craton(
@@ -56,6 +60,13 @@ class Processes(unittest.TestCase):
             "--block-servers", 0, "--block-managers", 0, "--frontends", 0,
             *cls.SHAPE,
         )  # fmt: skip
+
+    @classmethod
+    def check_errors(cls):
+        """No process has logged an error that no test provokes."""
+        lines = server.error_lines_below(cls.root, cls.ERRORS)
+        if lines:
+            raise AssertionError("\n".join([f"{len(lines)} ERROR lines, such as", *lines[:8]]))
 
     @classmethod
     def craton(cls, *words, **more):

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -39,6 +40,8 @@ SECTOR, OTHERS, TURNED = 4096, (b"CLOG", b"CCKP", b"CHDR", b"CRATONCS"), 0.2
 
 
 def run(*command):
+    if shutil.which(command[0]) is None:
+        raise RuntimeError(f"{command[0]} is not installed: run scripts/prepare.sh")
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     if done.returncode != 0:
         raise unittest.SkipTest(f"{command}: {done.stderr}")
@@ -85,7 +88,7 @@ class Full(Clocks):
 
     def fill(self):
         """Puts until there is no room for any size. The first one that finds none may not know whether it was
-        done: an SDK asks again, and is told."""
+        done: an SDK asks again, and gets the answer."""
         self.once.create_bucket(Bucket="full")
         for size in SIZES:
             self.assertIsNone(self.put(f"kept/{size}", size))
@@ -199,6 +202,8 @@ class Rot(Processes):
     """A cluster on whose disks bits turn while it runs."""
 
     CHUNKSERVERS = 4
+    # Of bodies of which all copies are damaged.
+    ERRORS = ["an object is damaged", "the data of an object is damaged"]
     SHAPE = ["--object-managers", 1, "--object-servers", 2, "--gateways", 2]
 
     def setUp(self):

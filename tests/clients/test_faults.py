@@ -128,7 +128,7 @@ class Loaded(Processes):
                 self.assertTrue(got == body, key)
 
     def under(self, load, what, harm):
-        """Does harm under the load; answers how long the slowest operation took meanwhile."""
+        """Does harm under the load; answers how long the slowest operation took during it."""
         began = time.monotonic()
         harm()
         time.sleep(PAUSE_S)

@@ -199,7 +199,9 @@ class ShortDays(Case):
     @classmethod
     def tearDownClass(cls):
         cls.stop()
+        lines = server.error_lines_below(cls.root)
         shutil.rmtree(cls.root)
+        assert not lines, f"it has logged {lines[:8]}"
 
     def bucket_of(self, versions=False, **more):
         name = f"days-{next(_names)}"

@@ -14,7 +14,7 @@ from test_faults import Loaded
 
 # Seconds for which packets are lost.
 CUT_S = 10
-# Seconds until what was sent meanwhile arrives at a gateway: TCP repeats it ever less often. SDKs wait longer
+# Seconds until what was sent in that time arrives at a gateway: TCP repeats it ever less often. SDKs wait longer
 # than that for an answer: an attempt of which they despair may still arrive, and be done behind later calls.
 ARRIVED_S = 3 * CUT_S
 CLONE_NEWNET = 0x40000000
@@ -34,8 +34,11 @@ class Cut(Loaded):
     @classmethod
     def setUpClass(cls):
         parent = groups()
-        if os.geteuid() != 0 or shutil.which("nft") is None or parent is None:
-            raise unittest.SkipTest("packets are dropped by root with nft, per control group")
+        for tool in ["nft", "ip"]:
+            if shutil.which(tool) is None:
+                raise RuntimeError(f"{tool} is not installed: run scripts/prepare.sh")
+        if os.geteuid() != 0 or parent is None:
+            raise unittest.SkipTest("packets are dropped by root, per control group")
         # This thread and what it starts, threads too, have the network until the end of the tests.
         before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
         cls.addClassCleanup(os.close, before)

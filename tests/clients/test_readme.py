@@ -43,3 +43,4 @@ class Readme(Case):
         # Once by its key, once by a URL that is signed; between them it is listed.
         self.assertEqual(2, done.stdout.count(services), done.stdout[-2000:])
         self.assertIn(f"{len(services)} etc/services\n".encode(), done.stdout)
+        self.assertEqual([], server.error_lines_below(root)[:8], "errors are logged")

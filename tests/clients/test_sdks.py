@@ -113,6 +113,30 @@ class Java(OfSdks, Case):
             self.tool.call("replace", **ask, text="third")
         self.assertEqual(b"second", self.body(self.bucket, "k"))
 
+    def test_unsigned_put_is_taken_where_all_may_put(self):
+        def put(body):
+            path = str(self.planted(body))
+            self.tool.call("put_unsigned", bucket=self.bucket, key="k", path=path)
+
+        with self.assertRaisesRegex(tools.Failed, "AccessDenied"):
+            put(b"not yet")
+        allow = {
+            "Effect": "Allow",
+            "Principal": "*",
+            "Action": "s3:PutObject",
+            "Resource": f"arn:aws:s3:::{self.bucket}/*",
+        }
+        policy = json.dumps({"Version": "2012-10-17", "Statement": [allow]})
+        self.s3.delete_public_access_block(Bucket=self.bucket)
+        self.s3.put_bucket_policy(Bucket=self.bucket, Policy=policy)
+        for size in (0, 600, 300_000):
+            with self.subTest(size=size):
+                put(body_of(size))
+                self.assertEqual(md5(body_of(size)), self.md5_of("k"))
+                head = self.s3.head_object(Bucket=self.bucket, Key="k", ChecksumMode="ENABLED")
+                self.assertIn("ChecksumCRC32", head)
+                self.assertNotIn("ContentEncoding", head)
+
     def test_copies_are_made_whole_and_in_parts(self):
         for size in (600, 3 * test_tools.PARTED):
             with self.subTest(size=size):

@@ -74,7 +74,9 @@ class Served(Case):
         if self.process is not None:
             self.process.send_signal(signal.SIGINT)
             self.process.wait(30)
+        lines = server.error_lines_below(self.root)
         shutil.rmtree(self.root)
+        self.assertEqual([], lines[:8], "errors are logged")
 
     def up(self, *arguments):
         command = [server.server.binary, "up", "--dir", self.root / "d", *arguments]

@@ -25,6 +25,9 @@ use transport::{Endpoint, Identity};
 use crate::error::{Error, errno};
 use crate::memory::Memory;
 
+#[cfg(test)]
+mod tests;
+
 /// Asynchronous calls under way on one volume: `CRATON_ASYNC_MAX` in `craton.h`.
 pub const ASYNC_MAX: usize = 1024;
 /// Bytes of buffers of one volume at most.
@@ -130,7 +133,8 @@ impl Volume {
         done.wait().map_err(stopped)?
     }
 
-    /// Begins a call; `done` gets its end, on the executor's thread.
+    /// Begins a call; `done` gets its end, on the executor's thread. It gets none of a call that fails
+    /// to begin.
     pub fn start(
         &self,
         call: Call,
@@ -144,11 +148,15 @@ impl Volume {
             return Err(Error::new(errno::EAGAIN, text));
         }
         let count = self.under_way.clone();
-        // There is room for it: the bound is below the inbox's.
-        drop(self.cores.handles()[0].spawn(move |_| async move {
+        let begun = self.cores.handles()[0].spawn(move |_| async move {
             done(perform(call, offset).await);
             count.fetch_sub(1, Ordering::AcqRel);
-        }));
+        });
+        // The bound is below the inbox's, but calls that wait may fill it, and the executor may end.
+        if let Some(Err(refused)) = begun.now_or_never() {
+            self.under_way.fetch_sub(1, Ordering::AcqRel);
+            return Err(stopped(refused));
+        }
         Ok(())
     }
 

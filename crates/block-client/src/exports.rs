@@ -12,7 +12,9 @@ use block_proto::lease::{ANNOUNCE_INTERVAL, ANNOUNCE_INTERVAL_FIRST, KEEPALIVE_I
 use block_proto::limits::{KEEPS_MAX, SEGMENTS_PAGE, VOLUMES_PAGE};
 use block_proto::managers::{Managers, unexpected_reply};
 use block_proto::paths::segment_path;
-use block_proto::{BlockReply, BlockRequest, BlockRole, SegmentPlace, VolumeInfo, geometry};
+use block_proto::{
+    BlockReply, BlockRequest, BlockRole, SegmentPlace, VolumeInfo, attachment_nonce, geometry,
+};
 use block_volume::contract::{AllocationExtent, Answer, Clear, Device};
 use block_volume::export::{About, Exports, Names};
 use block_volume::geometry::Extent;
@@ -23,6 +25,7 @@ use runtime::{Buf, Class, Env};
 use table::{ClientStore, Source, Store};
 use transport::Endpoint;
 
+use crate::planted::{Planted, planted};
 use crate::{Attachment, DataFiles, Limits, Reads, Route, SegmentOwner, Shape, Volume};
 
 struct VolumeExportsInner {
@@ -31,6 +34,8 @@ struct VolumeExportsInner {
     endpoint: Endpoint,
     /// Name of the front end that attaches: the same after a restart.
     holder: String,
+    /// Distinguishes this process from others of the same name, before it or beside it.
+    process: u32,
     limits: Limits,
     /// Direct reads are on.
     direct: Cell<bool>,
@@ -39,6 +44,14 @@ struct VolumeExportsInner {
     open: RefCell<BTreeMap<String, Weak<AttachedVolume>>>,
     /// One opening at a time, so that connections share attachments.
     opening: Mutex<()>,
+}
+
+impl VolumeExportsInner {
+    /// Attached volumes, without those whose attachments are over: they are not this client's any more.
+    fn in_force(&self) -> Vec<Rc<AttachedVolume>> {
+        let open = self.open.borrow();
+        open.values().filter_map(Weak::upgrade).filter(|open| !open.is_over()).collect()
+    }
 }
 
 /// All volumes of a cluster. Clones share their attachments.
@@ -65,7 +78,11 @@ struct Map {
 
 /// Owners of segments, by number, as far as they are known.
 #[derive(Default)]
-struct Owners(BTreeMap<u32, SegmentOwner>);
+struct Owners {
+    known: BTreeMap<u32, SegmentOwner>,
+    /// Earlier owners whose names a planted bug brings late.
+    late: Vec<(u32, SegmentOwner)>,
+}
 
 /// DataFiles in the core's namespace.
 struct CoreFiles(Client);
@@ -81,7 +98,8 @@ impl DataFiles for CoreFiles {
 }
 
 impl VolumeExports {
-    /// Exports of the managers' cluster; `holder` is the name of the front end.
+    /// Exports of the managers' cluster. `holder` is the name of the front end, which one process has at a time.
+    /// Managers refuse another one what the first has open, until that has been silent for seconds.
     pub fn new(
         managers: &Managers,
         endpoint: &Endpoint,
@@ -94,6 +112,7 @@ impl VolumeExports {
             managers: managers.clone(),
             endpoint: endpoint.clone(),
             holder: holder.to_owned(),
+            process: draw(&env),
             limits,
             direct: Cell::new(true),
             read: Cell::default(),
@@ -101,6 +120,7 @@ impl VolumeExports {
             opening: Mutex::new(()),
         }));
         env.spawn(Class::Control, "frontend: keep", keep(Rc::downgrade(&exports.0)));
+        env.spawn(Class::Control, "frontend: limits", follow_limits(Rc::downgrade(&exports.0)));
         exports
     }
 
@@ -146,7 +166,7 @@ impl VolumeExports {
         let inner = &self.0;
         let request = BlockRequest::Attach {
             name: name.to_owned(),
-            nonce: inner.env.random_u64(),
+            nonce: attachment_nonce(inner.process, draw(&inner.env)),
             holder: inner.holder.clone(),
         };
         let (info, epoch) = match inner.managers.ask(request).await? {
@@ -310,16 +330,27 @@ impl Map {
 
 impl Owners {
     fn get(&self, segment: SegmentId) -> Option<SegmentOwner> {
-        self.0.get(&segment.index).copied()
+        self.known.get(&segment.index).copied()
+    }
+
+    /// Has earlier owners be known again, if that is planted: as if answers to earlier questions came last.
+    fn bring_back(&mut self) {
+        if planted(Planted::EarlierOwner) {
+            self.known.extend(self.late.drain(..));
+        }
     }
 
     /// Takes over what managers have answered. Two questions may be answered in either order: an owner of an
     /// earlier epoch than the one that is known has lost the segment.
     fn note(&mut self, found: &[SegmentPlace]) {
         for SegmentPlace { index, addr, epoch, .. } in found {
-            let known = self.0.get(index).is_some_and(|known| known.epoch > *epoch);
-            if let Some(addr) = addr.filter(|_| !known) {
-                self.0.insert(*index, SegmentOwner { addr, epoch: *epoch });
+            let is_earlier = self.known.get(index).is_some_and(|known| known.epoch > *epoch);
+            if let Some(addr) = addr.filter(|_| !is_earlier) {
+                let before = self.known.insert(*index, SegmentOwner { addr, epoch: *epoch });
+                if planted(Planted::EarlierOwner) {
+                    let before = before.filter(|before| before.epoch < *epoch);
+                    self.late.extend(before.map(|before| (*index, before)));
+                }
             }
         }
     }
@@ -331,6 +362,7 @@ impl Route for Map {
             if self.over.get() {
                 return Err(Fault::new(Kind::Fenced, "the attachment is over"));
             }
+            self.owners.borrow_mut().bring_back();
             let known = self.owners.borrow().get(segment);
             if let Some(owner) = known.filter(|&owner| Some(owner) != doubt) {
                 return Ok(owner);
@@ -350,13 +382,17 @@ impl Route for Map {
     }
 }
 
-/// Renews attachments at the managers, and learns which are over and the limits of the others
-/// (B12).
+/// 32 random bits.
+fn draw(env: &Env) -> u32 {
+    (env.random_u64() >> 32) as u32
+}
+
+/// Renews attachments at the managers, and learns which are over.
+///
+/// It waits for nothing else: an attachment that is not renewed for seconds is another process's.
 async fn keep(exports: Weak<VolumeExportsInner>) {
     while let Some(inner) = exports.upgrade() {
-        let open: Vec<Rc<AttachedVolume>> =
-            inner.open.borrow().values().filter_map(Weak::upgrade).collect();
-        let (env, managers) = (inner.env.clone(), inner.managers.clone());
+        let (env, managers, open) = (inner.env.clone(), inner.managers.clone(), inner.in_force());
         drop(inner);
         for open in open.chunks(KEEPS_MAX) {
             let attachments = open.iter().map(|open| (open.id, open.epoch)).collect();
@@ -367,6 +403,16 @@ async fn keep(exports: Weak<VolumeExportsInner>) {
                 open.iter().filter(is_over).for_each(|open| open.map.over.set(true));
             }
         }
+        drop(open);
+        env.sleep(env.jitter(KEEPALIVE_INTERVAL)).await;
+    }
+}
+
+/// Learns the limits of attached volumes (B12), as often.
+async fn follow_limits(exports: Weak<VolumeExportsInner>) {
+    while let Some(inner) = exports.upgrade() {
+        let (env, managers, open) = (inner.env.clone(), inner.managers.clone(), inner.in_force());
+        drop(inner);
         for open in open {
             // When a manager does not answer, nothing changes.
             if let Ok(info) = managers.volume(&open.name).await

@@ -15,6 +15,7 @@ mod files;
 pub mod limits;
 mod location_cache;
 mod owner;
+mod planted;
 mod ranges;
 mod segment;
 mod session;
@@ -23,6 +24,8 @@ mod throttle;
 
 pub use exports::VolumeExports;
 pub use files::DataFiles;
+#[cfg(feature = "planted")]
+pub use planted::{Planted, plant};
 pub use shared::{Attachment, Limits, Reads, Route, SegmentOwner};
 
 use std::cell::{Cell, OnceCell, RefCell};

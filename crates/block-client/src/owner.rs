@@ -13,6 +13,7 @@ use runtime::{Class, Env, Instant};
 use transport::{CallError, Priority, Request, Service, Token};
 
 use super::limits::{DOUBT_PAUSE, MOVED_AFTER, OWN_PAUSE, PING_AFTER, PING_FACTOR, PING_TIMEOUT};
+use super::planted::{Planted, planted};
 use super::shared::{SegmentOwner, Shared};
 
 /// Requests that wait for a segment's owner. While there are any, a task looks whether it answers.
@@ -132,7 +133,9 @@ impl OwnerWatch {
     /// Whether the manager has given the segment to a later owner, now that it is doubted.
     async fn has_moved(&self, place: SegmentOwner) -> bool {
         let answer = self.shared.route.place(self.segment, Some(place)).await;
-        answer.is_ok_and(|owner| owner.epoch > place.epoch)
+        answer.is_ok_and(|owner| {
+            owner.epoch > place.epoch || (planted(Planted::EarlierOwner) && owner != place)
+        })
     }
 
     /// Looks at an owner that is silent.

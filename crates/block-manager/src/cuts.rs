@@ -37,10 +37,11 @@ impl Manager {
         lead: &Rc<LeaderTerm>,
         (nonce, volume, name): (u64, VolumeId, String),
     ) -> Result<BlockReply, ControlError> {
-        let begun = lead.machine.borrow_mut().begin_snapshot(nonce, volume, &name)?;
+        let begun = lead.machine.borrow_mut().begin_snapshot(nonce, volume, &name);
         let parts = match begun {
-            Begun::Done(reply) => return self.durable(lead, reply).await,
-            Begun::Go(parts) => parts,
+            Err(refusal) => return Err(self.durable(lead, refusal).await?.into()),
+            Ok(Begun::Done(reply)) => return self.durable(lead, reply).await,
+            Ok(Begun::Go(parts)) => parts,
         };
         let cut = self.env().random_u64();
         let made = self.snapshot_of(lead, (nonce, volume, &name), &parts, cut).await;
@@ -50,7 +51,7 @@ impl Manager {
         self.env().spawn(Class::Background, "block manager: release", async move {
             this.end_holds(&parts, cut, false).await.ok();
         });
-        made
+        self.remember_refusal(lead, (nonce, volume), made).await
     }
 
     async fn snapshot_of(
@@ -162,8 +163,8 @@ impl Manager {
         (nonce, snapshot, name): (u64, VolumeId, String),
     ) -> Result<BlockReply, ControlError> {
         let now = self.env().now();
-        let reply = lead.machine.borrow_mut().clone_of(now, nonce, snapshot, &name)?;
-        let reply = self.durable(lead, reply).await?;
+        let made = lead.machine.borrow_mut().clone_of(now, nonce, snapshot, &name);
+        let reply = self.durable(lead, made).await??;
         self.env().mark("block manager: clone made");
         Ok(reply)
     }
@@ -200,10 +201,11 @@ impl Manager {
         (nonce, snapshot): (u64, VolumeId),
     ) -> Result<BlockReply, ControlError> {
         let now = self.env().now();
-        let begun = lead.machine.borrow_mut().begin_rollback(now, nonce, snapshot)?;
+        let begun = lead.machine.borrow_mut().begin_rollback(now, nonce, snapshot);
         let (id, policy) = match begun {
-            Begun::Done(reply) => return self.durable(lead, reply).await,
-            Begun::Go(made) => made,
+            Err(refusal) => return Err(self.durable(lead, refusal).await?.into()),
+            Ok(Begun::Done(reply)) => return self.durable(lead, reply).await,
+            Ok(Begun::Go(made)) => made,
         };
         let linked = async {
             self.durable(lead, ()).await?;
@@ -217,7 +219,8 @@ impl Manager {
             let (machine, now) = (&mut *lead.machine.borrow_mut(), self.env().now());
             machine.end_cutting(now, snapshot);
             let finished = linked.and_then(|()| Ok(machine.finish_rollback(now, id)?));
-            if finished.is_err() {
+            if let Err(error) = &finished {
+                machine.note_rollback_refused(id, error.kind, &error.message);
                 machine.give_up(now, id);
             }
             finished

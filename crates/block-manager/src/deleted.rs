@@ -256,6 +256,22 @@ impl Machine {
         Some(self.state.volume(volume)?.deleted?.deletion())
     }
 
+    /// Begins the removal of a deleted volume under a number: the deletion that is to be in force; none when
+    /// the volume is gone. One that is there again is refused.
+    pub fn begin_remove_deleted(
+        &mut self,
+        (once, volume): (u64, VolumeId),
+    ) -> Result<Option<Deletion>, Refusal> {
+        self.refuse_refused((once, volume))?;
+        let Some(known) = self.state.volume(volume) else { return Ok(None) };
+        let deletion = self.deletion(volume).map(Some);
+        let refusal = Refusal::NotDeleted { name: known.spec.name.clone() };
+        deletion.ok_or_else(|| {
+            self.note_refused((once, volume), refusal.kind(), &refusal);
+            refusal
+        })
+    }
+
     /// Removes a volume. With a `deletion` it is removed only while that is in force: a volume that
     /// was brought back since stays.
     pub fn remove_under(

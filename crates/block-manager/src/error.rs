@@ -8,7 +8,10 @@ use base::limits::NAME_MAX;
 use block_volume::geometry::GeometryError;
 use block_volume::ids::VolumeId;
 use block_volume::limits::{BLOCK, VOLUME_BYTES};
+use runtime::Duration;
 use wire::control::ControlError;
+
+use super::limits::SECOND_SILENT;
 
 /// A refusal. The text names the thing and the way out.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -102,6 +105,18 @@ pub enum Refusal {
         /// The client.
         holder: String,
     },
+    /// Another process of the same client has the volume open, or had it a moment ago.
+    SecondProcess {
+        /// The volume's name.
+        name: String,
+        /// The client.
+        holder: String,
+        /// Epoch of the attachment.
+        epoch: u64,
+        /// Time since the other process was heard, when it is known to live: it has renewed since this request was
+        /// refused first.
+        heard: Option<Duration>,
+    },
     /// The same request has opened the volume before, and that attachment is over.
     AttachmentOver {
         /// The volume's name.
@@ -126,6 +141,11 @@ pub enum Refusal {
         /// Their number, at most.
         max: usize,
     },
+    /// All numbers of such things are used, and none is used twice.
+    NoNumbers {
+        /// The things.
+        what: &'static str,
+    },
     /// A client has opened it since it was checked.
     Opened {
         /// The volume.
@@ -147,6 +167,13 @@ pub enum Refusal {
         /// Address of the other.
         addr: SocketAddr,
     },
+    /// The same request was refused: it comes again, perhaps late.
+    RefusedBefore {
+        /// Kind of the refusal.
+        kind: Kind,
+        /// Its text; of a refusal by another leader, that there was one.
+        text: String,
+    },
     /// A later process is this block server.
     Former {
         /// Its name.
@@ -160,12 +187,14 @@ impl Refusal {
         match self {
             Refusal::NoName(_) | Refusal::NoVolume(_) => Kind::NotFound,
             Refusal::Exists(_) | Refusal::HasData { .. } | Refusal::Second { .. } => Kind::Exists,
+            Refusal::SecondProcess { heard: Some(_), .. } => Kind::Exists,
             Refusal::Former { .. } => Kind::Fenced,
-            Refusal::Full { .. } => Kind::Full,
+            Refusal::Full { .. } | Refusal::NoNumbers { .. } => Kind::Full,
             Refusal::Removing { .. }
             | Refusal::Server { .. }
             | Refusal::LeadsNoMore
             | Refusal::Opened { .. }
+            | Refusal::SecondProcess { heard: None, .. }
             | Refusal::Making { .. } => Kind::Retry,
             Refusal::Bytes { .. }
             | Refusal::Geometry(_)
@@ -183,6 +212,7 @@ impl Refusal {
             | Refusal::Shares { .. }
             | Refusal::AttachmentOver { .. }
             | Refusal::AttachedClient { .. } => Kind::Invalid,
+            Refusal::RefusedBefore { kind, .. } => *kind,
         }
     }
 }
@@ -241,6 +271,7 @@ impl fmt::Display for Refusal {
                 "{name} is a clone that shares files with its snapshot; 'craton volume flatten \
                  {name}' parts them, then it can be made smaller"
             ),
+            Refusal::RefusedBefore { text, .. } => f.write_str(text),
             Refusal::NotDeleted { name } => {
                 write!(f, "{name} is not deleted: 'craton volume ls' shows it")
             }
@@ -264,6 +295,17 @@ impl fmt::Display for Refusal {
             Refusal::AttachedClient { name, holder } => {
                 write!(f, "{name}: {holder} has it open; close it there first")
             }
+            Refusal::SecondProcess { name, holder, epoch, heard: Some(heard) } => write!(
+                f,
+                "{name}: another process that runs as {holder} has it open (epoch {epoch}) and was \
+                 heard {heard:.1?} ago: this one is refused. Stop one of the two, or give one an ID \
+                 of its own; one that has ended is forgotten after {SECOND_SILENT:?}"
+            ),
+            Refusal::SecondProcess { name, holder, epoch, heard: None } => write!(
+                f,
+                "{name}: another process that runs as {holder} has it open (epoch {epoch}), or had \
+                 until now; try again once that one has ended and was silent for {SECOND_SILENT:?}"
+            ),
             Refusal::AttachmentOver { name } => {
                 write!(f, "{name}: the attachment that was asked for is over; open it again")
             }
@@ -279,6 +321,11 @@ impl fmt::Display for Refusal {
             Refusal::Full { what, max } => {
                 write!(f, "there are {max} {what}, and no more can be; remove some first")
             }
+            Refusal::NoNumbers { what } => write!(
+                f,
+                "all numbers of {what} are used, and none is used twice: no more can be made; copy \
+                 what is needed to a new cluster"
+            ),
             Refusal::Opened { volume } => {
                 write!(f, "{volume} was opened at the same time; nothing was changed: try again")
             }

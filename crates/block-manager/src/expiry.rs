@@ -1,19 +1,96 @@
 //! Expiry of deleted volumes: the leading manager removes those whose time is over, and the oldest
 //! of the others when the cluster has little room.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use base::limits::reserve_bytes;
-use block_proto::{BlockReply, BlockRequest};
+use block_proto::{BlockReply, VolumeInfo};
 use block_volume::ids::VolumeId;
-use block_volume::space::alone;
+use block_volume::space::{Use, alone};
 use runtime::Instant;
 use wire::control::{ClusterReply, ClusterRequest, ControlError};
 
 use super::entity::Deletion;
-use super::error::Refusal;
-use super::limits::{EXPIRY, FREE_PERCENT, FREED_SOON};
+use super::limits::{EXPIRY, FREE_PERCENT, FREED_SOON, UNKNOWN_CHECKS_MAX};
+use super::refusals::Once;
 use super::service::{LeaderTerm, Manager};
+
+/// What the removal of a deleted volume with its snapshots gives back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Gain {
+    /// Bytes of files that no other volume names.
+    alone: u64,
+    /// Bytes of its files that no volume names but deleted ones: they go with the last of these.
+    among_deleted: u64,
+}
+
+impl Gain {
+    /// From all files of a volume and its relatives.
+    fn of(
+        uses: &[Use],
+        own: impl Fn(VolumeId) -> bool,
+        is_deleted: impl Fn(VolumeId) -> bool,
+    ) -> Gain {
+        let named: BTreeSet<_> =
+            uses.iter().filter(|one| own(one.volume)).map(|one| one.file).collect();
+        let its: Vec<Use> = uses.iter().filter(|one| named.contains(&one.file)).copied().collect();
+        Gain { alone: alone(&its, own), among_deleted: alone(&its, is_deleted) }
+    }
+}
+
+/// Counts clones, in the order of their identities, as volumes that name what their snapshots name: a segment of a
+/// clone has no directory before its first use, and keeps the snapshot's files when that goes.
+fn add_clones(uses: &mut Vec<Use>, clones: &[(VolumeId, VolumeId)]) {
+    for &(clone, snapshot) in clones {
+        let its = uses.iter().filter(|one| one.volume == snapshot);
+        let its: Vec<Use> = its.map(|one| Use { volume: clone, ..*one }).collect();
+        uses.extend(its);
+    }
+}
+
+/// What becomes of a deleted volume while room is needed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Turn {
+    /// It goes early, and gives back so many bytes.
+    Goes(u64),
+    /// Its removal gives nothing back, or nothing that is known: it stays until its time is over.
+    Stays,
+    /// It is its turn, and what it holds is not known yet: no other one goes before the next check.
+    Waits,
+}
+
+/// Choice of the deleted volumes that go early, over the checks for them.
+#[derive(Default)]
+struct EarlyRemovals {
+    /// Checks in a row that ended at a volume whose room was not known.
+    waited: u32,
+    /// True when the present check has met one.
+    has_unknown: bool,
+}
+
+impl EarlyRemovals {
+    fn begin_check(&mut self) {
+        if !std::mem::take(&mut self.has_unknown) {
+            self.waited = 0;
+        }
+    }
+
+    /// The turn of the volume whose time ends next.
+    fn turn(&mut self, gain: Option<Gain>) -> Turn {
+        match gain {
+            Some(Gain { among_deleted: 0, .. }) => Turn::Stays,
+            Some(gain) => Turn::Goes(gain.alone),
+            None => {
+                let is_passed_over = self.waited >= UNKNOWN_CHECKS_MAX;
+                if !std::mem::replace(&mut self.has_unknown, true) && !is_passed_over {
+                    self.waited += 1;
+                }
+                if is_passed_over { Turn::Stays } else { Turn::Waits }
+            }
+        }
+    }
+}
 
 impl Manager {
     /// Milliseconds of Unix time.
@@ -25,7 +102,7 @@ impl Manager {
     pub(super) async fn delete(
         &self,
         lead: &Rc<LeaderTerm>,
-        (once, volume): (u64, VolumeId),
+        (once, volume): Once,
         (force, snapshots): (bool, bool),
     ) -> Result<BlockReply, ControlError> {
         let (gone, is_snapshot) = {
@@ -34,16 +111,8 @@ impl Manager {
             (known.is_none(), known.is_some_and(|known| known.family.parent.is_some()))
         };
         if is_snapshot || self.undelete().is_zero() {
-            if snapshots && !gone {
-                // All of them are checked before the first one goes.
-                let (now, how) = (self.env().now(), (force, snapshots));
-                let family = lead.machine.borrow().check_delete(now, volume, how)?;
-                for snapshot in family.into_iter().rev() {
-                    let request = BlockRequest::Remove { volume: snapshot, force };
-                    Box::pin(self.serve(request)).await?;
-                }
-            }
-            return Box::pin(self.serve(BlockRequest::Remove { volume, force })).await;
+            let removed = self.remove_at_once(lead, (once, volume), (force, snapshots && !gone));
+            return self.unless_refused(lead, (once, volume), removed).await;
         }
         let (now, unix_ms) = (self.env().now(), self.unix_ms());
         let deleted = lead.machine.borrow_mut().once(now, (once, volume), |machine| {
@@ -54,18 +123,50 @@ impl Manager {
         Ok(deleted)
     }
 
-    /// Removes a volume, and the snapshots that were deleted with it. With a `deletion` each of them
-    /// is removed only while that is in force: it may be brought back at any wait.
-    pub(super) async fn remove(
+    /// Removes a volume, with its snapshots when that is asked for.
+    async fn remove_at_once(
         &self,
         lead: &Rc<LeaderTerm>,
+        once: Once,
+        (force, snapshots): (bool, bool),
+    ) -> Result<BlockReply, ControlError> {
+        let volume = once.1;
+        if snapshots {
+            // All of them are checked before the first one goes.
+            let (now, how) = (self.env().now(), (force, snapshots));
+            let family = lead.machine.borrow().check_delete(now, volume, how)?;
+            for snapshot in family.into_iter().rev() {
+                self.remove_now(lead, once, snapshot, force).await?;
+            }
+        }
+        self.remove_now(lead, once, volume, force).await
+    }
+
+    /// Removes a volume, deleted or not as it is now.
+    pub(super) async fn remove_now(
+        &self,
+        lead: &Rc<LeaderTerm>,
+        once: Once,
         volume: VolumeId,
         force: bool,
-        deletion: Option<Deletion>,
+    ) -> Result<BlockReply, ControlError> {
+        let deletion = lead.machine.borrow().deletion(volume);
+        self.remove(lead, once, (volume, deletion), force).await
+    }
+
+    /// Removes a volume, and the snapshots that were deleted with it. With a deletion each of them
+    /// is removed only while that is in force: it may be brought back at any wait. Under a number nothing is
+    /// removed once that was refused: a copy that came at the same time may have had that answer.
+    async fn remove(
+        &self,
+        lead: &Rc<LeaderTerm>,
+        once: Once,
+        (volume, deletion): (VolumeId, Option<Deletion>),
+        force: bool,
     ) -> Result<BlockReply, ControlError> {
         let removed = if self.needs_parting(lead, volume, force) {
             for snapshot in self.deleted_snapshots(lead, volume) {
-                Box::pin(self.remove(lead, snapshot, true, deletion)).await?;
+                Box::pin(self.remove(lead, once, (snapshot, deletion), true)).await?;
             }
             // Clones without files get them before the snapshot's files go.
             let clones = lead.machine.borrow_mut().begin_parting(volume);
@@ -75,13 +176,15 @@ impl Manager {
             let machine = &mut *lead.machine.borrow_mut();
             let removed = parted.and_then(|()| {
                 machine.parted(volume, &clones);
+                machine.refuse_refused(once)?;
                 machine.remove_under(self.env().now(), volume, force, deletion)
             });
             machine.end_parting(volume);
             removed
         } else {
-            let now = self.env().now();
-            lead.machine.borrow_mut().remove_under(now, volume, force, deletion)
+            let machine = &mut *lead.machine.borrow_mut();
+            let is_free = machine.refuse_refused(once);
+            is_free.and_then(|()| machine.remove_under(self.env().now(), volume, force, deletion))
         };
         self.durable(lead, removed).await?.map_err(ControlError::from)
     }
@@ -90,17 +193,13 @@ impl Manager {
     pub(super) async fn remove_deleted(
         &self,
         lead: &Rc<LeaderTerm>,
-        volume: VolumeId,
+        once: Once,
     ) -> Result<BlockReply, ControlError> {
-        let (deletion, name) = {
-            let machine = lead.machine.borrow();
-            let known = machine.state().volume(volume);
-            (machine.deletion(volume), known.map(|known| known.spec.name.clone()))
+        let removed = async {
+            let deletion = lead.machine.borrow_mut().begin_remove_deleted(once)?;
+            self.remove(lead, once, (once.1, deletion), true).await
         };
-        match (deletion, name) {
-            (None, Some(name)) => Err(Refusal::NotDeleted { name }.into()),
-            _ => self.remove(lead, volume, true, deletion).await,
-        }
+        self.unless_refused(lead, once, removed).await
     }
 
     /// True when clones have to get their files, or snapshots to go, before a volume can be removed.
@@ -128,6 +227,7 @@ impl Manager {
         }
         // Room that is about to be free, and since when.
         let mut freed: Vec<(Instant, u64)> = Vec::new();
+        let mut early = EarlyRemovals::default();
         while !lead.is_over() {
             env.sleep(EXPIRY).await;
             lead.machine.borrow_mut().note_left(env.now());
@@ -151,14 +251,20 @@ impl Manager {
             let Some((capacity, used)) = self.room().await else { continue };
             let soon: u64 = freed.iter().map(|(_, bytes)| bytes).sum();
             let mut free = capacity.saturating_sub(used).saturating_add(soon);
+            early.begin_check();
             for (volume, left, deletion) in kept {
                 if free >= capacity / 100 * FREE_PERCENT || lead.is_over() {
                     break;
                 }
-                let bytes = self.alone(&lead, volume).await.unwrap_or(0);
+                let gain = self.gain(&lead, volume).await;
                 if lead.machine.borrow().deletion(volume) != Some(deletion) {
                     continue; // It was brought back while room was counted.
                 }
+                let bytes = match early.turn(gain) {
+                    Turn::Goes(bytes) => bytes,
+                    Turn::Stays => continue,
+                    Turn::Waits => break,
+                };
                 let left_s = left.as_secs();
                 tracing::warn!(
                     %volume, bytes, left_s, free,
@@ -181,7 +287,7 @@ impl Manager {
         volume: VolumeId,
         deletion: Deletion,
     ) -> bool {
-        match self.remove(lead, volume, true, Some(deletion)).await {
+        match self.remove(lead, (0, volume), (volume, Some(deletion)), true).await {
             Ok(_) => true,
             Err(error) => {
                 // The next look tries again.
@@ -204,15 +310,34 @@ impl Manager {
         (sums.0 > 0).then_some(sums)
     }
 
-    /// Bytes that the removal of a deleted volume with its snapshots gives back.
-    async fn alone(&self, lead: &LeaderTerm, volume: VolumeId) -> Option<u64> {
-        let (family, own) = {
+    /// What the removal of a deleted volume gives back; nothing while a directory cannot be read.
+    async fn gain(&self, lead: &LeaderTerm, volume: VolumeId) -> Option<Gain> {
+        let (family, own, deleted) = {
             let machine = lead.machine.borrow();
             let mut own = machine.deleted_snapshots(volume);
             own.push(volume);
-            (machine.relatives(volume), own)
+            let family = machine.relatives(volume);
+            let ids = family.iter().map(|info| info.volume);
+            let deleted: BTreeSet<_> = ids.filter(|&id| machine.is_deleted(id)).collect();
+            (family, own, deleted)
         };
-        let uses = self.file_uses().uses(&family).await.ok()?;
-        Some(alone(&uses, |volume| own.contains(&volume)))
+        match self.file_uses().uses(&family).await {
+            Ok(mut uses) => {
+                let clone = |info: &VolumeInfo| Some((info.volume, info.clone_source?));
+                add_clones(&mut uses, &family.iter().filter_map(clone).collect::<Vec<_>>());
+                let is_own = |volume| own.contains(&volume);
+                Some(Gain::of(&uses, is_own, |volume| deleted.contains(&volume)))
+            }
+            Err(error) => {
+                tracing::warn!(
+                    %volume, %error,
+                    "what a deleted volume holds is not known: it is not removed for its room"
+                );
+                None
+            }
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

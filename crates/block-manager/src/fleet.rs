@@ -10,10 +10,10 @@ use block_volume::ids::SegmentId;
 use runtime::Instant;
 use tenancy::fleet::{Beat, Heard, Owners};
 
-use super::entity::{Boots, Segment, Server};
+use super::entity::{Boots, Counters, Segment, Server};
 use super::error::Refusal;
 use super::machine::Machine;
-use super::rows::{Key, Value};
+use super::rows::{Key, Row, Value};
 use super::state::ManagerState;
 
 impl Machine {
@@ -28,14 +28,17 @@ impl Machine {
         let server = match self.state.server_of(name) {
             Some(server) => {
                 self.refuse_second(server, name, addr)?;
+                self.fleet.note_registration(now, server);
                 server
             }
             None => {
-                if self.state.servers().count() >= BLOCK_SERVERS_MAX {
-                    return Err(Refusal::Full { what: "block servers", max: BLOCK_SERVERS_MAX });
-                }
-                let server = BlockServerId::new(self.state.counters().server);
-                self.count(|counters| counters.server += 1);
+                let counters = self.state.counters();
+                let next = counters.server.checked_add(1);
+                let next = next.ok_or(Refusal::NoNumbers { what: "block servers" })?;
+                self.make_room(now)?;
+                let server = BlockServerId::new(counters.server);
+                let counters = Counters { server: next, ..counters };
+                self.put(Key::Counters, Value::Counters(counters));
                 let value = Value::Server(Server { name: name.to_owned(), addr });
                 self.put(Key::Server(server), value);
                 self.fleet.add(now, server);
@@ -43,9 +46,38 @@ impl Machine {
             }
         };
         let Boots { given, heard } = self.state.boots(server);
-        let boot = given.max(heard) + 1;
+        let boot = given.max(heard).max(self.before_first_boot(server)) + 1;
         self.put(Key::Boots(server), Value::Boots(Boots { given: boot, heard }));
         Ok(BlockReply::Registered { server, boot })
+    }
+
+    /// Makes room for one more server: the one that is gone for longest goes, if that was long ago.
+    ///
+    /// Its number is never given again, so that a process which comes back is not known, and registers.
+    fn make_room(&mut self, now: Instant) -> Result<(), Refusal> {
+        if self.state.servers().count() < BLOCK_SERVERS_MAX {
+            return Ok(());
+        }
+        let server = self
+            .fleet
+            .longest_gone(now, &self.state, |_| true)
+            .ok_or(Refusal::Full { what: "block servers", max: BLOCK_SERVERS_MAX })?;
+        tracing::info!(%server, "a block server that was gone for long is forgotten");
+        self.fleet.remove(server);
+        self.change(Row::delete(Key::Server(server)));
+        self.change(Row::delete(Key::Boots(server)));
+        Ok(())
+    }
+
+    /// The number above which a server's processes are numbered. Once a server was forgotten, a name may have had
+    /// another number before, and a process of then keeps its own. It must come before all processes of the
+    /// name's present number, which have the server's number in their upper half.
+    fn before_first_boot(&self, server: BlockServerId) -> u64 {
+        // Servers are numbered from 1, without gaps until one is forgotten.
+        match server.get() as usize > self.state.servers().count() {
+            true => u64::from(server.get()) << 32,
+            false => 0,
+        }
     }
 
     /// A name is one live process: another one elsewhere waits until that one is silent.
@@ -127,8 +159,10 @@ impl Machine {
             }
             self.fleet.begin(now, server, heartbeat.boot);
         }
-        let reset = heartbeat.seen.term != term;
-        let seen = if reset { 0 } else { heartbeat.seen.change };
+        let (of_term, change) = (heartbeat.seen.term, heartbeat.seen.change);
+        // One that was forgotten, and is another server now, owns nothing of what it has.
+        let reset = of_term != term || self.fleet.has_seen_none(server, change);
+        let seen = if reset { 0 } else { change };
         let beat = Beat {
             leaving: heartbeat.leaving,
             asks_admission: heartbeat.asks_admission,

@@ -29,6 +29,8 @@ pub mod machine;
 mod once;
 mod peers;
 mod pings;
+mod presence;
+mod refusals;
 mod resize;
 pub mod rows;
 pub mod service;

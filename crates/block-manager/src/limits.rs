@@ -1,16 +1,13 @@
 //! Bounds and times of the block manager, with reason and arithmetic.
 
-use block_proto::lease::{IDLE, LEASE};
+use block_proto::lease::{KEEPALIVE_INTERVAL, PAUSE};
+use block_proto::limits::{ATTEMPT, BUDGET};
 use runtime::Duration;
-pub use tenancy::limits::{PAUSED, PING};
+pub use tenancy::limits::{
+    BALANCE, PAUSED, PEER_DEAD, PEER_FORGOTTEN, PING, REBALANCE_COOLDOWN, SERVER_DEAD, TICK,
+    UNREACHED,
+};
 
-/// A block server without a heartbeat for this long is dead: three renewals.
-pub const SERVER_DEAD: Duration = Duration::from_millis(450);
-/// Between two clock checks of the manager: at least.
-pub const TICK: Duration = Duration::from_millis(50);
-/// A server that has answered no ping for this long is not reached, though its heartbeats come: three
-/// pings.
-pub const UNREACHED: Duration = Duration::from_millis(300);
 /// Wait for the answer of a server that a client doubts, at least and at most; in between, so many times
 /// what answers of servers took at most in the last seconds.
 pub const DOUBT_PING: (Duration, Duration) = (Duration::from_millis(20), UNREACHED);
@@ -25,13 +22,13 @@ pub const DOUBT_FRESH: Duration = Duration::from_millis(10);
 pub const DOUBT_LATE: Duration = Duration::from_millis(10);
 /// An attachment without a renewal for this long may be taken over.
 pub const ATTACH_DEAD: Duration = Duration::from_secs(5);
+/// A process of a front end takes over what another process of it had open, when that has renewed nothing for this
+/// long: three renewals. One renewal may be lost: the next one is there after an interval, its jitter and an attempt.
+/// Callers ask for longer, so that a restart shows them no error.
+pub const SECOND_SILENT: Duration = Duration::from_secs(3);
 /// Records of changes have 32 bits for the epoch of the attachment that asked for them: 136 years of
 /// one a second.
 pub const ATTACHMENT_EPOCH_MAX: u64 = u32::MAX as u64;
-/// A peer that is silent for this long is shown as down: three reports.
-pub const PEER_DEAD: Duration = Duration::from_secs(10);
-/// A peer that is silent for this long is not shown any more.
-pub const PEER_FORGOTTEN: Duration = Duration::from_secs(600);
 /// From a removal to the removal of the files: every server has released them by then.
 pub const PURGE_AFTER: Duration = Duration::from_secs(3);
 /// Interval of a leader's search for directories of removed volumes, beside once at takeover: a
@@ -50,19 +47,24 @@ pub const LEFT_STEP_MAX: Duration = Duration::from_secs(3600);
 pub const EXPIRY: Duration = Duration::from_secs(10);
 /// When less than this percentage of the room for users' bytes is free, deleted volumes go early.
 pub const FREE_PERCENT: u64 = 10;
+/// Checks in a row that remove no volume early behind one whose room is not known: 30 s, as masters that
+/// do not answer take. Then such volumes are passed over.
+pub const UNKNOWN_CHECKS_MAX: u32 = 3;
 /// Room of a removed volume counts as free for this long from its removal on: its chunks go when
 /// all rights to them have run out, two minutes later.
 pub const FREED_SOON: Duration = Duration::from_secs(300);
 /// Changes of a volume of which is remembered that they have happened: a message that comes later than as
 /// many changes after it does harm. Attachments are among them. 128 B of a volume that was ever changed.
 pub const DONE_MAX: usize = 16;
-/// Between two moves for balance.
-pub const BALANCE: Duration = Duration::from_secs(2);
-/// A segment that was moved for balance is not moved again for this long.
-pub const REBALANCE_COOLDOWN: Duration = Duration::from_secs(30);
+/// Of these, changes that were refused, at most: one caller's, and two that came at the same time. With a zero
+/// behind them they take a quarter of the numbers.
+pub const REFUSED_MAX: usize = 3;
+/// Refusals of all volumes that a leader has in memory: 300 B each, and seconds of callers that ask in a loop.
+pub const REFUSALS_KEPT: usize = 1024;
 /// Load of an idle segment, in requests a second: the cost of having it.
 pub const SEGMENT_COST: u64 = 10;
-/// Bytes that count as one request: a large request costs as much as several small ones.
+/// Bytes that count as one request: a large request costs as much as several small ones. Object servers, whose
+/// requests cost otherwise, have a number of their own.
 pub const BYTES_PER_REQUEST: u64 = 64 << 10;
 
 /// Segments of a volume at most: rows of one batch (64 B each, 1 MiB). 8 times what 64 TiB have
@@ -78,8 +80,16 @@ pub const PAGE_ENTRY: usize = 160;
 /// Volumes at most: about 1 KiB of memory each.
 pub const VOLUMES_MAX: usize = 1 << 18;
 
-const _: () = assert!(SERVER_DEAD.as_millis() < LEASE.as_millis());
-const _: () = assert!(PING.as_millis() * 3 <= UNREACHED.as_millis() && IDLE > 0);
+const _: () = assert!(REFUSED_MAX + 1 < DONE_MAX);
+const _: () = assert!(3 * KEEPALIVE_INTERVAL.as_millis() <= SECOND_SILENT.as_millis());
+const _: () = assert!(
+    (KEEPALIVE_INTERVAL.as_millis() + PAUSE.as_millis()) * 5 / 4 + ATTEMPT.as_millis()
+        < SECOND_SILENT.as_millis()
+);
+const _: () = assert!(
+    SECOND_SILENT.as_millis() < ATTACH_DEAD.as_millis()
+        && 2 * ATTACH_DEAD.as_millis() <= BUDGET.as_millis()
+);
 /// Rows of changes in one batch of the table, unless one change has more: what waits longer than an
 /// append takes.
 pub const ROWS_TOGETHER: usize = 4096;

@@ -27,6 +27,8 @@ use super::limits::{
     UNREACHED,
 };
 use super::peers::Peers;
+use super::presence::Presence;
+use super::refusals::Refusals;
 use super::rows::{Key, Row, Value};
 use super::state::ManagerState;
 
@@ -53,13 +55,21 @@ pub struct Config {
     pub first: FirstEpochs,
 }
 
-/// Epochs of a new volume begin behind these: 0, but in the simulator.
+/// Epochs of a new volume begin behind these: 0, but in the simulator. Numbers of volumes and of block servers begin
+/// with the same values, so that they come near the ends of their ranges too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FirstEpochs {
     /// Of owners of its segments.
     pub owner: u64,
     /// Of its attachments.
     pub attachment: u32,
+}
+
+impl FirstEpochs {
+    /// Numbers that come first in a cluster: 1, but in the simulator. 0 is no number.
+    pub fn counters(self) -> Counters {
+        Counters { volume: self.owner.max(1), server: self.attachment.max(1) }
+    }
 }
 
 impl Config {
@@ -116,12 +126,13 @@ pub struct Machine {
     pub(super) fleet: Fleet<BlockServerId, SegmentId>,
     /// Managers and front ends.
     peers: Peers,
-    /// Last renewal of each attachment.
-    pub(super) kept: BTreeMap<(VolumeId, u64), Instant>,
+    /// Attachments, and what was heard of their clients.
+    pub(super) kept: BTreeMap<(VolumeId, u64), Presence>,
     /// Segments that were moved for balance, and when.
     pub(super) moved: BTreeMap<SegmentId, Instant>,
     pub(super) moves: u64,
     pub(super) snapshots: Snapshots,
+    pub(super) refusals: Refusals,
     /// Deleted volumes, without their snapshots.
     pub(super) left: BTreeMap<VolumeId, Left>,
     pub(super) balanced: Instant,
@@ -157,6 +168,7 @@ impl Machine {
             moved: BTreeMap::new(),
             moves: 0,
             snapshots: Snapshots::default(),
+            refusals: Refusals::default(),
             left: BTreeMap::new(),
             balanced: now,
             answer_times: AnswerTimes::default(),
@@ -169,7 +181,7 @@ impl Machine {
         };
         for (id, volume) in machine.state.volumes() {
             for attached in &volume.attached {
-                machine.kept.insert((id, attached.epoch), now);
+                machine.kept.insert((id, attached.epoch), Presence::begun(now));
             }
         }
         machine.inherit(now);
@@ -239,9 +251,9 @@ impl Machine {
 
     /// Time has passed. Returns when to call it again: the next silent server is dead then.
     pub fn tick(&mut self, now: Instant) -> Instant {
-        if now - self.tick_due > PAUSED {
-            // This manager stood still: heartbeats may wait to be read.
+        if self.stood_still(now) {
             self.fleet.excuse_silence(now);
+            self.kept.values_mut().for_each(|presence| presence.excuse(now));
         }
         for server in self.fleet.condemn(now, &self.state) {
             tracing::warn!(%server, "block server is silent: others take its segments");
@@ -257,6 +269,11 @@ impl Machine {
         let next = next.into_iter().chain(judged).min().unwrap_or(latest);
         self.tick_due = next.clamp(now + TICK, latest.max(now + TICK));
         self.tick_due
+    }
+
+    /// True when this manager stood still just before: heartbeats and renewals may wait to be read.
+    pub(super) fn stood_still(&self, now: Instant) -> bool {
+        now - self.tick_due > PAUSED
     }
 
     /// True when there is nothing to serve, so that no client waits for a successor of this manager.
@@ -346,12 +363,6 @@ impl Machine {
     pub(super) fn discard(&mut self, now: Instant, pending_delete: PendingDelete, nonce: u64) {
         self.put(Key::PendingDelete(pending_delete), Value::PendingDelete { nonce });
         self.pending_since.insert(pending_delete, now);
-    }
-
-    pub(super) fn count(&mut self, change: impl FnOnce(&mut Counters)) {
-        let mut counters = self.state.counters();
-        change(&mut counters);
-        self.put(Key::Counters, Value::Counters(counters));
     }
 
     pub(super) fn volume_reply(&self, id: VolumeId) -> Result<BlockReply, Refusal> {

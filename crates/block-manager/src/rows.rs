@@ -37,7 +37,7 @@ pub enum Key {
     PendingDelete(PendingDelete),
     /// A volume.
     Volume(VolumeId),
-    /// Changes of a volume that have happened.
+    /// Changes of a volume that have happened, and some that were refused.
     Done(VolumeId),
 }
 
@@ -59,7 +59,8 @@ pub enum Value {
     },
     /// Of [`Key::Volume`].
     Volume(Volume),
-    /// Of [`Key::Done`]: numbers of the latest ones, in order, [`DONE_MAX`] at most.
+    /// Of [`Key::Done`]: numbers of the latest ones, in order, [`DONE_MAX`] at most, with those that were
+    /// refused in front.
     Done(Vec<u64>),
 }
 

@@ -36,6 +36,7 @@ use wire::control::{
 use super::entity::PendingDelete;
 use super::limits::{LEAD_PAUSE, LEADER_POLL_INTERVAL, PURGE_AFTER, SWEEP};
 use super::machine::{Config, FirstEpochs, Machine};
+use super::refusals::Once;
 use super::rows::{Row, next_batch};
 use super::state::ManagerState;
 use super::uses::FileUses;
@@ -382,7 +383,7 @@ impl Manager {
         let options = Options { owner: fencing, ..Options::default() };
         let table = Table::open(&inner.env, store, &Cache::new(CACHE_BYTES), options).await;
         let table = table.map_err(|error| error.to_string())?;
-        let mut state = ManagerState::default();
+        let mut state = ManagerState::starting_at(inner.config.first.counters());
         let entries = table.scan(table::Range::all()).take(usize::MAX).await;
         for (key, value) in entries.map_err(|error| error.to_string())? {
             state.apply(Row::decode(&key, &value).map_err(|error| error.to_string())?);
@@ -513,7 +514,8 @@ impl Manager {
         let Some(lead) = self.lead() else { return Err(self.not_leading()) };
         let request = match request {
             BlockRequest::Resize { volume, bytes, force } => {
-                self.before_cut(&lead, volume, bytes, force).await?;
+                let checked = self.before_cut(&lead, volume, bytes, force).await;
+                self.remember_refusal(&lead, (once, volume), checked).await?;
                 BlockRequest::Resize { volume, bytes, force: true }
             }
             BlockRequest::Snapshot { nonce, volume, name } => {
@@ -532,11 +534,12 @@ impl Manager {
                 return Ok(lead.machine.borrow().list_deleted(self.0.env.now(), after, limit));
             }
             BlockRequest::Remove { volume, force } => {
-                let deletion = lead.machine.borrow().deletion(volume);
-                return self.remove(&lead, volume, force, deletion).await;
+                let once = (once, volume);
+                let removed = self.remove_now(&lead, once, volume, force);
+                return self.unless_refused(&lead, once, removed).await;
             }
             BlockRequest::RemoveDeleted { volume } => {
-                return self.remove_deleted(&lead, volume).await;
+                return self.remove_deleted(&lead, (once, volume)).await;
             }
             BlockRequest::Flatten { volume } => return self.flatten(&lead, volume).await,
             BlockRequest::Doubt { segment, epoch } => {
@@ -558,6 +561,34 @@ impl Manager {
             return Err(self.not_leading());
         }
         Ok(answer)
+    }
+
+    /// Returns `answer` once it is remembered under its number, if it is a refusal of a change.
+    pub(super) async fn remember_refusal<T>(
+        &self,
+        lead: &Rc<LeaderTerm>,
+        once: Once,
+        answer: Result<T, ControlError>,
+    ) -> Result<T, ControlError> {
+        match answer {
+            Err(error) => {
+                lead.machine.borrow_mut().note_refused(once, error.kind, &error.message);
+                Err(self.durable(lead, error).await?)
+            }
+            Ok(answer) => Ok(answer),
+        }
+    }
+
+    /// Makes a change in several steps, unless it was refused under its number.
+    pub(super) async fn unless_refused<T>(
+        &self,
+        lead: &Rc<LeaderTerm>,
+        once: Once,
+        change: impl Future<Output = Result<T, ControlError>>,
+    ) -> Result<T, ControlError> {
+        lead.machine.borrow().refuse_refused(once)?;
+        let changed = change.await;
+        self.remember_refusal(lead, once, changed).await
     }
 
     /// Returns `answer` once all changes of the machine are durable.

@@ -9,6 +9,9 @@
 //! making*: its name is taken, and it cannot be opened. A leader that takes over gives up all that
 //! is in the making; the requester asks again, and gets another.
 
+use std::fmt;
+
+use base::Kind;
 use base::limits::NAME_MAX;
 use block_proto::BlockReply;
 use block_proto::paths::AT;
@@ -23,6 +26,7 @@ use super::limits::{
     FAMILY_ROWS_BYTES_MAX, LINK_ATTEMPT, NAMES_SHOWN, ROW_OVERHEAD, SEGMENTS_MAX, SNAPSHOT_REST,
 };
 use super::machine::{FirstEpochs, Machine};
+use super::refusals::Once;
 use super::rows::{Key, Row, Value};
 
 impl Machine {
@@ -85,10 +89,7 @@ impl Machine {
                 false => Err(Refusal::Exists(name.to_owned())),
             };
         }
-        if self.state.volume_count() >= self.config.volumes_max {
-            return Err(Refusal::Full { what: "volumes", max: self.config.volumes_max });
-        }
-        Ok(None)
+        self.check_count().map(|()| None)
     }
 
     fn begin_cutting(&mut self, volume: VolumeId) -> Result<(), Refusal> {
@@ -114,10 +115,28 @@ impl Machine {
         volume: VolumeId,
         name: &str,
     ) -> Result<Begun<Vec<CutSegment>>, Refusal> {
+        let begun = self.try_begin_snapshot(nonce, volume, name);
+        if let Err(refusal) = &begun {
+            self.note_refused((nonce, volume), refusal.kind(), refusal);
+        }
+        begun
+    }
+
+    fn try_begin_snapshot(
+        &mut self,
+        nonce: u64,
+        volume: VolumeId,
+        name: &str,
+    ) -> Result<Begun<Vec<CutSegment>>, Refusal> {
         let full = snapshot_name(&self.changeable(volume)?.spec.name, name)?;
         if let Some(reply) = self.check_new(nonce, &full)? {
             return Ok(Begun::Done(reply));
         }
+        // It was made, and removed since.
+        if self.state.was_done(volume, nonce) {
+            return Err(Refusal::NoName(full));
+        }
+        self.refuse_refused((nonce, volume))?;
         let parts = self.parts(volume)?;
         self.begin_cutting(volume)?;
         Ok(Begun::Go(parts))
@@ -143,6 +162,8 @@ impl Machine {
         parts: &[CutSegment],
     ) -> Result<(VolumeId, Policy), Refusal> {
         let known = self.changeable(volume)?.clone();
+        // A copy that came at the same time may have been refused.
+        self.refuse_refused((nonce, volume))?;
         let epochs = parts.iter().map(|part| (part.segment, part.epoch));
         let now = self.state.segments_of(volume, 0).map(|(id, segment)| (id, segment.epoch));
         if !now.eq(epochs) {
@@ -160,8 +181,7 @@ impl Machine {
     }
 
     fn add(&mut self, nonce: u64, spec: block_proto::VolumeSpec, family: Family) -> VolumeId {
-        let id = VolumeId::new(self.state.counters().volume);
-        self.count(|counters| counters.volume += 1);
+        let id = self.number_volume();
         let attached = Vec::new();
         let FirstEpochs { owner: owner_floor, attachment } = self.config.first;
         let (attach_epoch, deleted) = (u64::from(attachment), None);
@@ -174,7 +194,11 @@ impl Machine {
     pub fn finish_snapshot(&mut self, id: VolumeId, hold_us: u64) -> Result<BlockReply, Refusal> {
         let mut known = self.state.volume(id).cloned().ok_or(Refusal::NoVolume(id))?;
         (known.family.making, known.family.hold_us) = (false, hold_us);
+        let (nonce, parent) = (known.nonce, known.family.parent);
         self.put(Key::Volume(id), Value::Volume(known));
+        if let Some(parent) = parent.filter(|&parent| self.state.volume(parent).is_some()) {
+            self.note_done(parent, nonce);
+        }
         self.volume_reply(id)
     }
 
@@ -198,14 +222,31 @@ impl Machine {
         snapshot: VolumeId,
         name: &str,
     ) -> Result<BlockReply, Refusal> {
+        let made = self.try_clone_of(now, (nonce, snapshot), name);
+        match &made {
+            Ok(_) if self.state.was_done(snapshot, nonce) => {}
+            Ok(_) => self.note_done(snapshot, nonce),
+            Err(refusal) => self.note_refused((nonce, snapshot), refusal.kind(), refusal),
+        }
+        made
+    }
+
+    fn try_clone_of(
+        &mut self,
+        now: Instant,
+        (nonce, snapshot): Once,
+        name: &str,
+    ) -> Result<BlockReply, Refusal> {
         let mut spec = self.snapshot(snapshot)?.spec.clone();
         check_name(name)?;
         if let Some(reply) = self.check_new(nonce, name)? {
             return Ok(reply);
         }
-        if self.state.was_removed(nonce) {
+        // It was made, and removed since.
+        if self.state.was_done(snapshot, nonce) || self.state.was_removed(nonce) {
             return Err(Refusal::NoName(name.to_owned()));
         }
+        self.refuse_refused((nonce, snapshot))?;
         if self.snapshots.parting.contains_key(&snapshot) {
             return Err(Refusal::Making { name: spec.name });
         }
@@ -288,6 +329,20 @@ impl Machine {
         nonce: u64,
         snapshot: VolumeId,
     ) -> Result<Begun<(VolumeId, Policy)>, Refusal> {
+        let parent = self.state.volume(snapshot).and_then(|known| known.family.parent);
+        let begun = self.try_begin_rollback(now, nonce, snapshot);
+        if let (Some(parent), Err(refusal)) = (parent, &begun) {
+            self.note_refused((nonce, parent), refusal.kind(), refusal);
+        }
+        begun
+    }
+
+    fn try_begin_rollback(
+        &mut self,
+        now: Instant,
+        nonce: u64,
+        snapshot: VolumeId,
+    ) -> Result<Begun<(VolumeId, Policy)>, Refusal> {
         let known = self.snapshot(snapshot)?.clone();
         let parent = known.family.parent.expect("a snapshot has a volume");
         let (mut spec, volume) = (known.spec, self.changeable(parent)?);
@@ -295,6 +350,7 @@ impl Machine {
         if volume.nonce == nonce || self.state.was_done(parent, nonce) {
             return self.volume_reply(parent).map(Begun::Done);
         }
+        self.refuse_refused((nonce, parent))?;
         self.refuse_attached(now, parent)?;
         spec.name = format!("{}{AT}{AT}rollback", volume.spec.name);
         self.check_family(parent)?;
@@ -335,6 +391,33 @@ impl Machine {
     /// The directories are there: the volume's name and snapshots are those of `id` from now on,
     /// and its previous content goes.
     pub fn finish_rollback(&mut self, now: Instant, id: VolumeId) -> Result<BlockReply, Refusal> {
+        let finished = self.try_finish_rollback(now, id);
+        if let Err(refusal) = &finished {
+            self.note_rollback_refused(id, refusal.kind(), refusal);
+        }
+        finished
+    }
+
+    /// The rollback for which a volume is in the making was refused.
+    pub(super) fn note_rollback_refused(
+        &mut self,
+        id: VolumeId,
+        kind: Kind,
+        text: &dyn fmt::Display,
+    ) {
+        if let Some(once) = self.rollback_of(id) {
+            self.note_refused(once, kind, text);
+        }
+    }
+
+    /// The number of the rollback for which a volume is in the making, and the volume whose place it is to take.
+    fn rollback_of(&self, id: VolumeId) -> Option<Once> {
+        let made = self.state.volume(id)?;
+        let snapshot = self.state.volume(made.family.clone_source?)?;
+        Some((made.nonce, snapshot.family.parent?))
+    }
+
+    fn try_finish_rollback(&mut self, now: Instant, id: VolumeId) -> Result<BlockReply, Refusal> {
         let mut made = self.state.volume(id).cloned().ok_or(Refusal::NoVolume(id))?;
         let clone_source = made
             .family
@@ -343,6 +426,8 @@ impl Machine {
         let parent = clone_source.and_then(|snapshot| snapshot.family.parent);
         let parent = parent.ok_or(Refusal::NoVolume(id))?;
         let former = self.changeable(parent)?.clone();
+        // A copy that came at the same time may have been refused.
+        self.refuse_refused((made.nonce, parent))?;
         self.refuse_attached(now, parent)?;
         self.check_family(parent)?;
         self.next_change();

@@ -11,6 +11,7 @@ use super::entity::{
     AttachedClient, Boots, Counters, Family, PendingDelete, Segment, Server, Volume,
     segments_of_all,
 };
+use super::refusals::parts;
 use super::rows::{Key, Row, Value};
 
 /// Everything that a manager's table holds.
@@ -27,7 +28,7 @@ pub struct ManagerState {
     boots: BTreeMap<BlockServerId, Boots>,
     /// With the nonce of the volume's creation.
     pending_deletes: BTreeMap<PendingDelete, u64>,
-    /// Changes of volumes that have happened.
+    /// Numbers of changes of volumes that have happened, or were refused.
     done: BTreeMap<VolumeId, Vec<u64>>,
 }
 
@@ -50,6 +51,11 @@ impl Default for ManagerState {
 }
 
 impl ManagerState {
+    /// The state of a cluster that has stored nothing yet, and numbers from there on.
+    pub fn starting_at(counters: Counters) -> ManagerState {
+        ManagerState { counters, ..ManagerState::default() }
+    }
+
     /// Makes a change.
     pub fn apply(&mut self, row: Row) {
         match (row.key, row.value) {
@@ -85,8 +91,18 @@ impl ManagerState {
                 self.server_names.insert(server.name.clone(), id);
                 self.servers.insert(id, server);
             }
+            (Key::Server(id), None) => {
+                if let Some(server) = self.servers.remove(&id)
+                    && self.server_names.get(&server.name) == Some(&id)
+                {
+                    self.server_names.remove(&server.name);
+                }
+            }
             (Key::Boots(id), Some(Value::Boots(boots))) => {
                 self.boots.insert(id, boots);
+            }
+            (Key::Boots(id), None) => {
+                self.boots.remove(&id);
             }
             (Key::Done(id), Some(Value::Done(done))) => {
                 self.done.insert(id, done);
@@ -141,10 +157,15 @@ impl ManagerState {
 
     /// True when a change of a volume has happened.
     pub(super) fn was_done(&self, volume: VolumeId, once: u64) -> bool {
-        self.done(volume).contains(&once)
+        parts(self.done(volume)).1.contains(&once)
     }
 
-    /// Changes of a volume that have happened, the latest ones in order.
+    /// True when a change of a volume was refused. A leader knows of more refusals than its rows.
+    pub(super) fn was_refused(&self, volume: VolumeId, once: u64) -> bool {
+        parts(self.done(volume)).0.contains(&!once)
+    }
+
+    /// Changes of a volume that have happened, the latest ones in order, behind those that were refused.
     pub(super) fn done(&self, volume: VolumeId) -> &[u64] {
         self.done.get(&volume).map_or(&[], Vec::as_slice)
     }

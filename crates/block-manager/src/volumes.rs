@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use block_proto::limits::ATTACHMENTS_MAX;
-use block_proto::{BlockReply, Standing, VolumeSpec, geometry};
+use block_proto::{BlockReply, Standing, VolumeSpec, attachment_process, geometry};
 use block_volume::geometry::Geometry;
 use block_volume::ids::{SegmentId, VolumeId};
 use block_volume::limits::{BLOCK, VOLUME_BYTES};
@@ -11,10 +11,12 @@ use block_volume::qos::VolumeLimits;
 use runtime::Instant;
 use wire::control::Policy;
 
-use super::entity::{AttachedClient, Family, PendingDelete, Segment, Volume};
+use super::entity::{AttachedClient, Counters, Family, PendingDelete, Segment, Volume};
 use super::error::Refusal;
-use super::limits::{ATTACH_DEAD, ATTACHMENT_EPOCH_MAX, SEGMENTS_MAX, VOLUME_SEGMENTS_MAX};
+use super::limits::{ATTACHMENT_EPOCH_MAX, SEGMENTS_MAX, VOLUME_SEGMENTS_MAX};
 use super::machine::{FirstEpochs, Machine};
+use super::presence::Presence;
+use super::refusals::Once;
 use super::rows::{Key, Row, Value};
 
 impl Machine {
@@ -41,11 +43,8 @@ impl Machine {
         let count = self.check_length(&spec, spec.bytes)?;
         check_limits(spec.limits)?;
         check_policy(spec.policy)?;
-        if self.state.volume_count() >= self.config.volumes_max {
-            return Err(Refusal::Full { what: "volumes", max: self.config.volumes_max });
-        }
-        let id = VolumeId::new(self.state.counters().volume);
-        self.count(|counters| counters.volume += 1);
+        self.check_count()?;
+        let id = self.number_volume();
         let attached = Vec::new();
         let family = Family::default();
         let FirstEpochs { owner: owner_floor, attachment } = self.config.first;
@@ -54,6 +53,26 @@ impl Machine {
         self.put(Key::Volume(id), Value::Volume(volume));
         self.add_segments(now, id, 0..count as u32);
         self.volume_reply(id)
+    }
+
+    /// Refuses one more volume when there is no room for it, or no number.
+    pub(super) fn check_count(&self) -> Result<(), Refusal> {
+        if self.state.volume_count() >= self.config.volumes_max {
+            return Err(Refusal::Full { what: "volumes", max: self.config.volumes_max });
+        }
+        match self.state.counters().volume.checked_add(1) {
+            Some(_) => Ok(()),
+            None => Err(Refusal::NoNumbers { what: "volumes and snapshots" }),
+        }
+    }
+
+    /// The number of a new volume, after [`Machine::check_count`].
+    pub(super) fn number_volume(&mut self) -> VolumeId {
+        let counters = self.state.counters();
+        let next = counters.volume.checked_add(1).expect("checked before");
+        let after = Counters { volume: next, ..counters };
+        self.put(Key::Counters, Value::Counters(after));
+        VolumeId::new(counters.volume)
     }
 
     /// The number of segments, when the length is possible.
@@ -95,7 +114,9 @@ impl Machine {
     ) -> Result<BlockReply, Refusal> {
         let Some(known) = self.state.volume(volume).cloned() else {
             // Removed already: an identity is never given twice.
-            let was_there = (1..self.state.counters().volume).contains(&volume.get());
+            let first = self.config.first.counters().volume;
+            let given = first..self.state.counters().volume;
+            let was_there = given.contains(&volume.get());
             return if was_there { Ok(BlockReply::Done) } else { Err(Refusal::NoVolume(volume)) };
         };
         self.refuse_needed(volume, force)?;
@@ -241,8 +262,8 @@ impl Machine {
         volume: VolumeId,
         attached: &AttachedClient,
     ) -> bool {
-        let heard = self.kept.get(&(volume, attached.epoch));
-        heard.is_none_or(|&heard| now - heard > ATTACH_DEAD)
+        let presence = self.kept.get(&(volume, attached.epoch));
+        presence.is_none_or(|presence| presence.is_dead(now))
     }
 
     /// Refuses a volume that has a live attachment.
@@ -265,23 +286,40 @@ impl Machine {
         holder: &str,
     ) -> Result<BlockReply, Refusal> {
         let id = self.state.find(name).ok_or_else(|| Refusal::NoName(name.to_owned()))?;
+        let attached = self.try_attach(now, (nonce, id), (name, holder));
+        if let Err(refusal) = &attached {
+            self.note_refused((nonce, id), refusal.kind(), refusal);
+        }
+        attached
+    }
+
+    fn try_attach(
+        &mut self,
+        now: Instant,
+        (nonce, id): Once,
+        (name, holder): (&str, &str),
+    ) -> Result<BlockReply, Refusal> {
         let mut known = self.state.volume(id).cloned().expect("it has a name");
         if known.family.making {
             return Err(Refusal::Making { name: name.to_owned() });
         }
         self.serve_snapshot(now, id);
         if let Some(same) = known.attached.iter().find(|one| one.nonce == nonce) {
-            self.kept.insert((id, same.epoch), now);
+            let presence = self.kept.entry((id, same.epoch));
+            presence.or_insert(Presence::begun(now)).hear(now);
             return self.attached_reply(id, same.epoch);
         }
         // It comes late: what it asked for has been, and its holder may have opened the volume again.
         if self.state.was_done(id, nonce) {
             return Err(Refusal::AttachmentOver { name: name.to_owned() });
         }
-        // A holder that asks again has lost its attachment.
-        let over = |one: &AttachedClient| one.holder == holder || self.is_dead(now, id, one);
+        self.refuse_refused((nonce, id))?;
+        let over = |one: &AttachedClient| self.is_over(now, (nonce, id), (holder, one));
         let (gone, left): (Vec<_>, Vec<_>) = known.attached.into_iter().partition(over);
         known.attached = left;
+        if let Some(first) = known.attached.iter().find(|one| one.holder == holder) {
+            return Err(self.refuse_second_process(now, (nonce, id), (name, first)));
+        }
         if let Some(other) = known.attached.first()
             && !(known.spec.shared || known.family.parent.is_some())
         {
@@ -303,8 +341,49 @@ impl Machine {
         known.attached.push(AttachedClient { epoch, nonce, holder: holder.to_owned() });
         self.put(Key::Volume(id), Value::Volume(known));
         self.note_done(id, nonce);
-        self.kept.insert((id, epoch), now);
+        self.kept.insert((id, epoch), Presence::begun(now));
         self.attached_reply(id, epoch)
+    }
+
+    /// True for an attachment that request `nonce` of `holder` ends, if it gets one.
+    fn is_over(
+        &self,
+        now: Instant,
+        (nonce, id): Once,
+        (holder, one): (&str, &AttachedClient),
+    ) -> bool {
+        if self.is_dead(now, id, one) {
+            return true;
+        }
+        if one.holder != holder {
+            return false;
+        }
+        // A process that asks again has lost its attachment.
+        if attachment_process(one.nonce) == attachment_process(nonce) {
+            return true;
+        }
+        let presence = self.kept.get(&(id, one.epoch));
+        presence.is_none_or(|presence| presence.is_silent(now)) && !self.stood_still(now)
+    }
+
+    /// The refusal of a request of a holder of which another process has the volume open.
+    fn refuse_second_process(
+        &mut self,
+        now: Instant,
+        (nonce, id): Once,
+        (name, first): (&str, &AttachedClient),
+    ) -> Refusal {
+        let presence = self.kept.get_mut(&(id, first.epoch));
+        let heard = presence.and_then(|presence| presence.refuse(now, nonce));
+        let (name, holder, epoch) = (name.to_owned(), first.holder.clone(), first.epoch);
+        if heard.is_some() {
+            tracing::warn!(
+                volume = name,
+                holder,
+                "a second process of a front end is refused: stop one, or give it an ID of its own"
+            );
+        }
+        Refusal::SecondProcess { name, holder, epoch, heard }
     }
 
     fn attached_reply(&self, id: VolumeId, epoch: u64) -> Result<BlockReply, Refusal> {
@@ -316,7 +395,7 @@ impl Machine {
         let mut over = Vec::new();
         for attachment in attachments {
             match self.kept.get_mut(&attachment) {
-                Some(heard) => *heard = now,
+                Some(presence) => presence.renew(now),
                 None => over.push(attachment),
             }
         }
@@ -332,8 +411,8 @@ impl Machine {
     ) -> BlockReply {
         let volume = segment.volume;
         let lives = match self.kept.get_mut(&(volume, attachment)) {
-            Some(heard) => {
-                *heard = now;
+            Some(presence) => {
+                presence.hear(now);
                 true
             }
             None => false,

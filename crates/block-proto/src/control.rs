@@ -320,9 +320,10 @@ pub enum BlockRequest {
     Attach {
         /// The volume's name.
         name: String,
-        /// Drawn by the caller: the same number is the same attachment.
+        /// Drawn by the caller: the same number is the same attachment ([`crate::attachment_nonce`]).
         nonce: u64,
-        /// The client: the same holder takes its own previous attachment over.
+        /// The client. The same process of it takes its own previous attachment over; another process waits until
+        /// that one is silent.
         holder: String,
     },
     /// Renews attachments: sent every second.
@@ -386,11 +387,13 @@ pub enum BlockRole {
 }
 
 impl BlockRequest {
-    /// The volume that a request changes which must not happen again late, behind a later change: it
-    /// goes as [`crate::Request::Once`]. Others have a number of their own, or do no harm.
+    /// The volume that a request changes which must not happen again late, behind a later change, nor late
+    /// when it was refused: it goes as [`crate::Request::Once`]. Others have a number of their own, or do no harm.
     pub fn happens_once(&self) -> Option<VolumeId> {
         match self {
-            BlockRequest::Delete { volume, .. }
+            BlockRequest::Remove { volume, .. }
+            | BlockRequest::RemoveDeleted { volume }
+            | BlockRequest::Delete { volume, .. }
             | BlockRequest::Undelete { volume, .. }
             | BlockRequest::Resize { volume, .. }
             | BlockRequest::Set { volume, .. } => Some(*volume),

@@ -17,7 +17,7 @@ mod proto;
 
 pub use control::*;
 pub use data::*;
-pub use ids::BlockServerId;
+pub use ids::{BlockServerId, attachment_nonce, attachment_process};
 pub use managers::Managers;
 pub use message::{Reply, Request};
 pub use proto::fuzz_control;

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use block_proto::{
-    BlockAnswer, BlockError, BlockIo, Located, Sequence, SessionRef, decode_answer, encode_answer,
-    fuzz_answer, fuzz_request,
+    BlockAnswer, BlockError, BlockIo, BlockRequest, Located, Request, Sequence, SessionRef,
+    decode_answer, encode_answer, fuzz_answer, fuzz_request,
 };
 use block_volume::contract::{AllocationExtent, Clear};
 use block_volume::ids::{SegmentId, VolumeId};
@@ -225,5 +225,20 @@ fn the_corpus_is_what_this_version_writes_and_survives_changes() {
             target(&changed);
         }
         target(&kept);
+    }
+}
+
+/// One that is refused and comes late must not remove what was brought back, or deleted again. Managers of older
+/// versions read the request, and pass over its number.
+#[test]
+fn removals_have_a_number() {
+    let volume = VolumeId::new(7);
+    let remove = BlockRequest::Remove { volume, force: true };
+    for request in [remove, BlockRequest::RemoveDeleted { volume }] {
+        assert_eq!(request.happens_once(), Some(volume), "{request:?}");
+        let without = Request::Block(request.clone()).encode();
+        let numbered = Request::Once(5, request.clone()).encode();
+        assert_eq!(Request::decode(&numbered), Ok(Request::Once(5, request)));
+        assert!(numbered.len() > without.len());
     }
 }

@@ -55,6 +55,14 @@ pub const FULL_PAUSE: Duration = Duration::from_secs(5);
 pub const PAGE_BLOCKS: u32 = 512;
 const _: () =
     assert!((PAGE_BLOCKS as u64).is_multiple_of(block_volume::limits::LOCATION_GROUP_BLOCKS));
+/// Pages that one record clears at most: 2 GiB. A longer trim is several records, as a write is: it takes no
+/// longer than other changes in one step.
+pub const CLEAR_PAGES_MAX: u32 = 1024;
+/// A page that is cleared as a whole counts as so many blocks that are set: it is found, and its blocks' files
+/// are counted.
+pub const CLEAR_PAGE_VISITS: u64 = 16;
+/// Blocks that the index sets in one step: the longest record of a trim. Other tasks run between two steps.
+pub const STEP_VISITS: u64 = CLEAR_PAGES_MAX as u64 * CLEAR_PAGE_VISITS;
 /// Memory of a page beside its entries: the struct, a tree node's share, an allocation.
 pub const PAGE_OVERHEAD: usize = 144;
 /// Bytes of the indexes in memory, unless configured: 32 million blocks (128 GiB) of whole pages.

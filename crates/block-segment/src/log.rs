@@ -26,7 +26,7 @@ use super::format::state::{FileState, Role, file_key};
 use super::format::txn::Watermark;
 use super::limits::{
     APPEND_BYTES_LARGE, APPEND_BYTES_MAX, APPEND_BYTES_PACKED, APPEND_BYTES_SHARED,
-    APPENDS_INFLIGHT_MAX, APPENDS_INFLIGHT_SMALL, TXN_BACKLOG_MAX, TXN_UPDATES_MAX,
+    APPENDS_INFLIGHT_MAX, APPENDS_INFLIGHT_SMALL, STEP_VISITS, TXN_BACKLOG_MAX, TXN_UPDATES_MAX,
 };
 use super::queue::{Change, Work};
 use super::types::{Loc, Update, merge};
@@ -238,7 +238,7 @@ impl Core {
         let mut bytes = Vec::with_capacity(room.min(first.need().max(queue.bytes)));
         let (mut updates, mut done, mut last_of) = (Vec::new(), Vec::new(), Vec::new());
         let (file, unit) = (open.file.clone(), open.next);
-        let (mut seq, mut blocks) = (Seq::default(), 0);
+        let (mut seq, mut blocks, mut visits) = (Seq::default(), 0, 0);
         // A record without data is as small as an update: one append of trims can have many.
         while updates.len() < TXN_UPDATES_MAX
             && let Some(change) = queue.waiting.front_mut()
@@ -268,14 +268,18 @@ impl Core {
                     whole
                 }
                 Work::Clear { count, to } => {
-                    let whole = room - bytes.len() >= UNIT as usize;
+                    let update = Update::Clear { lba: change.lba, count: *count, to: *to };
+                    visits += update.visits();
+                    // They enter the index in one step.
+                    let whole = room - bytes.len() >= UNIT as usize
+                        && (updates.is_empty() || visits <= STEP_VISITS);
                     if whole {
                         seq = self.next_seq();
                         let what = if *to == Loc::ZERO { What::Zero } else { What::Trim };
                         let (range, tag) = ((what, change.lba, *count), change.mark(true));
                         self.put_record(&mut bytes, (file.number, unit), (seq, tag), range, &[]);
                         done.extend(change.part(*count, true));
-                        updates.push(Update::Clear { lba: change.lba, count: *count, to: *to });
+                        updates.push(update);
                         queue.bytes -= UNIT as usize;
                     }
                     whole

@@ -36,7 +36,7 @@ use super::index::IndexMap;
 use super::limits::{SCAN_BYTES, TXN_UPDATES_MAX};
 use super::options::{LinkFrom, Options};
 use super::shared::Shared;
-use super::types::{Loc, Update, merge};
+use super::types::{Loc, Update, merge, replay_weight};
 
 /// A segment that is being opened.
 pub(super) struct SegmentOpening {
@@ -323,7 +323,7 @@ impl SegmentOpening {
     /// Replays the TxnFile: the index, and the watermarks of files.
     async fn replay(&self, start: &mut Start) -> Result<(), Fault> {
         let mut scan = start.table.scan(Range::prefix(&[TXN_PREFIX]));
-        let mut next = None;
+        let (mut next, mut visits) = (None, 0);
         while let Some((key, value)) =
             scan.next().await.map_err(|error| self.fault(error.kind(), error))?
         {
@@ -338,8 +338,8 @@ impl SegmentOpening {
             next = number.checked_add(1);
             let txn = Txn::decode(&value).map_err(|flaw| self.damage("its TxnFile", 0, flaw))?;
             start.logged = start.logged.max(txn.seq.counter);
-            start.txn_updates += txn.updates.len() as u64;
-            txn.updates.iter().for_each(|update| start.index.apply(*update));
+            start.txn_updates += replay_weight(&txn.updates);
+            start.index.apply_in_steps(&self.env, &txn.updates, &mut visits).await;
             for mark in txn.marks {
                 let Some(file) = start.files.get(&mark.file) else { continue };
                 file.change(|state| {
@@ -359,7 +359,7 @@ impl SegmentOpening {
         let open = start.files.values().filter(|file| !file.state.get().sealed);
         let open: Vec<_> = open.cloned().collect();
         let mut found = VecDeque::new();
-        let mut last = start.logged;
+        let (mut last, mut visits) = (start.logged, 0);
         for file in open {
             if file.end.get() < file.state.get().units {
                 let flaw = DecodeError::Damaged("it is shorter than the TxnFile says");
@@ -377,7 +377,7 @@ impl SegmentOpening {
                 continue;
             }
             for (seq, mark, updates) in tail.pieces {
-                updates.iter().for_each(|update| start.index.apply(*update));
+                start.index.apply_in_steps(&self.env, &updates, &mut visits).await;
                 let since = self.env.now();
                 found.push_back(PendingIndexUpdate { seq, mark: Some(mark), updates, since });
             }

@@ -17,7 +17,9 @@ use runtime::sync::oneshot;
 use runtime::{Buf, BufMut};
 
 use super::core::Core;
-use super::limits::{PAGE_BLOCKS, PIECES_PAGES_MAX, QUEUE_BYTES_MIN, REQUEST_BYTES_MAX};
+use super::limits::{
+    CLEAR_PAGES_MAX, PAGE_BLOCKS, PIECES_PAGES_MAX, QUEUE_BYTES_MIN, REQUEST_BYTES_MAX,
+};
 use super::locks::Guard;
 use super::queue::{Change, Work};
 use super::types::Loc;
@@ -236,11 +238,12 @@ impl Core {
             Clear::Trim => Loc::HOLE,
             Clear::Zero => Loc::ZERO,
         };
+        let step = u64::from(CLEAR_PAGES_MAX) * u64::from(PAGE_BLOCKS);
         let mut lba = whole.start;
         while lba < whole.end {
-            let count = (whole.end - lba).min(u64::from(u32::MAX)) as u32;
-            works.push((lba, Work::Clear { count, to }));
-            lba += u64::from(count);
+            let stop = ((lba / step + 1) * step).min(whole.end);
+            works.push((lba, Work::Clear { count: (stop - lba) as u32, to }));
+            lba = stop;
         }
         self.check_room(&works)?;
         self.change(left_of(works, &done), request, &guard).await

@@ -5,6 +5,8 @@ use std::fmt;
 use block_volume::ids::FileNo;
 use block_volume::record::{RECORD_UNITS, UNIT};
 
+use super::limits::{CLEAR_PAGE_VISITS, PAGE_BLOCKS};
+
 /// Location of a block's content, in 8 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Loc(u64);
@@ -61,6 +63,33 @@ pub(crate) enum Update {
     Move { lba: u32, from: Loc, to: Loc },
 }
 
+impl Update {
+    /// Blocks that it sets in the index; each whole page that it clears counts as a few.
+    pub(crate) fn visits(&self) -> u64 {
+        let (lba, count) = match *self {
+            Update::Data { count, .. } => return u64::from(count),
+            Update::Move { .. } => return 1,
+            Update::Clear { lba, count, .. } => (u64::from(lba), u64::from(count)),
+        };
+        let page = u64::from(PAGE_BLOCKS);
+        let pages = ((lba + count) / page).saturating_sub(lba.div_ceil(page));
+        count - pages * page + pages * CLEAR_PAGE_VISITS
+    }
+
+    /// Updates of single blocks that take as long to replay.
+    fn weight(&self) -> u64 {
+        match *self {
+            Update::Clear { count, .. } => u64::from(count.div_ceil(PAGE_BLOCKS)),
+            _ => 1,
+        }
+    }
+}
+
+/// What updates count of those after which a checkpoint is due: it bounds the time of a replay.
+pub(crate) fn replay_weight(updates: &[Update]) -> u64 {
+    updates.iter().map(Update::weight).sum()
+}
+
 /// Adds an update, to the last one if it continues that. Behind block 2^32 - 1 comes none.
 pub(crate) fn merge(updates: &mut Vec<Update>, next: Update) {
     if let (Some(Update::Data { lba, count, at }), Update::Data { lba: to, count: more, at: place }) =
@@ -86,6 +115,26 @@ mod tests {
         let mut updates = vec![last];
         merge(&mut updates, first);
         assert_eq!(updates, [last, first]);
+    }
+
+    #[test]
+    fn whole_pages_of_a_clear_count_as_a_few_blocks() {
+        let clear = |lba, count| Update::Clear { lba, count, to: Loc::HOLE };
+        let cases = [
+            ((0, 1), (1, 1)),
+            ((0, 512), (16, 1)),
+            ((1, 512), (512, 1)),
+            ((511, 514), (2 + 16, 2)),
+            ((5, 1024), (512 + 16, 2)),
+            ((0, u32::MAX), (16 * ((1 << 23) - 1) + 511, 1 << 23)),
+            ((u32::MAX, 1), (1, 1)),
+        ];
+        for ((lba, count), want) in cases {
+            let update = clear(lba, count);
+            assert_eq!((update.visits(), replay_weight(&[update])), want, "{update:?}");
+        }
+        let data = Update::Data { lba: 0, count: 252, at: Loc::new(FileNo::new(1).unwrap(), 1) };
+        assert_eq!((data.visits(), replay_weight(&[data, data])), (252, 2));
     }
 
     #[test]

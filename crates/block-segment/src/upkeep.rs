@@ -13,7 +13,7 @@ use super::files::DataFile;
 use super::format::state::{dedup_key, file_key, page_key, txn_key};
 use super::format::txn::{Txn, Watermark};
 use super::limits::{CHECKPOINT_PAGES, TXN_MARKS_MAX, TXN_UPDATES_MAX};
-use super::types::merge;
+use super::types::{merge, replay_weight};
 
 /// Pause after background work has failed.
 const RETRY: Duration = Duration::from_millis(100);
@@ -69,7 +69,7 @@ impl Core {
                 next.updates.iter().for_each(|update| merge(&mut updates, *update));
             }
         }
-        let count = updates.len() as u64;
+        let count = replay_weight(&updates);
         let marks: Vec<Watermark> = marks.into_values().collect();
         let number = self.next_txn.get();
         self.next_txn.set(number + 1);

@@ -14,7 +14,7 @@ use base::{Fault, Kind};
 use block_volume::ids::{FileId, FileNo};
 use block_volume::record::{DecodeError, UNIT};
 use runtime::Env;
-use table::{Cache, Range, Snapshot, Store, Table};
+use table::{Cache, Range, Redundancy, Snapshot, Store, Table};
 
 use super::format::page::decode_page;
 use super::format::state::{
@@ -35,10 +35,19 @@ const CACHE_BYTES: usize = 4 << 20;
 pub struct FileUse {
     /// The file.
     pub file: FileId,
-    /// Bytes of it, on each of its replicas, up to the segment's end of it.
+    /// Bytes of its content up to the segment's end of it, neither copies nor parity counted.
     pub bytes: u64,
     /// True when another segment made it.
     pub linked: bool,
+    /// The erasure code that it was made with; none for copies.
+    pub code: Option<Redundancy>,
+}
+
+impl FileUse {
+    /// Bytes of it on media, where files without a code have so many copies.
+    pub fn stored_bytes(&self, copies: u8) -> u64 {
+        self.code.unwrap_or(Redundancy::copies(copies)).stored(self.bytes)
+    }
 }
 
 /// Content of a block.
@@ -87,18 +96,31 @@ impl View {
     /// Opens a segment. `NotFound` when the directory is none; `Retry` when it is being changed.
     pub async fn open(env: &Env, store: Rc<dyn Store>) -> Result<View, Fault> {
         let name = store.name().to_owned();
+        let seen = View::read(env, store).await?;
+        seen.ok_or_else(|| Fault::new(Kind::Retry, format!("{name} is no segment yet")))
+    }
+
+    /// Opens a segment, as [`View::open`] does; nothing where no owner has made one yet.
+    pub async fn find(env: &Env, store: Rc<dyn Store>) -> Result<Option<View>, Fault> {
+        match View::read(env, store).await {
+            Err(fault) if fault.kind == Kind::NotFound => Ok(None),
+            seen => seen,
+        }
+    }
+
+    /// Nothing where the directory has a table, and no segment in it.
+    async fn read(env: &Env, store: Rc<dyn Store>) -> Result<Option<View>, Fault> {
+        let name = store.name().to_owned();
         let rows = Table::open_view(env, store.clone(), &Cache::new(CACHE_BYTES)).await;
         let rows = rows.map_err(|error| cause(&name, &error))?;
         let (files, index, pages) = (BTreeMap::new(), IndexMap::new(), BTreeSet::new());
         let mut view = View { name, rows, files, index, pages };
         let state = view.rows.get(SEGMENT_KEY).await.map_err(|error| cause(&view.name, &error))?;
-        let Some(state) = state else {
-            return Err(Fault::new(Kind::Retry, format!("{} is no segment yet", view.name)));
-        };
+        let Some(state) = state else { return Ok(None) };
         SegmentState::decode(&state).map_err(|flaw| view.damage(flaw))?;
         view.read_files(&*store).await?;
-        view.read_changes().await?;
-        Ok(view)
+        view.read_changes(env).await?;
+        Ok(Some(view))
     }
 
     fn damage(&self, flaw: DecodeError) -> Fault {
@@ -130,18 +152,20 @@ impl View {
             .map_err(|fault| Fault::new(fault.kind, format!("{}: {}", self.name, fault.message)))?;
         for ((number, file), id) in found.into_iter().zip(ids) {
             let (bytes, linked) = (u64::from(file.units) * UNIT, file.clone_source != 0);
-            let of = |id| FileUse { file: FileId::new(id), bytes, linked };
+            let code = file.code;
+            let of = |id| FileUse { file: FileId::new(id), bytes, linked, code };
             self.files.insert(number, id.map(of));
         }
         Ok(())
     }
 
     /// Merges the TxnFile over the pages, and lists the pages.
-    async fn read_changes(&mut self) -> Result<(), Fault> {
+    async fn read_changes(&mut self, env: &Env) -> Result<(), Fault> {
+        let mut visits = 0;
         let mut scan = self.rows.scan(Range::prefix(&[TXN_PREFIX]));
         while let Some((_, value)) = scan.next().await.map_err(|error| cause(&self.name, &error))? {
             let txn = Txn::decode(&value).map_err(|flaw| self.damage(flaw))?;
-            txn.updates.iter().for_each(|update| self.index.apply(*update));
+            self.index.apply_in_steps(env, &txn.updates, &mut visits).await;
             // Rows of files that are written have their ends as of the last checkpoint.
             for mark in &txn.marks {
                 if let Some(Some(file)) = self.files.get_mut(&mark.file) {

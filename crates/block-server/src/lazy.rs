@@ -52,19 +52,19 @@ pub(super) struct FilePolicies {
 impl FilePolicies {
     /// Those of a volume's policy.
     pub(super) fn of(policy: Policy) -> FilePolicies {
-        let written = Rc::new(Cell::new(written(policy)));
+        let written = Rc::new(Cell::new(written_policy(policy)));
         FilePolicies { written, collected: Rc::new(Cell::new(policy)) }
     }
 
     fn set(&self, policy: Policy) {
-        self.written.set(written(policy));
+        self.written.set(written_policy(policy));
         self.collected.set(policy);
     }
 }
 
 /// Copies of what is written to a volume with this policy. Wide codes have more parity since more
 /// servers are at stake: three copies are as good, as the papers have them beside `ec8+3`.
-fn written(policy: Policy) -> Policy {
+pub fn written_policy(policy: Policy) -> Policy {
     let (copies, is_strict) = (policy.in_copies(), policy.acks == policy.copies);
     match (policy.is_coded() && copies.copies > 3, is_strict) {
         (false, _) => copies,
@@ -227,7 +227,7 @@ impl ServedSegment for LazySegment {
     fn link(&self, cut: u64, to: SegmentId, policy: Policy) -> Answer<'_, ()> {
         Box::pin(async move {
             let path = segment_path(to);
-            let store = ClientStore::new(&self.0.client, &path, written(policy)).await;
+            let store = ClientStore::new(&self.0.client, &path, written_policy(policy)).await;
             let store = store.map_err(|error| Fault::new(error.kind(), error.to_string()))?;
             let identity = Identity { volume: to.volume.get(), segment: to.index };
             self.ask(|segment| Box::pin(segment.link(cut, Rc::new(store), identity))).await
@@ -299,7 +299,7 @@ mod tests {
         ];
         for (policy, copies) in cases {
             let policy: Policy = policy.parse().expect("a policy");
-            assert_eq!(written(policy).to_string(), copies, "{policy}");
+            assert_eq!(written_policy(policy).to_string(), copies, "{policy}");
         }
     }
 }

@@ -24,6 +24,7 @@ mod session;
 
 pub use agent::{BlockServerAgent, Devices, ServedSegment};
 pub use host::{CoreDevices, Host};
+pub use lazy::written_policy;
 pub use ownership::{LeaseState, OwnershipLease, Predecessors};
 
 use std::cell::{Cell, RefCell};

@@ -159,11 +159,17 @@ impl DedupWindows {
     }
 
     /// The number that ends in these 32 bits, next to the attachment's last one: changes under way
-    /// are far nearer to it than 2^31.
+    /// are far nearer to it than 2^31. Numbers begin with 1: where the next one would be lower, as without
+    /// a window behind 2^31 changes, it is the lowest of those above.
     pub fn complete(&self, attachment: u32, low: u32) -> RequestId {
         let last = self.last(attachment);
-        let ahead = low.wrapping_sub(last as u32) as i32;
-        RequestId { attachment, seq: last.saturating_add_signed(i64::from(ahead)) }
+        let ahead = low.wrapping_sub(last as u32);
+        let seq = match last.saturating_add_signed(i64::from(ahead as i32)) {
+            0 if ahead == 0 => 1 << 32,
+            0 => last + u64::from(ahead),
+            seq => seq,
+        };
+        RequestId { attachment, seq }
     }
 
     /// The highest number of an attachment's changes of which something has happened; 0 for none.

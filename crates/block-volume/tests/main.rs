@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use block_volume::dedup::{DedupWindows, Progress, RequestId};
 use block_volume::geometry::{Extent, Geometry, SegmentIndex};
 use proptest::prelude::*;
 
@@ -67,4 +68,29 @@ fn requests_are_whole_blocks_within_the_volume() {
     assert!(
         !good(1, 4096) && !good(0, 4095) && !good(1 << 20, 4096) && !good(u64::MAX - 4095, 8192)
     );
+}
+
+/// There is no change 0: a window that had it would not be read again, nor would its segment.
+#[test]
+fn number_without_a_window_near_it_is_no_number_below_1() {
+    let half = 1u64 << 31;
+    let lows = [0, 1, half - 1, half, half + 1, 2 * half - 1];
+    for (last, low) in [0, 1, 3, half - 1].into_iter().flat_map(|last| lows.map(|low| (last, low)))
+    {
+        let mut windows = DedupWindows::default();
+        if last > 0 {
+            windows.note(RequestId { attachment: 7, seq: last }, 0..1, true);
+        }
+        let request = windows.complete(7, low as u32);
+        assert!(request.seq > 0 && request.seq % (1 << 32) == low, "{last} {low}: {request:?}");
+        windows.note(request, 1..2, true);
+        for (attachment, bytes) in windows.take_changed() {
+            let mut again = DedupWindows::default();
+            let bytes = bytes.expect("it was noted");
+            assert!(again.load(attachment, &bytes), "{last} {low}: it is not read again");
+            if request.seq >= last {
+                assert_eq!(again.progress(request), Progress::Done, "{last} {low}");
+            }
+        }
+    }
 }

@@ -29,6 +29,8 @@ pub struct Run {
 
 /// Bytes of an encoded run.
 pub const RUN_BYTES: usize = 16;
+/// Runs that one index sector holds.
+pub(crate) const INDEX_RUNS: usize = SECTOR_DATA_MAX / RUN_BYTES;
 
 impl Run {
     /// A run of plain pieces, at least one byte each.

@@ -25,11 +25,12 @@ use crate::counters::{add, ended_len};
 use crate::error::Error;
 use crate::file::FlatLogFile;
 use crate::health::{CallEnd, Target};
+use crate::limits::APPENDS_SHARE;
 use crate::peers::PeerError;
 use crate::queue::{Pending, Queue};
 use crate::rows::{LayError, Rows, rows_of};
 use crate::session::Refusal;
-use crate::stage::Staged;
+use crate::stage::{Staged, check_left};
 use crate::writer::{
     Action, Event, Fragments, Laid, Layout, SendId, StreamOp, Writer, WriterConfig, bytes_max,
 };
@@ -191,12 +192,14 @@ impl Appender {
         self.submit_many(&[data]).await
     }
 
-    /// As [`Appender::submit`], of several records as with [`Appender::append_many`].
+    /// As [`Appender::submit`], of several records as with [`Appender::append_many`]. When one of several
+    /// appends fails, those before it may be there: the error is not [`Error::Unavailable`] then.
     pub async fn submit_many(&self, records: &[&[u8]]) -> Result<Append, Error> {
         let shared = &self.0;
         let _turn = shared.turn.lock().await;
         shared.check_open()?;
         let offset = shared.queue.borrow().end;
+        let partly = |error: Error| error.behind(shared.queue.borrow().end - offset);
         let mut parts = Vec::new();
         let mut filled = 0;
         // One for all of them, though it may change while they wait for room.
@@ -212,7 +215,7 @@ impl Appender {
                 let room = append_max - filled;
                 let cut = if filled > 0 && record.len() <= append_max { 0 } else { room };
                 parts.push(&record[..cut]);
-                shared.push(&parts, layout).await?;
+                shared.push(&parts, layout).await.map_err(partly)?;
                 parts.clear();
                 filled = 0;
                 record = &record[cut..];
@@ -221,7 +224,7 @@ impl Appender {
             parts.push(record);
         }
         if filled > 0 {
-            shared.push(&parts, layout).await?;
+            shared.push(&parts, layout).await.map_err(partly)?;
         } else if shared.queue.borrow().end == offset {
             return Ok(Append { offset, done: None });
         }
@@ -307,7 +310,7 @@ impl Shared {
         let (Ok(count), Ok(bytes)) = (count, bytes) else {
             return Err(Error::invalid(self.file.path(), "the writer was dropped"));
         };
-        let staged = self.stage(parts, layout).await?;
+        let staged = self.stage(parts, layout, size as usize).await?;
         self.check_open()?;
         let (bytes_of_sectors, laid) = (staged.bytes(), staged.laid());
         {
@@ -320,16 +323,11 @@ impl Shared {
         Ok(())
     }
 
-    async fn stage(&self, parts: &[&[u8]], layout: Layout) -> Result<Staged, Error> {
+    /// Lays an append out that takes so many `bytes`, as soon as there is memory.
+    async fn stage(&self, parts: &[&[u8]], layout: Layout, bytes: usize) -> Result<Staged, Error> {
         let start = self.env.now();
         loop {
-            let staged = {
-                let rows = &mut *self.file.0.client.0.rows.borrow_mut();
-                let staged = Staged::lay_out(self.env.pool(), rows, (layout, self.verify), parts);
-                self.count_verified(rows);
-                staged
-            };
-            let error = match staged {
+            let error = match self.lay_out(parts, layout, bytes) {
                 Ok(staged) => return Ok(staged),
                 Err(error) => error,
             };
@@ -341,6 +339,17 @@ impl Shared {
             }
             self.env.sleep(MEMORY_PAUSE).await;
         }
+    }
+
+    fn lay_out(&self, parts: &[&[u8]], layout: Layout, bytes: usize) -> Result<Staged, LayError> {
+        // A lone append leaves memory to connections alone: what fills the pool may wait for it.
+        if !self.queue.borrow().is_acknowledged() {
+            check_left(self.env.pool(), bytes, APPENDS_SHARE)?;
+        }
+        let rows = &mut *self.file.0.client.0.rows.borrow_mut();
+        let staged = Staged::lay_out(self.env.pool(), rows, (layout, self.verify), parts);
+        self.count_verified(rows);
+        staged
     }
 
     /// Counts what was read back before it is sent.
@@ -488,12 +497,12 @@ impl Shared {
         }
     }
 
-    /// Ends without the protocol: what it wants can not be done.
+    /// Ends without the protocol: what it wants can not be done. Appends that were sent may be written.
     fn give_up(&self, error: &LayError) {
         let what = format!("append to {}", self.file.path());
         let cause = Error::traced(error.to_string());
         self.abandoned.set(true);
-        self.end(Over::Failed(Error::Unavailable { what, cause, waited: Duration::ZERO }));
+        self.end(Over::Failed(Error::Unknown { what, cause, waited: Duration::ZERO }));
     }
 
     fn place_or_send(self: &Rc<Self>, action: &Action) -> Result<(), LayError> {
@@ -747,9 +756,9 @@ impl Shared {
         while self.over.borrow().is_none() && !self.abandoned.get() {
             let changed = self.rearm.notified();
             let changed = std::pin::pin!(changed);
-            let news = std::pin::pin!(self.file.0.client.0.pushed_news.notified());
-            let changed = select(changed, news);
-            let pushed = match self.armed.get() {
+            let signal = std::pin::pin!(self.file.0.client.0.writer_news.notified());
+            let changed = select(changed, signal);
+            let news = match self.armed.get() {
                 Some(due) => match select(changed, self.env.sleep_until(due)).await {
                     Either::Left((changed, _)) => matches!(changed, Either::Right(_)),
                     Either::Right(_) => false,
@@ -761,8 +770,9 @@ impl Shared {
             if is_due {
                 self.armed.set(None);
             }
-            // An idle writer, too, may have to leave its chunk when masters push another list.
-            if is_due || pushed {
+            // An idle writer, too, may have to leave its chunk when masters push another list. One whose
+            // append waits for copies may have to do so earlier.
+            if is_due || news {
                 self.process_unless_abandoned(Event::Tick);
             }
         }

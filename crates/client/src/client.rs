@@ -60,10 +60,12 @@ pub(crate) struct ClientInner {
     pub(crate) listed_now: Cell<i64>,
     /// How long writers wait for copies, as appends to healthy disks are now.
     pub(crate) blocked_after: Cell<BlockedAfter>,
+    /// The longest of these waits by which a writer may have set its timer.
+    pub(crate) blocked_armed: Cell<BlockedAfter>,
     /// A watch over disks runs.
     pub(crate) watching: Cell<bool>,
-    /// Signals that masters have pushed another list.
-    pub(crate) pushed_news: Notify,
+    /// Signals to writers that masters have pushed another list, or that appends wait less for copies.
+    pub(crate) writer_news: Notify,
     /// Replicas that were damaged or missing, and until when they are asked last.
     bad_replicas: RefCell<Vec<(ChunkId, DiskId, Instant)>>,
     /// Failures of replicas that were reported lately.
@@ -128,9 +130,10 @@ impl Client {
             locator,
             list_metrics: ListMetrics::new(env.tracer().registry()),
             listed_now: Cell::default(),
+            blocked_armed: blocked_after.clone(),
             blocked_after,
             watching: Cell::default(),
-            pushed_news: Notify::new(),
+            writer_news: Notify::new(),
             bad_replicas: RefCell::default(),
             reports: RefCell::default(),
             doubting: RefCell::default(),

@@ -96,6 +96,17 @@ impl Error {
         }
     }
 
+    /// The failure of a part of an operation when `submitted` bytes before it may be written.
+    pub(crate) fn behind(self, submitted: u64) -> Error {
+        match self {
+            Error::Unavailable { what, cause, waited } if submitted > 0 => {
+                let cause = format!("{cause}; the {submitted} bytes before were submitted");
+                Error::Unknown { what, cause, waited }
+            }
+            other => other,
+        }
+    }
+
     pub(crate) fn invalid(path: impl Into<String>, message: impl Into<String>) -> Error {
         Error::Invalid { path: path.into(), message: message.into() }
     }

@@ -36,6 +36,7 @@ mod queue;
 mod reader;
 mod rows;
 mod seen;
+mod sequence;
 mod session;
 mod silence;
 mod stage;

@@ -89,14 +89,26 @@ pub const READ_MAX: usize = 256 << 20;
 pub const RESOLVE_PARALLEL_MAX: usize = 16;
 /// Symbolic links that one path resolution follows, as Linux has it.
 pub const SYMLINKS_MAX: u32 = 40;
-/// Mutations of one client session in flight: bounds the masters' reply tables.
+/// Changes of one client session in flight in one group of masters: bounds the group's reply table.
 pub const CHANGES_INFLIGHT_MAX: usize = 256;
+/// Changes of one session that a group takes, counted from the oldest one without an answer: the bound of
+/// its reply table. Further ones wait here without a number: with it a change says which answers are there.
+pub const CHANGES_WINDOW: u64 = 1024;
+const _: () = assert!(CHANGES_INFLIGHT_MAX < CHANGES_WINDOW as usize);
 /// Names of one page of a listing (the namespace service's bound).
 pub const LIST_MAX: u32 = 1000;
 /// Files and directories that a tree removal works on at once.
 pub const REMOVE_PARALLEL: usize = 32;
 /// Bytes of a symbolic link's target.
 pub const TARGET_MAX: usize = 4095;
+
+/// Of the buffer pool one in so many bytes is left to connections by the sectors of appends. A connection
+/// that broke is made again with memory of the pool, 64 KiB, and appends that wait for it give none back.
+/// Of 512 MiB that is room for 512 connections.
+pub const CONNECTIONS_SHARE: usize = 16;
+/// As much again is left to appends that are laid out in another chunk while they are sent, but not by one
+/// whose writer has no other to be acknowledged.
+pub const APPENDS_SHARE: usize = CONNECTIONS_SHARE / 2;
 
 /// Records of latencies of one client at most: 4,096 x (450 bytes of counts, 48 of key, 40 of state)
 /// = 2.2 MiB. 680 disks of which every class of reads and appends is used.

@@ -189,7 +189,7 @@ async fn poll_once(client: &Rc<ClientInner>, pushed: &mut Pushed) -> Duration {
         lists.set_draining(pushed.draining().clone());
         lists.set_pushed(pushed.abnormal());
         drop(lists);
-        client.pushed_news.notify_waiters();
+        client.writer_news.notify_waiters();
     }
     pause
 }

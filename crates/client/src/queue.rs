@@ -41,6 +41,11 @@ impl Queue {
         Queue { end, ..Queue::default() }
     }
 
+    /// True when all that was submitted is acknowledged.
+    pub(crate) fn is_acknowledged(&self) -> bool {
+        self.first + self.appends.len() as u64 <= self.acked
+    }
+
     /// Adds the next append.
     pub(crate) fn push(&mut self, append: Pending) {
         self.end += u64::from(append.len);
@@ -55,10 +60,10 @@ impl Queue {
 
     /// Something that ends when all that was submitted is acknowledged; nothing when it is.
     pub(crate) fn wait_for_all(&mut self) -> Option<oneshot::Receiver<Result<(), Error>>> {
-        let below = self.first + self.appends.len() as u64;
-        if below <= self.acked {
+        if self.is_acknowledged() {
             return None;
         }
+        let below = self.first + self.appends.len() as u64;
         let (sender, receiver) = oneshot::channel();
         self.waiters.push_back((below, sender));
         Some(receiver)

@@ -47,6 +47,9 @@ pub struct Reader {
     seen: Cell<u64>,
     /// Bytes that the caller knows to be acknowledged, whether replicas show them or not.
     acknowledged: Cell<u64>,
+    /// A chunk that was open when bytes of the file up to an offset were known to be acknowledged. Those from
+    /// its base on are in it.
+    confirmed: Cell<Option<(ChunkId, u64)>>,
     /// The open chunk of which bytes were shown last, and the offset in the file behind them.
     shown: Cell<Option<(ChunkId, u64)>>,
     /// When a busy replica was last given up.
@@ -109,6 +112,7 @@ impl Reader {
             file: file.clone(),
             seen: Cell::new(0),
             acknowledged: Cell::new(0),
+            confirmed: Cell::new(None),
             shown: Cell::new(None),
             busy: Cell::new(None),
             rows_seen: RefCell::default(),
@@ -124,11 +128,39 @@ impl Reader {
         &self.file.0.client
     }
 
-    /// Whether all bytes of a chunk below an offset in it are acknowledged, as the caller knows. Then each
-    /// replica that holds them has the bytes that were acknowledged: a chunk has one writer, which writes an
-    /// offset with the same bytes only, and what is given up at a seal was not acknowledged.
+    /// Whether all bytes of an open chunk below an offset in it are acknowledged, as the caller knows. Then
+    /// each replica that holds them has the bytes that were acknowledged: a chunk has one writer, which writes
+    /// an offset with the same bytes only, and what is given up at a seal was not acknowledged. A view from
+    /// before the caller knew says nothing: the chunk may have ended since, and the bytes be in another one.
     pub(crate) fn is_acknowledged(&self, chunk: &ChunkPlace, end: u32) -> bool {
-        chunk.base + u64::from(end) <= self.acknowledged.get()
+        chunk.base + u64::from(end) <= self.confirmed_of(chunk)
+    }
+
+    /// End in the file of the bytes that are acknowledged in an open chunk, as far as that is known.
+    fn confirmed_of(&self, chunk: &ChunkPlace) -> u64 {
+        let confirmed = self.confirmed.get().filter(|(of, _)| *of == chunk.chunk);
+        confirmed.map_or(0, |(_, end)| end)
+    }
+
+    /// Length of the first part of a range, if only a part of it is known to be acknowledged.
+    fn acknowledged_part(&self, chunk: &ChunkPlace, offset: u32, len: u32) -> Option<u32> {
+        let known = self.confirmed_of(chunk).saturating_sub(chunk.base + u64::from(offset));
+        let is_part = chunk.sealed.is_none() && known > 0 && known < u64::from(len);
+        is_part.then_some(known as u32)
+    }
+
+    /// Whether a byte is acknowledged, and the stream service has not said since that it is in this open chunk.
+    fn is_unconfirmed(&self, chunk: &ChunkPlace, at: u64) -> bool {
+        let known = self.confirmed_of(chunk)..self.acknowledged.get();
+        chunk.sealed.is_none() && known.contains(&at)
+    }
+
+    /// The stream service was asked when bytes up to `acknowledged` were known to be so.
+    fn confirm(&self, view: &StreamView, acknowledged: u64) {
+        if let Some(open) = view.chunks.iter().find(|chunk| chunk.sealed.is_none()) {
+            let end = acknowledged.max(self.confirmed_of(open));
+            self.confirmed.set(Some((open.chunk, end)));
+        }
     }
 
     /// Bytes that must be there.
@@ -256,10 +288,11 @@ impl Reader {
 
     /// The stream from an offset on; nothing when the file was never opened for append.
     pub(crate) async fn locate(&self, offset: u64) -> Result<Option<StreamView>, Error> {
-        let locator = &self.client().0.locator;
+        let (locator, acknowledged) = (&self.client().0.locator, self.acknowledged.get());
         match locator.locate(self.file.id(), offset, self.file.path()).await {
             Ok(view) => {
                 self.file.note_epoch(view.epoch);
+                self.confirm(&view, acknowledged);
                 Ok(Some(view))
             }
             Err(error) if error.kind() == Kind::NotFound => {
@@ -328,10 +361,17 @@ impl Reader {
         ended: ChunkEnd,
         budget: &mut Budget,
     ) -> Result<Option<FileEnd>, Error> {
+        let was_unconfirmed = self.is_unconfirmed(chunk, at);
         self.client().0.locator.forget(self.file.id(), chunk.base);
         let Some(view) = self.locate(at).await? else { return Ok(Some(FileEnd::Sealed)) };
         let fresh = chunk_in(&view, at);
         if fresh.as_ref().is_some_and(|fresh| fresh.chunk != chunk.chunk) {
+            return Ok(None);
+        }
+        let confirmed = |fresh: &Rc<ChunkPlace>| was_unconfirmed && !self.is_unconfirmed(fresh, at);
+        if fresh.as_ref().is_some_and(confirmed) {
+            // From now on replicas are asked for what they hold.
+            self.client().env().mark("reader: acknowledged bytes are where the view had them");
             return Ok(None);
         }
         // The service says that the byte is there, or may come: the replicas are about to learn
@@ -383,6 +423,12 @@ impl Reader {
                 true => self.ask_coded(view, (offset, want), fresh.is_some()).await,
                 false => self.ask_replicas(view, offset, want, fresh.is_some()).await,
             };
+            let is_unshown = matches!(round, Round::ReadPart(ReadPart::End(ChunkEnd::Open)));
+            if is_unshown && let Some(known) = self.acknowledged_part(view, offset, want) {
+                // Replicas are asked for the part that is known to be acknowledged.
+                want = known;
+                continue;
+            }
             let (any_damaged, all_damaged, any_busy) = match round {
                 Round::ReadPart(piece) => return Ok(piece),
                 Round::None { any_damaged, all_damaged, any_busy } => {
@@ -509,6 +555,14 @@ impl Reader {
                     return Round::ReadPart(ReadPart::End(ChunkEnd::Open));
                 }
                 Answer::End { sealed: false } => {
+                    // One may lag: without masters the others still show what it does not. When two show
+                    // nothing, the stream service is asked which chunk has it.
+                    let is_good = |it: &ReplicaPlace| !client.is_asked_last(chunk.chunk, it);
+                    let asks_another = ended.is_none() && waiting.first().is_some_and(is_good);
+                    let at = chunk.base + u64::from(offset);
+                    if self.is_unconfirmed(chunk, at) && !asks_another {
+                        return Round::ReadPart(ReadPart::End(ChunkEnd::Open));
+                    }
                     ended = Some(ChunkEnd::Open);
                     None
                 }
@@ -550,7 +604,7 @@ impl Reader {
         extent: &Extent,
     ) -> bool {
         let start = chunk.base + u64::from(offset);
-        let known = self.known().min(start + u64::from(len));
+        let known = self.seen.get().max(self.confirmed_of(chunk)).min(start + u64::from(len));
         chunk.sealed.is_some() || start + extent.len() as u64 >= known
     }
 

@@ -1,14 +1,13 @@
 //! Questions to masters: who leads, retries with a budget, mutations that are done once.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
 
 use base::{ClientId, Kind};
 use futures_util::future::{Either, select};
-use runtime::sync::Semaphore;
 use runtime::{Class, Duration, Env, Instant};
 use wire::control::{
     ClusterInfo, ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest, Group,
@@ -17,8 +16,9 @@ use wire::control::{
 
 use crate::counters::{Counters, add};
 use crate::error::Error;
-use crate::limits::{CHANGES_INFLIGHT_MAX, LEADER_LOOK};
+use crate::limits::LEADER_LOOK;
 use crate::peers::{PeerError, Peers, Recipient};
+use crate::sequence::Sequences;
 use crate::silence::Silence;
 
 /// Pause after all masters have failed to answer, at least and at most.
@@ -80,9 +80,6 @@ struct SessionState {
     /// The master to ask when no leader is known.
     turn: usize,
     info: Option<ClusterInfo>,
-    next_seq: u64,
-    /// Mutations without an answer yet.
-    open: BTreeSet<u64>,
 }
 
 /// One client session.
@@ -92,8 +89,7 @@ pub(crate) struct Session {
     counters: Rc<Counters>,
     budget: Duration,
     attempt: Duration,
-    client: ClientId,
-    changes: Semaphore,
+    changes: Sequences,
     silence: Silence,
     state: RefCell<SessionState>,
     weak: Weak<Session>,
@@ -117,8 +113,6 @@ impl Session {
             looked: None,
             turn,
             info: None,
-            next_seq: 1,
-            open: BTreeSet::new(),
         };
         Rc::new_cyclic(|weak| Session {
             env: env.clone(),
@@ -127,8 +121,7 @@ impl Session {
             counters,
             budget,
             attempt,
-            client: ClientId::new(u64::from_le_bytes(id)),
-            changes: Semaphore::new(CHANGES_INFLIGHT_MAX),
+            changes: Sequences::new(ClientId::new(u64::from_le_bytes(id))),
             state: RefCell::new(state),
             weak: weak.clone(),
         })
@@ -136,7 +129,7 @@ impl Session {
 
     /// The session's identity.
     pub(crate) fn client(&self) -> ClientId {
-        self.client
+        self.changes.client()
     }
 
     /// The cluster's facts as last answered; those of one partition before that.
@@ -194,10 +187,24 @@ impl Session {
         attempt: Duration,
         build: impl FnOnce(OpId) -> ControlRequest,
     ) -> Result<ControlReply, Refusal> {
-        let _permit = self.changes.acquire().await.expect("never closed");
-        let open = OpenChange::begin(self);
+        let sequence = self.changes.of(group);
+        let _room = sequence.room().await;
+        let open = match sequence.try_begin() {
+            Some(open) => open,
+            None => {
+                self.env.mark("client: a change waits for an older one");
+                let begun = self.env.timeout(self.budget, sequence.begin()).await;
+                begun.map_err(|_| self.held_up(group))?
+            }
+        };
         let request = build(open.op);
         self.ask(Question { group, request, attempt }, true).await
+    }
+
+    /// A change that was not sent.
+    fn held_up(&self, group: Group) -> Refusal {
+        let message = format!("{group} takes no more changes before an older one has an answer");
+        Refusal { kind: Kind::Retry, message, waited: self.budget, unknown: false }
     }
 
     /// Asks the leader of a group until there is an answer or the budget is spent.
@@ -401,29 +408,6 @@ struct Tries {
     /// When the question was first asked.
     start: Instant,
     unknown: bool,
-}
-
-/// A mutation without an answer. Its number stays open until it is dropped.
-struct OpenChange<'a> {
-    session: &'a Session,
-    op: OpId,
-}
-
-impl<'a> OpenChange<'a> {
-    fn begin(session: &'a Session) -> OpenChange<'a> {
-        let state = &mut *session.state.borrow_mut();
-        let seq = state.next_seq;
-        state.next_seq += 1;
-        state.open.insert(seq);
-        let acked_below = *state.open.first().expect("just inserted");
-        OpenChange { session, op: OpId { client: session.client, seq, acked_below } }
-    }
-}
-
-impl Drop for OpenChange<'_> {
-    fn drop(&mut self) {
-        self.session.state.borrow_mut().open.remove(&self.op.seq);
-    }
 }
 
 fn may_have_happened(error: &PeerError<ControlError>) -> bool {

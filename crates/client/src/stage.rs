@@ -14,6 +14,7 @@ use wire::sector::{
     AppendAt, FLAG_FIRST, FLAG_LAST, Footer, SectorKind, format_sector, sectors_for,
 };
 
+use crate::limits::CONNECTIONS_SHARE;
 use crate::rows::{BadCell, CellSectors, LayError, Rows, rows_of};
 use crate::writer::{Laid, Layout};
 
@@ -93,7 +94,7 @@ impl Staged {
     /// Copies `parts` to their places in the sectors.
     fn copy_of(pool: &BufPool, parts: &[&[u8]]) -> Result<Staged, OutOfMemory> {
         let len = parts.iter().map(|part| part.len()).sum();
-        let mut sectors = pool.alloc(sectors_for(len) * SECTOR)?;
+        let mut sectors = alloc(pool, sectors_for(len) * SECTOR)?;
         let mut at = 0;
         for part in parts {
             let mut rest = *part;
@@ -121,7 +122,7 @@ impl Staged {
         let (_, codec) = rows_of(layout);
         let (mut first, mut others) = (None, Vec::new());
         let stored = rows.encode((layout, verify), parts, |cell| {
-            let mut sectors = pool.alloc(sectors_for(cell.len()) * SECTOR)?;
+            let mut sectors = alloc(pool, sectors_for(cell.len()) * SECTOR)?;
             place_cell(cell, &mut sectors);
             match first {
                 None => first = Some(Sectors::Own(sectors)),
@@ -228,12 +229,26 @@ impl Staged {
     }
 }
 
+/// A buffer for sectors, of what is not left to connections.
+fn alloc(pool: &BufPool, len: usize) -> Result<BufMut, OutOfMemory> {
+    check_left(pool, len, CONNECTIONS_SHARE)?;
+    pool.alloc(len)
+}
+
+/// An error when a buffer of `len` bytes would not leave one in `share` bytes of the pool.
+pub(crate) fn check_left(pool: &BufPool, len: usize, share: usize) -> Result<(), OutOfMemory> {
+    let budget = pool.budget() - pool.budget() / share;
+    // A buffer takes a power of two of the pool.
+    let fits = pool.used() + len.next_power_of_two() <= budget;
+    if fits { Ok(()) } else { Err(OutOfMemory { want: len, budget }) }
+}
+
 fn writable(pool: &BufPool, sectors: Buf) -> Result<BufMut, (Buf, OutOfMemory)> {
     let sectors = match sectors.try_into_mut() {
         Ok(own) => return Ok(own),
         Err(sectors) => sectors,
     };
-    match pool.alloc(sectors.len()) {
+    match alloc(pool, sectors.len()) {
         Ok(mut copy) => {
             copy.copy_from_slice(&sectors);
             Ok(copy)

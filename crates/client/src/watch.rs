@@ -44,7 +44,7 @@ impl ClientInner {
             self.env.mark("lists: too many at once");
         }
         let most = self.config.writer.replica_timeout;
-        self.blocked_after.set(match doubts {
+        self.set_blocked_after(match doubts {
             // It is this process or its network: no chunk is to end for that.
             true => [most; _],
             false => blocked_after(health, most, now),
@@ -60,6 +60,24 @@ impl ClientInner {
             health.unwatched();
         }
         goes_on
+    }
+
+    /// Sets how long writers wait for copies. Those that have set their timers by twice as long a wait, or
+    /// more, set them again.
+    fn set_blocked_after(&self, after: BlockedAfter) {
+        self.blocked_after.set(after);
+        let mut armed = self.blocked_armed.get();
+        let mut shorter = false;
+        for (armed, after) in armed.iter_mut().zip(after) {
+            *armed = after.max(*armed);
+            shorter |= after * 2 <= *armed;
+        }
+        if shorter {
+            self.env.mark("client: appends wait less for copies");
+            self.writer_news.notify_waiters();
+            armed = after;
+        }
+        self.blocked_armed.set(armed);
     }
 
     /// A disk at another address that is not listed.

@@ -4,11 +4,15 @@
 use std::rc::Rc;
 
 use base::{ChunkId, ServerId};
+use client::Config;
 use client::writer::{ChaseBudget, Event, SendError, StreamOp, Writer, WriterConfig};
+use futures_util::future::join;
 use runtime::Duration;
-use wire::control::ChunkPlace;
+use wire::control::{ChunkPlace, Policy};
 
 use crate::chase::{Rig, chunk};
+use crate::cluster::run;
+use crate::fake::{Fake, Health};
 
 const B: Duration = Duration::from_millis(40);
 /// Time for answers that came while the writer stood still.
@@ -230,4 +234,33 @@ fn writers_of_a_process_end_few_chunks_so() {
         assert_eq!((rig.advances().len(), rig.acked), (1, 1), "the others wait for longer");
     }
     assert_eq!(early, 10);
+}
+
+/// Nothing was known of disks when the append was placed. Then the client hears of healthy ones.
+#[test]
+fn append_that_was_to_wait_for_long_waits_no_longer_than_is_known_since() {
+    let fake = Fake::new(1, 6);
+    run(46, &fake.clone(), Config::default(), |client| async move {
+        let env = client.env().clone();
+        let open = async |path: &str, elsewhere: [usize; 3]| {
+            fake.with(|state| state.no_place = elsewhere.into());
+            let file = client.create(path, Policy::strict(3), 0o644, true).await.unwrap();
+            file.append_handle().await.unwrap()
+        };
+        let late = open("/late", [3, 4, 5]).await;
+        let other = open("/other", [0, 1, 2]).await;
+        fake.with(|state| state.health[0] = Health::Silent);
+        let waits = async {
+            let began = env.now();
+            late.append(b"late").await.unwrap();
+            env.now() - began
+        };
+        let learns = async {
+            for _ in 0..300 {
+                other.append(b"other").await.unwrap();
+            }
+        };
+        let (waited, ()) = join(waits, learns).await;
+        assert!(waited < MS * 120, "it waited {waited:?}");
+    });
 }

@@ -3,6 +3,7 @@
 
 mod backup;
 mod blocked;
+mod changes;
 mod chase;
 mod chase_model;
 mod cluster;
@@ -13,6 +14,7 @@ mod fake;
 mod holder;
 mod idle;
 mod large;
+mod memory;
 mod model;
 mod policies;
 mod pushed;

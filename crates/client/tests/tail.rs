@@ -7,7 +7,7 @@ use runtime::Duration;
 use wire::control::Policy;
 
 use crate::cluster::{bytes, run};
-use crate::fake::Fake;
+use crate::fake::{Fake, Health};
 
 const POLICIES: [Policy; 2] = [Policy::strict(3), Policy::plain(3, 2)];
 
@@ -130,6 +130,114 @@ fn what_is_known_to_be_acknowledged_is_read_beside_a_replica_without_it() {
                 let read = file.reader().read_acknowledged(30_000, 20_000).await.unwrap();
                 assert!(read == data[30_000..], "replica {lacking} lacks it");
             }
+        });
+    }
+}
+
+/// What is known ends within the range.
+#[test]
+fn read_beyond_what_is_known_to_be_acknowledged_has_that_part() {
+    for policy in [POLICIES[0], POLICIES[1], Policy::ec(2, 1)] {
+        let fake = Fake::new(1, 3);
+        run(42, &fake.clone(), Config::default(), |client| async move {
+            let (env, file) = (client.env().clone(), create(&client, policy).await);
+            let appender = file.append_handle().await.unwrap();
+            let data = bytes(1, 300_000);
+            for part in data.chunks(100_000) {
+                appender.append(part).await.unwrap();
+            }
+            env.sleep(Duration::from_millis(50)).await;
+            drop(appender);
+            restart_replicas(&fake);
+            let (reader, asked) = (file.reader(), env.now());
+            assert!(reader.read_acknowledged(0, 1000).await.unwrap() == data[..1000]);
+            let shown = reader.read_shown(0, 5000).await.unwrap();
+            assert!(shown == data[..1000], "{policy:?}: {} bytes", shown.len());
+            let waited = env.now() - asked;
+            assert!(waited < Duration::from_millis(100), "{policy:?}: it waited {waited:?}");
+            let error = reader.read_at(0, 5000).await.expect_err("an unknown end");
+            assert!(matches!(error, Error::OpenEnd { offset: 1000, .. }), "{policy:?}: {error}");
+        });
+    }
+}
+
+/// A replica that was left shows nothing, the others show all, and no master answers.
+#[test]
+fn what_other_replicas_show_is_read_beside_one_that_lags_without_masters() {
+    for lagging in 0..3 {
+        let fake = Fake::new(1, 3);
+        run(43, &fake.clone(), Config::default(), |client| async move {
+            let (env, file) = (client.env().clone(), create(&client, POLICIES[1]).await);
+            let appender = file.append_handle().await.unwrap();
+            let data = bytes(2, 50_000);
+            appender.append(&data).await.unwrap();
+            env.sleep(Duration::from_millis(50)).await;
+            drop(appender);
+            assert!(file.reader().read_shown(0, 100).await.unwrap() == data[..100]);
+            fake.with(|state| {
+                state.replicas.values_mut().nth(lagging).unwrap().committed = 0;
+                state.masters_alive = vec![false];
+            });
+            let asked = env.now();
+            for _ in 0..20 {
+                let read = file.reader().read_acknowledged(10_000, 20_000).await.unwrap();
+                assert!(read == data[10_000..30_000]);
+            }
+            let waited = env.now() - asked;
+            assert!(waited < Duration::from_millis(100), "it waited {waited:?}");
+        });
+    }
+}
+
+/// A reader's view is older than the second writer. One replica has missed the end of the first one's chunk:
+/// it holds bytes that were given up, where the file has those of the second writer.
+#[test]
+fn what_a_second_writer_appended_is_not_read_from_the_chunk_of_the_first() {
+    for policy in [POLICIES[0], POLICIES[1], Policy::ec(2, 1)] {
+        let fake = Fake::new(1, 4);
+        run(41, &fake.clone(), Config::default(), |client| async move {
+            let (env, config) = (client.env().clone(), Config::default());
+            let others = Client::connect_over(&env, fake.peers(&env), fake.masters(), config);
+            let others = others.await.unwrap();
+            let (first, given_up) = (bytes(1, 10_000), bytes(2, 6_000));
+            let second = bytes(3, 6_000);
+            let file = create(&client, policy).await;
+            let writer = others.open("/file").await.unwrap().append_handle().await.unwrap();
+            writer.append(&first).await.unwrap();
+            env.sleep(Duration::from_millis(50)).await;
+            let reader = file.reader();
+            assert!(reader.read_at(0, first.len()).await.unwrap() == first, "the view is cached");
+
+            // The last append of the first writer reaches one replica.
+            let servers = fake.with(|state| state.streams[&file.id()].chunks[0].servers.clone());
+            let health = |server: usize, health| fake.with(|state| state.health[server] = health);
+            servers[1..].iter().for_each(|&server| health(server, Health::Silent));
+            let append = writer.submit(&given_up).await.unwrap();
+            env.sleep(Duration::from_millis(2)).await;
+            drop((append, writer));
+            let held: Vec<_> = fake.with(|state| {
+                let chunk = state.streams[&file.id()].chunks[0].id;
+                servers.iter().map(|&server| state.replicas[&(chunk, server)].len).collect()
+            });
+            assert_eq!(held, vec![16_000, 10_000, 10_000]);
+
+            // It is away while the second writer opens the file.
+            servers[1..].iter().for_each(|&server| health(server, Health::Good));
+            health(servers[0], Health::Silent);
+            fake.with(|state| state.no_place.insert(servers[0]));
+            let writer = others.open("/file").await.unwrap().append_handle().await.unwrap();
+            assert_eq!(writer.append(&second).await.unwrap(), 10_000);
+            env.sleep(Duration::from_millis(50)).await;
+
+            // It is back, and the others are late.
+            health(servers[0], Health::Good);
+            let late = (0..4).filter(|server| *server != servers[0]);
+            fake.with(|state| late.for_each(|server| state.slow_us[server] = 400_000));
+            let read = reader.read_acknowledged(10_000, 1_000).await.unwrap();
+            assert!(read == second[..1_000], "{policy:?}: bytes that were given up");
+            fake.with(|state| state.slow_us.fill(0));
+            let read = file.reader().read_acknowledged(0, 16_000).await.unwrap();
+            assert!(read == [first, second].concat(), "{policy:?}");
         });
     }
 }

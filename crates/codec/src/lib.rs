@@ -14,4 +14,4 @@ pub mod limits;
 pub mod planted;
 pub mod row;
 
-pub use crc::{crc32c, crc32c_extend};
+pub use crc::{Crc, crc32c, crc32c_extend};

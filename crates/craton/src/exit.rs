@@ -13,7 +13,8 @@ Exit codes:
   4  configuration, directory, port or store cannot be used; nothing was changed
   5  damage was found: a store that does not verify, bytes without an intact replica
   6  done in part: some files cannot be read or named here and were skipped, each with a
-     warning (sockets, pipes and devices are never copied: with them alone it is 0)";
+     warning (sockets, pipes and devices are never copied: with them alone it is 0); or
+     some servers did not answer, each with a warning";
 
 /// Kind of a failure; `craton --help` lists the exit codes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,7 +29,7 @@ pub enum Code {
     Setup = 4,
     /// Damage was found.
     Damage = 5,
-    /// Some files were skipped.
+    /// Some files were skipped, or some servers did not answer.
     Partial = 6,
 }
 

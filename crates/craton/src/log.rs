@@ -100,7 +100,11 @@ impl Rotated {
         Ok(Rotated { dir: dir.to_owned(), name, file, len, len_max, files })
     }
 
+    /// Begins the next file. It is opened before any older one moves: where none can be made, on a full
+    /// disk, all stay.
     fn rotate(&mut self) -> io::Result<()> {
+        let fresh = self.dir.join(format!("{}.new", self.name));
+        let file = OpenOptions::new().create(true).append(true).open(&fresh)?;
         let name = |index: u32| match index {
             0 => self.dir.join(self.name),
             index => self.dir.join(format!("{}.{index}", self.name)),
@@ -111,7 +115,8 @@ impl Rotated {
                 _ => {}
             }
         }
-        *self = Rotated::open(&self.dir, self.name, self.len_max, self.files)?;
+        std::fs::rename(&fresh, name(0))?;
+        (self.len, self.file) = (file.metadata()?.len(), file);
         Ok(())
     }
 }
@@ -119,8 +124,14 @@ impl Rotated {
 impl Write for Rotated {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         // A write is of whole lines: files end between lines.
-        if self.len > 0 && self.len + bytes.len() as u64 > self.len_max {
-            self.rotate()?;
+        if self.len > 0
+            && self.len + bytes.len() as u64 > self.len_max
+            && let Err(error) = self.rotate()
+        {
+            let (dir, name) = (self.dir.display(), self.name);
+            tracing::warn!(%dir, name, %error, "a log file cannot be rotated: it gets longer");
+            // The next attempt is after as much again: each may move older files on.
+            self.len = 0;
         }
         self.file.write_all(bytes)?;
         self.len += bytes.len() as u64;
@@ -276,93 +287,4 @@ fn write_access(mut file: Rotated, queue: &Receiver<String>, lost: &SharedCounte
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn files_are_rotated_between_lines() {
-        let dir = crate::output::test_dir("log");
-        let mut log = Rotated::open(&dir, FILE, 100, 2).expect("it opens");
-        for index in 0..50 {
-            log.write_all(format!("line {index:03}\n").as_bytes()).expect("it is written");
-        }
-        let names: Vec<_> = std::fs::read_dir(&dir).expect("it lists").collect();
-        assert_eq!(names.len(), 3, "{names:?}");
-        let read = |name: &str| std::fs::read_to_string(dir.join(name)).expect("it reads");
-        assert!(read(FILE).ends_with("line 049\n"));
-        assert!(read("craton.jsonl.1").starts_with("line "));
-        assert!(read("craton.jsonl.2").len() <= 100);
-        std::fs::remove_dir_all(dir).expect("it goes");
-    }
-
-    /// A file on a disk that takes nothing until it is let go on.
-    struct Hung {
-        go_on: Receiver<()>,
-        written: SyncSender<Vec<u8>>,
-    }
-
-    impl Write for Hung {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let _ = self.go_on.recv(); // For ever, once nothing holds it up.
-            self.written.send(bytes.to_vec()).expect("the test reads");
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn disk_that_hangs_holds_up_no_line_and_those_without_room_are_counted() {
-        let (hold, go_on) = sync_channel(0);
-        let (written, read) = sync_channel(2 * QUEUE);
-        let mut lines = Lines::start(Hung { go_on, written }).expect("it starts");
-        for index in 0..QUEUE + 10 {
-            lines.write_all(format!("{index}").as_bytes()).expect("nothing waits");
-        }
-        // One is being written, as many as there is room for wait.
-        let lost = lines.lost.load(Ordering::Relaxed);
-        assert!((9..=10).contains(&lost), "{lost} lines are lost");
-        lines.wait(Duration::from_millis(1));
-        drop(hold);
-        while lines.queue.try_send(Message::Line(b"last".to_vec())).is_err() {
-            std::thread::yield_now();
-        }
-        lines.wait(Duration::from_secs(60));
-        let written: Vec<_> = read.try_iter().collect();
-        assert_eq!(written.last().map(Vec::as_slice), Some(&b"last"[..]));
-        assert_eq!(written.len() as u64, (QUEUE + 11) as u64 - lost);
-        assert_eq!(lines.lost.load(Ordering::Relaxed), 0, "they were reported");
-    }
-
-    #[test]
-    fn what_was_sent_to_the_access_log_is_written_before_it_ends() {
-        let dir = crate::output::test_dir("access");
-        let registry = Registry::new();
-        let log = start_access(&dir, &Logging::default(), &registry).expect("it opens");
-        let sent: Vec<String> = (0..1000).map(|index| format!("line {index}\n")).collect();
-        let sink = log.sink();
-        sent.iter().for_each(|line| sink(line.clone()));
-        drop((log, sink));
-        let written = std::fs::read_to_string(dir.join(ACCESS_FILE)).expect("it reads");
-        assert_eq!(written, sent.concat());
-        assert!(registry.expose().contains("craton_s3_access_log_lost_total 0"));
-        std::fs::remove_dir_all(dir).expect("it goes");
-    }
-
-    #[test]
-    fn lines_that_cannot_be_written_are_counted() {
-        let dir = crate::output::test_dir("access-full");
-        let full = OpenOptions::new().write(true).open("/dev/full").expect("it opens");
-        let mut file = Rotated::open(&dir, ACCESS_FILE, 1 << 20, 1).expect("it opens");
-        file.file = full;
-        let lost = Registry::new().shared_counter("lost_total", "Lost.", &[]);
-        let (lines, queue) = sync_channel(3);
-        (0..3).for_each(|_| lines.send("line\n".to_owned()).expect("room"));
-        drop(lines);
-        write_access(file, &queue, &lost);
-        assert_eq!(lost.get(), 3);
-        std::fs::remove_dir_all(dir).expect("it goes");
-    }
-}
+mod tests;

@@ -40,7 +40,8 @@ fn main() -> ExitCode {
     match run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("craton: {failure}");
+            // It may have names of any client.
+            eprintln!("craton: {}", output::visible_lines(&failure.message));
             failure.exit_code()
         }
     }
@@ -49,17 +50,41 @@ fn main() -> ExitCode {
 /// Files that a cluster leaves on this machine are private to its user: directories 0700, files
 /// 0600. Copies out of it have the modes that they have there.
 fn keep_private(command: &Command) {
-    let makes_data = matches!(
-        command,
+    // Each one is named: what is new is to be decided.
+    let makes_data = match command {
         Command::Up(_)
-            | Command::Cluster { .. }
-            | Command::Store { .. }
-            | Command::Master(_)
-            | Command::Chunkserver(_)
-            | Command::BlockManager(_)
-            | Command::BlockServer(_)
-            | Command::Frontend(_)
-    );
+        | Command::Cluster { .. }
+        | Command::Store { .. }
+        | Command::Master(_)
+        | Command::Chunkserver(_)
+        | Command::BlockManager(_)
+        | Command::BlockServer(_)
+        | Command::Frontend(_)
+        | Command::ObjectManager(_)
+        | Command::ObjectServer(_)
+        | Command::Gateway(_) => true,
+        Command::Volume { .. }
+        | Command::Masters { .. }
+        | Command::Fs { .. }
+        | Command::User { .. }
+        | Command::Bucket { .. }
+        | Command::Range { .. }
+        | Command::Kms { .. }
+        | Command::Status(_)
+        | Command::Health(_)
+        | Command::Amplification(_)
+        | Command::Drain { .. }
+        | Command::Decommission { .. }
+        | Command::Maintenance { .. }
+        | Command::Disk { .. }
+        | Command::Convert(_)
+        | Command::Scrub { .. }
+        | Command::Rebalance { .. }
+        | Command::Trace(_)
+        | Command::Bench { .. }
+        | Command::Sim { .. }
+        | Command::Completions { .. } => false,
+    };
     if makes_data {
         rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     }

@@ -1,9 +1,11 @@
 //! Output of commands: tables, sizes, times, JSON.
 
 use std::io::Write;
+use std::ops::Deref;
 
 use base::Civil;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use runtime::Env;
 use serde::Serialize;
 
 use crate::exit::{Done, Failure};
@@ -24,7 +26,7 @@ pub fn print_table(mut table: Table, numbers: &[usize]) -> Done {
         }
     }
     for line in table.lines() {
-        print_line(line.trim_end())?;
+        print_line(&visible(line.trim_end()))?;
     }
     Ok(())
 }
@@ -51,7 +53,7 @@ pub const WARNING: &str = "craton: warning: ";
 
 /// Prints a warning to standard error, if that takes it.
 pub fn warn(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{WARNING}{text}");
+    let _ = writeln!(std::io::stderr(), "{WARNING}{}", visible_lines(text));
 }
 
 /// Prints one JSON value to standard output.
@@ -59,6 +61,21 @@ pub fn print_json(value: &impl Serialize) -> Done {
     let text = serde_json::to_string(value)
         .map_err(|error| Failure::failed(format!("cannot print JSON: {error}")))?;
     print_line(&text)
+}
+
+/// Writes the next bytes of a data stream to standard output. A reader that is slow holds up no other
+/// task; one that has gone has a part of the data, which is a failure.
+pub async fn write_data(env: &Env, data: impl Deref<Target = [u8]> + Send + 'static) -> Done {
+    let write = move || {
+        let mut out = std::io::stdout().lock();
+        out.write_all(&data).and_then(|()| out.flush())
+    };
+    env.blocking("write standard output", write).await.map_err(|error| match error.kind() {
+        std::io::ErrorKind::BrokenPipe => Failure::failed(
+            "the reader of standard output has ended before the data has: it has only a part",
+        ),
+        _ => Failure::failed(format!("cannot write to standard output: {error}")),
+    })
 }
 
 /// Writes to standard output. A reader that has gone ends the process quietly.
@@ -70,6 +87,36 @@ pub fn write_out(parts: &[&[u8]]) -> Done {
         Err(error) => Err(Failure::failed(format!("cannot write to standard output: {error}"))),
         Ok(()) => Ok(()),
     }
+}
+
+/// A name on one line: control characters as `\n`, `\u{7}`. JSON has it as it is.
+pub fn visible(name: &str) -> String {
+    let show = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.into() };
+    name.chars().map(show).collect()
+}
+
+/// The same of a text, whose lines stay.
+pub fn visible_lines(text: &str) -> String {
+    text.split('\n').map(visible).collect::<Vec<_>>().join("\n")
+}
+
+/// A text as one word of a command. Control characters are as bash and zsh read them.
+pub fn shell_word(text: &str) -> String {
+    if !text.contains(char::is_control) {
+        return format!("'{}'", text.replace('\'', "'\\''"));
+    }
+    let mut word = "$'".to_owned();
+    for c in text.chars() {
+        match c {
+            '\'' | '\\' => word.extend(['\\', c]),
+            c if c.is_control() => {
+                c.to_string().bytes().for_each(|byte| word += &format!("\\x{byte:02x}"));
+            }
+            c => word.push(c),
+        }
+    }
+    word.push('\'');
+    word
 }
 
 /// Bytes as text: `1.5 MiB`.
@@ -109,53 +156,4 @@ pub fn test_dir(name: &str) -> std::path::PathBuf {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// As `/dev/full` does.
-    struct Full;
-
-    impl Write for Full {
-        fn write(&mut self, _bytes: &[u8]) -> std::io::Result<usize> {
-            Err(std::io::ErrorKind::StorageFull.into())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn line_of_a_role_that_cannot_be_written_is_no_failure() {
-        announce_to(&mut Full, "it serves");
-        let mut out = Vec::new();
-        announce_to(&mut out, "it serves");
-        assert_eq!(out, b"it serves\n");
-    }
-
-    #[test]
-    fn sizes_are_short() {
-        let given = [0, 999, 1000, 1 << 20, 1 << 30, 5 << 40, u64::MAX];
-        let want = ["0 B", "999 B", "1.0 KiB", "1.0 MiB", "1.0 GiB", "5.0 TiB", "16384.0 PiB"];
-        assert_eq!(given.map(bytes), want.map(str::to_owned));
-    }
-
-    #[test]
-    fn times_are_utc() {
-        let given = [0, 951_782_400, 1_709_164_799, 4_102_444_800].map(|s| s * 1_000_000_000);
-        let want = [
-            "1970-01-01 00:00:00",
-            "2000-02-29 00:00:00",
-            "2024-02-28 23:59:59",
-            "2100-01-01 00:00:00",
-        ];
-        assert_eq!(given.map(time), want.map(str::to_owned));
-    }
-
-    #[test]
-    fn names_are_in_natural_order() {
-        let mut names = vec!["m1", "cs10", "cs2", "cs1", "x"];
-        names.sort_by(|left, right| natural(left).cmp(&natural(right)));
-        assert_eq!(names, ["cs1", "cs2", "cs10", "m1", "x"]);
-    }
-}
+mod tests;

@@ -194,6 +194,9 @@ pub struct Chunks {
     /// Of those that can be read, how many survive so many more losses of a replica: none, one, two,
     /// three or more.
     pub survive: [u64; 4],
+    /// Of which nothing of this is known yet: a new leader has not looked at them, or has not heard their
+    /// servers, or they are new. Chunks of which all replicas are damaged count here until a copy has failed.
+    pub not_looked_at: u64,
 }
 
 /// Repair since the leaders took over.
@@ -244,6 +247,24 @@ pub struct Bytes {
     pub unreferenced: u64,
 }
 
+impl Chunks {
+    /// Figures of one master: `total` is of now, the others are of its last scan. They are compared before
+    /// those of other masters are added.
+    fn counted(total: u64, under_replicated: u64, lost: u64, survive: [u64; 4]) -> Chunks {
+        let looked_at = survive.iter().sum::<u64>() + lost;
+        let not_looked_at = total.saturating_sub(looked_at);
+        Chunks { total, under_replicated, lost, survive, not_looked_at }
+    }
+
+    fn add(&mut self, other: &Chunks) {
+        self.total += other.total;
+        self.under_replicated += other.under_replicated;
+        self.lost += other.lost;
+        self.survive.iter_mut().zip(other.survive).for_each(|(sum, one)| *sum += one);
+        self.not_looked_at += other.not_looked_at;
+    }
+}
+
 /// Runs the command.
 pub fn run(args: &StatusArgs) -> Done {
     // The status is shown with its faults, without a wait for their end.
@@ -290,11 +311,9 @@ pub async fn gather(client: &Client) -> Result<Picture, Failure> {
         bytes: Bytes::default(),
     };
     for answer in answers.values() {
-        picture.chunks.total += answer.chunks;
-        picture.chunks.under_replicated += answer.under_replicated;
-        picture.chunks.lost += answer.lost;
-        let survive = picture.chunks.survive.iter_mut().zip(answer.survive);
-        survive.for_each(|(sum, one)| *sum += one);
+        let of_leader =
+            Chunks::counted(answer.chunks, answer.under_replicated, answer.lost, answer.survive);
+        picture.chunks.add(&of_leader);
         picture.repair.pending += answer.repair.pending;
         picture.repair.done += answer.repair.done;
         picture.repair.bytes += answer.repair.bytes;
@@ -512,12 +531,16 @@ fn print(picture: &Picture) -> Done {
     ))
 }
 
-/// Chunks by how many losses of a replica they still survive; nothing of those of which there are none.
+/// Chunks by how many losses of a replica they still survive; nothing of those of which there are none. Of how
+/// many it is not known is on a line of its own: zeros alone would look healthy.
 fn redundancy(chunks: &Chunks) -> String {
     let words = ["no loss", "one", "two", "three or more"];
     let some = words.iter().zip(chunks.survive).filter(|&(_, count)| count > 0);
     let parts: Vec<_> = some.map(|(word, count)| format!("{count} survive {word}")).collect();
-    if parts.is_empty() { String::new() } else { format!("\n        {}", parts.join(", ")) }
+    let known = (!parts.is_empty()).then(|| parts.join(", "));
+    let unknown = (chunks.not_looked_at > 0)
+        .then(|| format!("redundancy: {} chunks are not looked at yet", chunks.not_looked_at));
+    known.into_iter().chain(unknown).map(|line| format!("\n        {line}")).collect()
 }
 
 /// Disks whose background work waits for its turn.
@@ -607,5 +630,25 @@ mod tests {
         let text = |survive| redundancy(&Chunks { survive, ..Chunks::default() });
         assert_eq!(text([0; 4]), "");
         assert_eq!(text([2, 0, 31, 0]), "\n        2 survive no loss, 31 survive two");
+    }
+
+    /// A leader that has just taken over counts all chunks and has looked at none, beside another one that has.
+    #[test]
+    fn chunks_that_a_leader_has_not_looked_at_are_not_shown_as_healthy() {
+        let mut chunks = Chunks::counted(7, 0, 0, [0; 4]);
+        assert_eq!(chunks.not_looked_at, 7);
+        assert_eq!(redundancy(&chunks), "\n        redundancy: 7 chunks are not looked at yet");
+        // Some cannot be read; of the last scan of those that are left, one has been removed since.
+        chunks.add(&Chunks::counted(34, 4, 3, [2, 0, 30, 0]));
+        assert_eq!((chunks.total, chunks.lost, chunks.not_looked_at), (41, 3, 7));
+        assert_eq!(
+            redundancy(&chunks),
+            "\n        2 survive no loss, 30 survive two\n        redundancy: 7 chunks are not looked \
+             at yet"
+        );
+        let json =
+            |chunks| serde_json::to_value(chunks).expect("plain numbers")["not_looked_at"].take();
+        assert_eq!(json(chunks), 7);
+        assert_eq!(json(Chunks::counted(2, 0, 0, [0, 0, 2, 0])), 0);
     }
 }

@@ -21,7 +21,7 @@ use wire::control::{
 
 use crate::args::{TraceArgs, Traced};
 use crate::connect::with_client;
-use crate::exit::{Done, Failure};
+use crate::exit::{Code, Done, Failure};
 use crate::output::{print_json, print_line, print_table, table};
 
 /// Time for an object manager or server to answer.
@@ -153,6 +153,10 @@ async fn collect(client: &Client, request: &TraceRequest) -> Result<Vec<TraceRep
             Ok(reply) => replies.push(reply),
             Err(why) => eprintln!("craton: warning: {addr} is left out: {why}"),
         }
+    }
+    if replies.is_empty() {
+        let text = "no process has answered what was asked about traces, see the warnings";
+        return Err(Failure::new(Code::Unavailable, text));
     }
     Ok(replies)
 }

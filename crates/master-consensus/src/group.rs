@@ -14,7 +14,7 @@ use super::leadership::Leadership;
 use super::limits::{COMMAND_LEN_MAX, LOG_BLOCK};
 use super::log::RaftLog;
 use super::machine::{State, StateMachine};
-use super::member::Member;
+use super::member::{Member, VoterChange};
 use super::net::{LocalFuture, PeerReceive, PeerSend};
 use super::outcome::{MembershipError, OpenError, ProposeError, ReadError};
 
@@ -111,6 +111,11 @@ impl<M: StateMachine> Group<M> {
     /// Members with a vote, as the last membership in this member's log says.
     pub fn voters(&self) -> BTreeSet<u64> {
         self.member.voters()
+    }
+
+    /// Gives a vote to one member, a learner first, or takes one away. Returns when that is committed.
+    pub(crate) async fn change_voters(&self, change: VoterChange) -> Result<(), MembershipError> {
+        self.member.change_voters(change).await
     }
 
     /// Hands leadership over to the voter among `successors` that has most of the log, if this member

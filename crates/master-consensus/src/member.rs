@@ -16,7 +16,7 @@ use openraft::errors::{
     LinearizableReadError, RaftError,
 };
 use openraft::raft::{AppendEntriesResponse, SnapshotResponse};
-use openraft::{EmptyNode, Raft, ReadPolicy};
+use openraft::{ChangeMembers, EmptyNode, Raft, ReadPolicy};
 use runtime::Env;
 use runtime::sync::{Mutex, Semaphore, watch};
 use wire::control::Group as GroupName;
@@ -38,6 +38,31 @@ use super::net::{
 };
 use super::outcome::{MembershipError, OpenError, ProposeError, ReadError};
 use super::types::{Command, Snapshot, Types, Vote};
+
+/// A change of one vote. The library applies it to the members that there are then. A list of all, made before,
+/// would take back what another change has done since.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum VoterChange {
+    Add(u64),
+    Remove(u64),
+}
+
+impl VoterChange {
+    /// Makes the change. True when it changes anything.
+    fn make(self, voters: &mut BTreeSet<u64>) -> bool {
+        match self {
+            VoterChange::Add(node) => voters.insert(node),
+            VoterChange::Remove(node) => voters.remove(&node),
+        }
+    }
+
+    fn members(self) -> ChangeMembers<u64, EmptyNode> {
+        match self {
+            VoterChange::Add(node) => ChangeMembers::AddVoterIds(BTreeSet::from([node])),
+            VoterChange::Remove(node) => ChangeMembers::RemoveVoters(BTreeSet::from([node])),
+        }
+    }
+}
 
 /// One member of a group, for any state machine.
 pub(super) struct Member {
@@ -210,7 +235,9 @@ impl Member {
     pub(super) fn add_learner(&self, node: u64) -> LocalFuture<'_, Result<(), MembershipError>> {
         Box::pin(async move {
             self.check_leads_itself()?;
-            let added = self.raft.add_learner(node, EmptyNode::new(), false);
+            let learner = ChangeMembers::AddNodes(BTreeMap::from([(node, EmptyNode::new())]));
+            // The library's own call would keep, as learners, those that a change in its first step removes.
+            let added = self.raft.change_membership(learner, false);
             self.membership_outcome(added).await
         })
     }
@@ -226,6 +253,34 @@ impl Member {
                 return Err(self.hand_over(&voters).await);
             }
             let changed = self.raft.change_membership(voters, false);
+            self.membership_outcome(changed).await
+        })
+    }
+
+    /// [`Group::change_voters`](super::Group::change_voters).
+    pub(super) fn change_voters(
+        &self,
+        change: VoterChange,
+    ) -> LocalFuture<'_, Result<(), MembershipError>> {
+        Box::pin(async move {
+            self.check_leads_itself()?;
+            let (mut voters, is_done) = self.target_voters();
+            let changes = change.make(&mut voters);
+            if is_done && !changes {
+                return Ok(());
+            }
+            if !voters.contains(&self.config.node) {
+                return Err(self.hand_over(&voters).await);
+            }
+            if let VoterChange::Add(node) = change
+                && changes
+            {
+                self.add_learner(node).await?;
+                self.check_leads_itself()?;
+            }
+            // Without a change it gives an earlier one its second step. What is not committed is refused:
+            // another leader may take it back.
+            let changed = self.raft.change_membership(change.members(), false);
             self.membership_outcome(changed).await
         })
     }
@@ -306,7 +361,9 @@ impl Member {
                 ClientWriteError::ChangeMembershipError(
                     ChangeMembershipError::InProgress(_)
                     | ChangeMembershipError::UncommittedLeaderLog(_),
-                ) => MembershipError::InProgress,
+                )
+                // Another change came between the two steps of this one.
+                | ClientWriteError::PreconditionFailed(_) => MembershipError::InProgress,
                 ClientWriteError::LogEntryDiscarded(_) => MembershipError::Unknown,
                 error => MembershipError::Refused(error.to_string()),
             }),
@@ -318,6 +375,19 @@ impl Member {
     /// [`Group::voters`](super::Group::voters).
     pub(super) fn voters(&self) -> BTreeSet<u64> {
         self.raft.voter_ids().collect()
+    }
+
+    /// Members with a vote once the last change of them in this member's log is done, and whether it is: a
+    /// change that is not committed, or in its first step, may be taken back by another leader.
+    fn target_voters(&self) -> (BTreeSet<u64>, bool) {
+        let (last, committed) = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            (metrics.membership_config.clone(), metrics.committed_membership_config.clone())
+        };
+        let configs = last.get_joint_config();
+        let is_committed = last.log_id() == committed.log_id();
+        (configs.last().cloned().unwrap_or_default(), configs.len() == 1 && is_committed)
     }
 
     /// [`Group::snapshot_soon`](super::Group::snapshot_soon).

@@ -14,6 +14,7 @@ use runtime::sync::watch;
 use wire::control::{ControlError, Group as GroupName, MasterInfo};
 
 use crate::leader::{GroupClock, ReadGate};
+use crate::member::VoterChange;
 use crate::peers::{OP_ASK, OP_MEMBERS, OP_PROPOSE, Peers};
 use crate::{
     Group, Leadership, LocalFuture, LogError, MembershipError, ProposeError, ReadError,
@@ -135,25 +136,12 @@ impl<M: Hostable> Host<M> {
         ControlError { kind: Kind::Reroute, message, leader }
     }
 
-    async fn change_voters(
-        &self,
-        change: impl Fn(&mut BTreeSet<u64>),
-        learner: Option<u64>,
-    ) -> Result<(), ControlError> {
+    async fn change_voters(&self, change: VoterChange) -> Result<(), ControlError> {
         let group = &self.0.group;
         if !self.leads() {
             return Err(self.elsewhere(group.leader()));
         }
-        let mut voters = group.voters();
-        let before = voters.clone();
-        change(&mut voters);
-        if voters == before {
-            return Ok(());
-        }
-        if let Some(learner) = learner {
-            group.add_learner(learner).await.map_err(|error| self.not_changed(error))?;
-        }
-        group.change_membership(voters).await.map_err(|error| self.not_changed(error))
+        group.change_voters(change).await.map_err(|error| self.not_changed(error))
     }
 
     fn not_changed(&self, error: MembershipError) -> ControlError {
@@ -250,20 +238,12 @@ impl<M: Hostable> Hosted for Host<M> {
             if !self.0.group.voters().contains(&master.id) {
                 self.0.peers.invite(&master).await?;
             }
-            let add = |voters: &mut BTreeSet<u64>| {
-                voters.insert(master.id);
-            };
-            self.change_voters(add, Some(master.id)).await
+            self.change_voters(VoterChange::Add(master.id)).await
         })
     }
 
     fn remove_voter(&self, master: u64) -> LocalFuture<'_, Result<(), ControlError>> {
-        Box::pin(async move {
-            let remove = |voters: &mut BTreeSet<u64>| {
-                voters.remove(&master);
-            };
-            self.change_voters(remove, None).await
-        })
+        Box::pin(self.change_voters(VoterChange::Remove(master)))
     }
 
     fn form(&self, members: BTreeSet<u64>) -> LocalFuture<'_, Result<(), MembershipError>> {

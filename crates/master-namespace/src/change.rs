@@ -6,7 +6,7 @@ use base::{FileId, ID_COUNTER_END};
 use wire::control::{Attributes, NameKey, NamespaceChange, Node, OpId, Policy};
 
 use super::state::{Dir, Entry, Found, Inode, is_name};
-use super::{Answer, Namespace, Outcome, Refusal};
+use super::{Action, Answer, Namespace, Outcome, Refusal};
 use crate::limits::{FILE_LINKS_MAX, LINKS_MAX, TARGET_MAX};
 
 impl Namespace {
@@ -51,6 +51,21 @@ impl Namespace {
                 Ok(Answer::Done)
             }
         }
+    }
+
+    /// True when a mutation that is not answered would be refused now, since an intent holds what it needs in
+    /// this partition.
+    pub(super) fn is_held(&self, op: &OpId, change: &NamespaceChange) -> bool {
+        if self.replies.is_answered(op) {
+            return false;
+        }
+        if let Err(refusal) = self.check(change) {
+            return refusal == Refusal::Locked;
+        }
+        let Ok(Some((plan, _))) = self.plan(change) else { return false };
+        let own = plan.iter().find(|(partition, _)| *partition == self.partition);
+        let first = own.and_then(|(_, actions)| actions.first());
+        self.cross.turn.is_some() && first == Some(&Action::RenameTurn)
     }
 
     /// Checks that need not know how many partitions take part: the text, the locks, and the kinds

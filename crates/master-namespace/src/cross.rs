@@ -660,6 +660,15 @@ impl Namespace {
         self.cross.intents.get(&intent.index).filter(|_| own)
     }
 
+    /// The own intent of a mutation that is decided, while participants may not have the decision yet.
+    pub(super) fn undelivered(&self, op: &OpId) -> Option<IntentId> {
+        let is_of = |intent: &Intent| {
+            intent.outcome.is_some() && (intent.op.client, intent.op.seq) == (op.client, op.seq)
+        };
+        let (&index, _) = self.cross.intents.iter().find(|(_, intent)| is_of(intent))?;
+        Some(IntentId { partition: self.partition, index })
+    }
+
     /// This partition's lowest live intent; those below are over.
     pub fn intent_floor(&self) -> u64 {
         let lowest = self.cross.intents.keys().next().copied();

@@ -1,10 +1,10 @@
 //! Background work of a namespace partition's leader: it drives intents to their end, has the
 //! streams of orphans deleted, and asks for the outcome of intents that hold something here.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use base::{ClientId, DirId, Kind};
-use futures_util::future::join_all;
+use base::{ClientId, DirId, FileId, Kind};
+use futures_util::future::{join, join_all};
 use runtime::Class;
 use wire::control::{ControlError, Group as GroupName, OpId, namespace_partition};
 
@@ -46,6 +46,28 @@ impl NamespaceService {
         }
     }
 
+    /// Waits until the participants have done their part of a change that is decided. Readers do not wait
+    /// for a file's attributes as they do for names: answered before that, they could miss the change. A
+    /// later one could be done first, and be replaced by it.
+    pub(super) async fn await_delivery(&self, op: &OpId) -> Result<(), ControlError> {
+        let inner = &*self.0;
+        let deadline = inner.env.now() + inner.timing.intent_timeout;
+        let undelivered = inner.host.read(|state| state.undelivered(op));
+        let Some(intent) = undelivered else { return Ok(()) };
+        loop {
+            let news = inner.decided.notified();
+            if inner.host.read(|state| state.intent(intent).is_none()) {
+                return Ok(());
+            }
+            if !inner.host.leads() || inner.env.now() >= deadline {
+                let message = "the change across partitions is being made known: retry";
+                return Err(ControlError::new(Kind::Unknown, message));
+            }
+            self.drive_soon(intent);
+            let _ = inner.env.timeout(inner.timing.lock_pause * 4, news).await;
+        }
+    }
+
     /// Starts a task for an intent, unless there is one.
     fn drive_soon(&self, intent: IntentId) {
         if !self.0.driven.borrow_mut().insert(intent) {
@@ -83,6 +105,7 @@ impl NamespaceService {
             let _ = self.send(partition, &Command::Resolve { intent, floor, commit }).await?;
         }
         let _ = self.commit(&Command::Forget { intent }).await?;
+        self.0.decided.notify_waiters();
         self.0.work.notify_one(); // There may be an orphan now.
         Ok(())
     }
@@ -169,7 +192,8 @@ impl NamespaceService {
     /// Completes what is left over, while this master leads.
     pub(super) fn start_sweeping(&self) {
         let this = self.clone();
-        let mut sweeper = Sweeper { client: ClientId::new(self.0.env.random_u64()), seq: 0 };
+        let client = ClientId::new(self.0.env.random_u64());
+        let mut sweeper = Sweeper { client, seq: 0, after: None };
         self.0.env.spawn(Class::Background, "namespace sweep", async move {
             loop {
                 let _ = this.0.env.timeout(this.0.timing.sweep, this.0.work.notified()).await;
@@ -183,13 +207,24 @@ impl NamespaceService {
     async fn sweep(&self, sweeper: &mut Sweeper) {
         let (intents, guests) = self.0.host.read(|state| (state.intents(), state.guests()));
         intents.into_iter().for_each(|intent| self.drive_soon(intent));
-        for intent in guests {
-            if self.settle_guest(intent).await.is_err() {
-                break;
-            }
-        }
         // The next sweep repeats what failed.
-        let _ = self.delete_orphans(sweeper).await;
+        let _ = join(self.settle_guests(guests), self.delete_orphans(sweeper)).await;
+    }
+
+    /// Settles other partitions' intents: those of one whose leader does not answer hold up no others.
+    async fn settle_guests(&self, guests: Vec<IntentId>) {
+        let mut by_partition = BTreeMap::<u16, Vec<IntentId>>::new();
+        for intent in guests {
+            by_partition.entry(intent.partition).or_default().push(intent);
+        }
+        let settle = |intents: Vec<IntentId>| async move {
+            for intent in intents {
+                if self.settle_guest(intent).await.is_err() {
+                    break;
+                }
+            }
+        };
+        join_all(by_partition.into_values().map(settle)).await;
     }
 
     /// Another partition's intent holds something here: lets go when it is over. That is rare: its
@@ -214,10 +249,15 @@ impl NamespaceService {
 
     async fn delete_orphans(&self, sweeper: &mut Sweeper) -> Result<(), ControlError> {
         loop {
-            let orphans = self.0.host.read(|state| state.orphans(None, DELETES_INFLIGHT_MAX));
+            let after = sweeper.after.take();
+            let orphans = self.0.host.read(|state| state.orphans(after, DELETES_INFLIGHT_MAX));
             if orphans.is_empty() {
-                return Ok(());
+                match after {
+                    Some(_) => continue, // From the first one on again.
+                    None => return Ok(()),
+                }
             }
+            sweeper.after = orphans.last().copied();
             let ops = sweeper.ops();
             let calls = orphans.iter().zip(ops).map(|(&file, op)| async move {
                 self.0.streams.delete(op, file).await.map(|()| file)
@@ -243,6 +283,8 @@ struct Sweeper {
     client: ClientId,
     /// Requests so far.
     seq: u64,
+    /// The next round begins behind this orphan: some that fail each time hold up no others.
+    after: Option<FileId>,
 }
 
 impl Sweeper {

@@ -31,6 +31,9 @@ pub const DEPTH_MAX: usize = 4096;
 
 /// Changes across partitions that one partition coordinates at the same time.
 pub const INTENTS_MAX: usize = 10_000;
+/// The pause after another partition has refused such a change as locked doubles, to so many times the first.
+/// Each attempt takes five commands or more.
+pub const LOCK_PAUSE_GROWTH: u32 = 16;
 
 /// Files whose deletion the leader asks of stream partitions at the same time.
 pub const DELETES_INFLIGHT_MAX: usize = 64;

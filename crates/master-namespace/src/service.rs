@@ -18,7 +18,7 @@ use super::{
     Answer, Command, Found, IntentId, Namespace, Outcome, Refusal, decode_outcome, encode_command,
 };
 use crate::grant::GrantKey;
-use crate::limits::GRANT_LIFE;
+use crate::limits::{GRANT_LIFE, LOCK_PAUSE_GROWTH};
 use master_consensus::LocalFuture;
 use master_consensus::service::{Host, Hostable, LeaderCall, Router};
 
@@ -69,7 +69,7 @@ pub(super) struct NamespaceServiceInner {
     grants: GrantKey,
     /// Intents that a task here works at.
     pub(super) driven: RefCell<BTreeSet<IntentId>>,
-    /// An intent was decided.
+    /// An intent was decided, or is over.
     pub(super) decided: Notify,
     /// There is something to clean up.
     pub(super) work: Notify,
@@ -206,19 +206,50 @@ impl NamespaceService {
         self.check_place(&change)?;
         let command = Command::Change { op, change };
         let deadline = inner.env.now() + inner.timing.lock_timeout;
+        let longest = inner.timing.lock_pause * LOCK_PAUSE_GROWTH;
+        let mut pause = inner.timing.lock_pause;
         loop {
             let bytes = inner.host.propose(|clock| encode_command(clock, &command)).await?;
             let mut outcome = decode(&bytes)?;
+            let spans = matches!(outcome, Ok(Answer::Pending(_)));
             if let Ok(Answer::Pending(intent)) = outcome {
                 outcome = self.finish(intent, &op).await?;
+            }
+            // The answer to a repeat too: the leader that decided may be gone.
+            if self.changes_file_elsewhere(&command, &outcome) {
+                self.await_delivery(&op).await?;
             }
             match outcome {
                 Err(Refusal::Locked) if inner.env.now() < deadline => {
                     inner.env.mark("namespace: a change waits for an intent");
-                    inner.env.sleep(inner.env.jitter(inner.timing.lock_pause)).await;
+                    inner.env.sleep(inner.env.jitter(pause)).await;
+                    // Another partition refuses, which takes commands of both.
+                    if spans {
+                        pause = (pause * 2).min(longest);
+                    }
+                    while self.is_held(&command) && inner.env.now() < deadline {
+                        inner.env.sleep(inner.env.jitter(inner.timing.lock_pause)).await;
+                    }
                 }
                 outcome => return self.change_reply(&command, outcome).await,
             }
+        }
+    }
+
+    /// True while the state here shows that a change would be refused as locked: that takes no command.
+    fn is_held(&self, command: &Command) -> bool {
+        let Command::Change { op, change } = command else { return false };
+        self.0.host.leads() && self.0.host.read(|state| state.is_held(op, change))
+    }
+
+    /// True when what was changed is known to a file's own partition, which is not this one.
+    fn changes_file_elsewhere(&self, command: &Command, outcome: &Outcome) -> bool {
+        use NamespaceChange as Change;
+        let Command::Change { change, .. } = command else { return false };
+        match (change, outcome) {
+            (Change::SetAttributes { .. }, Ok(Answer::Remote(_))) => true,
+            (Change::SetFilePolicy { file, .. }, Ok(_)) => file.partition() != self.0.partition,
+            _ => false,
         }
     }
 

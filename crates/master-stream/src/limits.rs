@@ -130,9 +130,6 @@ pub struct StreamConfig {
     /// Bytes beyond its share of the partition that a disk may hold, if they are more than a
     /// tenth of it.
     pub balance_slack: u64,
-    /// Settled good replicas that may lack to a chunk's copies when one is dropped that is of no more
-    /// use, those on draining servers not counted: none (`protocols-tail.md` 10.15).
-    pub drop_short: u8,
     /// Replicas a new chunk needs, when the cluster has that many disks (`protocols.md` 1.4).
     pub copies_floor: u8,
 }
@@ -165,7 +162,6 @@ impl Default for StreamConfig {
             balance_interval: Duration::from_secs(10),
             balance_bytes_per_s: 32 << 20,
             balance_slack: 64 << 20,
-            drop_short: 0,
             copies_floor: 2,
         }
     }

@@ -69,7 +69,7 @@ impl<L: Log> Service<L> {
             _ => {
                 // A recovery under way waits for votes of what is given up.
                 self.flights.borrow_mut().remove(&(file, epoch));
-                self.work.notify_one();
+                self.seal_soon(chunk);
                 Ok(())
             }
         }

@@ -50,6 +50,8 @@ pub enum Planted {
     SparesStay,
     /// A replica that can not be sealed is redundancy for as long as its server sends heartbeats.
     UnsettledCounts,
+    /// A replica that is of no more use, or on a draining server, is dropped when one copy lacks.
+    DrainDropsFirst,
     /// Rights end by the clock on the wall.
     RightsByWall,
     /// Tokens do not end.

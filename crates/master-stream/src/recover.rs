@@ -269,7 +269,7 @@ impl<L: Log> Service<L> {
             Outcome::Refused { why } => Err(refusal(why)),
             _ => {
                 tracing::info!(%file, chunk = %tail.id, len, %epoch, "sealed a lost writer's chunk");
-                self.work.notify_one();
+                self.seal_soon(tail.id);
                 Ok(())
             }
         }

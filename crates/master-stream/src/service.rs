@@ -106,7 +106,7 @@ pub(crate) struct Service<L> {
     requests: Semaphore,
     /// Recoveries under way: requests for the same wait for the same.
     pub(super) flights: RefCell<BTreeMap<(FileId, Epoch), Rc<Flight>>>,
-    /// There are chunks with replicas to seal, or reports to check.
+    /// There are chunks with replicas to seal.
     pub(crate) work: Notify,
     /// Replicas reported as damaged, to be checked.
     pub(crate) reports: RefCell<BTreeSet<(ChunkId, ReplicaLocation)>>,
@@ -197,12 +197,15 @@ impl<L: Log> StreamService<L> {
 
     /// Collections of this partition that wait for an operator's permission.
     pub fn stopped(&self) -> Vec<StoppedCollection> {
+        self.0.leads();
         let partition = self.0.log.with_state(|state| state.partition());
         self.0.repairs.unknown.stopped(partition)
     }
 
-    /// Figures, as of the last scan.
+    /// Figures, as of the last scan of this leader's term. Before its first one no chunk is in
+    /// [`StreamStatus::survive`].
     pub fn status(&self) -> StreamStatus {
+        self.0.leads();
         let (chunks, logical_bytes) =
             self.0.log.with_state(|state| (state.chunks(), state.logical_bytes()));
         let Danger { under_replicated, lost, survive } = self.0.danger.get();
@@ -323,7 +326,7 @@ impl<L: Log> Service<L> {
                 };
                 let outcome = self.decide(action).await?;
                 self.note_left(&outcome, sealed, &left);
-                self.work.notify_one();
+                self.seal_soon(sealed);
                 self.writer(outcome)
             }
             StreamChange::Extend { file, epoch, avoid, spares, purpose, in_copies } => {
@@ -351,8 +354,8 @@ impl<L: Log> Service<L> {
                 let outcome = self.decide(action).await?;
                 if let Some((chunk, _)) = sealed {
                     self.note_left(&outcome, chunk, &left);
+                    self.seal_soon(chunk);
                 }
-                self.work.notify_one();
                 self.end(op, file, outcome).await
             }
             StreamChange::Seal { file, follows, accept_loss } => {
@@ -660,7 +663,7 @@ impl<L: Log> Service<L> {
         let mut reports = self.reports.borrow_mut();
         if reports.len() < REPORTS_MAX && self.log.leading().is_some() {
             reports.insert((chunk, place));
-            self.work.notify_one();
+            self.repairs.reported_some.notify_one();
         }
     }
 

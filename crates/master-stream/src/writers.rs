@@ -265,7 +265,7 @@ impl StreamMachine {
         }
         let spares = std::mem::take(&mut stream.spares);
         let len = stream.sealed_len();
-        self.bury_spares(&spares, delete_at_ms);
+        self.condemn_spares(&spares, delete_at_ms);
         self.note_recovery(file);
         if fresh.is_empty() {
             return Outcome::Done { len };
@@ -273,7 +273,7 @@ impl StreamMachine {
         self.grant(file, &fresh[..fresh.len().min(left)])
     }
 
-    fn bury_spares(&mut self, spares: &[Chunk], delete_at_ms: u64) {
+    fn condemn_spares(&mut self, spares: &[Chunk], delete_at_ms: u64) {
         self.spares -= spares.len() as u64;
         spares.iter().for_each(|spare| self.condemn_chunk(spare, delete_at_ms));
     }
@@ -317,7 +317,7 @@ impl StreamMachine {
         let mut passed: Vec<_> = stream.spares.drain(..=at).collect();
         let successor = passed.pop().expect("the spare found");
         self.spares -= 1;
-        self.bury_spares(&passed, change.delete_at_ms);
+        self.condemn_spares(&passed, change.delete_at_ms);
         self.end_tail(file, sealed.1, change.delete_at_ms);
         self.ended_bytes.add(u64::from(sealed.1));
         self.push_chunk(file, successor);
@@ -352,7 +352,7 @@ impl StreamMachine {
         let dropped: Vec<_> =
             stream.spares.extract_if(.., |spare| change.drop.contains(&spare.id)).collect();
         let room = SPARES_MAX.saturating_sub(stream.spares.len()).min(left);
-        self.bury_spares(&dropped, change.delete_at_ms);
+        self.condemn_spares(&dropped, change.delete_at_ms);
         let fresh: Vec<_> =
             change.fresh.iter().take(room).map(|places| self.make_chunk(file, places)).collect();
         self.spares += fresh.len() as u64;
@@ -414,7 +414,7 @@ impl StreamMachine {
         stream.finished |= finish;
         stream.writing = false;
         let spares = std::mem::take(&mut stream.spares);
-        self.bury_spares(&spares, delete_at_ms);
+        self.condemn_spares(&spares, delete_at_ms);
         self.end_tail(file, len, delete_at_ms);
         self.ended_bytes.add(u64::from(len));
         let stream = self.streams.get_mut(&file).expect("found above");

@@ -53,8 +53,6 @@ pub struct MasterTiming {
     pub election_timeout: Duration,
     /// A master that answers no ping for so long is not reached.
     pub unreached: Duration,
-    /// Chunkservers whose heartbeats come are pinged, and those that answer no ping are not used.
-    pub pings_servers: bool,
     /// Hosts whose clients' reports that a chunkserver is not reached are enough without a failed ping.
     pub report_hosts: usize,
     /// The same of doubts about the holder of a lock.
@@ -79,8 +77,6 @@ pub struct MasterTiming {
     pub store: FormatOptions,
     /// A chunkserver that is silent for so long is dead: a dozen of its heartbeats.
     pub dead_after: Duration,
-    /// Replicas that may be left on a chunkserver that is decommissioned: none.
-    pub drained_left: u64,
     /// Namespace partitions.
     pub namespace: NamespaceTiming,
     /// Stream partitions.
@@ -93,7 +89,6 @@ impl Default for MasterTiming {
         MasterTiming {
             election_timeout: group.election_timeout,
             unreached: UNREACHED,
-            pings_servers: true,
             report_hosts: REPORT_HOSTS,
             doubt_hosts: REPORT_HOSTS,
             abnormal_share: ABNORMAL_SHARE,
@@ -106,7 +101,6 @@ impl Default for MasterTiming {
             log_segment_len: LOG_SEGMENT_LEN,
             store: store_options(),
             dead_after: Duration::from_secs(3),
-            drained_left: 0,
             namespace: NamespaceTiming::default(),
             stream: StreamConfig::default(),
         }

@@ -1,6 +1,6 @@
 //! First values of a new cluster's counters.
 
-use base::Epoch;
+use base::{Epoch, ServerId};
 
 /// First values of a new cluster's counters. All of its masters need the same, at each start. No
 /// configuration file has them: the simulator brings counters near the ends of their ranges so.
@@ -14,10 +14,13 @@ pub struct FirstNumbers {
     pub epoch: Epoch,
     /// The fencing token before the first lock.
     pub fencing: u64,
+    /// The number before the first chunkserver's.
+    pub server: ServerId,
 }
 
 impl Default for FirstNumbers {
     fn default() -> FirstNumbers {
-        FirstNumbers { file: 1, chunk: 1, epoch: Epoch::NONE, fencing: 0 }
+        let server = ServerId::new(0);
+        FirstNumbers { file: 1, chunk: 1, epoch: Epoch::NONE, fencing: 0, server }
     }
 }

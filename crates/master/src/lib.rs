@@ -11,8 +11,11 @@ mod first;
 pub mod identity;
 pub mod limits;
 pub mod master;
+mod planted;
 mod reach;
 
 pub use config::{MasterConfig, MasterTiming};
 pub use first::FirstNumbers;
 pub use master::{Master, StartError};
+#[cfg(feature = "planted")]
+pub use planted::{Planted, plant};

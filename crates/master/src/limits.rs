@@ -86,8 +86,8 @@ pub const REPORT_HOSTS: usize = 2;
 
 /// Between two holders of a lock that clients' doubts end: more than a change of leaders takes.
 pub const LOCK_DOUBTED_PAUSE: Duration = Duration::from_secs(10);
-/// So many within [`LOCK_DOUBTED_SPAN`] at most, for each lock: clients that reach none of a service's
-/// processes do not make its leadership wander.
+/// So many within [`LOCK_DOUBTED_SPAN`] at most, for each lock, as one master counts: clients that reach none of
+/// a service's processes do not make its leadership wander.
 pub const LOCK_DOUBTED_MAX: usize = 3;
 /// See there.
 pub const LOCK_DOUBTED_SPAN: Duration = Duration::from_secs(600);

@@ -38,6 +38,7 @@ use crate::cluster::{
 use crate::config::MasterConfig;
 use crate::identity::{Identity, IdentityError};
 use crate::limits::{DAMAGED_MAX, RELAYS_INFLIGHT_MAX, REQUESTS_INFLIGHT_MAX};
+use crate::planted::{Planted, planted};
 use crate::reach::Reach;
 use grants::grant_check;
 use master_consensus::peers::{
@@ -110,10 +111,6 @@ struct MasterInner {
     /// Requests relayed since the start.
     relayed: Cell<u64>,
     reach: RefCell<Reach>,
-    /// Chunkservers are pinged.
-    pings_servers: bool,
-    /// Replicas that may be left on a chunkserver that is decommissioned.
-    drained_left: u64,
     store: FlashStore,
     admission: Admission,
     /// Drawn at the start: distinguishes this process from another one with the same number.
@@ -150,7 +147,7 @@ impl Master {
         master.start_housekeeping(config.form);
         master.start_vote_watch();
         master.start_pings();
-        if config.timing.pings_servers {
+        if !planted(Planted::ServersUnpinged) {
             master.start_server_pings();
         }
         Ok(master)
@@ -628,8 +625,6 @@ impl<'a> GroupOpening<'a> {
             relays: Semaphore::new(RELAYS_INFLIGHT_MAX),
             relayed: Cell::default(),
             reach: RefCell::new(Reach::new(config.timing.unreached)),
-            pings_servers: config.timing.pings_servers,
-            drained_left: config.timing.drained_left,
             store: self.store,
             admission,
             boot,

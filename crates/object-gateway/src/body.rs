@@ -1,5 +1,5 @@
-//! [`GuardedBody`]: a request's body as s3s reads it. Memory is claimed before the first byte is
-//! read, which is after signature and access were checked; a body that stalls ends; its framing is
+//! [`GuardedBody`]: a request's body as s3s reads it. Memory is claimed before s3s gets the first
+//! byte, which is after signature and access were checked; a body that stalls ends; its framing is
 //! checked, and the digests of documents, which s3s does not check.
 
 use std::collections::VecDeque;
@@ -14,7 +14,6 @@ use http::header::{EXPECT, HeaderMap};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use object_proto::ChecksumKind;
-use s3s::crypto::{Checksum as _, Sha256};
 use tokio::time::{Instant, Sleep};
 
 use crate::budget::{Budget, Claim};
@@ -23,8 +22,8 @@ use crate::context::RequestContext;
 use crate::digest::{Digest, Expected};
 use crate::documents;
 use crate::head::{BodyFacts, Framing};
-use crate::hex;
 use crate::limits::{DRAIN_MAX, DRAIN_TIME, PUT_BUFFER, XML_MAX};
+use crate::payload::Payload;
 use crate::reply::Refusal;
 use crate::requests::Note;
 
@@ -68,8 +67,10 @@ pub struct GuardedBody {
     ended: bool,
     claiming: Option<Claiming>,
     claims: Vec<Claim>,
-    /// Bytes claimed for signed chunks.
-    chunk_claimed: usize,
+    /// Bytes of them.
+    claimed: usize,
+    /// Bytes of the content that are in memory at once, apart from those of a signed chunk.
+    window: usize,
     scanner: Option<Scanner>,
     document: Option<Document>,
     pending: VecDeque<Bytes>,
@@ -89,6 +90,7 @@ impl GuardedBody {
         let scanner = match facts.framing {
             Framing::Plain => None,
             Framing::Chunked { signed, len } => Some(Scanner::new(signed, len)),
+            Framing::Undecoded { len } => Some(Scanner::decoding(len)),
         };
         GuardedBody {
             incoming: Some(incoming),
@@ -102,7 +104,8 @@ impl GuardedBody {
             ended: false,
             claiming: None,
             claims: Vec::new(),
-            chunk_claimed: SMALL_CHUNK,
+            claimed: 0,
+            window: 0,
             scanner,
             document: None,
             pending: VecDeque::new(),
@@ -124,28 +127,40 @@ impl GuardedBody {
             if len > XML_MAX as u64 {
                 return Err(Refusal::new("MaxMessageLengthExceeded", "Your request was too big."));
             }
-            if self.facts.framing == Framing::Plain {
-                self.document = Some(Document::new(&self.headers, len)?);
+            if self.facts.framing != Framing::Plain {
+                let message = "Only an object or a part is sent in aws-chunked.";
+                return Err(Refusal::new("InvalidRequest", message));
             }
+            self.document = Some(Document::new(&self.headers, len)?);
         }
         let window = if is_content { PUT_BUFFER } else { XML_MAX };
-        let window = usize::try_from(len).unwrap_or(usize::MAX).min(window);
-        if window > 0 {
-            self.claim(window);
+        self.window = usize::try_from(len).unwrap_or(usize::MAX).min(window);
+        // Signed chunks are claimed with the line of the first one: of bodies that claim twice, each could
+        // wait for what another one has.
+        if !matches!(self.facts.framing, Framing::Chunked { signed: true, .. }) {
+            self.claim(self.window);
         }
         Ok(())
     }
 
-    fn claim(&mut self, len: usize) {
+    /// Claims so many bytes in all, or all that there are: a body does not wait for its own claims.
+    fn claim(&mut self, wanted: usize) {
+        let wanted = wanted.min(self.budget.total());
+        let more = wanted.saturating_sub(self.claimed);
+        if more == 0 {
+            return;
+        }
+        self.claimed = wanted;
         let (budget, time) = (self.budget.clone(), self.times.claim);
-        self.claiming = Some(Box::pin(async move { budget.claim(len, time).await }));
+        self.claiming = Some(Box::pin(async move { budget.claim(more, time).await }));
     }
 
     fn receive(&mut self, data: Bytes) -> Result<(), Refusal> {
         self.restart_stall();
         self.note.receive(data.len());
         if let Some(document) = &mut self.document {
-            document.receive(&data)?;
+            self.pending.extend(document.receive(&data)?);
+            return Ok(());
         }
         let Some(scanner) = &mut self.scanner else {
             self.pending.push_back(data);
@@ -153,17 +168,21 @@ impl GuardedBody {
         };
         scanner.feed(data, &mut self.pending)?;
         let held = scanner.held();
-        if held > self.chunk_claimed {
-            let more = held - self.chunk_claimed;
-            self.chunk_claimed = held;
-            self.claim(more);
+        if held > 0 {
+            // Of the chunk s3s gets nothing before this is there.
+            self.claim(self.window + held.saturating_sub(SMALL_CHUNK));
         }
         Ok(())
     }
 
     fn end(&mut self) -> Result<(), Refusal> {
         self.ended = true;
-        self.scanner.as_ref().map_or(Ok(()), Scanner::end)
+        let Some(scanner) = &self.scanner else { return Ok(()) };
+        scanner.end()?;
+        if let Framing::Undecoded { .. } = self.facts.framing {
+            self.context.end_with(scanner.trailers()?);
+        }
+        Ok(())
     }
 
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Refusal>>> {
@@ -301,7 +320,7 @@ struct Document {
     mark: u8,
     expected: Expected,
     digest: Option<Digest>,
-    sha256: Option<(Sha256, Vec<u8>)>,
+    payload: Option<Payload>,
     /// What has come of it.
     bytes: Vec<u8>,
 }
@@ -309,40 +328,37 @@ struct Document {
 impl Document {
     fn new(headers: &HeaderMap, len: u64) -> Result<Document, Refusal> {
         let expected = Expected::of(headers)?;
-        let payload = headers.get("x-amz-content-sha256").and_then(|value| value.to_str().ok());
-        let sha256 = payload.and_then(hex::decode).filter(|bytes| bytes.len() == 32);
+        let payload = Payload::of(headers, len);
         let digest = expected
             .is_given()
             .then(|| Digest::new(expected.kind().unwrap_or(ChecksumKind::Crc32)));
-        let sha256 = sha256.map(|bytes| (Sha256::new(), bytes));
-        Ok(Document { left: len, mark: 0, expected, digest, sha256, bytes: Vec::new() })
+        Ok(Document { left: len, mark: 0, expected, digest, payload, bytes: Vec::new() })
     }
 
-    /// Takes the next bytes, and compares when they are the last ones: s3s may not ask for the end.
-    fn receive(&mut self, data: &[u8]) -> Result<(), Refusal> {
+    /// Takes the next bytes. With the last ones it compares, as s3s may not ask for the end, and gives out the
+    /// whole: s3s would keep each packet with the buffer of the connection that it came in.
+    fn receive(&mut self, data: &[u8]) -> Result<Option<Bytes>, Refusal> {
+        if self.bytes.is_empty() {
+            // As claimed: no more than `XML_MAX`.
+            self.bytes.reserve_exact(usize::try_from(self.left).unwrap_or(XML_MAX).min(XML_MAX));
+        }
         self.left = self.left.saturating_sub(data.len() as u64);
         data.iter().try_for_each(|&byte| self.check_mark(byte))?;
-        if self.bytes.len() + data.len() <= XML_MAX {
-            self.bytes.extend_from_slice(data);
-        }
-        if let Some((hasher, _)) = &mut self.sha256 {
-            hasher.update(data);
+        self.bytes.extend_from_slice(data);
+        if let Some(payload) = &mut self.payload {
+            payload.receive(data)?;
         }
         if let Some(digest) = &mut self.digest {
             digest.update(data);
         }
         if self.left > 0 {
-            return Ok(());
-        }
-        if let Some((hasher, wanted)) = self.sha256.take()
-            && hasher.finalize()[..] != wanted
-        {
-            return Err(sha256_mismatch());
+            return Ok(None);
         }
         if let Some(digest) = self.digest.take() {
             self.expected.check(&digest.finish())?;
         }
-        documents::check(&std::mem::take(&mut self.bytes))
+        documents::check(&self.bytes)?;
+        Ok(Some(Bytes::from(std::mem::take(&mut self.bytes))))
     }
 }
 
@@ -362,12 +378,4 @@ impl Document {
         };
         Ok(())
     }
-}
-
-/// The signed digest of a body is not that of its bytes.
-pub fn sha256_mismatch() -> Refusal {
-    Refusal::new(
-        "XAmzContentSHA256Mismatch",
-        "The provided 'x-amz-content-sha256' header does not match what was computed.",
-    )
 }

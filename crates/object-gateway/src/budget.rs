@@ -37,6 +37,11 @@ impl Budget {
         self.bytes.clone().try_acquire_many_owned(self.permits(len)).ok().map(Claim)
     }
 
+    /// Bytes that there are.
+    pub fn total(&self) -> usize {
+        self.total as usize
+    }
+
     /// Bytes that are claimed at present, and all that there are.
     pub fn state(&self) -> (u64, u64) {
         let free = self.bytes.available_permits() as u64;

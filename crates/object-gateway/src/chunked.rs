@@ -2,24 +2,46 @@
 //!
 //! s3s holds a whole chunk in memory whatever its size, and takes a body that ends between chunks
 //! for complete. Chunks without signatures are therefore written again as small ones; signed chunks
-//! pass as they are, up to a size that the caller claims memory for.
+//! pass as they are, up to a size that the caller claims memory for. s3s decodes no chunks of a
+//! request without a signature: of these the content alone is put out.
 
 use std::collections::VecDeque;
 
 use bytes::{Buf, Bytes};
+use http::header::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::limits::{CHUNK_LINE_MAX, SIGNED_CHUNK_MAX};
+use crate::digest::malformed_trailer;
+use crate::limits::{CHUNK_LINE_MAX, SIGNED_CHUNK_MAX, TRAILERS_MAX};
 use crate::reply::Refusal;
+
+/// Bytes of a signed chunk that are put out at once. What a client sends in small packets is
+/// gathered: each packet would keep the buffer of the connection that it came in, 8 KiB at least.
+const GATHERED: usize = 64 << 10;
+
+/// What is put out of a body.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Output {
+    /// All of it: its chunks are signed.
+    All,
+    /// Smaller chunks, and what is behind them.
+    Chunks,
+    /// The content.
+    Content,
+}
 
 /// Reader of a body's framing.
 #[derive(Debug)]
 pub struct Scanner {
-    signed: bool,
+    output: Output,
     /// Bytes of the content that no chunk has announced yet.
     left: u64,
     /// Bytes of the largest chunk.
     largest: u64,
     state: State,
+    /// Of a signed chunk, until there is enough of it.
+    gathered: Vec<u8>,
+    /// What is behind the last chunk, where the content is put out.
+    trailers: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -35,14 +57,33 @@ enum State {
 }
 
 impl Scanner {
-    /// For a content of `len` bytes.
+    /// For a content of `len` bytes, in chunks that s3s decodes.
     pub fn new(signed: bool, len: u64) -> Scanner {
-        Scanner { signed, left: len, largest: 0, state: State::Line(Vec::new()) }
+        Scanner::with(if signed { Output::All } else { Output::Chunks }, len)
+    }
+
+    /// For a content of `len` bytes, in chunks without signatures that are decoded here.
+    pub fn decoding(len: u64) -> Scanner {
+        Scanner::with(Output::Content, len)
+    }
+
+    fn with(output: Output, len: u64) -> Scanner {
+        Scanner {
+            output,
+            left: len,
+            largest: 0,
+            state: State::Line(Vec::new()),
+            gathered: Vec::new(),
+            trailers: Vec::new(),
+        }
     }
 
     /// Bytes of a chunk that s3s holds at most, of those seen.
     pub fn held(&self) -> usize {
-        if self.signed { self.largest as usize } else { 0 } // `SIGNED_CHUNK_MAX` bounds it.
+        match self.output {
+            Output::All => self.largest as usize, // `SIGNED_CHUNK_MAX` bounds it.
+            Output::Chunks | Output::Content => 0,
+        }
     }
 
     /// Takes what was received, and puts out what s3s is to read.
@@ -51,9 +92,7 @@ impl Scanner {
     ///
     /// A [`Refusal`] when the framing is wrong.
     pub fn feed(&mut self, mut input: Bytes, out: &mut VecDeque<Bytes>) -> Result<(), Refusal> {
-        if self.signed {
-            out.push_back(input.clone());
-        }
+        let received = input.clone();
         while !input.is_empty() {
             match &mut self.state {
                 State::Line(line) => {
@@ -75,10 +114,14 @@ impl Scanner {
                     if *left == 0 {
                         self.state = State::DataEnd(b"\r\n");
                     }
-                    if !self.signed {
-                        out.push_back(Bytes::from(format!("{:x}\r\n", part.len())));
-                        out.push_back(part);
-                        out.push_back(Bytes::from_static(b"\r\n"));
+                    match self.output {
+                        Output::All => {}
+                        Output::Chunks => {
+                            out.push_back(Bytes::from(format!("{:x}\r\n", part.len())));
+                            out.push_back(part);
+                            out.push_back(Bytes::from_static(b"\r\n"));
+                        }
+                        Output::Content => out.push_back(part),
                     }
                 }
                 State::DataEnd(wanted) => {
@@ -92,13 +135,61 @@ impl Scanner {
                 }
                 State::Trailers => {
                     let rest = input.split_to(input.len());
-                    if !self.signed {
-                        out.push_back(rest);
+                    match self.output {
+                        Output::All => {}
+                        Output::Chunks => out.push_back(rest),
+                        Output::Content if self.trailers.len() + rest.len() > TRAILERS_MAX => {
+                            return Err(malformed_trailer());
+                        }
+                        Output::Content => self.trailers.extend_from_slice(&rest),
                     }
                 }
             }
         }
+        if self.output == Output::All {
+            self.gather(&received, out);
+        }
         Ok(())
+    }
+
+    /// Puts out what was received, within a chunk in pieces of [`GATHERED`] bytes: s3s waits for all
+    /// of the chunk anyway.
+    fn gather(&mut self, mut received: &[u8], out: &mut VecDeque<Bytes>) {
+        let to_come = match self.state {
+            State::Data(left) => usize::try_from(left).unwrap_or(usize::MAX),
+            _ => 0,
+        };
+        while !received.is_empty() {
+            if self.gathered.is_empty() {
+                let all = received.len().saturating_add(to_come);
+                self.gathered.reserve_exact(all.min(GATHERED));
+            }
+            let room = GATHERED - self.gathered.len();
+            let (part, rest) = received.split_at(room.min(received.len()));
+            self.gathered.extend_from_slice(part);
+            received = rest;
+            if self.gathered.len() == GATHERED || (received.is_empty() && to_come == 0) {
+                out.push_back(Bytes::from(std::mem::take(&mut self.gathered)));
+            }
+        }
+    }
+
+    /// Headers behind the last chunk, where the content is put out.
+    ///
+    /// # Errors
+    ///
+    /// A [`Refusal`] when they are no headers.
+    pub fn trailers(&self) -> Result<HeaderMap, Refusal> {
+        let mut headers = HeaderMap::new();
+        let lines = self.trailers.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii_end);
+        for line in lines.filter(|line| !line.is_empty()) {
+            let colon = line.iter().position(|&byte| byte == b':');
+            let (name, value) = line.split_at(colon.ok_or_else(malformed_trailer)?);
+            let name = HeaderName::from_bytes(name).map_err(|_| malformed_trailer())?;
+            let value = HeaderValue::from_bytes(value[1..].trim_ascii());
+            headers.append(name, value.map_err(|_| malformed_trailer())?);
+        }
+        Ok(headers)
     }
 
     /// The body has ended.
@@ -124,13 +215,13 @@ impl Scanner {
                 let message = "The chunks have fewer bytes than x-amz-decoded-content-length.";
                 return Err(incomplete(message));
             }
-            if !self.signed {
+            if self.output == Output::Chunks {
                 out.push_back(Bytes::from_static(b"0\r\n"));
             }
             self.state = State::Trailers;
             return Ok(());
         }
-        if self.signed && size > SIGNED_CHUNK_MAX as u64 {
+        if self.output == Output::All && size > SIGNED_CHUNK_MAX as u64 {
             let message = format!("A signed chunk has {SIGNED_CHUNK_MAX} bytes at most here.");
             return Err(Refusal::new("InvalidRequest", message));
         }
@@ -159,7 +250,7 @@ fn incomplete(message: &'static str) -> Refusal {
 }
 
 /// Fuzz target: any body, cut anywhere, passes or is refused, in the same way; what is put out for
-/// unsigned chunks scans to the same content.
+/// unsigned chunks scans to the same content, and decoded ones have the length that was said.
 pub fn fuzz_chunked(bytes: &[u8]) {
     let Some((&[cut, len, signed], body)) = bytes.split_first_chunk() else { return };
     let scan = |parts: &[&[u8]]| {
@@ -177,95 +268,16 @@ pub fn fuzz_chunked(bytes: &[u8]) {
     if let Ok(written) = parts {
         assert!(scan(&[&written]).is_ok());
     }
+    let (mut scanner, mut content) = (Scanner::decoding(u64::from(len)), VecDeque::new());
+    let mut feed = |part: &[u8]| scanner.feed(Bytes::copy_from_slice(part), &mut content);
+    let is_fed = feed(first).and_then(|()| feed(second)).is_ok();
+    if is_fed && scanner.end().is_ok() {
+        assert_eq!(content.iter().map(Bytes::len).sum::<usize>(), usize::from(len));
+        let _ = scanner.trailers(); // Whatever it says, it ends.
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn scan(signed: bool, len: u64, parts: &[&[u8]]) -> Result<String, &'static str> {
-        let mut scanner = Scanner::new(signed, len);
-        let mut out = VecDeque::new();
-        for part in parts {
-            let part = Bytes::copy_from_slice(part);
-            scanner.feed(part, &mut out).map_err(|refusal| refusal.code)?;
-        }
-        scanner.end().map_err(|refusal| refusal.code)?;
-        let bytes: Vec<u8> = out.into_iter().flatten().collect();
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
-    }
-
-    #[test]
-    fn unsigned_chunks_are_cut_at_what_was_received() {
-        let parts: [&[u8]; 3] = [b"A\r\n01234", b"56789\r\n1\r\n!\r", b"\n0\r\nx-t: 1\r\n\r\n"];
-        let written = "5\r\n01234\r\n5\r\n56789\r\n1\r\n!\r\n0\r\nx-t: 1\r\n\r\n";
-        assert_eq!(scan(false, 11, &parts).as_deref(), Ok(written));
-    }
-
-    #[test]
-    fn signed_chunks_pass_as_they_are() {
-        let body: &[u8] = b"2;chunk-signature=ab\r\nhi\r\n0;chunk-signature=cd\r\n\r\n";
-        let text = String::from_utf8_lossy(body).into_owned();
-        assert_eq!(scan(true, 2, &[body]), Ok(text));
-    }
-
-    #[test]
-    fn wrong_framing_is_refused() {
-        let cases: &[(u64, &[u8], &str)] = &[
-            (2, b"2\r\nhi\r\n", "IncompleteBody"),
-            (2, b"2\r\nhi", "IncompleteBody"),
-            (2, b"", "IncompleteBody"),
-            (2, b"2\r", "IncompleteBody"),
-            (3, b"2\r\nhi\r\n0\r\n\r\n", "IncompleteBody"),
-            (1, b"2\r\nhi\r\n0\r\n\r\n", "IncompleteBody"),
-            (2, b"2\nhi\r\n0\r\n\r\n", "InvalidRequest"),
-            (2, b"g\r\nhi\r\n0\r\n\r\n", "InvalidRequest"),
-            (2, b"+2\r\nhi\r\n0\r\n\r\n", "InvalidRequest"),
-            (2, b"\r\nhi\r\n0\r\n\r\n", "InvalidRequest"),
-            (2, b"2\r\nhi0\r\n\r\n", "InvalidRequest"),
-            (2, &[b'0'; CHUNK_LINE_MAX + 1], "InvalidRequest"),
-            (2, b"fffffffffffffffff\r\n", "InvalidRequest"),
-        ];
-        for (len, body, code) in cases {
-            let text = String::from_utf8_lossy(body);
-            assert_eq!(scan(false, *len, &[body]), Err(*code), "{text}");
-        }
-    }
-
-    #[test]
-    fn a_signed_chunk_is_bounded_and_an_unsigned_one_is_not() {
-        let line = format!("{:x}\r\n", SIGNED_CHUNK_MAX + 1);
-        let mut out = VecDeque::new();
-        let mut scanner = Scanner::new(true, u64::MAX);
-        let refused = scanner.feed(Bytes::from(line.clone()), &mut out);
-        assert_eq!(refused.map_err(|refusal| refusal.code), Err("InvalidRequest"));
-        let mut scanner = Scanner::new(false, u64::MAX);
-        assert_eq!(scanner.feed(Bytes::from(line), &mut out), Ok(()));
-        assert_eq!(scanner.held(), 0);
-    }
-
-    proptest! {
-        #[test]
-        fn any_body_is_decided(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
-            fuzz_chunked(&bytes);
-        }
-
-        #[test]
-        fn a_body_of_chunks_passes_wherever_it_is_cut(
-            chunks in proptest::collection::vec("[a-z]{1,20}", 0..6),
-            cuts in proptest::collection::vec(any::<proptest::sample::Index>(), 0..4),
-        ) {
-            let content = chunks.concat();
-            let framed = |text: &String| format!("{:x}\r\n{text}\r\n", text.len());
-            let body = chunks.iter().map(framed).collect::<String>() + "0\r\n\r\n";
-            let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(body.len())).collect();
-            at.extend([0, body.len()]);
-            at.sort_unstable();
-            let parts: Vec<&[u8]> =
-                at.windows(2).map(|pair| &body.as_bytes()[pair[0]..pair[1]]).collect();
-            prop_assert!(scan(false, content.len() as u64, &parts).is_ok());
-            prop_assert!(scan(false, content.len() as u64 + 1, &parts).is_err());
-        }
-    }
-}
+mod decoding_tests;
+#[cfg(test)]
+mod tests;

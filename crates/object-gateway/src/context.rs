@@ -4,6 +4,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use http::header::HeaderMap;
+
 use crate::reply::Refusal;
 
 /// A request under way.
@@ -12,6 +14,7 @@ pub struct RequestContext {
     content_len: Option<u64>,
     is_bound: bool,
     failure: Mutex<Option<Refusal>>,
+    trailers: Mutex<Option<HeaderMap>>,
     is_content: AtomicBool,
     is_asked: AtomicBool,
 }
@@ -20,8 +23,8 @@ impl RequestContext {
     /// Whose body has a content of that length, if it is known.
     pub fn new(content_len: Option<u64>) -> RequestContext {
         let (is_content, is_asked) = (AtomicBool::new(false), AtomicBool::new(false));
-        let failure = Mutex::new(None);
-        RequestContext { content_len, is_bound: false, failure, is_content, is_asked }
+        let (failure, trailers) = (Mutex::new(None), Mutex::new(None));
+        RequestContext { content_len, is_bound: false, failure, trailers, is_content, is_asked }
     }
 
     /// Whose body has a content of that length at most.
@@ -59,6 +62,16 @@ impl RequestContext {
     /// See [`RequestContext::ask`].
     pub fn is_asked(&self) -> bool {
         self.is_asked.load(Ordering::Relaxed)
+    }
+
+    /// Notes what is behind a content whose chunks s3s does not decode.
+    pub fn end_with(&self, trailers: HeaderMap) {
+        *self.trailers.lock().expect("no panic while it is held") = Some(trailers);
+    }
+
+    /// See [`RequestContext::end_with`].
+    pub fn take_trailers(&self) -> Option<HeaderMap> {
+        self.trailers.lock().expect("no panic while it is held").take()
     }
 
     /// Notes why the body failed; the first cause counts. s3s makes an internal error of it.

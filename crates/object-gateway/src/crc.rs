@@ -1,12 +1,12 @@
 //! [`Combined`]: the CRC of a content from those of its parts.
 
-use crc_fast::{CrcAlgorithm, checksum_combine};
+use codec::Crc;
 use object_proto::ChecksumKind;
 
 /// The CRC of a content that grows part by part.
 #[derive(Debug)]
 pub struct Combined {
-    algorithm: CrcAlgorithm,
+    crc: Crc,
     bytes: usize,
     /// None before the first part.
     value: Option<u64>,
@@ -15,13 +15,13 @@ pub struct Combined {
 impl Combined {
     /// Of no bytes; `None` when the kind is no CRC.
     pub fn new(kind: ChecksumKind) -> Option<Combined> {
-        let algorithm = match kind {
-            ChecksumKind::Crc32 => CrcAlgorithm::Crc32IsoHdlc,
-            ChecksumKind::Crc32c => CrcAlgorithm::Crc32Iscsi,
-            ChecksumKind::Crc64Nvme => CrcAlgorithm::Crc64Nvme,
+        let crc = match kind {
+            ChecksumKind::Crc32 => Crc::Crc32,
+            ChecksumKind::Crc32c => Crc::Crc32c,
+            ChecksumKind::Crc64Nvme => Crc::Crc64Nvme,
             ChecksumKind::Sha1 | ChecksumKind::Sha256 => return None,
         };
-        Some(Combined { algorithm, bytes: kind.bytes(), value: None })
+        Some(Combined { crc, bytes: kind.bytes(), value: None })
     }
 
     /// Adds a part of `len` bytes with its CRC, high bytes first.
@@ -29,7 +29,7 @@ impl Combined {
         let crc = crc.iter().fold(0, |value, byte| value << 8 | u64::from(*byte));
         self.value = Some(match self.value {
             None => crc,
-            Some(before) => checksum_combine(self.algorithm, before, crc, len),
+            Some(before) => self.crc.combine(before, crc, len),
         });
     }
 

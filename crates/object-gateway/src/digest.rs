@@ -77,6 +77,13 @@ pub fn bad_checksum(kind: ChecksumKind) -> Refusal {
     Refusal::new("BadDigest", message)
 }
 
+/// What is behind a body is not what its head announced.
+pub fn malformed_trailer() -> Refusal {
+    let message = "The request contained trailing data that was not well-formed or did not conform \
+                   to our published schema.";
+    Refusal::new("MalformedTrailerError", message)
+}
+
 /// True for a header that has the value of a checksum.
 pub fn is_checksum(name: &str) -> bool {
     name.starts_with(CHECKSUM_PREFIX) && !NO_CHECKSUMS.contains(&name)
@@ -173,13 +180,10 @@ impl Expected {
     /// A [`Refusal`] when it is not what was announced.
     pub fn take_trailers(&mut self, trailers: Option<&HeaderMap>) -> Result<(), Refusal> {
         let Some(kind) = self.trailer else { return Ok(()) };
-        let malformed = || {
-            let message = "The request contained trailing data that was not well-formed or did not \
-                           conform to our published schema.";
-            Refusal::new("MalformedTrailerError", message)
-        };
         let mut values = trailers.iter().flat_map(|trailers| trailers.get_all(header_of(kind)));
-        let (Some(value), None) = (values.next(), values.next()) else { return Err(malformed()) };
+        let (Some(value), None) = (values.next(), values.next()) else {
+            return Err(malformed_trailer());
+        };
         let value = value_of(kind, value.to_str().unwrap_or_default())?;
         self.checksum = Some((kind, value));
         Ok(())

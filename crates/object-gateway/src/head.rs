@@ -4,7 +4,7 @@
 use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use http::header::{HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use http::request::Parts;
-use http::{Method, Version};
+use http::{Method, Uri, Version};
 
 use crate::digest::is_checksum;
 use crate::limits::{CLOCK_SKEW_SECONDS, HEAD_MAX, PRESIGNED_SECONDS_MAX};
@@ -29,6 +29,12 @@ pub enum Framing {
         /// Bytes of the content.
         len: u64,
     },
+    /// In chunks without signatures that s3s leaves as they are: it decodes those of a request that is
+    /// signed by version 4 in its head.
+    Undecoded {
+        /// Bytes of the content.
+        len: u64,
+    },
 }
 
 /// What the head says of the body.
@@ -45,7 +51,7 @@ impl BodyFacts {
     pub fn content_len(&self) -> Option<u64> {
         match self.framing {
             Framing::Plain => self.sent_len,
-            Framing::Chunked { len, .. } => Some(len),
+            Framing::Chunked { len, .. } | Framing::Undecoded { len } => Some(len),
         }
     }
 }
@@ -68,7 +74,8 @@ pub fn check(head: &mut Parts, now: u64, allow_v2: bool) -> Result<BodyFacts, Re
             return Err(Refusal::new("InvalidArgument", format!("{name} is no UTF-8.")));
         }
     }
-    match Scheme::of(head, &query)? {
+    let scheme = Scheme::of(&head.headers, &query)?;
+    match scheme {
         Scheme::Anonymous => {}
         Scheme::V2 if !allow_v2 => {
             return Err(no_v2());
@@ -84,7 +91,7 @@ pub fn check(head: &mut Parts, now: u64, allow_v2: bool) -> Result<BodyFacts, Re
         }
     }
     check_metadata(&head.headers)?;
-    body_facts(head)
+    body_facts(head, scheme)
 }
 
 /// s3s decodes metadata with encoded words (RFC 2047), and one without anything in it ends the process.
@@ -114,9 +121,9 @@ enum Scheme {
 }
 
 impl Scheme {
-    fn of(head: &Parts, query: &Query) -> Result<Scheme, Refusal> {
+    fn of(headers: &HeaderMap, query: &Query) -> Result<Scheme, Refusal> {
         let mut found = Vec::new();
-        for value in head.headers.get_all(AUTHORIZATION) {
+        for value in headers.get_all(AUTHORIZATION) {
             let is_v2 = value.as_bytes().starts_with(b"AWS ");
             found.push(if is_v2 { Scheme::V2 } else { Scheme::Header });
         }
@@ -132,6 +139,13 @@ impl Scheme {
             _ => Err(two_mechanisms()),
         }
     }
+}
+
+/// True of a request with a signature of version 4: of such a one s3s compares the body with
+/// `x-amz-content-sha256`.
+pub fn is_signed_by_v4(headers: &HeaderMap, uri: &Uri) -> bool {
+    let query = Query::parse(uri.query().unwrap_or_default());
+    matches!(Scheme::of(headers, &query), Ok(Scheme::Header | Scheme::Presigned))
 }
 
 fn two_mechanisms() -> Refusal {
@@ -462,7 +476,7 @@ pub fn seconds_of(time: &s3s::dto::Timestamp) -> Option<u64> {
     text.split('.').next()?.parse().ok()
 }
 
-fn body_facts(head: &Parts) -> Result<BodyFacts, Refusal> {
+fn body_facts(head: &Parts, scheme: Scheme) -> Result<BodyFacts, Refusal> {
     let number = |name: &HeaderName| match head.headers.get(name) {
         None => Ok(None),
         Some(value) => {
@@ -480,17 +494,32 @@ fn body_facts(head: &Parts) -> Result<BodyFacts, Refusal> {
         None if is_chunked && head.version == Version::HTTP_11 => None,
         None => Some(0),
     };
-    let payload = head.headers.get(CONTENT_SHA256).map_or(&b""[..], HeaderValue::as_bytes);
-    let framing = match payload.strip_prefix(b"STREAMING-") {
-        None => Framing::Plain,
+    let payload = head.headers.get(CONTENT_SHA256).map(HeaderValue::as_bytes);
+    let framing = match payload.unwrap_or_default().strip_prefix(b"STREAMING-") {
         Some(kind) => {
             let missing = || {
                 let message = "You must provide the x-amz-decoded-content-length HTTP header.";
                 Refusal::new("MissingContentLength", message)
             };
-            let signed = !kind.starts_with(b"UNSIGNED-");
-            Framing::Chunked { signed, len: decoded.ok_or_else(missing)? }
+            let len = decoded.ok_or_else(missing)?;
+            match scheme {
+                // s3s takes no chunks of a presigned request.
+                Scheme::Header | Scheme::Presigned => {
+                    Framing::Chunked { signed: !kind.starts_with(b"UNSIGNED-"), len }
+                }
+                Scheme::Anonymous | Scheme::V2 => {
+                    check_unsigned_chunks(kind, &head.headers)?;
+                    Framing::Undecoded { len }
+                }
+            }
         }
+        // Some clients that sign nothing send no digest either.
+        None => match (payload, scheme, decoded) {
+            (None, Scheme::Anonymous, Some(len)) if has_aws_chunked(&head.headers) => {
+                Framing::Undecoded { len }
+            }
+            _ => Framing::Plain,
+        },
     };
     if framing == Framing::Plain && has_aws_chunked(&head.headers) {
         return Err(Refusal::new(
@@ -506,6 +535,21 @@ fn body_facts(head: &Parts) -> Result<BodyFacts, Refusal> {
         return Err(Refusal::new("MissingContentLength", message));
     }
     Ok(BodyFacts { framing, sent_len })
+}
+
+/// Chunks of a request that is not signed by version 4, as s3s checks those of one that is.
+fn check_unsigned_chunks(kind: &[u8], headers: &HeaderMap) -> Result<(), Refusal> {
+    if kind != b"UNSIGNED-PAYLOAD-TRAILER" {
+        return Err(Refusal::new(
+            "InvalidRequest",
+            "Only chunks of a request with a signature of version 4 are signed: send \
+             x-amz-content-sha256: UNSIGNED-PAYLOAD or STREAMING-UNSIGNED-PAYLOAD-TRAILER.",
+        ));
+    }
+    if !headers.contains_key("x-amz-trailer") {
+        return Err(Refusal::new("InvalidRequest", "missing header: x-amz-trailer"));
+    }
+    Ok(())
 }
 
 fn has_aws_chunked(headers: &HeaderMap) -> bool {

@@ -59,6 +59,7 @@ mod keyfile;
 mod keyring;
 pub mod limits;
 mod parts;
+mod payload;
 mod query;
 mod quota;
 mod reply;

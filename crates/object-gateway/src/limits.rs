@@ -33,6 +33,15 @@ pub const GET_PIECE: usize = object_proto::limits::PIECE_BYTES;
 /// Bytes of an XML document at most: S3 allows 1,000 keys in a bulk delete, each 1 KiB and up to 3
 /// KiB when it is escaped; and 10,000 parts in an upload's completion, each about 200 bytes.
 pub const XML_MAX: usize = 4 << 20;
+/// Elements of an XML document at most: an ACL of 100 grants has 500, a bulk delete of 1,000 keys 5,002,
+/// rules for scripts of other sites 5,000 in [`CORS_MAX`] bytes. s3s makes up to 500 bytes of each.
+pub const ELEMENTS_MAX: usize = 10_000;
+/// Elements of the document of an upload's completion at most: 10,000 parts with up to 9 in each.
+pub const COMPLETION_ELEMENTS_MAX: usize = 1 + 10 * PARTS_MAX;
+/// Parts that it names at most. s3s makes 180 bytes of one, an empty one too.
+pub const PARTS_MAX: usize = object_proto::limits::PARTS_MAX as usize;
+/// Elements of a document with rules of lifecycle at most: 1,000 rules with a few tags in each.
+pub const LIFECYCLE_ELEMENTS_MAX: usize = 50_000;
 /// Bytes of a document with rules for scripts of other sites at most, as in S3.
 pub const CORS_MAX: u64 = 64 << 10;
 /// Such rules of a bucket at most, as in S3.
@@ -62,6 +71,9 @@ pub const DELETES_INFLIGHT: usize = 16;
 pub const SIGNED_CHUNK_MAX: usize = 8 << 20;
 /// Bytes of a chunk's first line at most: 16 digits and a signature of 64 are below 128.
 pub const CHUNK_LINE_MAX: usize = 256;
+/// Bytes behind the last of the chunks that are decoded here, at most: one checksum of 100 bytes, and
+/// what a client may add.
+pub const TRAILERS_MAX: usize = 4 << 10;
 /// Access keys with unwrapped secrets: 1,024 x about 512 bytes = 512 KiB, and their policies.
 pub const KEYS_MAX: usize = 1_024;
 /// Buckets with policies that were read: 1,024 x 20 KiB at most.

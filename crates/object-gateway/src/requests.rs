@@ -252,7 +252,9 @@ impl Drop for Following {
         self.requests.count(&ended);
         let (Some(log), Some(head)) = (&self.requests.log, &self.head) else { return };
         let key = self.note.caller.get().and_then(Option::as_deref);
-        let text = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
+        // A client may send what is not ASCII; it is shown as far as it is UTF-8.
+        let text =
+            |name| head.headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
         log.write(&Entry {
             at_us: head.at_us,
             request_id: &self.id,
@@ -272,9 +274,9 @@ impl Drop for Following {
             cut: !self.is_head && self.sent < self.promised,
             first_byte_us: ended.first_byte_us,
             total_us: ended.whole_us,
-            host: text(HOST),
-            user_agent: text(USER_AGENT),
-            referer: text(REFERER),
+            host: text(HOST).as_deref(),
+            user_agent: text(USER_AGENT).as_deref(),
+            referer: text(REFERER).as_deref(),
         });
     }
 }

@@ -48,6 +48,9 @@ impl Record {
     }
 }
 
+/// Key and value of a row that is to be stored; no value of one that goes.
+pub(crate) type StoredRow = (Vec<u8>, Option<Vec<u8>>);
+
 /// Owners of ranges under one manager.
 #[derive(Debug)]
 pub(crate) struct Assignments {
@@ -60,7 +63,7 @@ pub(crate) struct Assignments {
     moved: BTreeMap<RangeId, Instant>,
     balanced: Instant,
     tick_due: Instant,
-    rows: Vec<(Vec<u8>, Vec<u8>)>,
+    rows: Vec<StoredRow>,
 }
 
 /// Times of owners' leases.
@@ -93,8 +96,13 @@ impl Assignments {
         }
     }
 
+    /// The manager's term.
+    pub(crate) fn term(&self) -> u64 {
+        self.term
+    }
+
     /// Rows to be stored, in order.
-    pub(crate) fn take_rows(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
+    pub(crate) fn take_rows(&mut self) -> Vec<StoredRow> {
         std::mem::take(&mut self.rows)
     }
 
@@ -154,7 +162,7 @@ impl Assignments {
     }
 
     fn put_server(&mut self, id: ObjectServerId, row: ServerRow) {
-        self.rows.push((number_key(SERVER, id.get().into()), row.encode()));
+        self.rows.push((number_key(SERVER, id.get().into()), Some(row.encode())));
         self.record.servers.insert(id, row);
     }
 
@@ -175,22 +183,53 @@ impl Assignments {
                 if row.addr != addr && self.fleet.get(id).is_some_and(lives) {
                     return Err(Error::NameTaken);
                 }
+                self.fleet.note_registration(now, id);
                 (id, row)
             }
-            None if self.record.servers.len() >= SERVERS_MAX => {
-                let message = format!("there are {SERVERS_MAX} object servers");
-                return Err(Error::Invalid { message });
-            }
             None => {
+                self.make_room(now)?;
                 let last = self.record.servers.keys().next_back().map_or(0, |id| id.get());
                 let id = ObjectServerId::new(last + 1);
                 self.fleet.add(now, id);
                 (id, ServerRow { name: name.to_owned(), addr, given: 0, heard: 0 })
             }
         };
-        let given = row.given.max(row.heard) + 1;
+        let given = row.given.max(row.heard).max(self.before_first_boot(id)) + 1;
         self.put_server(id, ServerRow { given, ..row });
         Ok((id, given))
+    }
+
+    /// Makes room for one more server: the one that is gone for longest goes, if that was long ago.
+    ///
+    /// Its number is never given again, so that a process which comes back is not known, and registers.
+    fn make_room(&mut self, now: Instant) -> Result<(), Error> {
+        if self.record.servers.len() < SERVERS_MAX {
+            return Ok(());
+        }
+        // The next number follows the highest one.
+        let highest = self.record.servers.keys().next_back().copied();
+        let gone = self.fleet.longest_gone(now, &self.record, |id| Some(id) != highest);
+        let Some(server) = gone else {
+            let message = format!("{SERVERS_MAX} other object servers were there within a day");
+            return Err(Error::Invalid { message });
+        };
+        tracing::info!(%server, "an object server that was gone for long is forgotten");
+        self.fleet.remove(server);
+        self.record.servers.remove(&server);
+        self.rows.push((number_key(SERVER, server.get().into()), None));
+        Ok(())
+    }
+
+    /// The number above which a server's processes are numbered. Once a server was forgotten, a name may have had
+    /// another number before, and a process of then keeps its own. It must come before all processes of the
+    /// name's present number, which have the server's number in their upper half.
+    fn before_first_boot(&self, id: ObjectServerId) -> u64 {
+        let others = self.record.servers.keys().filter(|&&other| other != id).count();
+        // Servers are numbered from 1, without gaps until one is forgotten.
+        match id.get() as usize > others + 1 {
+            true => u64::from(id.get()) << 32,
+            false => 0,
+        }
     }
 
     /// On the first heartbeat of a process it gets what its server owns; processes before it own nothing
@@ -211,7 +250,7 @@ impl Assignments {
         let epoch = if row.epoch == 0 { self.term } else { row.epoch + 1 };
         let from = row.owner.map(|from| (from, row.epoch));
         let given = RangeRow { epoch, owner: to, ..row };
-        self.rows.push((number_key(RANGE, range.get()), given.encode()));
+        self.rows.push((number_key(RANGE, range.get()), Some(given.encode())));
         self.record.ranges.insert(range, given);
         self.fleet.give(now, range, from, to, &self.record);
     }
@@ -249,7 +288,9 @@ impl Assignments {
             }
             self.fleet.begin(now, id, beat.boot);
         }
-        grant.reset = beat.seen.term != self.term;
+        // One that was forgotten, and is another server now, owns nothing of what it has.
+        let has_seen_none = self.fleet.has_seen_none(id, beat.seen.change);
+        grant.reset = beat.seen.term != self.term || has_seen_none;
         let seen = if grant.reset { 0 } else { beat.seen.change };
         let unopened = beat.unserved.iter().map(|it| (it.range, it.cause.clone())).collect();
         let loads = beat.loads.iter().map(|load| (load.range, (load.requests, load.bytes)));

@@ -7,10 +7,11 @@ use object_proto::{
     ServerGrant, Unserved,
 };
 use runtime::{Duration, Instant};
-use tenancy::limits::RENEW;
+use tenancy::limits::{RENEW, SERVER_GONE};
 
 use crate::assign::{Assignments, Record};
-use crate::limits::{BALANCE, LEASE, SERVER_DEAD};
+use crate::keys::{SERVER, number_key};
+use crate::limits::{BALANCE, LEASE, SERVER_DEAD, SERVERS_MAX};
 use crate::server_row::RangeRow;
 
 const TERM: u64 = 7;
@@ -283,6 +284,7 @@ fn the_next_manager_goes_on_with_what_is_on_record() {
     let mut record = Record::default();
     for (key, value) in world.assignments.take_rows() {
         let id = crate::keys::read_number_key(&key).expect("a number");
+        let value = value.expect("no server is forgotten");
         match key[0] {
             crate::keys::RANGE => {
                 let row = RangeRow::decode(&value).expect("a row");
@@ -304,4 +306,49 @@ fn the_next_manager_goes_on_with_what_is_on_record() {
     assert!(one.owned.values().all(|(_, hold_ms)| u128::from(*hold_ms) >= LEASE.as_millis()));
     let unknown = Server { id: ObjectServerId::new(9), ..one.clone() };
     assert!(!next.beat(&mut { unknown }).expect("an answer").known);
+}
+
+/// Machines come and go with their names. One that stood still for a day and comes back under the same manager is
+/// another server then: what it had is others', and it has to hear that before it gets a lease.
+#[test]
+fn a_new_name_takes_the_place_of_one_that_was_gone_for_a_day() {
+    let mut world = World::new();
+    let mut gone = world.join("gone", 1);
+    world.pass(RENEW * 3, &mut [&mut gone]);
+    assert_eq!(gone.owned.len(), RANGES as usize);
+    let left = world.now;
+    let mut owner = world.join("owner", 2);
+    world.pass(SERVER_DEAD * 4, &mut [&mut owner]);
+    assert_eq!(owner.owned.len(), RANGES as usize);
+    for n in 2..SERVERS_MAX {
+        world.join(&format!("os{n}"), 3);
+    }
+    for silent in [Duration::from_secs(3), SERVER_GONE - Duration::from_nanos(1)] {
+        world.now = left + silent;
+        let refused = world.assignments.register(world.now, "new", addr(4));
+        assert!(matches!(refused, Err(Error::Invalid { .. })), "{silent:?}: {refused:?}");
+    }
+    world.now = left + SERVER_GONE;
+    world.assignments.take_rows();
+    let new = world.join("new", 4);
+    assert_eq!(new.id.get() as usize, SERVERS_MAX + 1);
+    let rows = world.assignments.take_rows();
+    assert_eq!(rows[0], (number_key(SERVER, gone.id.get().into()), None));
+    assert!(!world.beat(&mut gone).expect("an answer").known);
+    // By now others are gone for as long.
+    world.now = world.now + SERVER_GONE / 2;
+    let again = world.join("gone", 1);
+    assert!(again.id > new.id && again.boot > gone.boot);
+    let mut back = Server { id: again.id, ..gone.clone() };
+    // The first answer is lost.
+    for _ in 0..2 {
+        (back.seen, back.owned) = (gone.seen, gone.owned.clone());
+        let grant = world.beat(&mut back).expect("it goes on");
+        assert!(grant.known && grant.reset && back.owned.is_empty(), "{grant:?}");
+    }
+    assert!(!world.beat(&mut back).expect("it goes on").reset);
+    // It keeps its number: one of the name's present processes is later.
+    let mut later = world.join("gone", 1);
+    world.beat(&mut later).expect("it begins");
+    assert_eq!(world.beat(&mut back), Err(Error::Replaced));
 }

@@ -14,6 +14,7 @@ use object_proto::{
 use runtime::sync::Notify;
 use runtime::{Class, Env};
 
+use crate::answer_pages::{buckets_reply, map_reply};
 use crate::decisions::{Decisions, damaged};
 use crate::ground::{Files, Lease, Ranges};
 use crate::keys::{
@@ -164,7 +165,7 @@ impl Catalog {
             files,
             decisions,
             sessions: Sessions::of_manager(env, sessions, bugs),
-            orders: Orders::new(env, map, ranges),
+            orders: Orders::new(env, map, ranges, lease.clone()),
             splits,
             watchers: Watchers::new(env, epoch, bugs),
             quotas,
@@ -220,15 +221,22 @@ impl Catalog {
                 let found = self.bucket(&name).await.map(Box::new);
                 found.map(|found| CatalogReply::Bucket { found, at })
             }
-            CatalogRequest::Buckets(of) => self.buckets(of).await.map(CatalogReply::Buckets),
+            CatalogRequest::Buckets(of) => {
+                self.buckets(of).await.map(|buckets| buckets_reply(buckets, None))
+            }
+            CatalogRequest::BucketsBehind { of, name } => {
+                self.buckets(of).await.map(|buckets| buckets_reply(buckets, Some(&name)))
+            }
             CatalogRequest::Key(id) => {
                 let at = self.watchers.at();
                 let found = self.key(&id).await;
                 found.map(|found| CatalogReply::Key { found: found.map(Box::new), at })
             }
-            CatalogRequest::Users => self.users().await,
+            CatalogRequest::Users => self.users(None).await,
+            CatalogRequest::UsersBehind(name) => self.users(Some(&name)).await,
             CatalogRequest::User(name) => self.user_of_name(&name).await,
-            CatalogRequest::Keys(user) => self.keys_of(&user).await,
+            CatalogRequest::Keys(user) => self.keys_of(&user, None).await,
+            CatalogRequest::KeysBehind { user, key } => self.keys_of(&user, Some(&key)).await,
             CatalogRequest::Watch { watcher, seen } => {
                 self.watchers.watch(watcher, seen).await.map(CatalogReply::Changes)
             }
@@ -242,11 +250,15 @@ impl Catalog {
             | CatalogRequest::EndSplit { .. }
             | CatalogRequest::ServerBeat(_)
             | CatalogRequest::Here(_)
-            | CatalogRequest::Status => {
+            | CatalogRequest::Status
+            | CatalogRequest::StatusBehind(_) => {
                 let message = "this concerns servers, which are no part of the catalog".to_owned();
                 Err(Error::Invalid { message })
             }
-            CatalogRequest::Map => Ok(CatalogReply::Map((*self.map()).clone())),
+            CatalogRequest::Map => Ok(map_reply(&self.map(), None, self.epoch)),
+            CatalogRequest::MapBehind(bound) => {
+                Ok(map_reply(&self.map(), Some(&bound), self.epoch))
+            }
             CatalogRequest::Config(bucket) => self.config(bucket).await.map(CatalogReply::Config),
             CatalogRequest::IsOpen(session) => {
                 Ok(CatalogReply::Open(self.sessions.is_open(session) == Some(true)))

@@ -10,6 +10,7 @@ use object_proto::{
 };
 use runtime::{Class, Env};
 
+use crate::answer_pages::{read_buckets, read_keys, read_users};
 use crate::kept::Found;
 use crate::limits::{PAUSE, SILENT_AFTER, SILENT_PAUSE, WATCH_ATTEMPT};
 use crate::service::{Service, ServiceInner, unexpected};
@@ -83,18 +84,12 @@ impl Service {
 
     /// Buckets of a user, or of all, in order of names.
     pub async fn buckets(&self, of: Option<UserId>) -> Result<Vec<Bucket>, Error> {
-        match self.catalog(CatalogRequest::Buckets(of)).await? {
-            CatalogReply::Buckets(buckets) => Ok(buckets),
-            _ => Err(unexpected()),
-        }
+        read_buckets(async |request| self.catalog(request).await, of).await
     }
 
     /// All users, without their policies, in order of names.
     pub async fn users(&self) -> Result<Vec<User>, Error> {
-        match self.catalog(CatalogRequest::Users).await? {
-            CatalogReply::Users(users) => Ok(users),
-            _ => Err(unexpected()),
-        }
+        read_users(async |request| self.catalog(request).await).await
     }
 
     /// A user; [`Error::NoSuchUser`] when there is none of that name.
@@ -107,10 +102,7 @@ impl Service {
 
     /// A user's access keys, without their secrets.
     pub async fn keys(&self, user: UserId) -> Result<Vec<AccessKey>, Error> {
-        match self.catalog(CatalogRequest::Keys(user)).await? {
-            CatalogReply::Keys(keys) => Ok(keys),
-            _ => Err(unexpected()),
-        }
+        read_keys(async |request| self.catalog(request).await, user).await
     }
 
     /// A bucket.

@@ -8,8 +8,8 @@ use crate::body_files::Places;
 use crate::collect::Collector;
 use crate::decisions::{damaged, of_table};
 use crate::keys::{
-    CURRENT, DUE, due_key, object_key, parts_prefix, read_due_key, read_part_key, upload_key,
-    version_key,
+    CURRENT, DUE, due_key, object_key, parts_prefix, read_due_key, read_part_key, upload_end_key,
+    upload_key, version_key,
 };
 use crate::limits::{COLLECT_ROWS, LIFECYCLE_LOOK, TRASH_AGE_FULL};
 use crate::row::ObjectRow;
@@ -58,7 +58,7 @@ impl Collector {
         }
     }
 
-    /// Removes the row of an upload that is under way, or of one that is not.
+    /// Removes the row of an upload that is under way, or of one that is not, wherever that is.
     async fn end_upload(&self, entry: &Entry<'_>, is_open: bool) -> Result<(), Error> {
         let (range, Entry { key, target, begun, .. }) = (&self.range, entry);
         let held = range.decisions.lock(&object_key(CURRENT, target)).await;
@@ -96,6 +96,9 @@ impl Collector {
             batch.delete(key);
             if ends {
                 batch.delete(&upload);
+            }
+            if !is_open {
+                batch.delete(&upload_end_key(target, *begun));
             }
             if ends && is_open {
                 batch.put(&due_key(stamp.get(), target, *begun), &Due::Parts(None).encode());

@@ -1,13 +1,14 @@
 //! What a half of a range that was split inherits and has no use for: the other half's bodies in files that both have.
 //! Their rows go, and what the rows of files count; a file of which nothing lives then goes by way of the trash.
 
-use object_proto::{CatalogReply, CatalogRequest, Error, RangeBound};
+use object_proto::{Error, RangeBound};
 use table::{Purpose, Range as Rows};
 
+use crate::answer_pages::read_map;
 use crate::body_files::Places;
 use crate::collect::Collector;
 use crate::collect_files::Placed;
-use crate::decisions::{damaged, of_table};
+use crate::decisions::of_table;
 use crate::keys::{BODY, INHERITED};
 use crate::limits::COLLECT_ROWS;
 
@@ -17,10 +18,7 @@ impl Collector {
         if !self.inherits.get() {
             return Ok(());
         }
-        let map = match self.managers.ask(CatalogRequest::Map).await? {
-            CatalogReply::Map(map) => map,
-            _ => return Err(damaged("the map of ranges")),
-        };
+        let map = read_map(async |request| self.managers.ask(request).await).await?;
         let (first, end) = map.bounds(self.id).ok_or(Error::Reroute)?;
         self.drop_foreign_bodies((first, end)).await?;
         let (_, basis) = self.range.decisions.submit(|batch, _| {

@@ -10,7 +10,7 @@ use crate::headers::{Headers, encode_headers};
 use crate::keys::{
     body_key, due_key, object_key, part_key, read_body_key, read_due_key, read_number_key,
     read_object_key, read_part_key, read_reply_key, read_text_key, read_upload_key,
-    read_version_key, reply_key, upload_key, version_key,
+    read_version_key, reply_key, upload_end_key, upload_key, version_key,
 };
 use crate::map::{decode_map, map_apart};
 use crate::pass_rows::{BucketPassRow, PassRow};
@@ -41,6 +41,11 @@ pub fn fuzz_object_key(bytes: &[u8]) {
         (read_upload_key(bytes), bytes.first())
     {
         assert_eq!(upload_key(&target, begun), bytes);
+    }
+    if let (Some((target, begun)), Some(&crate::keys::UPLOAD_END)) =
+        (read_upload_key(bytes), bytes.first())
+    {
+        assert_eq!(upload_end_key(&target, begun), bytes);
     }
     if let (Some((target, begun, number)), Some(&crate::keys::PART)) =
         (read_part_key(bytes), bytes.first())

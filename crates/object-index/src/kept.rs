@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use object_proto::{AccessKey, BucketName, BucketView, KeptChanges, KeptName, SeenChanges};
 use runtime::Instant;
 
-use crate::limits::{CUT_OFF, KEPT_BYTES, KEPT_VALID, WATCH_IDLE};
+use crate::limits::{GATEWAY_CUT_OFF, KEPT_BYTES, KEPT_VALID, WATCH_IDLE};
 use crate::planted::{Bugs, Planted};
 
 /// Bytes of an entry besides texts of any length.
@@ -61,7 +61,7 @@ pub(crate) struct Found<T> {
     pub(crate) value: T,
     /// It is as the manager has it.
     pub(crate) is_good: bool,
-    /// Managers were heard within [`CUT_OFF`].
+    /// Managers were heard within [`GATEWAY_CUT_OFF`].
     pub(crate) is_usable: bool,
 }
 
@@ -107,7 +107,7 @@ impl Kept {
         let inner = &mut *self.inner();
         inner.used = now;
         let value = read(inner.entries.get(name)?)?;
-        let is_usable = now - inner.good_until < CUT_OFF;
+        let is_usable = now - inner.good_until < GATEWAY_CUT_OFF;
         let is_good = now < inner.good_until || self.bugs.has(Planted::KeptForever);
         Some(Found { value, is_good, is_usable })
     }
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn another_manager_begins_anew() {
+    fn another_manager_begins_again() {
         let kept = Kept::default();
         kept.keep_key(key("a"), (at(1, 5), second(1)));
         kept.take((at(1, 5), second(1)), changes(at(2, 0), None));
@@ -251,8 +251,8 @@ mod tests {
         let kept = Kept::default();
         kept.keep_key(key("a"), (at(1, 5), second(1)));
         let usable = |now| kept.key("a", now).is_some_and(|found| found.is_usable);
-        assert!(usable(second(1) + CUT_OFF - Duration::from_nanos(1)));
-        assert!(!usable(second(1) + CUT_OFF));
+        assert!(usable(second(1) + GATEWAY_CUT_OFF - Duration::from_nanos(1)));
+        assert!(!usable(second(1) + GATEWAY_CUT_OFF));
     }
 
     #[test]

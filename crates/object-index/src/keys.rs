@@ -18,8 +18,11 @@ pub const NULL: u8 = b'n';
 pub const METADATA: u8 = b'x';
 /// Maps of current objects' parts that are too long for their rows.
 pub const MAP: u8 = b'm';
-/// Uploads, by key and the commit that began them.
+/// Uploads that are under way, by key and the commit that began them. Of before there was [`UPLOAD_END`], those that
+/// were completed too.
 pub const UPLOAD: u8 = b'u';
+/// Uploads that were completed, by the same, and how. They stay for days, and listings need not pass over them.
+pub const UPLOAD_END: u8 = b'o';
 /// Parts of uploads, and of the objects that they have become.
 pub const PART: u8 = b'p';
 /// What is to be done about uploads, by the time from when on.
@@ -159,12 +162,21 @@ pub fn read_version_key(row: &[u8]) -> Option<(Target, Stamp)> {
 
 /// The key of an upload's row: uploads of one object are in the order in which they began.
 pub fn upload_key(target: &Target, begun: Stamp) -> Vec<u8> {
-    let mut out = object_key(UPLOAD, target);
+    of_upload(UPLOAD, target, begun)
+}
+
+/// The key of the row that says how an upload was completed.
+pub fn upload_end_key(target: &Target, begun: Stamp) -> Vec<u8> {
+    of_upload(UPLOAD_END, target, begun)
+}
+
+fn of_upload(section: u8, target: &Target, begun: Stamp) -> Vec<u8> {
+    let mut out = object_key(section, target);
     out.extend(begun.get().to_be_bytes());
     out
 }
 
-/// Object and beginning in such a key.
+/// Object and beginning in such keys.
 pub fn read_upload_key(row: &[u8]) -> Option<(Target, Stamp)> {
     let (target, begun) = split_object_key(row)?;
     Some((target, Stamp::new(u64::from_be_bytes(begun.try_into().ok()?))))

@@ -8,6 +8,9 @@
 //!
 //! Invariant: knows no HTTP and no signature; keeps nothing that is not in the core.
 
+mod answer_pages;
+#[cfg(test)]
+mod answer_pages_tests;
 mod assign;
 #[cfg(test)]
 mod assign_tests;
@@ -58,6 +61,8 @@ mod orders;
 mod output;
 mod pace;
 mod packs;
+#[cfg(test)]
+mod page_tests;
 mod pages;
 mod parts;
 mod pass_rows;

@@ -2,6 +2,14 @@
 
 use object_proto::limits::{KEY_MAX, PIECE_BYTES, SETTINGS_MAX, SMALL_MAX};
 use runtime::Duration;
+use tenancy::limits::{ANNOUNCE_INTERVAL, ANNOUNCE_INTERVAL_FIRST};
+pub use tenancy::limits::{
+    BALANCE, DRIFT, HEARTBEAT_ATTEMPT, LEASE, PEER_DEAD, PEER_FORGOTTEN, REBALANCE_COOLDOWN,
+    SERVER_DEAD, TICK, UNREACHED,
+};
+use wire::control::limits::MESSAGE_LEN_MAX;
+
+use crate::fields::TEXT_MAX;
 
 /// Bytes of the key of an object's row at most: a section, a bucket's ID of 8 bytes, the object's key
 /// with two bytes for each NUL, an end of 2 bytes (`object-protocols.md` 2.2).
@@ -68,8 +76,8 @@ pub const WATCH_IDLE: Duration = Duration::from_secs(5);
 pub const USAGE_INTERVAL: Duration = Duration::from_secs(1);
 /// Buckets whose usage is asked for at once.
 pub const USAGE_BUCKETS_MAX: usize = 1024;
-/// Names of changes that a manager keeps: a gateway that has seen fewer asks for all again.
-pub const KEPT_CHANGES: usize = 1024;
+/// Names of changes that a manager keeps, and has in one answer: a gateway that has seen fewer asks for all again.
+pub const KEPT_CHANGES: usize = 1000;
 /// Gateways that keep names, for one manager, at most.
 pub const WATCHERS_MAX: usize = 1024;
 /// Bytes of what a gateway keeps at most: with more it forgets all.
@@ -80,7 +88,7 @@ pub const SILENT_AFTER: Duration = Duration::from_millis(300);
 /// Between two such waits, while managers are silent.
 pub const SILENT_PAUSE: Duration = Duration::from_secs(1);
 /// A gateway that no manager has answered for so long refuses all (`object-protocols.md` 11.3).
-pub const CUT_OFF: Duration = Duration::from_secs(600);
+pub const GATEWAY_CUT_OFF: Duration = Duration::from_secs(600);
 /// Ranges of a new cluster: several servers work from the first buckets on.
 pub const RANGES: u32 = 4;
 /// Bytes of a range's sorted files at which it is split (`object-protocols.md` 3.4).
@@ -90,8 +98,13 @@ pub const RANGE_BYTES: u64 = 8 << 30;
 pub const RANGE_REQUESTS: u64 = 10_000;
 /// See [`RANGE_REQUESTS`].
 pub const RANGE_HOT: Duration = Duration::from_secs(10);
-/// Ranges at most: what 16 servers own, and what a map in one message has room for.
+/// Ranges at most: what 16 servers own.
 pub const RANGES_MAX: usize = 4096;
+/// Bytes of the items of one answer at most: those of a control message without what is around the items. Lists of
+/// the manager's that may have more come in pages then.
+pub const ANSWER_BYTES: usize = MESSAGE_LEN_MAX - 4096;
+/// A map that changes while its pages are asked for is asked for again, so often at most: each change is a split.
+pub const MAP_READS: usize = 8;
 /// A split links what is new in its range again, until that are fewer names.
 pub const LINKED_LEAST: usize = 64;
 /// Rounds of that at most: what is written while it lasts is less each time.
@@ -119,8 +132,6 @@ pub const SAMPLES_MAX: usize = 16;
 /// Wait for the manager's answer which ranges there are and where they are served, which it knows: with a longer one,
 /// requests wait for a manager that stands still when another has long led.
 pub const WHERE_ATTEMPT: Duration = Duration::from_millis(250);
-/// Drift between two clocks at most, in thousandths: 1 % each.
-pub const DRIFT: u32 = 20;
 /// Between two attempts, at first and at most.
 pub const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
 
@@ -197,24 +208,13 @@ pub const IDLE_LONGER: u32 = 5;
 /// Between two looks for a lock that another holds, and the longest after failures.
 pub const LEAD_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Lease of an object server, from the sending of the last granted renewal: four renewals, of which two may
-/// be lost and the third be late.
-pub const LEASE: Duration = Duration::from_millis(600);
-/// An object server without a heartbeat for this long is dead: three renewals.
-pub const SERVER_DEAD: Duration = Duration::from_millis(450);
-/// A server that has answered no ping for this long is not reached, though its heartbeats come: three pings.
-pub const UNREACHED: Duration = Duration::from_millis(300);
 /// Between two rounds of pings while no server is in another process.
 pub const PING_LOCAL: Duration = Duration::from_secs(1);
 /// Factor of the time between heartbeats of a server beside its manager, which ends with it: half of a lease.
 pub const BEAT_LOCAL: u32 = 2;
-/// Between two clock checks of the manager, at least.
-pub const TICK: Duration = Duration::from_millis(50);
-/// Wait for the answer to one heartbeat: three fit into a lease.
-pub const BEAT_ATTEMPT: Duration = Duration::from_millis(200);
 /// Between two attempts of a heartbeat.
 pub const BEAT_PAUSE: Duration = Duration::from_millis(20);
-/// Wait for the answer to one question between the manager and an owner.
+/// Wait for the answer to one question between the manager and an owner. Nothing is linked by it, as for volumes.
 pub const LINK_ATTEMPT: Duration = Duration::from_secs(1);
 /// A request for a range that is being opened waits for so long, then its gateway asks again.
 pub const OPENING_WAIT: Duration = Duration::from_secs(1);
@@ -227,26 +227,18 @@ pub const STATUS_ATTEMPT: Duration = Duration::from_millis(500);
 /// Between two reports of loads.
 pub const LOADS: Duration = Duration::from_secs(1);
 /// Between two reports of a manager or gateway that it is there, and until the first one has come through.
-pub const HERE: (Duration, Duration) = (Duration::from_secs(3), Duration::from_millis(300));
+pub const HERE: (Duration, Duration) = (ANNOUNCE_INTERVAL, ANNOUNCE_INTERVAL_FIRST);
 /// A gateway that has reached a manager within this time says that it is ready: several takeovers.
 pub const READY_KEPT: Duration = Duration::from_secs(5);
-/// A peer that is silent for this long is shown as down: three reports.
-pub const PEER_DEAD: Duration = Duration::from_secs(10);
-/// A peer that is silent for this long is not shown any more.
-pub const PEER_FORGOTTEN: Duration = Duration::from_secs(600);
 /// Managers and gateways that are shown at most.
 pub const PEERS_MAX: usize = 256;
 /// Object servers at most: each has a row, and about 1 KiB of the manager's memory.
 pub const SERVERS_MAX: usize = 1024;
 /// Changes of owners in the answer to one heartbeat: a server has 256 ranges.
 pub const CHANGES_PAGE: usize = 256;
-/// Between two moves for balance.
-pub const BALANCE: Duration = Duration::from_secs(2);
-/// A range that was moved for balance is not moved again for this long.
-pub const REBALANCE_COOLDOWN: Duration = Duration::from_secs(30);
 /// Load of an idle range, in requests a second: the cost of having it.
 pub const RANGE_COST: u64 = 10;
-/// Bytes that count as one request.
+/// Bytes that count as one request. Block servers, whose requests cost otherwise, have a number of their own.
 pub const BYTES_PER_REQUEST: u64 = 64 << 10;
 /// A server that ends closes its tables within this time: its successor's opening is quicker then.
 pub const CLOSE_TIME: Duration = Duration::from_secs(3);
@@ -256,8 +248,11 @@ pub const CLOSE_TIME: Duration = Duration::from_secs(3);
 const _: () = assert!(ATTEMPT.as_millis() < ORDER_TIME.as_millis());
 const _: () = assert!(WATCH_HOLD.as_millis() < WATCH_ATTEMPT.as_millis());
 const _: () = assert!(WATCH_ATTEMPT.as_millis() < KEPT_VALID.as_millis());
+/// Where ranges are served is one answer: of each its number, and an address of up to 58 characters with their length.
+const _: () = assert!(RANGES_MAX * (8 + 1 + 1 + 58) <= ANSWER_BYTES);
+/// So are names of changes: of each a number, and a text with its length.
+const _: () = assert!(KEPT_CHANGES * (1 + 2 + TEXT_MAX) <= ANSWER_BYTES);
 const _: () = assert!(SETTINGS_MAX + 4096 <= table::limits::VALUE_MAX);
-const _: () = assert!(SERVER_DEAD.as_millis() < LEASE.as_millis());
 const _: () = assert!(OBJECT_ROW_KEY_MAX <= table::limits::KEY_MAX);
 
 const _: () = assert!(SMALL_MAX < PIECE_BYTES && SMALL_MAX + 4096 <= table::limits::BATCH_DATA_MAX);

@@ -127,6 +127,7 @@ pub(crate) async fn uploads(rows: Snapshot, ask: &UploadsRequest) -> Result<Uplo
     while let Some((key, value)) = scan.next().await.map_err(of_table)? {
         let row = read_upload_key(&key).zip(UploadRow::decode(&value));
         let ((target, begun), row) = row.ok_or_else(|| damaged("an upload"))?;
+        // Rows of uploads that were completed had their place here too.
         if row.end.is_some() {
             continue;
         }

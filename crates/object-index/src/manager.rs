@@ -13,20 +13,22 @@ use std::rc::{Rc, Weak};
 use client::Client;
 use futures_util::future::{Either, LocalBoxFuture, select};
 use object_proto::{
-    CatalogReply, CatalogRequest, Error, ObjectServerId, Peer, PeerRole, PeerState, RangeId,
-    RangeReply, RangeRequest, Reply, Request, ServerGrant, ServerRequest, ServiceStatus,
+    CatalogReply, CatalogRequest, Error, ObjectServerId, Peer, PeerRole, PeerState, RangeBound,
+    RangeId, RangeReply, RangeRequest, Reply, Request, ServerGrant, ServerRequest, ServiceStatus,
 };
 use runtime::sync::Notify;
 use runtime::{Class, Duration, Env, Instant};
 use table::Cache;
 use tenancy::{Contest, Term};
 
+use crate::answer_pages::status_reply;
 use crate::assign::Assignments;
 use crate::config::Config;
 use crate::decisions::{Basis, unix_us};
 use crate::ground::{Files, Lease, Ranges};
 use crate::limits::{
-    BEAT_ATTEMPT, HERE, IDLE_AFTER, IDLE_LONGER, LEAD_PAUSE, LINK_ATTEMPT, PING_LOCAL, UNREACHED,
+    HEARTBEAT_ATTEMPT, HERE, IDLE_AFTER, IDLE_LONGER, LEAD_PAUSE, LINK_ATTEMPT, PING_LOCAL,
+    UNREACHED,
 };
 use crate::messages::{ask_peer, is_unheard};
 use crate::planted::Planted;
@@ -69,6 +71,20 @@ struct Lead {
     notifying: RefCell<BTreeSet<SocketAddr>>,
     /// A round of pings is due.
     ping_soon: Notify,
+}
+
+impl Lead {
+    /// What the service is made of, or its ranges that begin behind a bound; `leader` is this manager's address.
+    fn status(
+        &self,
+        (now, leader): (Instant, SocketAddr),
+        behind: Option<&RangeBound>,
+    ) -> CatalogReply {
+        let assignments = &mut *self.assignments.borrow_mut();
+        let (status, term) = (assignments.status(now, leader), assignments.term());
+        let splitting = self.rule.splitting() as u32;
+        status_reply(ServiceStatus { splitting, ..status }, behind, term)
+    }
 }
 
 /// Owners of ranges, as the catalog reaches them.
@@ -220,11 +236,8 @@ impl ObjectManager {
                 lead.assignments.borrow_mut().here(now, peer);
                 Ok(CatalogReply::Done)
             }
-            CatalogRequest::Status => {
-                let status = lead.assignments.borrow_mut().status(now, inner.addr);
-                let splitting = lead.rule.splitting() as u32;
-                Ok(CatalogReply::Status(Box::new(ServiceStatus { splitting, ..status })))
-            }
+            CatalogRequest::Status => Ok(lead.status((now, inner.addr), None)),
+            CatalogRequest::StatusBehind(bound) => Ok(lead.status((now, inner.addr), Some(&bound))),
             request => return lead.rule.handle(request).await,
         };
         self.after(&lead);
@@ -396,7 +409,8 @@ impl ObjectManager {
                         None => {
                             let request = Request::Server(ServerRequest::BeatNow);
                             // It sends a heartbeat soon in any case.
-                            let _ = ask_peer(&manager.0.client, addr, request, BEAT_ATTEMPT).await;
+                            let _ =
+                                ask_peer(&manager.0.client, addr, request, HEARTBEAT_ATTEMPT).await;
                         }
                     }
                 }
@@ -500,7 +514,7 @@ impl fmt::Debug for ObjectManager {
 mod tests {
     use base::Fault;
     use object_proto::limits::KEY_MAX;
-    use object_proto::{BucketId, RangeBound, StorageRule};
+    use object_proto::{BucketId, StorageRule};
     use runtime::sim::{HostId, Sim};
     use table::Store;
     use testing::tables::MemDisk;

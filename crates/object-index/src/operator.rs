@@ -5,6 +5,7 @@ use object_proto::{
     RangeRequest, Reply, Request, ServiceStatus, StoredBytes,
 };
 
+use crate::answer_pages::read_status;
 use crate::limits::{ATTEMPT, STATUS_ATTEMPT};
 use crate::service::{Service, unexpected};
 
@@ -15,13 +16,10 @@ impl Service {
         self.owners().call(here, ATTEMPT).await.map(drop)
     }
 
-    /// What the object service is made of, as its leading manager knows it. Asks twice at most: there may
-    /// be none.
+    /// What the object service is made of, as its leading manager knows it. Each question is asked twice at
+    /// most: there may be none.
     pub async fn status(&self) -> Result<ServiceStatus, Error> {
-        match self.ask_twice(CatalogRequest::Status).await? {
-            CatalogReply::Status(status) => Ok(*status),
-            _ => Err(unexpected()),
-        }
+        read_status(async |request| self.ask_twice(request).await).await
     }
 
     /// Gives a range to the server that is named. It is done when the manager has it on record, which may be

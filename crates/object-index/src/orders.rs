@@ -15,7 +15,7 @@ use object_proto::{
 };
 use runtime::Env;
 
-use crate::ground::Ranges;
+use crate::ground::{Lease, Ranges};
 use crate::limits::{ORDER_TIME, PAUSE};
 
 /// Orders to all ranges.
@@ -23,12 +23,18 @@ pub(crate) struct Orders {
     env: Env,
     map: RefCell<Rc<RangeMap>>,
     pub(crate) ranges: Rc<dyn Ranges>,
+    lease: Rc<dyn Lease>,
 }
 
 impl Orders {
-    /// For the ranges of a map.
-    pub(crate) fn new(env: &Env, map: RangeMap, ranges: Rc<dyn Ranges>) -> Orders {
-        Orders { env: env.clone(), map: RefCell::new(Rc::new(map)), ranges }
+    /// For the ranges of a map, given while the manager's lease is valid.
+    pub(crate) fn new(
+        env: &Env,
+        map: RangeMap,
+        ranges: Rc<dyn Ranges>,
+        lease: Rc<dyn Lease>,
+    ) -> Orders {
+        Orders { env: env.clone(), map: RefCell::new(Rc::new(map)), ranges, lease }
     }
 
     /// The ranges, at present.
@@ -141,6 +147,8 @@ impl Orders {
                     return Ok(None);
                 }
                 None => format!("{range} has no owner"),
+                // What a successor has put on record since may be another thing.
+                Some(_) if !self.lease.is_valid() => "this manager may lead no more".to_owned(),
                 Some(epoch) => match self.ranges.order(range, build(epoch)).await {
                     Ok(reply) => return Ok(Some(reply)),
                     Err(error) => format!("the owner of {range}: {error}"),

@@ -4,11 +4,12 @@
 use std::rc::Rc;
 
 use object_proto::{
-    CatalogReply, CatalogRequest, Change, ChangeReply, Error, FileName, RangeBound, RangeId,
-    RangeMap, RangeReply, RangeRequest, Reply, Request, RequestHead, Target,
+    CatalogRequest, Change, ChangeReply, Error, FileName, RangeBound, RangeId, RangeMap,
+    RangeReply, RangeRequest, Reply, Request, RequestHead, Target,
 };
 use runtime::{Duration, Instant};
 
+use crate::answer_pages::read_map;
 use crate::limits::{ATTEMPT, CHANGE_BUDGET, PAUSE, WHERE_ATTEMPT};
 use crate::service::{Service, unexpected};
 use crate::session::{Decider, Number};
@@ -58,21 +59,22 @@ impl Service {
         if let Some(map) = &*self.0.map.borrow() {
             return Ok(map.clone());
         }
-        match self.ask(Request::Catalog(CatalogRequest::Map)).await? {
-            Reply::Catalog(CatalogReply::Map(map)) => {
-                let map = Rc::new(map);
-                self.0.map.replace(Some(map.clone()));
-                Ok(map)
-            }
-            _ => Err(unexpected()),
-        }
+        let map = Rc::new(read_map(async |request| self.catalog(request).await).await?);
+        self.0.map.replace(Some(map.clone()));
+        Ok(map)
     }
 
     /// Asks for the ranges again: one was not its owner's. While managers are silent, what is known is used.
     pub(crate) async fn refresh_map(&self, time: Duration) {
-        let ask = Request::Catalog(CatalogRequest::Map);
-        let asked = self.0.owners.call(ask, time.min(WHERE_ATTEMPT)).await;
-        if let Ok(Reply::Catalog(CatalogReply::Map(map))) = asked {
+        let end = self.env().now() + time;
+        let ask = async |request: CatalogRequest| {
+            let left = end - self.env().now();
+            match self.0.owners.call(Request::Catalog(request), left.min(WHERE_ATTEMPT)).await? {
+                Reply::Catalog(reply) => Ok(reply),
+                _ => Err(unexpected()),
+            }
+        };
+        if let Ok(map) = read_map(ask).await {
             self.0.map.replace(Some(Rc::new(map)));
         }
     }

@@ -14,7 +14,7 @@ use object_proto::{
 use runtime::{Duration, Env};
 use table::{Cache, Options, Store, Table};
 
-use crate::assign::Record;
+use crate::assign::{Record, StoredRow};
 use crate::catalog::{Catalog, Ground as CatalogGround};
 use crate::check_files::FileCheck;
 use crate::collect::{CollectOptions, Collector};
@@ -292,10 +292,13 @@ impl ManagerRule {
     }
 
     /// Submits rows of servers and ranges.
-    pub(crate) fn put_rows(&self, rows: &[(Vec<u8>, Vec<u8>)]) -> Result<Basis, Error> {
+    pub(crate) fn put_rows(&self, rows: &[StoredRow]) -> Result<Basis, Error> {
         let submitted = self.decisions.submit(|batch, _| {
             for (key, row) in rows {
-                batch.put(key, row);
+                match row {
+                    Some(row) => batch.put(key, row),
+                    None => batch.delete(key),
+                };
             }
         });
         submitted.map(|(_, basis)| basis)

@@ -29,7 +29,7 @@ use crate::config::Config;
 use crate::decisions::{are_apart, unix_us};
 use crate::ground::{Files, Lease, Managers, Owners};
 use crate::limits::{
-    BEAT_ATTEMPT, BEAT_LOCAL, BEAT_PAUSE, CLOSE_TIME, LEAD_PAUSE, LINK_ATTEMPT, LOADS,
+    BEAT_LOCAL, BEAT_PAUSE, CLOSE_TIME, HEARTBEAT_ATTEMPT, LEAD_PAUSE, LINK_ATTEMPT, LOADS,
     OPENING_WAIT, SPLIT_ANSWER,
 };
 use crate::pace::Pace;
@@ -390,8 +390,8 @@ impl ObjectServer {
             let leaves = self.0.leaving.get();
             let leaves_none = leaves && self.0.ownership.borrow().units().next().is_none();
             let beat = CatalogRequest::ServerBeat(Box::new(self.beat(known, seq, loads)));
-            let asked = ask(&*self.0.owners, beat, BEAT_ATTEMPT);
-            match env.timeout(BEAT_ATTEMPT, asked).await {
+            let asked = ask(&*self.0.owners, beat, HEARTBEAT_ATTEMPT);
+            match env.timeout(HEARTBEAT_ATTEMPT, asked).await {
                 Ok(Ok(CatalogReply::Grant(grant))) => {
                     if !grant.known {
                         server = None;
@@ -435,7 +435,7 @@ impl ObjectServer {
     async fn register(&self) -> Option<ObjectServerId> {
         let (name, addr) = (self.0.name.clone(), self.0.addr);
         let request = CatalogRequest::Register { name, addr };
-        match ask(&*self.0.owners, request, BEAT_ATTEMPT * 5).await {
+        match ask(&*self.0.owners, request, HEARTBEAT_ATTEMPT * 5).await {
             Ok(CatalogReply::Registered { server, boot }) => {
                 // It keeps the number that it began with: it is no later process.
                 if self.0.boot.get() == 0 {

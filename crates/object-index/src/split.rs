@@ -6,18 +6,21 @@
 //! the range is the manager's to give again, or is no more.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use object_proto::{CatalogReply, CatalogRequest, Error, RangeBound, RangeId, RangeMap, Target};
+use base::{Fault, Kind};
+use object_proto::{CatalogReply, CatalogRequest, Error, RangeBound, RangeId, Target};
 use runtime::{Duration, Env, Instant};
 use table::{Child, Purpose, Range as Rows, Snapshot, Store};
 
+use crate::answer_pages::read_map;
 use crate::decisions::{Decisions, damaged, of_table};
 use crate::ground::{Files, Managers};
 use crate::halves::{HalvesRow, count_below};
 use crate::keys::{
-    CURRENT, HALVES, MAP, METADATA, NULL, PART, UPLOAD, VERSIONS, between_bounds, key_prefix,
-    read_object_key, read_version_key,
+    CURRENT, HALVES, MAP, METADATA, NULL, PART, UPLOAD, UPLOAD_END, VERSIONS, between_bounds,
+    key_prefix, read_object_key, read_version_key,
 };
 use crate::limits::{
     CUT_TIME, LINK_ROUNDS, LINKED_LEAST, MANAGER_HEARD, PARTS_SLICE, PAUSE, SAMPLES, SPLIT_PAUSE,
@@ -27,7 +30,7 @@ use crate::planted::Planted;
 use crate::range::Range;
 
 /// Sections by object, in order: those that a bound divides.
-const BY_OBJECT: [u8; 7] = [CURRENT, MAP, NULL, PART, UPLOAD, VERSIONS, METADATA];
+const BY_OBJECT: [u8; 8] = [CURRENT, MAP, NULL, UPLOAD_END, PART, UPLOAD, VERSIONS, METADATA];
 
 /// The rows that a half of a range has: of sections by object those within its bounds, of all others all.
 fn shown(first: &RangeBound, end: Option<&RangeBound>) -> Vec<Rows> {
@@ -121,7 +124,7 @@ impl Split<'_> {
     }
 
     async fn prepare_and_end(&self, at: Option<RangeBound>) -> Result<(), Error> {
-        let map = self.map().await?;
+        let map = read_map(async |request| self.managers.ask(request).await).await?;
         let (first, end) = map.bounds(self.id).ok_or(Error::Reroute)?;
         let at = match at {
             Some(at) => at,
@@ -151,13 +154,6 @@ impl Split<'_> {
         }
     }
 
-    async fn map(&self) -> Result<RangeMap, Error> {
-        match self.managers.ask(CatalogRequest::Map).await? {
-            CatalogReply::Map(map) => Ok(map),
-            _ => Err(unexpected()),
-        }
-    }
-
     /// The halves, which are on record; asked again, the manager still knows this owner.
     async fn prepare(&self, at: &RangeBound) -> Result<(RangeId, RangeId), Error> {
         let (range, epoch, at) = (self.id, self.epoch, at.clone());
@@ -178,7 +174,7 @@ impl Split<'_> {
         let mut children = Vec::new();
         for (dir, shows) in [(&of_low, shown(first, Some(at))), (&of_high, shown(at, end))] {
             let store = self.files.dir(dir).await;
-            let store = store.map_err(|fault| Error::Busy { cause: fault.message })?;
+            let store = store.map_err(busy)?;
             children.push(Child { store, owner: self.epoch + 1, shows });
         }
         // What is submitted before this moment is counted, what is submitted behind it is followed.
@@ -188,9 +184,11 @@ impl Split<'_> {
         drop(moment);
         decisions.table.flush().await.map_err(of_table)?;
         let mut fork = decisions.table.fork(children).map_err(of_table)?;
+        let (dirs, mut linked) = ([of_low.as_str(), of_high.as_str()], BTreeSet::new());
         for _ in 0..LINK_ROUNDS {
-            let linked = fork.link().await.map_err(of_table)?;
-            if linked + self.link_bodies(&[&of_low, &of_high]).await? < LINKED_LEAST {
+            let of_table = fork.link().await.map_err(of_table)?;
+            let of_bodies = self.link_bodies(dirs, self.names().await?, &mut linked).await?;
+            if of_table + of_bodies < LINKED_LEAST {
                 break;
             }
         }
@@ -210,7 +208,11 @@ impl Split<'_> {
         self.splitting.stage.set(Stage::Cut);
         let cut = async {
             decisions.settled(basis).await?;
-            self.link_bodies(&[&of_low, &of_high]).await?;
+            // Rows say what came since: to list all names could take longer than the range may be shut out.
+            // Without a row a file is of no use to the halves, and none gets one any more.
+            let known = self.range.files.all();
+            let known = known.into_iter().map(|(file, _)| file.as_str().to_owned()).collect();
+            self.link_bodies(dirs, known, &mut linked).await?;
             fork.cut().await.map(drop).map_err(of_table)
         };
         let done = self.env.timeout(CUT_TIME, cut).await;
@@ -222,31 +224,59 @@ impl Split<'_> {
         done
     }
 
-    /// Links the files of bodies that a directory lacks; returns how many names were new.
-    async fn link_bodies(&self, dirs: &[&String]) -> Result<usize, Error> {
-        let busy = |fault: base::Fault| Error::Busy { cause: fault.message };
+    /// All names in the range's directory.
+    async fn names(&self) -> Result<Vec<String>, Error> {
         let mut names: Vec<String> = Vec::new();
         loop {
             let after = names.last().cloned().unwrap_or_default();
             let page = self.store.list(&after).await.map_err(busy)?;
             names.extend(page.names);
             if !page.more {
-                break;
+                return Ok(names);
             }
         }
-        names.retain(|name| is_body(name) && !self.range.has_bug(Planted::HalfCommit));
-        let mut new = 0;
+    }
+
+    /// Links the files of bodies among these that both directories were not given before; returns how many names
+    /// were new. Nothing takes a name away from the halves, so what was linked once is not looked at again.
+    async fn link_bodies(
+        &self,
+        dirs: [&str; 2],
+        mut names: Vec<String>,
+        linked: &mut BTreeSet<String>,
+    ) -> Result<usize, Error> {
+        names.retain(|name| is_body(name) && !linked.contains(name));
+        if self.range.has_bug(Planted::HalfCommit) {
+            names.clear();
+        }
         for dir in dirs {
-            let there = self.files.dir(dir).await.map_err(busy)?;
-            let known = there.numbers(&names).await.map_err(busy)?;
-            let lacks = names.iter().zip(&known).filter(|(_, known)| known.is_none());
-            let lacks: Vec<String> = lacks.map(|(name, _)| name.clone()).collect();
-            new += lacks.len();
-            if !lacks.is_empty() {
-                self.store.link(&lacks, dir).await.map_err(busy)?;
+            names = self.link(names, dir).await?;
+        }
+        let new = dirs.len() * names.len();
+        linked.extend(names);
+        Ok(new)
+    }
+
+    /// Links files into a directory, but for those that are gone: collection removes some at the same time. Returns
+    /// the ones that were linked.
+    async fn link(&self, mut names: Vec<String>, dir: &str) -> Result<Vec<String>, Error> {
+        while !names.is_empty() {
+            match self.store.link(&names, dir).await {
+                Ok(()) => break,
+                Err(fault) if fault.kind == Kind::NotFound => {
+                    let known = self.store.numbers(&names).await.map_err(busy)?;
+                    if known.iter().all(Option::is_some) {
+                        // It is the directory that is gone.
+                        return Err(busy(fault));
+                    }
+                    let there = names.into_iter().zip(known).filter(|(_, known)| known.is_some());
+                    names = there.map(|(name, _)| name).collect();
+                    self.env.mark("object: a file to be linked is gone");
+                }
+                Err(fault) => return Err(busy(fault)),
             }
         }
-        Ok(new)
+        Ok(names)
     }
 
     /// Asks what becomes of the range until that is answered; true when it is no more.
@@ -269,6 +299,10 @@ impl Split<'_> {
 /// True for the name of a file of bodies, false for those of the table.
 fn is_body(name: &str) -> bool {
     !["log-", "sorted-", "manifest-", "draft-"].iter().any(|own| name.starts_with(own))
+}
+
+fn busy(fault: Fault) -> Error {
+    Error::Busy { cause: fault.message }
 }
 
 fn unexpected() -> Error {

@@ -16,8 +16,8 @@ use crate::body_files::Places;
 use crate::decisions::{Basis, damaged, of_table};
 use crate::file_rows::FileOf;
 use crate::keys::{
-    CURRENT, UPLOAD, above_part, bucket_prefix, due_key, object_key, part_key, parts_prefix,
-    read_part_key, read_upload_key, upload_key,
+    CURRENT, UPLOAD, UPLOAD_END, above_part, bucket_prefix, due_key, object_key, part_key,
+    parts_prefix, read_part_key, read_upload_key, upload_end_key, upload_key,
 };
 use crate::limits::{COLLECT_ROWS, PART_BODIES_MAX, PARTS_SLICE};
 use crate::planted::Planted;
@@ -122,8 +122,12 @@ impl Range {
         let seen = self.decisions.read(&upload_key(target, upload.stamp)).await?;
         let refused = |error| Refused { basis: Some(seen.basis), error };
         let ended_too = ended_too.is_some_and(|bug| self.has_bug(bug));
+        let value = match ended_too && seen.value.is_none() {
+            true => self.decisions.read(&upload_end_key(target, upload.stamp)).await?.value,
+            false => seen.value,
+        };
         self.buckets.check_change(target.bucket).map_err(refused)?;
-        let Some(value) = seen.value else { return Err(refused(Error::NoSuchUpload)) };
+        let Some(value) = value else { return Err(refused(Error::NoSuchUpload)) };
         let row = UploadRow::decode(&value);
         let row = row.ok_or_else(|| damaged(&format!("an upload of {target}")))?;
         let is_it = row.upload.nonce == upload.nonce && (row.end.is_none() || ended_too);
@@ -247,7 +251,8 @@ impl Range {
                 batch.put(&due, &Due::OtherParts(map).encode());
             }
             let row = UploadRow { end: Some(end(stamp)), ..row };
-            batch.put(&upload_key(&target, id.stamp), &row.encode());
+            batch.delete(&upload_key(&target, id.stamp));
+            batch.put(&upload_end_key(&target, id.stamp), &row.encode());
         });
         submitted.map_err(|error| match error {
             Error::Locked => Refused { basis: Some(last), error },
@@ -327,25 +332,29 @@ impl Range {
         Ok(bytes)
     }
 
-    /// Ends the uploads of a bucket that is gone.
+    /// Ends the uploads of a bucket that is gone, and forgets those that were completed.
     pub(crate) async fn abort_all(self: &Rc<Self>, bucket: BucketId) -> Result<(), Error> {
-        let prefix = bucket_prefix(UPLOAD, bucket);
+        self.remove_uploads(&bucket_prefix(UPLOAD, bucket)).await?;
+        self.remove_uploads(&bucket_prefix(UPLOAD_END, bucket)).await
+    }
+
+    async fn remove_uploads(self: &Rc<Self>, prefix: &[u8]) -> Result<(), Error> {
         loop {
             let rows = self.decisions.snapshot();
-            let rows = rows.scan(Rows::prefix(&prefix)).take(COLLECT_ROWS).await;
+            let rows = rows.scan(Rows::prefix(prefix)).take(COLLECT_ROWS).await;
             let rows = rows.map_err(of_table)?;
-            let mut open = Vec::new();
+            let mut known = Vec::new();
             for (key, value) in &rows {
                 let row = read_upload_key(key).zip(UploadRow::decode(value));
                 let ((target, begun), row) = row.ok_or_else(|| damaged("an upload"))?;
-                open.push((target, begun, row.end.is_none()));
+                known.push((key, target, begun, row.end.is_none()));
             }
-            if open.is_empty() {
+            if known.is_empty() {
                 return Ok(());
             }
             let (_, basis) = self.decisions.submit(|batch, stamp| {
-                for (target, begun, is_open) in &open {
-                    batch.delete(&upload_key(target, *begun));
+                for (key, target, begun, is_open) in &known {
+                    batch.delete(key);
                     if *is_open {
                         let due = due_key(stamp.get(), target, *begun);
                         batch.put(&due, &Due::Parts(None).encode());
@@ -372,7 +381,11 @@ impl Range {
         target: &Target,
         upload: UploadId,
     ) -> Result<UploadInfo, Error> {
-        let value = rows.get(&upload_key(target, upload.stamp)).await.map_err(of_table)?;
+        let mut value = rows.get(&upload_key(target, upload.stamp)).await.map_err(of_table)?;
+        if value.is_none() {
+            let end = upload_end_key(target, upload.stamp);
+            value = rows.get(&end).await.map_err(of_table)?;
+        }
         let row = UploadRow::decode(&value.ok_or(Error::NoSuchUpload)?);
         let row = row.ok_or_else(|| damaged(&format!("an upload of {target}")))?;
         match row.upload.nonce == upload.nonce {

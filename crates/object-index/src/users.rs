@@ -8,6 +8,7 @@ use object_proto::{
     AccessKey, CatalogReply, Error, KeptName, NewKey, RequestHead, User, UserChange, UserId,
 };
 
+use crate::answer_pages::{keys_reply, users_reply};
 use crate::catalog::{Catalog, buckets_of, users_of};
 use crate::decisions::damaged;
 use crate::fields::TEXT_MAX;
@@ -74,11 +75,11 @@ impl Catalog {
         decode_user(id.as_str(), &row).map(Some).ok_or_else(|| damaged("a user's row"))
     }
 
-    /// All users, without their policies.
-    pub(crate) async fn users(&self) -> Result<CatalogReply, Error> {
+    /// Users without their policies, all or those with names above one; a page of them where they are many.
+    pub(crate) async fn users(&self, behind: Option<&str>) -> Result<CatalogReply, Error> {
         let mut users = self.all_users().await?;
         users.iter_mut().for_each(|user| user.policy = None);
-        Ok(CatalogReply::Users(users))
+        Ok(users_reply(users, behind))
     }
 
     /// A user by its name.
@@ -97,14 +98,19 @@ impl Catalog {
         Ok(Some(row.into_key(id, user)))
     }
 
-    /// A user's access keys, without their secrets.
-    pub(crate) async fn keys_of(&self, id: &UserId) -> Result<CatalogReply, Error> {
+    /// A user's access keys without their secrets, all or those with IDs above one; a page of them where they are
+    /// long.
+    pub(crate) async fn keys_of(
+        &self,
+        id: &UserId,
+        behind: Option<&str>,
+    ) -> Result<CatalogReply, Error> {
         let user = self.user(id).await?.ok_or(Error::NoSuchUser)?;
         let keys = self.key_rows(id).await?.into_iter().map(|(id, row)| AccessKey {
             wrapped_secret: Vec::new(),
             ..row.into_key(&id, user.clone())
         });
-        Ok(CatalogReply::Keys(keys.collect()))
+        Ok(keys_reply(keys.collect(), behind))
     }
 
     /// Changes users and keys; behind the answer no gateway goes by what was before.

@@ -12,8 +12,9 @@ use std::collections::{BTreeMap, VecDeque};
 use object_proto::{Error, KeptChanges, KeptName, SeenChanges};
 use runtime::sync::Notify;
 use runtime::{Duration, Env, Instant};
+use tenancy::limits::drifted;
 
-use crate::limits::{DRIFT, KEPT_CHANGES, KEPT_VALID, WATCH_HOLD, WATCHERS_MAX};
+use crate::limits::{KEPT_CHANGES, KEPT_VALID, WATCH_HOLD, WATCHERS_MAX};
 use crate::planted::{Bugs, Planted};
 
 struct Watcher {
@@ -41,7 +42,7 @@ pub(crate) struct Watchers {
 
 /// What a gateway keeps is good for no longer by the manager's clock.
 fn valid() -> Duration {
-    KEPT_VALID + KEPT_VALID * DRIFT / 1000
+    drifted(KEPT_VALID)
 }
 
 impl Watchers {

@@ -201,3 +201,14 @@ pub struct ServiceStatus {
     /// Managers and gateways.
     pub peers: Vec<PeerStatus>,
 }
+
+/// Some of what the object service is made of, where its ranges have no room in one message.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StatusPage {
+    /// The term of the manager that answers.
+    pub term: u64,
+    /// Ranges of the whole. Each change adds some, so pages of one term and one count are of the same ranges.
+    pub count: u32,
+    /// The first page has all but some ranges, a later one ranges alone.
+    pub status: ServiceStatus,
+}

@@ -46,7 +46,7 @@ pub use envelope::{ENVELOPE_MAX, Envelope};
 pub use error::Error;
 pub use fleet::{
     Peer, PeerRole, PeerState, PeerStatus, RangeAt, RangeGrant, RangeLoad, RangeStatus, Seen,
-    ServerBeat, ServerGrant, ServerRequest, ServerStatus, ServiceStatus, Unserved,
+    ServerBeat, ServerGrant, ServerRequest, ServerStatus, ServiceStatus, StatusPage, Unserved,
 };
 pub use ids::{BucketId, CallId, DataId, ObjectServerId, RangeId, SessionId, Stamp, UserId};
 pub use lifecycle::{
@@ -65,7 +65,9 @@ pub use object::{
     NewObject, ObjectData, ObjectFacts, ObjectInfo, Target,
 };
 pub use parts::{PartMap, PartNumber, PartRun, UploadId};
-pub use ranges::{BucketConfig, BucketRules, BucketState, RangeBound, RangeMap, RangePlace};
+pub use ranges::{
+    BucketConfig, BucketRules, BucketState, RangeBound, RangeMap, RangeMapPage, RangePlace,
+};
 pub use request_trace::{Traced, current_trace};
 pub use settings::{
     BucketEncryption, BucketSettings, CorsRule, DefaultEncryption, Grant, Grantee, Ownership,

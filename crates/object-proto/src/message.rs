@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 
 use crate::access::{AccessKey, KeptChanges, SeenChanges, User, UserChange};
 use crate::condition::Conditions;
-use crate::fleet::{Peer, RangeAt, ServerBeat, ServerGrant, ServerRequest, ServiceStatus};
+use crate::fleet::{
+    Peer, RangeAt, ServerBeat, ServerGrant, ServerRequest, ServiceStatus, StatusPage,
+};
 use crate::ids::{BucketId, ObjectServerId, RangeId, SessionId, UserId};
 use crate::lifecycle::LifecycleState;
 use crate::listed_versions::{VersionsPage, VersionsRequest};
@@ -12,7 +14,7 @@ use crate::locks::LockChange;
 use crate::names::{BucketName, ObjectKey};
 use crate::object::{Bucket, BucketView, FileName, NewObject, ObjectInfo, Target};
 use crate::parts::{PartNumber, UploadId};
-use crate::ranges::{BucketConfig, RangeBound, RangeMap};
+use crate::ranges::{BucketConfig, RangeBound, RangeMap, RangeMapPage};
 use crate::settings::{BucketSettings, Grant, Setting};
 use crate::tags::ObjectTags;
 use crate::upload::{
@@ -453,8 +455,15 @@ pub enum CatalogRequest {
     },
     /// Asks for a bucket.
     Bucket(BucketName),
-    /// Asks for all buckets of a user, or for all.
+    /// Asks for all buckets of a user, or for all. When they have no room in one answer, it has the first of them.
     Buckets(Option<UserId>),
+    /// Asks for those with names above one, likewise.
+    BucketsBehind {
+        /// The user; none for all.
+        of: Option<UserId>,
+        /// The name.
+        name: BucketName,
+    },
     /// Changes a setting of a bucket. Behind the answer no gateway goes by the former one, but one that
     /// reaches no manager.
     SetBucket {
@@ -472,12 +481,22 @@ pub enum CatalogRequest {
         /// The change.
         change: UserChange,
     },
-    /// Asks for all users, without their policies.
+    /// Asks for all users, without their policies. When they have no room in one answer, it has the first of them.
     Users,
+    /// Asks for the users with names above one, likewise.
+    UsersBehind(String),
     /// Asks for a user, by its name.
     User(String),
-    /// Asks for a user's access keys, without their secrets.
+    /// Asks for a user's access keys, without their secrets. When they have no room in one answer, it has the
+    /// first of them.
     Keys(UserId),
+    /// Asks for those with IDs above one, likewise.
+    KeysBehind {
+        /// The user.
+        user: UserId,
+        /// The ID.
+        key: String,
+    },
     /// A gateway's: asks for changes of what it keeps, and says which it has seen. If there are none, the
     /// answer waits for one for a while.
     Watch {
@@ -492,8 +511,10 @@ pub enum CatalogRequest {
     UseKey(String),
     /// Asks for the keys of key files that have wrapped something.
     KeysInUse,
-    /// Asks for the ranges.
+    /// Asks for the ranges. When they have no room in one answer, it has the first of them.
     Map,
+    /// Asks for the ranges that begin behind a bound.
+    MapBehind(RangeBound),
     /// An owner's: asks what a bucket is.
     Config(BucketId),
     /// An owner's: asks whether a session is open.
@@ -545,8 +566,10 @@ pub enum CatalogRequest {
     ServerBeat(Box<ServerBeat>),
     /// A manager or gateway is there.
     Here(Peer),
-    /// Asks what the service is made of.
+    /// Asks what the service is made of. When that has no room in one answer, it has the first of the ranges.
     Status,
+    /// Asks for the ranges of it that begin behind a bound.
+    StatusBehind(RangeBound),
 }
 
 /// Answer of the object manager.
@@ -569,6 +592,13 @@ pub enum CatalogReply {
     },
     /// The buckets, in order of names.
     Buckets(Vec<Bucket>),
+    /// Some of the buckets, in order of names.
+    BucketsPage {
+        /// The buckets.
+        buckets: Vec<Bucket>,
+        /// Others have names above the last one.
+        more: bool,
+    },
     /// The key; none of that name.
     Key {
         /// The key.
@@ -576,18 +606,34 @@ pub enum CatalogReply {
         /// Changes before it was read.
         at: SeenChanges,
     },
-    /// The users, in order of names.
+    /// All users, in order of names.
     Users(Vec<User>),
+    /// Some of the users, in order of names.
+    UsersPage {
+        /// The users.
+        users: Vec<User>,
+        /// Others have names above the last one.
+        more: bool,
+    },
     /// The user; none of that name.
     User(Option<Box<User>>),
     /// The keys, in order of IDs.
     Keys(Vec<AccessKey>),
+    /// Some of the keys, in order of IDs.
+    KeysPage {
+        /// The keys.
+        keys: Vec<AccessKey>,
+        /// Others have IDs above the last one.
+        more: bool,
+    },
     /// Names of keys of key files, in order.
     KeysInUse(Vec<String>),
     /// Changes of what gateways keep.
     Changes(KeptChanges),
-    /// The ranges.
+    /// All ranges.
     Map(RangeMap),
+    /// Some of the ranges.
+    MapPage(RangeMapPage),
     /// The ranges that come in the place of one.
     Halves {
         /// That of the lower keys.
@@ -617,6 +663,8 @@ pub enum CatalogReply {
     Grant(Box<ServerGrant>),
     /// What the service is made of.
     Status(Box<ServiceStatus>),
+    /// Some of it.
+    StatusPage(Box<StatusPage>),
 }
 
 /// Request to a process of the object service.

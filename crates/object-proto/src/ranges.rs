@@ -131,6 +131,17 @@ impl RangeMap {
     }
 }
 
+/// Some of the ranges of a map that has no room in one message, in order of their keys.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RangeMapPage {
+    /// The term of the manager that answers.
+    pub term: u64,
+    /// Ranges of the whole map. Each change adds some, so pages of one term and one count are of one map.
+    pub count: u32,
+    /// Ranges of this page.
+    pub places: Vec<RangePlace>,
+}
+
 /// What a bucket is, since a change of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BucketConfig {

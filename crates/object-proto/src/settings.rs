@@ -186,6 +186,10 @@ pub enum Setting {
     Quota(Quota),
     /// See [`BucketSettings::encryption`].
     Encryption(BucketEncryption),
+    /// What is done where a request asks for nothing. The other half of [`BucketSettings::encryption`] stays.
+    DefaultEncryption(Option<DefaultEncryption>),
+    /// See [`BucketEncryption::blocks_customer_keys`]. The other half stays.
+    CustomerKeysBlocked(bool),
     /// See [`BucketSettings::lifecycle`].
     Lifecycle(Option<Arc<Lifecycle>>),
     /// See [`BucketSettings::storage`].
@@ -205,6 +209,10 @@ impl BucketSettings {
             Setting::Lock(rule) => self.lock = Some(rule),
             Setting::Quota(quota) => self.quota = quota,
             Setting::Encryption(encryption) => self.encryption = encryption,
+            Setting::DefaultEncryption(default) => self.encryption.default = default,
+            Setting::CustomerKeysBlocked(blocked) => {
+                self.encryption.blocks_customer_keys = blocked;
+            }
             Setting::Lifecycle(lifecycle) => self.lifecycle = lifecycle,
             Setting::Storage(storage) => self.storage = storage,
         }

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::fields::{Field, choice, get_list, list, put_list, record};
 use crate::fleet::{
     Peer, PeerRole, PeerState, PeerStatus, RangeAt, RangeGrant, RangeLoad, RangeStatus, Seen,
-    ServerBeat, ServerGrant, ServerRequest, ServerStatus, ServiceStatus, Unserved,
+    ServerBeat, ServerGrant, ServerRequest, ServerStatus, ServiceStatus, StatusPage, Unserved,
 };
 use crate::ids::BucketId;
 use crate::lifecycle::{
@@ -28,7 +28,7 @@ use crate::object::{
     Bucket, BucketView, Checksum, NewObject, ObjectData, ObjectFacts, ObjectInfo, Target,
 };
 use crate::parts::PartNumber;
-use crate::ranges::{BucketConfig, BucketRules, BucketState, RangeBound, RangePlace};
+use crate::ranges::{BucketConfig, BucketRules, BucketState, RangeBound, RangeMapPage, RangePlace};
 use crate::settings::{
     BucketEncryption, BucketSettings, CorsRule, DefaultEncryption, Grant, Grantee, Ownership,
     Permission, PublicAccess, Setting,
@@ -66,6 +66,7 @@ choice!(VersionId { 0 => Null, 1 => Of { stamp, nonce } });
 record!(Committed { stamp, version, marker });
 record!(RangeBound { bucket, key });
 record!(RangePlace { range, first });
+record!(RangeMapPage { term, count, places });
 record!(BucketRules { versioning, lock, lifecycle, storage });
 choice!(BucketState { 0 => Open(rules), 1 => Closing(rules), 2 => Gone });
 record!(BucketConfig { changed, state });
@@ -97,6 +98,8 @@ choice!(Setting {
     8 => Encryption(encryption),
     9 => Lifecycle(lifecycle),
     10 => Storage(storage),
+    11 => DefaultEncryption(default),
+    12 => CustomerKeysBlocked(blocked),
 });
 record!(StorageRule { durability, compression });
 record!(Quota { objects, bytes });
@@ -244,6 +247,7 @@ record!(ServerStatus { server, name, addr, state, ranges, requests, bytes });
 record!(RangeStatus { range, first, server, served, cause, requests, bytes });
 record!(PeerStatus { peer, state, leads });
 record!(ServiceStatus { servers, ranges, splitting, peers });
+record!(StatusPage { term, count, status });
 choice!(CatalogRequest {
     0 => OpenSession,
     1 => Beat(session),
@@ -274,6 +278,11 @@ choice!(CatalogRequest {
     31 => SplitRange { range, at },
     32 => PrepareSplit { range, epoch, at },
     33 => EndSplit { range, epoch, commit },
+    34 => UsersBehind(name),
+    35 => MapBehind(bound),
+    36 => BucketsBehind { of, name },
+    37 => KeysBehind { user, key },
+    38 => StatusBehind(bound),
 });
 choice!(CatalogReply {
     0 => Done,
@@ -297,6 +306,11 @@ choice!(CatalogReply {
     24 => KeysInUse(keys),
     25 => Halves { low, high },
     26 => SplitEnded { committed },
+    27 => UsersPage { users, more },
+    28 => MapPage(page),
+    29 => BucketsPage { buckets, more },
+    30 => KeysPage { keys, more },
+    31 => StatusPage(page),
 });
 choice!(Request { 0 => Range(range, request), 1 => Catalog(request), 2 => Server(request) });
 choice!(Reply { 0 => Range(reply), 1 => Catalog(reply), 2 => Server });
@@ -350,6 +364,7 @@ list!(
     RangeLoad,
     Unserved,
     RangeGrant,
+    RangePlace,
     RangeAt,
     ServerStatus,
     RangeStatus,
@@ -379,12 +394,19 @@ impl Request {
     }
 }
 
-impl Lifecycle {
-    /// Bytes that it takes in messages and rows.
-    pub fn encoded_len(&self) -> usize {
-        encode(self).len()
-    }
+/// Types of which it is asked how long they are in a message.
+macro_rules! measured {
+    ($($type:ty),* $(,)?) => {$(
+        impl $type {
+            /// Bytes that it takes in messages.
+            pub fn encoded_len(&self) -> usize {
+                encode(self).len()
+            }
+        }
+    )*};
 }
+
+measured!(Lifecycle, User, AccessKey, Bucket, RangePlace, RangeStatus, ServiceStatus);
 
 impl BucketSettings {
     /// As bytes, for a row.
@@ -408,5 +430,7 @@ pub fn decode_answer(bytes: &[u8]) -> Option<Result<Reply, Error>> {
     decode(bytes)
 }
 
+#[cfg(test)]
+mod page_tests;
 #[cfg(test)]
 mod tests;

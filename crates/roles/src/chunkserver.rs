@@ -1,7 +1,7 @@
 //! The role of a chunkserver.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,6 +23,9 @@ use crate::http::{self, Pages};
 use crate::seams::{Plain, Seams, Stores};
 use crate::stores::{Unopened, UnopenedState};
 use crate::{Build, check_ports, config, format, probe};
+
+#[cfg(test)]
+mod tests;
 
 /// Address of shard `index`: each has the next port.
 fn shard_addr(config: &config::Chunkserver, index: usize) -> SocketAddr {
@@ -251,13 +254,14 @@ impl<S: Stores, T: Fn(&mut chunkserver::Config) + Clone + 'static> Setup<S, T> {
         settings.scrub_rate = config::mib(config.scrub_mib_per_second) as u64;
         settings.fault_injection = self.how.fault_injection;
         settings.shards = self.shards as u32;
+        let unserved: Vec<_> = left_out.iter().map(|(path, _)| path.clone()).collect();
         settings.left_out = left_out;
         (self.tune)(&mut settings);
         self.disks.follow(env, engines);
         let stores = opened.iter().map(|(_, store)| store.clone()).collect();
         let server =
             Chunkserver::shard(env, endpoint.clone(), settings, opened, &self.directory).await?;
-        self.disks.leave_out(failed.len());
+        self.disks.leave_out(unserved);
         let waiting = Rc::new(Waiting { stores: RefCell::new(waiting), more: Notify::new() });
         let waits = self.clone().wait_for(env.clone(), server.clone(), waiting.clone());
         env.spawn(Class::Background, "absent disks", waits);
@@ -285,8 +289,8 @@ impl<S: Stores, T: Fn(&mut chunkserver::Config) + Clone + 'static> Setup<S, T> {
                             let _ = disk.close().await; // The server has stopped.
                             return;
                         }
+                        self.disks.take_back(&path);
                         self.disks.follow(&env, vec![(path, engine)]);
-                        self.disks.take_back();
                     }
                     Err(Unopened { error, state: UnopenedState::Unusable }) => {
                         waiting.remove(&store);
@@ -342,7 +346,7 @@ impl<S: Stores, T: 'static> NewStores for Maker<S, T> {
         Box::pin(async move {
             let store = found?;
             if !waiting.stores.borrow().iter().any(|it| it.path == store.path) {
-                disks.leave_out(1);
+                disks.leave_out([store.path.display().to_string()]);
                 waiting.stores.borrow_mut().push(store.clone());
                 waiting.more.notify_waiters();
             }
@@ -362,7 +366,8 @@ struct Samples {
     by_path: BTreeMap<String, DiskSample>,
     /// Numbers of those that are followed, by path: a later one takes the place of one before.
     followed: BTreeMap<String, u64>,
-    left_out: usize,
+    /// Paths of those that are not served.
+    left_out: BTreeSet<String>,
 }
 
 /// One store at a moment.
@@ -382,15 +387,15 @@ impl Disks {
 
     /// Stores that are not served.
     fn left_out(&self) -> usize {
-        self.lock().left_out
+        self.lock().left_out.len()
     }
 
-    fn leave_out(&self, count: usize) {
-        self.lock().left_out += count;
+    fn leave_out(&self, paths: impl IntoIterator<Item = String>) {
+        self.lock().left_out.extend(paths);
     }
 
-    fn take_back(&self) {
-        self.lock().left_out -= 1;
+    fn take_back(&self, path: &str) {
+        self.lock().left_out.remove(path);
     }
 
     /// After a panic of its holder the data is still valid.

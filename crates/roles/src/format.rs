@@ -14,6 +14,9 @@ use runtime::{Env, OpenOptions};
 use crate::error::{Error, io};
 use crate::stores::{FILE, UNFINISHED};
 
+#[cfg(test)]
+mod tests;
+
 /// Content of a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Found {
@@ -134,7 +137,7 @@ pub async fn look(env: &Env, dir: &Path) -> Result<Found, Error> {
 
 /// Formats a store in a directory, or finishes a formatting that was broken off; its incarnation,
 /// which `note` is given as soon as the store is whole. An error of `note` ends it. With `force` a
-/// store that lies there is given up.
+/// store that lies there is given up; when that is interrupted, it has to be ordered again.
 pub async fn directory<E: From<Error>>(
     env: &Env,
     dir: &Path,
@@ -154,8 +157,13 @@ pub async fn directory<E: From<Error>>(
         }
         found => return Err(E::from(found.refused(dir))),
     }
-    refuse_in_use(env, &path).await?;
-    begin(env, dir).await.map_err(|error| io("format", dir, &error))?;
+    let is_there = refuse_in_use(env, &path).await?;
+    if force && is_there {
+        // A mark beside the store that is given up would name it as the one that was made.
+        unmark(env, dir).await?;
+    } else {
+        begin(env, dir).await.map_err(|error| io("format", dir, &error))?;
+    }
     let options = FormatOptions { force: true, ..options.clone() };
     let disk = flash::format(env, &path, &options).await.map_err(failure(dir))?;
     finish(env, dir, disk, note).await
@@ -173,16 +181,16 @@ pub fn failure(dir: &Path) -> impl Fn(MountError) -> Error {
     }
 }
 
-/// A store that a process has open is left alone, its directory too.
-async fn refuse_in_use(env: &Env, path: &Path) -> Result<(), Error> {
+/// A store that a process has open is left alone, its directory too. False when there is none.
+async fn refuse_in_use(env: &Env, path: &Path) -> Result<bool, Error> {
     let options = OpenOptions { write: true, ..OpenOptions::READ };
     let file = match env.open_file(path, options).await {
         Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(io("open", path, &error)),
     };
     match file.try_lock() {
-        Ok(()) => Ok(()),
+        Ok(()) => Ok(true),
         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
             Err(Error::Setup(MountError::Locked { path: path.to_owned() }.to_string()))
         }

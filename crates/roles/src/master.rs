@@ -7,7 +7,7 @@ use master::{FirstNumbers, Master, MasterConfig, MasterTiming};
 use metrics::Exposition;
 use runtime::{Duration, Env, Handle};
 use transport::{Endpoint, Identity, Limits};
-use wire::control::MasterInfo;
+use wire::control::{ClusterReply, ClusterRequest, ControlReply, ControlRequest, MasterInfo};
 
 use crate::error::Error;
 use crate::http::{self, Pages};
@@ -33,6 +33,19 @@ pub struct Role {
     pub master: Master,
     /// Its links.
     pub endpoint: Endpoint,
+}
+
+impl Role {
+    /// Number of chunkservers that this master hears from; 0 while it does not know.
+    pub async fn live_servers(&self) -> usize {
+        let request = ControlRequest::Cluster(ClusterRequest::Status);
+        match self.master.handle(request).await {
+            Ok(ControlReply::Cluster(ClusterReply::Status(status))) => {
+                status.servers.iter().filter(|server| server.alive).count()
+            }
+            _ => 0,
+        }
+    }
 }
 
 /// Opens the groups and starts serving.

@@ -185,7 +185,7 @@ impl Core {
             u32::try_from(slots.len() - 1).expect("fewer than 2^32 tasks")
         });
         let place = &mut slots[slot as usize];
-        place.generation += 1;
+        place.generation = place.generation.wrapping_add(1);
         let shared = Arc::new(TaskRef {
             slot,
             generation: place.generation,

@@ -4,6 +4,7 @@ pub mod harm;
 mod leaving;
 mod settle;
 mod shape;
+mod twin;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -198,15 +199,8 @@ impl Cluster {
         let this = self.clone();
         env.clone().spawn(Class::Control, "boot master", async move {
             let config = this.master_config(index);
-            let timing = times_of(this.0.tuning.master.clone());
-            let (key, first) = (this.0.shape.key, this.first_numbers());
-            let tune = |settings: &mut master::MasterConfig| {
-                settings.timing = timing;
-                settings.first = first;
-                settings.key = settings.key.take().filter(|_| key);
-            };
-            match roles::master::start_with(&env, &config, &this.seams(), tune).await {
-                Ok(role) => this.0.running_masters.borrow_mut()[index] = Some(role.master),
+            match this.start_master(&env, &config).await {
+                Ok(master) => this.0.running_masters.borrow_mut()[index] = Some(master),
                 Err(_) if env.is_closed() => {}
                 Err(error) => {
                     let failure = format!("master {} did not start: {error}", index + 1);
@@ -218,6 +212,23 @@ impl Cluster {
                 }
             }
         });
+    }
+
+    /// Starts a master's process.
+    async fn start_master(
+        &self,
+        env: &Env,
+        config: &config::Master,
+    ) -> Result<Master, roles::Error> {
+        let timing = times_of(self.0.tuning.master.clone());
+        let (key, first) = (self.0.shape.key, self.first_numbers());
+        let tune = |settings: &mut master::MasterConfig| {
+            settings.timing = timing;
+            settings.first = first;
+            settings.key = settings.key.take().filter(|_| key);
+        };
+        let role = roles::master::start_with(env, config, &self.seams(), tune).await?;
+        Ok(role.master)
     }
 
     /// First values of its counters.
@@ -246,7 +257,7 @@ impl Cluster {
     }
 
     /// Whether a master serves: it is ready, and has not failed.
-    pub(crate) fn master_serves(&self, index: usize) -> bool {
+    pub fn master_serves(&self, index: usize) -> bool {
         let running = self.0.running_masters.borrow();
         running[index].as_ref().is_some_and(|it| it.is_ready() && it.failure().is_none())
     }

@@ -1,19 +1,21 @@
 //! Large numbers cheaply: clients whose changes are numbered from near the ends of integer types
-//! on, as in very old sessions, and clusters whose files, chunks, epochs and tokens are.
+//! on, as in very old sessions, and clusters whose files, chunks, chunkservers, epochs and tokens are.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use base::{ClusterId, Epoch, ID_COUNTER_END};
+use base::{ClusterId, Epoch, ID_COUNTER_END, ServerId};
 use block_manager::FirstEpochs;
 use block_proto::{BlockReply, Reply};
+use client::limits::CHANGES_WINDOW;
 use client::{DataAnswer, PeerError, Peers, Recipient};
 use futures_util::future::{FutureExt, LocalBoxFuture};
 use master::FirstNumbers;
+use master_consensus::limits::SESSION_REPLIES_MAX;
 use runtime::{Buf, Duration, Env};
 use wire::control::{
-    ClusterRequest, ControlError, ControlReply, ControlRequest, LockChange, NamespaceRequest,
-    StreamChange, StreamRequest,
+    ClusterReply, ClusterRequest, ControlError, ControlReply, ControlRequest, LockChange,
+    NamespaceRequest, StreamChange, StreamRequest,
 };
 use wire::data::{DataError, DataRequest};
 
@@ -21,20 +23,26 @@ use wire::data::{DataError, DataRequest};
 const STARTS: [u64; 4] = [0, u32::MAX as u64 - 20, i64::MAX as u64 - 20, u64::MAX - ROOM];
 /// More numbers than a run needs of any kind.
 const ROOM: u64 = 1 << 24;
-
+/// More chunkservers than a run has.
+const SERVERS: u32 = 1 << 12;
 /// More attachments than a run makes of one volume.
 const ATTACHMENTS: u64 = 1 << 16;
+
+/// Masters have room for the answers to all changes that a client sends. Neither crate knows the other's
+/// limit.
+const _: () = assert!(CHANGES_WINDOW <= SESSION_REPLIES_MAX);
 
 /// First values of a cluster's counters: 1, or so that they pass 2^32 or the half of their range
 /// under load, or near their ends. The cluster's ID decides.
 pub(crate) fn first_numbers(cluster: ClusterId) -> FirstNumbers {
-    let (count, number) = match cluster.get() >> 1 & 3 {
+    let (count, number, server) = match cluster.get() >> 1 & 3 {
         0 => return FirstNumbers::default(),
-        1 => (u64::from(u32::MAX) - 10, u64::from(u32::MAX) - 2),
-        2 => (ID_COUNTER_END / 2 - 10, i64::MAX as u64 - 2),
-        _ => (ID_COUNTER_END - ROOM, u64::MAX - ROOM),
+        1 => (u64::from(u32::MAX) - 10, u64::from(u32::MAX) - 2, i32::MAX as u32 - 2),
+        2 => (ID_COUNTER_END / 2 - 10, i64::MAX as u64 - 2, u32::MAX - SERVERS),
+        _ => (ID_COUNTER_END - ROOM, u64::MAX - ROOM, u32::MAX - SERVERS),
     };
-    FirstNumbers { file: count, chunk: count, epoch: Epoch::new(number), fencing: number }
+    let (epoch, server) = (Epoch::new(number), ServerId::new(server));
+    FirstNumbers { file: count, chunk: count, epoch, fencing: number, server }
 }
 
 /// First epochs of volumes in a cluster of which the counters begin with `first`.
@@ -98,6 +106,11 @@ impl Far {
 }
 
 fn mark_reply(env: &Env, reply: &ControlReply) {
+    if let ControlReply::Cluster(ClusterReply::Status(status)) = reply
+        && status.servers.iter().any(|one| one.server.get() > i32::MAX as u32)
+    {
+        env.mark("numbers: a chunkserver above 2^31");
+    }
     if !matches!(reply, ControlReply::Service(_)) {
         return;
     }

@@ -11,6 +11,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use base::{ChunkId, Epoch};
 
@@ -33,6 +34,8 @@ struct FileState {
     stays: BTreeMap<Epoch, Stay>,
     /// Longest length that a read has seen.
     seen: u64,
+    /// When its last writer sealed it.
+    closed: Option<Duration>,
 }
 
 impl FileState {
@@ -133,6 +136,7 @@ impl Oracle {
         if next.is_none() && len < file.seen {
             return Err(format!("{path}: a read saw {} bytes, {len} are left", file.seen));
         }
+        file.closed = None;
         let twice = file.stays.insert(epoch, Stay { start: len, seed, issued: len, acked: len });
         match twice {
             Some(_) => Err(format!("{path}: epoch {epoch} was given to two writers")),
@@ -169,6 +173,21 @@ impl Oracle {
         }
         stay.acked = stay.acked.max(end);
         Ok(())
+    }
+
+    /// The writer of `epoch` has sealed the file, at this time of the run.
+    pub fn closed(&self, path: &str, epoch: Epoch, at: Duration) {
+        let files = &mut self.0.borrow_mut().files;
+        let Some(file) = files.get_mut(path) else { return };
+        // A writer may learn late that its file was sealed, when another one has it.
+        if file.stays.keys().next_back() == Some(&epoch) {
+            file.closed = Some(at);
+        }
+    }
+
+    /// When the last writer sealed the file; none while it may be open.
+    pub fn closed_at(&self, path: &str) -> Option<Duration> {
+        self.0.borrow().files.get(path).and_then(|file| file.closed)
     }
 
     /// Bytes acknowledged.

@@ -15,7 +15,8 @@ use crate::connect::{Peer, boxed};
 use crate::error::{CallError, TransportError};
 use crate::handshake::{self, Failure, Own};
 use crate::limits::{
-    EXTRA_SHARE, HELD_SHARE, LISTEN_RETRY, LISTEN_TIMEOUT, Limits, REFUSAL_LOG_PAUSE, RESERVE_BYTES,
+    CONNECT_RESERVE_BYTES, EXTRA_SHARE, HELD_SHARE, LISTEN_RETRY, LISTEN_TIMEOUT, Limits,
+    REFUSAL_LOG_PAUSE, RESERVE_BYTES,
 };
 use crate::link::{Common, Link, OpenedConnection, Owner};
 use crate::local::{self, Caller, Local};
@@ -45,6 +46,8 @@ pub(crate) struct EndpointInner {
     pub(crate) env: Env,
     pub(crate) limits: Rc<Limits>,
     reserve: BufPool,
+    /// See [`CONNECT_RESERVE_BYTES`](crate::limits::CONNECT_RESERVE_BYTES).
+    connect_reserve: BufPool,
     key: Option<ClusterKey>,
     name: String,
     /// As local handlers see this endpoint.
@@ -92,6 +95,7 @@ impl Endpoint {
             env: env.clone(),
             limits: Rc::new(limits),
             reserve: BufPool::new(RESERVE_BYTES),
+            connect_reserve: BufPool::new(CONNECT_RESERVE_BYTES),
             key: identity.key,
             own_info: Rc::new(PeerInfo { name: identity.name.clone(), addr: unspecified }),
             name: identity.name,
@@ -274,6 +278,7 @@ impl EndpointInner {
             name: &self.name,
             key: self.key.as_ref(),
             cluster: self.cluster.get(),
+            reserve: None,
         }
     }
 
@@ -403,7 +408,8 @@ impl EndpointInner {
         let limit = self.limits.connect_timeout;
         let attempt = async {
             let stream = self.env.connect(addr).await?;
-            handshake::connect(self.own(), stream).await
+            let own = Own { reserve: Some(&self.connect_reserve), ..self.own() };
+            handshake::connect(own, stream).await
         };
         let opened = match self.env.timeout(limit, attempt).await {
             Ok(opened) => opened,

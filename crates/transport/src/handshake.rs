@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use base::ClusterId;
-use runtime::{Env, Stream, WriteHalf};
+use runtime::{BufPool, Env, Stream, WriteHalf};
 use wire::frame::{FrameKind, Header};
 use wire::handshake::{Agreed, ClusterKey, Hello, REFUSE_MAX, Side, Transcript, agree, wrong_key};
 
@@ -46,6 +46,8 @@ pub(crate) struct Own<'a> {
     pub(crate) name: &'a str,
     pub(crate) key: Option<&'a ClusterKey>,
     pub(crate) cluster: ClusterId,
+    /// Memory for when the buffer budget is spent: see [`CONNECT_RESERVE_BYTES`](crate::limits::CONNECT_RESERVE_BYTES).
+    pub(crate) reserve: Option<&'a BufPool>,
 }
 
 struct Connection<'a> {
@@ -61,7 +63,7 @@ impl Connection<'_> {
         let body = Body::Whole(body);
         let piece =
             FramePart { header, service: None, body, payload: None, deadline: None, span: None };
-        Ok(send_now(self.own.env, &mut self.write, piece).await?)
+        Ok(send_now((self.own.env.pool(), self.own.reserve), &mut self.write, piece).await?)
     }
 
     /// Sends the peer the reason why there is no link, as far as it still listens.
@@ -129,7 +131,7 @@ impl Connection<'_> {
 }
 
 fn connection<'a>(own: Own<'a>, stream: Stream) -> Result<Connection<'a>, Failure> {
-    let receiver = Receiver::new(stream.read, own.env, own.limits)
+    let receiver = Receiver::new(stream.read, own.env, own.limits, own.reserve)
         .map_err(|error| Failure::Io(error.to_string()))?;
     Ok(Connection { own, write: stream.write, receiver, addr: stream.peer })
 }

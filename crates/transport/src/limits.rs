@@ -115,6 +115,12 @@ pub(crate) const EXTRA_SHARE: usize = 4;
 /// 1 MiB).
 pub(crate) const RESERVE_BYTES: usize = 2 << 20;
 
+/// Bytes kept for connections that this side makes when the buffer budget is spent: what holds the budget
+/// may wait for just these. 32 staging buffers of the default size, each with its first frames; those of
+/// links that were made with it stay taken for as long as the links last. Connections that others
+/// make get none: peers that have not proven themselves could take all of it.
+pub(crate) const CONNECT_RESERVE_BYTES: usize = 33 * (64 << 10);
+
 /// Bytes of the smallest staging buffer.
 const STAGING_MIN: usize = 8 << 10;
 

@@ -443,7 +443,7 @@ impl Link {
         };
         self.note(&call.span, Step::Replied);
         let result = match message.header.op {
-            _ if message.payload_lost => Err(CallError::Busy),
+            _ if message.lost => Err(CallError::Busy),
             STATUS_BUSY | STATUS_EXPIRED => Err(CallError::Busy),
             // Of the transport's own statuses that this build does not know, too.
             STATUS_TRANSPORT.. => Err(CallError::Closed),
@@ -460,7 +460,7 @@ impl Link {
             return;
         }
         let held = self.inflight.get() + self.deferred.borrow().len();
-        if message.payload_lost || held >= self.limits.requests_max(header.priority) {
+        if message.lost || held >= self.limits.requests_max(header.priority) {
             self.refuse_busy(&header);
             return;
         }

@@ -28,8 +28,8 @@ pub(crate) struct Inbound {
     pub(crate) header: Header,
     pub(crate) body: Vec<u8>,
     pub(crate) payload: Option<Buf>,
-    /// There was no memory for the payload; it is gone.
-    pub(crate) payload_lost: bool,
+    /// There was no memory for its content, which is gone.
+    pub(crate) lost: bool,
     /// Frames it came in.
     pub(crate) frames: u32,
     /// Bytes it took on the link.
@@ -67,9 +67,11 @@ impl From<FrameError> for ReceiveError {
 struct Assembly {
     header: Header,
     body: Vec<u8>,
+    body_got: usize,
     payload: Option<BufMut>,
     payload_got: usize,
-    payload_lost: bool,
+    /// There was no room for its content: parts are skipped as they come.
+    lost: bool,
     frames: u32,
     wire_len: usize,
     /// When its head or last part came.
@@ -78,9 +80,14 @@ struct Assembly {
 
 impl Assembly {
     fn is_complete(&self) -> bool {
-        self.body.len() == self.header.body_len as usize
+        self.body_got == self.header.body_len as usize
             && self.payload_got == self.header.payload_len as usize
     }
+}
+
+/// Bytes of a message's content, split or not.
+fn content_len(header: &Header) -> usize {
+    header.body_len as usize + header.payload_len as usize
 }
 
 /// The split messages of a link of which parts are missing, together.
@@ -91,7 +98,7 @@ pub(crate) struct Unfinished {
 }
 
 impl Unfinished {
-    /// Bytes of the buffers that wait for their payloads' parts.
+    /// Bytes of the messages' bodies and payloads, whole: what they come to hold.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.get()
     }
@@ -103,7 +110,7 @@ impl Unfinished {
     }
 }
 
-/// Makes room for payloads of which parts are missing.
+/// Makes room for messages of which parts are missing.
 pub(crate) trait Room {
     /// Whether `len` bytes more may wait for their parts; frees some if need be.
     fn make_room(&self, len: usize) -> bool;
@@ -142,20 +149,26 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    /// A receiver that takes handshake frames only, until [`Receiver::open`].
+    /// A receiver that takes handshake frames only, until [`Receiver::open`]. Its staging buffer is of the reserve
+    /// when the buffer budget is spent.
     pub(crate) fn new(
         half: ReadHalf,
         env: &Env,
         limits: &Rc<Limits>,
+        reserve: Option<&BufPool>,
     ) -> Result<Receiver, runtime::OutOfMemory> {
         let pool = env.pool();
+        let from_reserve = |refused| match reserve {
+            Some(reserve) => reserve.alloc(limits.staging_bytes),
+            None => Err(refused),
+        };
         Ok(Receiver {
             half,
             env: env.clone(),
             unfinished: Rc::default(),
             pool: pool.clone(),
             limits: limits.clone(),
-            staging: Some(pool.alloc(limits.staging_bytes)?),
+            staging: Some(pool.alloc(limits.staging_bytes).or_else(from_reserve)?),
             start: 0,
             end: 0,
             assemblies: [None, None, None],
@@ -187,8 +200,8 @@ impl Receiver {
     fn note_unfinished(&mut self) {
         let waiting = || self.assemblies.iter().flatten();
         self.narrow = waiting().next().is_some();
-        let held = waiting().filter(|message| !message.payload_lost);
-        self.unfinished.bytes.set(held.map(|message| message.header.payload_len as usize).sum());
+        let held = waiting().filter(|message| !message.lost);
+        self.unfinished.bytes.set(held.map(|message| content_len(&message.header)).sum());
         self.unfinished.since.set(waiting().map(|message| message.moved).min());
     }
 
@@ -256,23 +269,23 @@ impl Receiver {
     async fn take_whole(&mut self, header: Header) -> Result<Inbound, ReceiveError> {
         let mut body = Vec::new();
         self.take_body(header.body_len as usize, &mut body).await?;
-        let mut payload_lost = false;
+        let mut lost = false;
         let payload = match header.payload_len as usize {
             0 => None,
             len => match self.pool.alloc(len) {
                 Ok(buf) => Some(self.take_payload(buf, 0, len).await?.freeze()),
                 Err(_) => {
-                    payload_lost = true;
+                    lost = true;
                     self.skip(len).await?;
                     None
                 }
             },
         };
-        if !payload_lost {
+        if !lost {
             header.verify_content(&body, payload.as_deref().unwrap_or(&[]))?;
         }
         let wire_len = HEADER + header.following();
-        Ok(Inbound { header, body, payload, payload_lost, frames: 1, wire_len })
+        Ok(Inbound { header, body, payload, lost, frames: 1, wire_len })
     }
 
     /// A new head replaces a message whose rest will not come: its caller has cancelled.
@@ -280,17 +293,19 @@ impl Receiver {
         self.assemblies[header.priority as usize] = None;
         self.note_unfinished();
         room.note_held();
-        let (len, mut payload) = (header.payload_len as usize, None);
-        if len > 0 && room.make_room(len) {
-            payload = self.pool.alloc(len).ok();
+        let (len, mut payload) = (content_len(&header), None);
+        let mut lost = len > 0 && !room.make_room(len);
+        if header.payload_len > 0 && !lost {
+            payload = self.pool.alloc(header.payload_len as usize).ok();
+            lost = payload.is_none();
         }
-        let payload_lost = len > 0 && payload.is_none();
         self.assemblies[header.priority as usize] = Some(Assembly {
             header,
             body: Vec::new(),
+            body_got: 0,
             payload,
             payload_got: 0,
-            payload_lost,
+            lost,
             frames: 1,
             wire_len: HEADER,
             moved: self.env.now(),
@@ -309,15 +324,17 @@ impl Receiver {
         let (body_len, payload_len) = (part.body_len as usize, part.payload_len as usize);
         message.frames += 1;
         message.wire_len += HEADER + part.following();
-        let body_left = message.header.body_len as usize - message.body.len();
+        let body_left = message.header.body_len as usize - message.body_got;
         let payload_left = message.header.payload_len as usize - message.payload_got;
         if body_len > body_left || payload_len > payload_left || (payload_len > 0 && body_left > 0)
         {
             return Err(ReceiveError::Protocol("a part is too long"));
         }
         let more = body_len + payload_len < body_left + payload_left;
-        if payload_len == 0 {
-            let from = message.body.len();
+        if message.lost {
+            self.skip(part.following()).await?;
+        } else if payload_len == 0 {
+            let from = message.body_got;
             self.take_body(body_len, &mut message.body).await?;
             part.verify_content(&message.body[from..], &[])?;
         } else if let Some(buf) = message.payload.take() {
@@ -325,9 +342,8 @@ impl Receiver {
             let buf = self.take_payload(buf, from, payload_len).await?;
             part.verify_content(&[], &buf[from..from + payload_len])?;
             message.payload = Some(buf);
-        } else {
-            self.skip(payload_len).await?;
         }
+        message.body_got += body_len;
         message.payload_got += payload_len;
         if more {
             message.moved = self.env.now();
@@ -337,10 +353,10 @@ impl Receiver {
         }
         assert!(message.is_complete(), "every byte was counted");
         self.note_unfinished();
-        let Assembly { mut header, body, payload, payload_lost, frames, wire_len, .. } = message;
+        let Assembly { mut header, body, payload, lost, frames, wire_len, .. } = message;
         header.split = false;
         let payload = payload.map(BufMut::freeze);
-        Ok(Some(Inbound { header, body, payload, payload_lost, frames, wire_len }))
+        Ok(Some(Inbound { header, body, payload, lost, frames, wire_len }))
     }
 
     /// Forgets a split message that its sender has cancelled.

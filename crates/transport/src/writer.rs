@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use metrics::{Fact, Step};
-use runtime::{Buf, BufPool, Env, OutOfMemory, WriteHalf};
+use runtime::{Buf, BufPool, OutOfMemory, WriteHalf};
 use wire::frame::HEADER;
 
 use crate::link::Link;
@@ -113,11 +113,13 @@ fn encode(pool: &BufPool, pieces: &mut [FramePart]) -> Result<Vec<Buf>, OutOfMem
 
 /// Sends one frame outside of any queue: for the handshake.
 pub(crate) async fn send_now(
-    env: &Env,
+    (pool, reserve): (&BufPool, Option<&BufPool>),
     write: &mut WriteHalf,
     mut piece: FramePart,
 ) -> std::io::Result<()> {
-    let bufs = encode(env.pool(), std::slice::from_mut(&mut piece))
+    let pieces = std::slice::from_mut(&mut piece);
+    let bufs = encode(pool, pieces)
+        .or_else(|refused| reserve.map_or(Err(refused), |reserve| encode(reserve, pieces)))
         .map_err(|error| std::io::Error::other(error.to_string()))?;
     write.write_all(bufs).await
 }

@@ -32,6 +32,8 @@ pub const OP_BODY: u16 = 7;
 pub const OP_LATE_BODY: u16 = 8;
 /// Answers that it is busy.
 pub const OP_BUSY: u16 = 6;
+/// Answered with its number as the status.
+pub const OP_UNKNOWN: u16 = 99;
 
 pub fn key(number: u8) -> ClusterKey {
     ClusterKey::new([number; 32])

@@ -8,10 +8,11 @@ use runtime::sim::Sim;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 use transport::{CallError, Limits, LinkStats};
-use wire::frame::{FrameKind, Header, Priority, Service};
+use wire::frame::{FrameKind, Header, Priority, STATUS_BUSY, Service};
 
 use crate::harness::{
-    Host, OP_BODY, OP_ECHO, OP_FETCH, OP_LATE_BODY, Raw, content, millis, on, pair, request,
+    Host, OP_BODY, OP_ECHO, OP_FETCH, OP_LATE_BODY, OP_UNKNOWN, Raw, content, millis, on, pair,
+    request,
 };
 
 /// The slowest of some calls.
@@ -252,6 +253,87 @@ fn peer_that_sends_half_of_its_messages_holds_a_bounded_part_and_is_given_up() {
             assert!(used < LARGEST as usize, "{used} bytes are held for peers that were given up");
         });
     }
+}
+
+/// Bytes of the longest body.
+const BODY: u32 = 1 << 20;
+
+/// Sends the head of a message of the longest body, or all of its parts.
+async fn send_body(raw: &mut Raw, priority: Priority, parts: bool) {
+    let request = 1 + priority as u64;
+    if !parts {
+        let head = Header {
+            service: Some(Service::CONTROL),
+            priority,
+            op: OP_UNKNOWN,
+            request,
+            split: true,
+            body_len: BODY,
+            deadline_us: u32::MAX,
+            ..Header::empty(FrameKind::Request)
+        };
+        return raw.send_bytes(&head.encode()).await;
+    }
+    let content = vec![7; PART];
+    let empty = Header::empty(FrameKind::Part);
+    let mut part = Header { priority, request, body_len: PART as u32, ..empty };
+    part.body_crc = part.content_crc(&content, &[]);
+    for _ in 0..BODY / part.body_len {
+        raw.send_bytes(&[&part.encode()[..], &content].concat()).await;
+    }
+}
+
+/// Request and status of the next answers, by request; fewer when the link ends.
+async fn statuses(raw: &mut Raw, count: usize) -> Vec<(u64, u16)> {
+    let mut found = Vec::new();
+    while found.len() < count
+        && let Some((header, _)) = raw.receive().await
+    {
+        if header.kind == FrameKind::Response {
+            found.push((header.request, header.op));
+        }
+    }
+    found.sort_unstable();
+    found
+}
+
+/// Bodies are on the heap, which no bound on buffers counts. What finds no room is answered busy when it is
+/// whole, and its link goes on.
+#[test]
+fn bodies_of_unfinished_messages_count_as_held() {
+    pair(39, Limits::default(), async |sim, _, b| {
+        let env = sim.boot(sim.add_host("bodies"));
+        let mut peers = Vec::new();
+        for _ in 0..80 {
+            let (hostile, addr) = (env.clone(), b.addr);
+            let begin = async move {
+                let mut raw = Raw::admitted(&hostile, addr).await;
+                for priority in Priority::ALL {
+                    send_body(&mut raw, priority, false).await;
+                }
+                raw
+            };
+            peers.push(on(&env, begin).await);
+        }
+        sim.sleep(millis(10)).await;
+        let mut answers = Vec::new();
+        for mut raw in peers {
+            let complete = async move {
+                for priority in Priority::ALL {
+                    send_body(&mut raw, priority, true).await;
+                }
+                raw.request(9, OP_ECHO, b"on").await;
+                statuses(&mut raw, 4).await
+            };
+            answers = on(&env, complete).await;
+        }
+        let bodies = b.server.seen.get() as usize - b.server.echoed.borrow().len();
+        let held_max = b.env.pool().budget() / 2;
+        let bound = held_max + held_max / 4;
+        assert!(bodies > 0 && bodies * BODY as usize <= bound, "{bodies} bodies were held");
+        let busy = |request| (request, STATUS_BUSY);
+        assert_eq!(answers, [busy(1), busy(2), busy(3), (9, 0)], "of the link that came last");
+    });
 }
 
 /// Counts warnings.

@@ -167,3 +167,23 @@ fn lost_frames_are_timeouts_and_nothing_more() {
     });
     assert!(sim.marks()["transport: frame dropped"] > 20);
 }
+
+/// What holds the whole buffer budget may wait for a connection: that must come about all the same.
+#[test]
+fn a_connection_is_made_while_the_buffer_budget_is_spent() {
+    pair(31, Limits::default(), async |_, a, b| {
+        let mut taken = Vec::new();
+        for size in [1 << 20, 64 << 10, 4 << 10, 64] {
+            while let Ok(buf) = a.env.pool().alloc(size) {
+                taken.push(buf);
+            }
+        }
+        ping(&a, &b).await.expect("the peer is up");
+        // Those that others make wait for memory: each takes some before its peer has proven itself.
+        let refused = ping(&b, &a).await.expect_err("host a has no memory");
+        assert_eq!(refused.kind(), Kind::Retry, "{refused:?}");
+        drop(taken);
+        a.env.sleep(millis(500)).await; // The pause behind the failed attempt.
+        ping(&b, &a).await.expect("it has some again");
+    });
+}

@@ -414,3 +414,101 @@ fn a_change_that_comes_late_changes_nothing() {
         |row: &block_manager::rows::Row| matches!(row.key, block_manager::rows::Key::Done(_));
     assert!(!machine.state().rows().iter().any(is_done));
 }
+
+/// Its caller has the refusal, and goes on with the volume as it is: a copy that comes when the cause is gone
+/// changes nothing, under the next leader either.
+#[test]
+fn a_change_that_was_refused_and_comes_late_changes_nothing() {
+    let mut machine = super::machine(ManagerState::default(), 1, at(0));
+    let create = BlockRequest::Create { nonce: 1, spec: spec("a", 8 * GIB) };
+    let id = volume(machine.handle(at(0), create)).volume;
+    let resize = |gib: u64| BlockRequest::Resize { volume: id, bytes: gib * GIB, force: true };
+    let attach = BlockRequest::Attach { name: "a".into(), nonce: 2, holder: "f".into() };
+    let Ok(BlockReply::Attached { epoch, .. }) = machine.handle(at(1), attach) else { panic!() };
+    volume(machine.handle_once(at(1), 10, resize(12)));
+    for _ in 0..2 {
+        let refused = machine.handle_once(at(1), 11, resize(4));
+        assert_eq!(refused.expect_err("a client has it open").kind(), base::Kind::Invalid);
+    }
+    machine.handle(at(2), BlockRequest::Detach { volume: id, epoch }).expect("it is done");
+    let mut machine = next_leader(&machine);
+    let late = machine.handle_once(at(3), 11, resize(4)).expect_err("it was refused");
+    assert_eq!(late.kind(), base::Kind::Invalid, "{late}");
+    assert_eq!(machine.state().volume(id).map(|known| known.spec.bytes), Some(12 * GIB));
+    // Another request for the same is none that was refused.
+    assert_eq!(volume(machine.handle_once(at(3), 12, resize(4))).spec.bytes, 4 * GIB);
+    // What is refused for a while only may come again: its client asks until it is done.
+    let busy = machine.handle_once(at(3), 13, resize(8)).expect_err("files of segments are going");
+    assert_eq!(busy.kind(), base::Kind::Retry, "{busy}");
+    let gone: Vec<_> = machine.state().pending_deletes().collect();
+    gone.into_iter().for_each(|gone| machine.purged(gone));
+    assert_eq!(volume(machine.handle_once(at(4), 13, resize(8))).spec.bytes, 8 * GIB);
+    // A caller that is refused in a loop makes no change happen twice that has happened.
+    for once in 100..200 {
+        let far = machine.handle_once(at(5), once, resize(1 << 20));
+        assert_ne!(far.expect_err("it is too long").kind(), base::Kind::Retry);
+    }
+    let mut machine = next_leader(&machine);
+    for once in [10, 12, 13] {
+        let again = volume(machine.handle_once(at(6), once, resize(12)));
+        assert_eq!(again.spec.bytes, 8 * GIB, "{once}");
+    }
+}
+
+/// Its caller has the refusal, and brings the volume back, or closes it: a copy that comes later removes nothing.
+#[test]
+fn removal_that_was_refused_and_comes_late_removes_nothing() {
+    let (mut machine, _, id) = world();
+    let attach = BlockRequest::Attach { name: "a".into(), nonce: 1, holder: "f".into() };
+    let Ok(BlockReply::Attached { epoch, .. }) = machine.handle(at(1), attach) else { panic!() };
+    let removal = BlockRequest::Remove { volume: id, force: false };
+    let refused = machine.handle_once(at(1), 10, removal.clone());
+    assert!(matches!(refused, Err(Refusal::AttachedClient { .. })), "{refused:?}");
+    machine.handle(at(2), BlockRequest::Detach { volume: id, epoch }).expect("it is done");
+    let mut next = next_leader(&machine);
+    for machine in [&mut machine, &mut next] {
+        let late = machine.handle_once(at(3), 10, removal.clone());
+        assert_eq!(late.expect_err("it was refused").kind(), base::Kind::Invalid);
+        assert!(machine.state().volume(id).is_some());
+    }
+    // Another request, and one of an older client, which has no number.
+    let mut other = next_leader(&machine);
+    assert_eq!(other.handle_once(at(4), 11, removal.clone()), Ok(BlockReply::Done));
+    assert_eq!(other.handle_once(at(4), 11, removal.clone()), Ok(BlockReply::Done), "asked again");
+    assert_eq!(next.handle_once(at(4), 0, removal), Ok(BlockReply::Done));
+}
+
+/// As above, of a volume that is deleted again: what is removed does not come back.
+#[test]
+fn removal_of_a_deleted_volume_that_was_refused_and_comes_late_removes_nothing() {
+    let (mut machine, _, id) = world();
+    let refused = machine.begin_remove_deleted((10, id));
+    assert!(matches!(refused, Err(Refusal::NotDeleted { .. })), "{refused:?}");
+    delete(&mut machine, 1, id, (false, false)).expect("no client has it open");
+    let mut next = next_leader(&machine);
+    for machine in [&mut machine, &mut next] {
+        let late = machine.begin_remove_deleted((10, id));
+        assert_eq!(late.expect_err("it was refused").kind(), base::Kind::Invalid);
+        for once in [11, 0] {
+            assert_eq!(machine.begin_remove_deleted((once, id)), Ok(machine.deletion(id)));
+        }
+    }
+    remove(&mut machine, id, true).expect("it is deleted");
+    assert_eq!(machine.begin_remove_deleted((11, id)), Ok(None), "asked again");
+}
+
+/// The answer was lost, and the client asks once more: what it does depends on the kind.
+#[test]
+fn refusal_is_the_same_when_it_is_asked_for_again() {
+    let (mut machine, _, id) = world();
+    let grow = BlockRequest::Resize { volume: id, bytes: 8 * GIB, force: false };
+    volume(machine.handle_once(at(1), 9, grow));
+    let mut ask = |once, bytes| {
+        let resize = BlockRequest::Resize { volume: id, bytes, force: false };
+        let refused = machine.handle_once(at(1), once, resize).expect_err("it is too short");
+        (refused.kind(), refused.to_string())
+    };
+    let (data, short) = (ask(10, GIB), ask(11, GIB / 2));
+    assert_eq!((data.0, short.0), (base::Kind::Exists, base::Kind::Invalid));
+    assert_eq!((ask(10, GIB), ask(11, GIB / 2)), (data, short));
+}

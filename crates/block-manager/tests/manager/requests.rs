@@ -149,7 +149,7 @@ fn attachments_exclude_each_other_until_they_die() {
     assert_eq!(machine.handle(at(5), keep(1)), Ok(over), "the former attachment is over");
     assert_eq!(machine.handle(at(4000), keep(2)), Ok(BlockReply::Kept { over: vec![] }));
     assert!(ask(&mut machine, 6000, 4, "f2").is_err());
-    assert_eq!(ask(&mut machine, 9100, 4, "f2"), Ok(3), "f1 is silent for five seconds");
+    assert_eq!(ask(&mut machine, 9100, 7, "f2"), Ok(3), "f1 is silent for five seconds");
     let detach = BlockRequest::Detach { volume: id, epoch: 3 };
     assert_eq!(machine.handle(at(9200), detach.clone()), Ok(BlockReply::Done));
     assert_eq!(machine.handle(at(9300), detach), Ok(BlockReply::Done));
@@ -187,6 +187,33 @@ fn late_copy_of_an_attachment_that_is_over_ends_no_later_one() {
     assert_eq!(ask(&mut machine, 5, 103), Ok(3));
     assert!(ask(&mut machine, 6, 102).is_err());
     assert_eq!(ask(&mut machine, 7, 103), Ok(3), "the same request, the same answer");
+}
+
+/// Its caller has the refusal, and opens the volume when the other has closed it.
+#[test]
+fn attachment_that_was_refused_and_comes_late_ends_no_later_one() {
+    let mut machine = machine(ManagerState::default(), 1, at(0));
+    let id = volume(create(&mut machine, 1, spec("a", GIB))).volume;
+    let ask = |machine: &mut Machine, ms, nonce, holder: &str| {
+        let (name, holder) = ("a".to_owned(), holder.to_owned());
+        match machine.handle(at(ms), BlockRequest::Attach { name, nonce, holder })? {
+            BlockReply::Attached { epoch, .. } => Ok(epoch),
+            reply => panic!("{reply:?}"),
+        }
+    };
+    assert_eq!(ask(&mut machine, 0, 101, "f1"), Ok(1));
+    let refused: Result<u64, Refusal> = ask(&mut machine, 1, 102, "f2");
+    assert!(matches!(refused, Err(Refusal::AttachedClient { .. })), "{refused:?}");
+    machine.handle(at(2), BlockRequest::Detach { volume: id, epoch: 1 }).expect("it is done");
+    assert_eq!(ask(&mut machine, 3, 103, "f2"), Ok(2));
+    let mut next = next_leader(&machine);
+    for machine in [&mut machine, &mut next] {
+        let late = ask(machine, 4, 102, "f2");
+        assert_eq!(late.expect_err("it was refused").kind(), Kind::Invalid);
+        let keep = BlockRequest::Keep { attachments: vec![(id, 2)] };
+        assert_eq!(machine.handle(at(5), keep), Ok(BlockReply::Kept { over: vec![] }));
+        assert_eq!(ask(machine, 6, 103, "f2"), Ok(2), "the same request, the same answer");
+    }
 }
 
 #[test]

@@ -331,6 +331,139 @@ fn a_rollback_that_comes_late_behind_another_is_no_third_one_and_changes_no_sett
     assert_eq!(find(&mut machine, "a").map(|info| info.volume), Ok(other.volume));
 }
 
+/// Its caller has the refusal, and goes on with the volume as it is.
+#[test]
+fn rollback_that_was_refused_and_comes_late_changes_nothing() {
+    let (mut machine, mut server, id) = world();
+    let (first, second) = (snapshot(&mut machine, 7, id, "s"), snapshot(&mut machine, 8, id, "t"));
+    let attach = |machine: &mut Machine, nonce| {
+        let (name, holder) = ("a".into(), "f".into());
+        let attached = machine.handle(at(1), BlockRequest::Attach { name, nonce, holder });
+        let Ok(BlockReply::Attached { epoch, volume }) = attached else { panic!("it is free") };
+        BlockRequest::Detach { volume: volume.volume, epoch }
+    };
+    let detach = attach(&mut machine, 1);
+    let refused = machine.begin_rollback(at(1), 9, first.volume);
+    assert!(matches!(refused, Err(Refusal::AttachedClient { .. })), "{refused:?}");
+    machine.handle(at(1), detach).expect("it is done");
+    // A client opens the volume while a rollback is made.
+    let Ok(Begun::Go((made, _))) = machine.begin_rollback(at(1), 10, first.volume) else {
+        panic!("it begins")
+    };
+    open(&mut machine, &mut server);
+    machine.end_cutting(at(1), first.volume);
+    let detach = attach(&mut machine, 2);
+    let refused = machine.finish_rollback(at(1), made);
+    assert!(matches!(refused, Err(Refusal::AttachedClient { .. })), "{refused:?}");
+    machine.give_up(at(1), made);
+    machine.handle(at(1), detach).expect("it is done");
+    let mut next = next_leader(&machine);
+    for nonce in [9, 10] {
+        for machine in [&mut machine, &mut next] {
+            let late = machine.begin_rollback(at(2), nonce, first.volume);
+            assert_eq!(late.expect_err("it was refused").kind(), Kind::Invalid, "{nonce}");
+        }
+    }
+    // The volume that takes its place knows as much.
+    let rolled = rollback(&mut machine, &mut server, 11, second.volume).expect("it is made");
+    let late = machine.begin_rollback(at(2), 9, first.volume);
+    assert_eq!(late.expect_err("it was refused").kind(), Kind::Invalid);
+    assert_eq!(rollback(&mut machine, &mut server, 11, second.volume), Ok(rolled));
+}
+
+/// One copy of a request makes the volume, and another one is refused at the same time: its caller has that answer.
+#[test]
+fn rollback_whose_copy_was_refused_takes_no_place() {
+    let (mut machine, mut server, id) = world();
+    let first = snapshot(&mut machine, 7, id, "s");
+    let Ok(Begun::Go((made, _))) = machine.begin_rollback(at(1), 9, first.volume) else {
+        panic!("it begins")
+    };
+    open(&mut machine, &mut server);
+    machine.end_cutting(at(1), first.volume);
+    let attach = BlockRequest::Attach { name: "a".into(), nonce: 1, holder: "f".into() };
+    let Ok(BlockReply::Attached { epoch, .. }) = machine.handle(at(1), attach) else { panic!() };
+    let copy = machine.begin_rollback(at(1), 9, first.volume);
+    assert!(matches!(copy, Err(Refusal::AttachedClient { .. })), "{copy:?}");
+    machine.handle(at(1), BlockRequest::Detach { volume: id, epoch }).expect("it is done");
+    let finished = machine.finish_rollback(at(1), made);
+    assert_eq!(finished.expect_err("it was refused").kind(), Kind::Invalid);
+    machine.give_up(at(1), made);
+    assert_eq!(find(&mut machine, "a").map(|info| info.volume), Ok(id));
+}
+
+/// Its caller has the refusal, and does without.
+#[test]
+fn snapshot_or_clone_that_was_refused_and_comes_late_makes_none() {
+    let (mut machine, _, id) = world();
+    let first = snapshot(&mut machine, 7, id, "s");
+    let copy = volume(machine.clone_of(at(1), 8, first.volume, "c")).volume;
+    assert_eq!(machine.begin_snapshot(9, id, "s"), Err(Refusal::Exists("a@s".into())));
+    let refused = machine.clone_of(at(1), 10, first.volume, "c");
+    assert_eq!(refused, Err(Refusal::Exists("c".into())));
+    // The names are free by then.
+    remove(&mut machine, copy, false).expect("none depends on it");
+    let second = snapshot(&mut machine, 11, id, "t");
+    let refused = machine.clone_of(at(1), 12, second.volume, "a");
+    assert_eq!(refused, Err(Refusal::Exists("a".into())));
+    remove(&mut machine, first.volume, false).expect("none depends on it");
+    remove(&mut machine, id, true).expect_err("it has a snapshot");
+    let mut next = next_leader(&machine);
+    for (machine, kind) in [(&mut machine, Kind::Exists), (&mut next, Kind::Invalid)] {
+        let late = machine.begin_snapshot(9, id, "s").expect_err("it was refused");
+        assert_eq!(late.kind(), kind, "{late}");
+        let late = machine.clone_of(at(2), 12, second.volume, "b").expect_err("it was refused");
+        assert_eq!(late.kind(), kind, "{late}");
+        assert_eq!(machine.state().volumes().count(), 2);
+    }
+    // Others have the names.
+    snapshot(&mut machine, 13, id, "s");
+    volume(machine.clone_of(at(2), 14, second.volume, "b"));
+}
+
+/// A copy that comes late makes no other one.
+#[test]
+fn snapshot_or_clone_that_was_made_and_removed_does_not_come_back() {
+    let (mut machine, _, id) = world();
+    let kept = snapshot(&mut machine, 7, id, "kept");
+    let made = snapshot(&mut machine, 8, id, "s");
+    let copy = volume(machine.clone_of(at(1), 9, kept.volume, "c"));
+    let again = volume(machine.clone_of(at(1), 9, kept.volume, "c"));
+    assert_eq!(again, copy, "the same request, the same answer");
+    for gone in [made.volume, copy.volume] {
+        remove(&mut machine, gone, false).expect("none depends on it");
+        machine.purged(PendingDelete { volume: gone, segment: None });
+    }
+    let mut next = next_leader(&machine);
+    for machine in [&mut machine, &mut next] {
+        assert_eq!(machine.begin_snapshot(8, id, "s"), Err(Refusal::NoName("a@s".into())));
+        let late = machine.clone_of(at(2), 9, kept.volume, "c");
+        assert_eq!(late, Err(Refusal::NoName("c".into())));
+        assert_eq!(machine.state().volumes().count(), 2);
+    }
+    // One that was given up was not made: the same request makes it.
+    let parts = cut(&mut machine, 10, id, "s");
+    let (half, _) = machine.commit_snapshot(10, id, "s", &parts).expect("nothing moved");
+    machine.end_cutting(at(2), id);
+    machine.give_up(at(2), half);
+    snapshot(&mut machine, 10, id, "s");
+}
+
+/// One copy of a request cuts the segments, and another one is refused at the same time.
+#[test]
+fn snapshot_whose_copy_was_refused_is_not_made() {
+    let (mut machine, _, id) = world();
+    let parts = cut(&mut machine, 9, id, "s");
+    // Another request has the name for a moment.
+    let (other, _) = machine.commit_snapshot(10, id, "s", &parts).expect("nothing moved");
+    volume(machine.finish_snapshot(other, 1));
+    assert_eq!(machine.begin_snapshot(9, id, "s"), Err(Refusal::Exists("a@s".into())));
+    machine.end_cutting(at(1), id);
+    remove(&mut machine, other, false).expect("none depends on it");
+    let late = machine.commit_snapshot(9, id, "s", &parts).expect_err("it was refused");
+    assert_eq!(late.kind(), Kind::Exists, "{late}");
+}
+
 #[test]
 fn a_rollback_takes_the_name_and_the_snapshots() {
     let (mut machine, mut server, id) = world();
@@ -343,11 +476,11 @@ fn a_rollback_takes_the_name_and_the_snapshots() {
     let refused = machine.begin_rollback(at(1), 9, first.volume);
     assert!(matches!(refused, Err(Refusal::AttachedClient { .. })), "{refused:?}");
     machine.handle(at(1), BlockRequest::Detach { volume: id, epoch }).expect("it is done");
-    let rolled = rollback(&mut machine, &mut server, 9, first.volume).expect("it is made");
+    let rolled = rollback(&mut machine, &mut server, 10, first.volume).expect("it is made");
     assert_eq!((rolled.spec.name.as_str(), rolled.spec.bytes), ("a", GIB));
     assert_eq!((rolled.clone_source, rolled.parent), (None, None));
     assert_ne!(rolled.volume, id);
-    assert_eq!(rollback(&mut machine, &mut server, 9, first.volume), Ok(rolled.clone()));
+    assert_eq!(rollback(&mut machine, &mut server, 10, first.volume), Ok(rolled.clone()));
     assert!(machine.state().volume(id).is_none());
     for name in ["a@s", "a@t"] {
         assert_eq!(find(&mut machine, name).map(|info| info.parent), Ok(Some(rolled.volume)));

@@ -22,7 +22,7 @@ pub const NBD_EXTENTS_MAX: usize = 4096;
 pub const NBD_CONNECTIONS_MAX: usize = 64;
 /// Bytes of requests and answers that one NBD connection holds: 20 of 128 KiB, 640 of 4 KiB.
 /// With the pieces of one large request it is 4 MiB, for all connections 256 MiB: half of a
-/// process's buffers, if no client took its answers.
+/// process's buffers, if no client took its answers. One with fewer buffers takes fewer connections.
 pub const NBD_CONNECTION_BYTES_MAX: usize = 2560 * KIB as usize;
 /// Pieces of a connection's one large request that are in memory: one is sent, one waits, one is
 /// read.
@@ -40,8 +40,12 @@ pub const NBD_BATCH_BYTES: usize = 512 * KIB as usize;
 pub const TLS_RECORD_MAX: usize = 17 * KIB as usize;
 /// NBD connections that have no export yet, at a time. They hold no connection permit of
 /// [`NBD_CONNECTIONS_MAX`], and at most a staging buffer, a TLS session and an answer each. One
-/// more ends the oldest without a certificate: a quick client gets through a flood.
+/// more ends the oldest without a certificate, or else the oldest of the certificate that has
+/// most: a quick client gets through a flood.
 pub const NBD_HANDSHAKES_MAX: usize = 64;
+/// Bytes of buffers that one of them holds at most: two staging buffers, an answer, and the same in TLS
+/// records. For all of them 128 MiB: a quarter of a process's buffers.
+pub const NBD_HANDSHAKE_BYTES: usize = 2048 * KIB as usize;
 /// Lines of the log about refused clients, in such a time: a flood does not fill the disk.
 pub const NBD_REFUSALS_LOGGED: (u64, Duration) = (8, Duration::from_secs(1));
 /// A client has chosen its export after this long: programs do it in milliseconds, users who look
@@ -52,6 +56,13 @@ const _: () = assert!(NBD_NAME_MAX <= NBD_STRING_MAX && NBD_STRING_MAX < NBD_OPT
 const _: () = assert!(
     NBD_CONNECTIONS_MAX * (NBD_CONNECTION_BYTES_MAX + NBD_PIECES_MAX * IO_MAX)
         <= runtime::limits::POOL_BYTES_DEFAULT / 2
+);
+const _: () = assert!(
+    NBD_HANDSHAKES_MAX * NBD_HANDSHAKE_BYTES <= runtime::limits::POOL_BYTES_DEFAULT / 4
+        && 2 * NBD_STAGING_BYTES
+            + NBD_BATCH_BYTES
+            + (NBD_BATCH_BYTES + TLS_RECORD_MAX).next_power_of_two()
+            <= NBD_HANDSHAKE_BYTES
 );
 const _: () = assert!(NBD_CONNECTION_BYTES_MAX >= IO_MAX && IO_MAX <= runtime::limits::BUF_MAX);
 const _: () = assert!(NBD_STAGING_BYTES >= NBD_OPTION_MAX as usize + 64);

@@ -3,8 +3,11 @@
 //! Any peer that reaches the socket can begin a handshake, so handshakes hold no connection permit;
 //! a connection gets it when it opens an export. Their number has a bound of its own. Beyond it the
 //! oldest one that has shown no certificate ends: a quick client gets through a flood of slow ones.
+//! When all have shown one, the oldest of the certificate that has most of them ends: its holder
+//! alone cannot keep the others out.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -26,8 +29,8 @@ struct HandshakesState {
 
 #[derive(Default)]
 struct One {
-    /// It has shown a certificate, and is not ended for others.
-    proven: Cell<bool>,
+    /// The names in the certificate that it has shown. It ends only after those without one.
+    names: OnceCell<Vec<String>>,
     ended: Cell<bool>,
     end: Notify,
 }
@@ -52,10 +55,12 @@ impl Handshakes {
         Handshake { of: self.clone(), number, one }
     }
 
-    /// Ends the oldest that has shown no certificate; false when all have.
+    /// Ends the oldest that has shown no certificate. When all have, it ends the oldest of the
+    /// certificate that has most of them. False when there is none.
     pub(super) fn end_oldest(&self) -> bool {
         let open = &mut *self.0.open.borrow_mut();
-        let oldest = open.iter().find(|(_, one)| !one.proven.get()).map(|(&number, _)| number);
+        let unproven = open.iter().find(|(_, one)| one.names.get().is_none());
+        let oldest = unproven.map(|(&number, _)| number).or_else(|| oldest_of_most(open));
         let Some(one) = oldest.and_then(|number| open.remove(&number)) else { return false };
         one.ended.set(true);
         one.end.notify_one();
@@ -63,10 +68,20 @@ impl Handshakes {
     }
 }
 
+/// The oldest of the certificate that has most; of two with as many, the older one.
+fn oldest_of_most(open: &BTreeMap<u64, Rc<One>>) -> Option<u64> {
+    let mut counts = BTreeMap::new();
+    for (&number, one) in open {
+        let (count, _) = counts.entry(one.names.get()).or_insert((0, Reverse(number)));
+        *count += 1;
+    }
+    counts.into_values().max().map(|(_, Reverse(number))| number)
+}
+
 impl Handshake {
-    /// Its client has shown a certificate.
-    pub(super) fn prove(&self) {
-        self.one.proven.set(true);
+    /// Its client has shown a certificate with these names.
+    pub(super) fn prove(&self, names: &[String]) {
+        self.one.names.get_or_init(|| names.to_vec());
     }
 
     /// Ends when another handshake needs its place.

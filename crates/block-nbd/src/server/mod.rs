@@ -68,8 +68,18 @@ impl std::error::Error for ListenError {}
 pub struct Frontend(Rc<FrontendInner>);
 
 impl Frontend {
-    /// A server of `exports` that does not listen yet.
+    /// A server of `exports` that does not listen yet. Its limits are lowered to what the process's
+    /// buffers are enough for.
     pub fn new(env: &Env, exports: Rc<dyn Exports>, limits: Limits) -> Frontend {
+        let (wanted, limits) = (limits, limits.within(env.pool().budget()));
+        if limits.connections_max < wanted.connections_max {
+            let (connections, buffers) = (limits.connections_max, env.pool().budget());
+            tracing::info!(
+                connections,
+                buffers,
+                "fewer NBD connections: the process has few buffers"
+            );
+        }
         let (env, open) = (env.clone(), RefCell::default());
         let (stats, tasks) = (Cell::default(), RefCell::default());
         let (handshakes, refusals) = (Handshakes::default(), RefusalLog::default());

@@ -1,5 +1,6 @@
 //! Negotiation: greeting, options, the choice of an export.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
@@ -148,7 +149,7 @@ impl<'a> Negotiation<'a> {
             }
             InputEnd::Closed
         })?;
-        handshake.prove();
+        handshake.prove(&names);
         tracing::info!(%peer, ?names, "NBD client has shown its certificate");
         Ok(Negotiation {
             inner,
@@ -367,8 +368,9 @@ impl<'a> Negotiation<'a> {
         let mut facts = vec![ServerInfo::Export { size, flags }];
         let (least, preferred, most) = (1, PREFERRED, NBD_DATA_MAX);
         facts.push(ServerInfo::BlockSize { least, preferred, most });
-        for want in &select.wants {
-            match *want {
+        // Each once, however often it is asked for: an option has room for thousands.
+        for want in select.wants.iter().copied().collect::<BTreeSet<_>>() {
+            match want {
                 ServerInfo::WANT_NAME => facts.push(ServerInfo::Name(name.to_owned())),
                 ServerInfo::WANT_DESCRIPTION => {
                     facts.push(ServerInfo::Description(cut(&about.description)));

@@ -8,22 +8,25 @@ use std::time::Duration;
 
 use block_volume::contract::Device;
 use block_volume::export::Exports;
+use block_volume::limits::IO_MAX;
 use runtime::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use runtime::{Env, JoinHandle};
 
 use super::handshakes::{Handshakes, RefusalLog};
 use super::output::Message;
 use crate::protocol::limits::{
-    NBD_CONNECTION_BYTES_MAX, NBD_CONNECTIONS_MAX, NBD_HANDSHAKES_MAX, NBD_NEGOTIATION_MAX,
-    NBD_REQUESTS_MAX,
+    NBD_CONNECTION_BYTES_MAX, NBD_CONNECTIONS_MAX, NBD_HANDSHAKE_BYTES, NBD_HANDSHAKES_MAX,
+    NBD_NEGOTIATION_MAX, NBD_PIECES_MAX, NBD_REQUESTS_MAX,
 };
 
-/// Bounds of a front end. The simulator and tests make them small.
+/// Bounds of a front end. The simulator and tests make them small. A front end whose process has few
+/// buffers lowers the numbers of connections and handshakes.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Connections that have an export open, at a time; one more is refused with that reason.
     pub connections_max: usize,
-    /// Connections that have none yet, at a time; one more ends the oldest of them.
+    /// Connections that have none yet, at a time; one more ends the oldest of them, those without
+    /// a certificate first.
     pub handshakes_max: usize,
     /// Bytes of requests and answers that one connection may hold, beside one large request.
     pub connection_bytes_max: usize,
@@ -41,6 +44,21 @@ impl Default for Limits {
             connection_bytes_max: NBD_CONNECTION_BYTES_MAX,
             requests_max: NBD_REQUESTS_MAX,
             negotiation_max: NBD_NEGOTIATION_MAX,
+        }
+    }
+}
+
+impl Limits {
+    /// As many connections as hold half of the process's buffers at most, and as many handshakes as hold
+    /// a quarter; never more than before.
+    pub(super) fn within(self, pool_bytes: usize) -> Limits {
+        let connection = self.connection_bytes_max + NBD_PIECES_MAX * IO_MAX;
+        let (connections, handshakes) =
+            (pool_bytes / 2 / connection, pool_bytes / 4 / NBD_HANDSHAKE_BYTES);
+        Limits {
+            connections_max: self.connections_max.min(connections.max(1)),
+            handshakes_max: self.handshakes_max.min(handshakes.max(1)),
+            ..self
         }
     }
 }

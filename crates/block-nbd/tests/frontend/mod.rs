@@ -98,6 +98,21 @@ fn a_list_of_exports_longer_than_a_buffer_is_sent() {
     });
 }
 
+/// An option has room for 8,000 wants: the answer was 150 times as long.
+#[test]
+fn fact_that_is_asked_for_many_times_is_sent_once() {
+    world(79, Limits::default(), |_, env, _, addr| async move {
+        let mut client = Client::connect(&env, addr).await;
+        let ways: [fn(Select) -> OptionRequest; 2] = [OptionRequest::Info, OptionRequest::Go];
+        for way in ways {
+            let wants = [1, 2, 3, 0x4242].repeat(2000);
+            let facts = client.option(&way(Select { name: "vol".to_owned(), wants })).await;
+            // Size, sizes of requests, name, description, and the end.
+            assert_eq!((facts.len(), facts.last()), (5, Some(&OptionReply::Ack)));
+        }
+    });
+}
+
 #[test]
 fn client_opens_an_export_in_every_way() {
     world(1, Limits::default(), |_, env, frontend, addr| async move {
@@ -397,6 +412,24 @@ fn connections_are_bounded_and_negotiation_ends() {
         }
         assert!(next.call(Command::Read, 0, (0, 1), &[]).await.is_ok());
         assert!(open.call(Command::Read, 0, (0, 1), &[]).await.is_ok());
+    });
+}
+
+/// The bounds were those of a process with 512 MiB of buffers, whatever it had.
+#[test]
+fn number_of_connections_follows_the_buffers_of_the_process() {
+    world(81, Limits::default(), |server, env, frontend, addr| async move {
+        // Each holds 4 MiB at most, all together half of the buffers.
+        let most = server.pool().budget() / 2 / (4 << 20);
+        assert!(most < Limits::default().connections_max);
+        let mut open = Vec::new();
+        for _ in 0..most {
+            open.push(Client::open(&env, addr, "vol", true).await);
+        }
+        let mut one_more = Client::connect(&env, addr).await;
+        let refused = one_more.go("vol").await.expect_err("more than half could be held");
+        assert_eq!(code(Some(&refused)), ReplyCode::Policy);
+        assert_eq!(frontend.stats().connections, most);
     });
 }
 

@@ -6,12 +6,16 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use block_nbd::fuzz::fuzz_common_names;
 use block_nbd::server::tls::{ANY, AllowList, Credentials, TlsPolicy, common_names};
 use block_nbd::server::{Frontend, Limits};
 use runtime::{Cores, Rng, RuntimeConfig};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use super::client::InMemory;
 use super::tools::need;
@@ -70,6 +74,10 @@ impl Drop for Served {
 
 /// A front end that takes TLS only, on all addresses.
 fn serve(name: &str) -> Served {
+    serve_with(name, Limits::default())
+}
+
+fn serve_with(name: &str, limits: Limits) -> Served {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tls-{name}"));
     fs::create_dir_all(&dir).expect("a directory");
     certificates(&dir);
@@ -78,11 +86,11 @@ fn serve(name: &str) -> Served {
         let dir = dir.clone();
         move |name: &str| fs::read(dir.join(name)).expect("it was made")
     };
-    let start = cores.handles()[0].spawn(|env| async move {
+    let start = cores.handles()[0].spawn(move |env| async move {
         let exports = InMemory::new(&env, Duration::ZERO);
         exports.add("vol", BYTES, true);
         exports.add("other", BYTES, true);
-        let frontend = Frontend::new(&env, exports, Limits::default());
+        let frontend = Frontend::new(&env, exports, limits);
         let list = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
         let allow = AllowList::new([
             ("vol".to_owned(), list(&["alice", "bob.example.org"])),
@@ -100,7 +108,50 @@ fn serve(name: &str) -> Served {
     Served { _cores: cores, addr: ([127, 0, 0, 1], addr.port()).into(), dir }
 }
 
+/// A client's session.
+type Session = StreamOwned<ClientConnection, TcpStream>;
+
+/// An option without data.
+fn option(code: u32) -> Vec<u8> {
+    [&b"IHAVEOPT"[..], &code.to_be_bytes(), &[0; 4]].concat()
+}
+
+/// Asks for structured replies, and takes the acknowledgement.
+fn ask(session: &mut Session) -> std::io::Result<()> {
+    session.write_all(&option(8))?;
+    session.read_exact(&mut [0; 20])
+}
+
 impl Served {
+    /// A session that has shown a certificate, and opens no volume.
+    fn idle(&self, who: &str) -> Session {
+        let read = |name: &str| fs::read(self.dir.join(who).join(name)).expect("it was made");
+        let certificate =
+            |name: &str| CertificateDer::from_pem_slice(&read(name)).expect("a certificate");
+        let key = PrivateKeyDer::from_pem_slice(&read("client-key.pem")).expect("a key");
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate("ca-cert.pem")).expect("an authority");
+        let config =
+            ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+                .with_protocol_versions(&[&rustls::version::TLS13])
+                .expect("it is known")
+                .with_root_certificates(roots)
+                .with_client_auth_cert(vec![certificate("client-cert.pem")], key)
+                .expect("they belong together");
+        let mut stream = TcpStream::connect(self.addr).expect("it listens");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket");
+        stream.read_exact(&mut [0; 18]).expect("a greeting");
+        stream
+            .write_all(&[&3u32.to_be_bytes()[..], &option(5)].concat())
+            .expect("it takes options");
+        stream.read_exact(&mut [0; 20]).expect("TLS begins");
+        let name = ServerName::try_from("localhost").expect("a name");
+        let session = ClientConnection::new(Arc::new(config), name).expect("a session");
+        let mut session = StreamOwned::new(session, stream);
+        ask(&mut session).expect("it has shown its certificate");
+        session
+    }
+
     fn uri(&self, who: &str, volume: &str) -> String {
         let dir = self.dir.join(who);
         format!("nbds://{}/{volume}?tls-certificates={}", self.addr, dir.display())
@@ -193,7 +244,6 @@ fn options_before_tls_do_not_count() {
     let served = serve("early");
     let mut stream = TcpStream::connect(served.addr).expect("it listens");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket");
-    let option = |code: u32| [&b"IHAVEOPT"[..], &code.to_be_bytes(), &[0; 4]].concat();
     let mut greeting = [0; 18];
     stream.read_exact(&mut greeting).expect("a greeting");
     stream.write_all(&3u32.to_be_bytes()).expect("it takes flags");
@@ -223,6 +273,20 @@ fn options_before_tls_do_not_count() {
         stream.shutdown(std::net::Shutdown::Write).expect("a socket");
         let _ = stream.read_to_end(&mut rest);
     }
+}
+
+/// Sessions of one certificate without a volume kept their places for 30 s: 64 of them refused all
+/// other clients.
+#[test]
+fn holder_of_one_certificate_does_not_keep_the_others_out() {
+    need(&["openssl", "nbdinfo"]);
+    let served = serve_with("places", Limits { handshakes_max: 8, ..Limits::default() });
+    let mut bob = served.idle("bob");
+    let mut alice: Vec<Session> = (0..12).map(|_| served.idle("alice")).collect();
+    served.run("nbdinfo", &["--size", &served.uri("bob", "vol")]);
+    ask(&mut bob).expect("a holder of few keeps them");
+    ask(&mut alice[0]).expect_err("the oldest of alice's has ended");
+    ask(&mut alice[11]).expect("her last one has not");
 }
 
 #[test]

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use block_volume::ids::FileNo;
+use runtime::Env;
 
 use super::page::Page;
 use crate::format::page::{Locs, encode_page};
-use crate::limits::PAGE_BLOCKS;
+use crate::limits::{PAGE_BLOCKS, STEP_VISITS};
 use crate::types::{Loc, Update};
 
 /// State of a block in the memory's index.
@@ -122,6 +123,18 @@ impl IndexMap {
                 }
             });
             at = stop;
+        }
+    }
+
+    /// Makes many changes, of a map that no other task uses yet. `visits` counts on from call to call.
+    pub(crate) async fn apply_in_steps(&mut self, env: &Env, updates: &[Update], visits: &mut u64) {
+        for update in updates {
+            *visits += update.visits();
+            if *visits > STEP_VISITS {
+                *visits = update.visits();
+                env.yield_now().await;
+            }
+            self.apply(*update);
         }
     }
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use base::Kind;
-use block_segment::Segment;
+use block_segment::{Options, Segment};
 use block_volume::contract::{Clear, Device, Owned};
 use block_volume::dedup::RequestId;
 use block_volume::geometry::Extent;
@@ -236,4 +236,37 @@ fn windows_of_attachments_last_until_they_are_over() {
         });
         done.await.expect("no crash");
     });
+}
+
+/// The first change of an attachment that a segment remembers may have any number: the segment was cut off
+/// and made again, or the attachment was over. Its record has the low half of the number only.
+#[test]
+fn segment_with_a_number_behind_2_31_changes_opens_again() {
+    for seq in [(1 << 31) - 1, 1 << 31, (1 << 31) + 5, (1 << 32) - 1] {
+        let world = World::new(6);
+        world.run(async {
+            // The batch with the window is not written before the owner's death.
+            let late = || Options { txn_wait: Duration::from_secs(60), ..small() };
+            let request = RequestId { attachment: 7, seq };
+            let what = Pending { request, extent: Extent { offset: 0, len: BLOCK }, tag: Some(1) };
+            for owner in 1..=3 {
+                let (host, env) = world.boot();
+                let (disk, at) = (world.disk.clone(), env.clone());
+                let done = on(&env, async move {
+                    let opened = open(&at, &disk, owner, late()).await;
+                    let segment = opened.unwrap_or_else(|fault| panic!("{seq}, {owner}: {fault}"));
+                    match owner {
+                        1 => send(&at, &segment, what).await.expect("all is well"),
+                        _ => {
+                            assert!(owner == 2 || segment.last(7) == seq, "{seq}");
+                            segment.checkpoint().await.expect("all is well");
+                            segment.close().await.expect("all is well");
+                        }
+                    }
+                });
+                done.await.expect("no crash");
+                world.sim.crash(host, CrashMode::Process);
+            }
+        });
+    }
 }

@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use base::Kind;
+use base::{Fault, Kind};
 use block_segment::{LinkFrom, Options, Segment};
 use block_testing::device::whole;
 use block_volume::contract::Device;
@@ -412,6 +412,31 @@ fn first_opening_restarts_an_unfinished_link() {
             let opened = Segment::open_from(&at, stores, &shared(), what, options).await.unwrap();
             assert_eq!(values(&opened).await.unwrap(), want);
             opened.close().await.unwrap();
+        }
+    };
+    world.run(async { on(&env, work).await.unwrap() });
+}
+
+/// Issue 10, 3.1: a clone whose snapshot is gone must not be made as an empty segment, which reads as zeroes.
+#[test]
+fn clone_whose_snapshot_is_gone_is_corrupt_at_each_opening() {
+    let world = World::new(6);
+    let (_, env) = world.boot();
+    let (disk, at) = (world.disk.clone(), env.clone());
+    let work = async move {
+        let clone = disk.beside("clone");
+        for epoch in 1..=2 {
+            let gone: LinkFrom = Box::new(|| {
+                Box::pin(async { Err(Fault::new(Kind::NotFound, "there is no such snapshot")) })
+            });
+            let (what, options) = ((identity(9), BYTES, epoch), (small(), Some(gone)));
+            let stores = (clone.store(&at), clone.store(&at));
+            let opened = Segment::open_from(&at, stores, &shared(), what, options).await;
+            let Err(fault) = opened else {
+                panic!("opening {epoch}: nothing to read is no content")
+            };
+            assert_eq!(fault.kind, Kind::Corrupt, "opening {epoch}: {fault}");
+            assert!(fault.message.contains("no such snapshot"), "opening {epoch}: {fault}");
         }
     };
     world.run(async { on(&env, work).await.unwrap() });

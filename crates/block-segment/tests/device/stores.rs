@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use block_segment::limits::PAGE_BLOCKS;
-use block_segment::{Options, Segment, Shared};
+use block_segment::{Options, Segment, Shared, View};
 use block_volume::contract::Device;
 use block_volume::geometry::Extent;
 use block_volume::limits::BLOCK;
@@ -139,6 +139,13 @@ fn blocks_without_garbage_are_collected_into_a_code_once() {
             let read = again.read(Extent { offset: block * BLOCK, len: BLOCK }).await.unwrap();
             assert!(read.iter().all(|byte| *byte == block as u8 | 1), "block {block}");
         }
+        again.close().await.unwrap();
+        // What is read from the directory alone says the same of each file.
+        let view = View::open(&at, disk.store(&at)).await.unwrap();
+        let (files, seen) = (view.files().collect::<Vec<_>>(), later.stored_bytes);
+        let stored: u64 = files.iter().map(|file| file.stored_bytes(copies.replicas)).sum();
+        assert!(files.iter().any(|file| file.code == Some(code)), "{files:?}");
+        assert!((seen * 9 / 10..=seen * 11 / 10).contains(&stored), "{stored} of {later:?}");
     };
     world.run(async { on(&env, work).await.unwrap() });
 }

@@ -1,12 +1,14 @@
 //! Bursts of trims: their records are small, so one append and one tail hold very many of them.
 
+use base::GIB;
 use block_segment::limits::TXN_UPDATES_MAX;
-use block_segment::{Options, Segment};
+use block_segment::{Options, Segment, Shared};
 use block_volume::contract::{Clear, Device};
 use block_volume::geometry::Extent;
 use futures_util::future::join_all;
 use runtime::Env;
 use runtime::sim::CrashMode;
+use table::Cache;
 use testing::tables::MemDisk;
 
 use super::support::{IDENTITY, World, on, shared, small};
@@ -93,5 +95,63 @@ fn a_segment_whose_owner_crashed_after_a_burst_of_trims_opens_again_and_again() 
             on(&env, next).await.unwrap();
             world.sim.crash(host, CrashMode::Process);
         }
+    });
+}
+
+/// An append's changes enter the index in one step, in which nothing else runs. 32 GiB are 16,384 pages.
+#[test]
+fn trims_of_many_blocks_are_appended_in_pieces() {
+    const BYTES: u64 = 32 * GIB;
+    const PIECE: u64 = 1000;
+    let (marks, world) =
+        ([0, 2 * GIB / BLOCK - 1, 2 * GIB / BLOCK, BYTES / BLOCK - 1], World::new(63));
+    let disk = world.disk.clone();
+    let open = async move |env: &Env, disk: &MemDisk, epoch: u64| {
+        let options = Options { scrub_bytes_per_second: 0, ..Options::default() };
+        let (what, shared) = ((IDENTITY, BYTES, epoch), Shared::new(Cache::new(1 << 20), 64 << 20));
+        let opened = Segment::open(env, disk.store(env), &shared, what, options).await;
+        opened.unwrap_or_else(|fault| panic!("epoch {epoch}: {fault}"))
+    };
+    let check = async move |segment: &Segment| {
+        for lba in marks {
+            let read = segment.read(Extent { offset: lba * BLOCK, len: BLOCK }).await.unwrap();
+            assert!(read.iter().all(|&byte| byte == 0), "block {lba} was trimmed");
+        }
+    };
+    world.run(async {
+        let (host, env) = world.boot();
+        let (at, there) = (env.clone(), disk.clone());
+        let first = async move {
+            let segment = open(&at, &there, 1).await;
+            for lba in marks {
+                write(&at, &segment, lba).await;
+            }
+            let before = segment.stats().appends;
+            segment.clear(Extent { offset: 0, len: BYTES }, Clear::Trim).await.unwrap();
+            let appends = segment.stats().appends - before;
+            assert!(appends >= 16, "32 GiB are trimmed with {appends} appends");
+            check(&segment).await;
+            // Most of their blocks are in pages that are covered in part.
+            let before = segment.stats().appends;
+            let trim = |n| {
+                let extent = Extent { offset: n * PIECE * BLOCK, len: PIECE * BLOCK };
+                segment.clear(extent, Clear::Trim)
+            };
+            for trimmed in join_all((0..256).map(trim)).await {
+                trimmed.unwrap();
+            }
+            let appends = segment.stats().appends - before;
+            assert!(appends >= 6, "256,000 blocks are trimmed with {appends} appends");
+        };
+        on(&env, first).await.unwrap();
+        world.sim.crash(host, CrashMode::Process);
+        let (_, env) = world.boot();
+        let (at, there) = (env.clone(), disk.clone());
+        let next = async move {
+            let segment = open(&at, &there, 2).await;
+            check(&segment).await;
+            segment.close().await.unwrap();
+        };
+        on(&env, next).await.unwrap();
     });
 }

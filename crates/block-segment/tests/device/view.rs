@@ -4,6 +4,7 @@ use block_segment::{Change, Has, Options, View};
 use block_volume::contract::Device;
 use block_volume::ids::Identity;
 use runtime::{Duration, Env};
+use table::{Cache, Table};
 use testing::tables::MemDisk;
 
 use super::support::{IDENTITY, World, on, open, small};
@@ -97,6 +98,24 @@ fn file_that_is_written_has_the_length_of_its_last_batch() {
         let bytes: u64 = seen.files().map(|file| file.bytes).sum();
         assert!(bytes >= BLOCKS * BLOCK, "{bytes} bytes of {}", BLOCKS * BLOCK);
         segment.close().await.unwrap();
+    };
+    world.run(async { on(&env, work).await.unwrap() });
+}
+
+/// The manager reads directories of volumes whose owner died before it had made a segment there.
+#[test]
+fn directory_without_a_segment_has_no_view() {
+    let world = World::new(54);
+    let (_, env) = world.boot();
+    let (disk, at) = (world.disk.clone(), env.clone());
+    let work = async move {
+        assert!(View::find(&at, disk.store(&at)).await.unwrap().is_none(), "it has no table");
+        let cache = Cache::new(32 << 10);
+        let table = Table::open(&at, disk.store(&at), &cache, small().table).await.unwrap();
+        table.close().await.unwrap();
+        assert!(View::find(&at, disk.store(&at)).await.unwrap().is_none(), "its table is empty");
+        open(&at, &disk, 1, small()).await.unwrap().close().await.unwrap();
+        assert!(View::find(&at, disk.store(&at)).await.unwrap().is_some());
     };
     world.run(async { on(&env, work).await.unwrap() });
 }

@@ -11,13 +11,13 @@ use wire::data::ReplicaStat;
 
 use super::log::Room;
 use super::planted::Planted;
-use super::read::{INDEX_RUNS, encode_index};
+use super::read::encode_index;
 use super::record::{Identity, MapPlace, Record};
 use super::store::FlashStoreInner;
 use super::table::{Closing, Entry, place, tombstone_stat};
 use crate::contract::{DELETED, StoreError};
 use crate::limits::{ADMIN_INFLIGHT_MAX, BATCH_SECTORS_MAX, INLINE_RUNS_MAX};
-use crate::map::Run;
+use crate::map::{INDEX_RUNS, Run};
 
 /// The right to act on a chunk.
 struct Turn {

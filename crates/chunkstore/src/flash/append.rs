@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use base::limits::SECTOR;
 use base::{ChunkId, Epoch};
+use futures_util::future::join_all;
 use metrics::{Fact, Step};
 use runtime::sync::oneshot;
 use runtime::{Buf, Class};
@@ -363,7 +364,8 @@ impl FlashStoreInner {
             self.write_durable_all(at, bufs).await
         } else {
             let all = writes.into_iter().map(|(at, bufs)| self.write_durable_all(at, bufs));
-            futures_util::future::try_join_all(all).await.map(|_| ())
+            // All are ended when one has failed: none may land behind the next mount.
+            join_all(all).await.into_iter().collect()
         };
         self.state.borrow_mut().counters.append_writes += 1;
         self.latencies.append_write.record((self.env.now() - began).as_nanos() as u64);

@@ -256,30 +256,26 @@ impl FlashStoreInner {
         let mut packer = Packer::new(self.store_low(), number, self.mount);
         let mut written = 0;
         packer.push(&Record::Ready { units: ready });
-        let mut after: Option<ChunkId> = None;
-        let mut tombstone: Option<ChunkId> = None;
+        let mut passed: Option<ChunkId> = None;
         loop {
             let more = {
-                use std::ops::Bound::{Excluded, Unbounded};
-                let state = self.state.borrow();
-                let from = after.map_or(Unbounded, Excluded);
-                let mut count = 0;
-                for (&chunk, entry) in
-                    state.table.chunks.range((from, Unbounded)).take(CHECKPOINT_SLICE)
-                {
+                use std::ops::Bound::{Excluded, Included, Unbounded};
+                let table = &self.state.borrow().table;
+                // One place in both maps: an entry may change its map without a record, and is
+                // behind the place or before it in both.
+                let rest = (passed.map_or(Unbounded, Excluded), Unbounded);
+                let chunk = table.chunks.range(rest).nth(CHECKPOINT_SLICE - 1).map(|it| *it.0);
+                let dead = table.tombstones.range(rest).nth(CHECKPOINT_SLICE - 1).map(|it| *it.0);
+                let last = chunk.into_iter().chain(dead).min();
+                let slice = (rest.0, last.map_or(Unbounded, Included));
+                for (&chunk, entry) in table.chunks.range(slice) {
                     packer.push_entry(chunk, entry);
-                    after = Some(chunk);
-                    count += 1;
                 }
-                let from = tombstone.map_or(Unbounded, Excluded);
-                for (&chunk, &fence) in
-                    state.table.tombstones.range((from, Unbounded)).take(CHECKPOINT_SLICE)
-                {
+                for (&chunk, &fence) in table.tombstones.range(slice) {
                     packer.push(&Record::Tombstone { chunk, fence });
-                    tombstone = Some(chunk);
-                    count += 1;
                 }
-                count > 0
+                passed = last;
+                last.is_some()
             };
             if !more {
                 packer.finish_block();

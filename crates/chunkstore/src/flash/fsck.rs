@@ -307,11 +307,11 @@ async fn index_is_good(
     first: u32,
     runs: u32,
 ) -> Result<bool, MountError> {
-    let count = (runs as usize).div_ceil(super::read::INDEX_RUNS) as u32;
+    let count = (runs as usize).div_ceil(crate::map::INDEX_RUNS) as u32;
     for index in 0..count {
         let sector = inner.read_patiently(&dump.extents, first + index, 1).await;
         let sector = sector.map_err(|error| broken(&error))?;
-        let before = index * super::read::INDEX_RUNS as u32;
+        let before = index * crate::map::INDEX_RUNS as u32;
         if decode_index(&dump.id, before, &sector).is_none() {
             return Ok(false);
         }

@@ -555,6 +555,8 @@ pub(crate) fn assemble(
         owner: Cell::new(sb.owner),
         rows: Cell::new(sb.rows),
         super_turn: runtime::sync::Mutex::new(()),
+        admit_turn: runtime::sync::Mutex::new(()),
+        admitting: std::cell::Cell::new(0),
         sb,
         read_places: runtime::sync::Semaphore::new(config.reads_at_device_max.max(1)),
         config,

@@ -130,8 +130,10 @@ impl FlashStoreInner {
         let (end, mut at) = (ready + units, ready);
         while at < end {
             let to = (at + piece).min(end);
-            if let Err(error) = self.zero_units(&file, &zeros, at, to).await {
-                return self.not_ready(&error);
+            match self.zero_units(&file, &zeros, at, to).await {
+                Ok(true) => {}
+                Ok(false) => return Err(StoreError::Failed),
+                Err(error) => return self.not_ready(&error),
             }
             let waited_for = self.state.borrow().ready_waiters > 0;
             if to == end || waited_for {
@@ -184,15 +186,21 @@ impl FlashStoreInner {
         allocate(file, start, end - start).await
     }
 
+    /// Writes zeros over units; false when the store was given up before all were written.
     async fn zero_units(
         &self,
         file: &runtime::File,
         zeros: &runtime::Buf,
         from: u32,
         to: u32,
-    ) -> io::Result<()> {
+    ) -> io::Result<bool> {
         let (mut at, end) = (self.sb.unit_at(from), self.sb.unit_at(to));
         while at < end {
+            // The next mount may have given these units to appends.
+            if self.is_given_up() {
+                self.env.mark("chunkstore: units of an ended mount are left alone");
+                return Ok(false);
+            }
             let len = (end - at).min(ZERO_WRITE_BYTES as u64);
             {
                 let _counted = self.count_write();
@@ -208,7 +216,12 @@ impl FlashStoreInner {
                 self.env.sleep(ZERO_PAUSE).await;
             }
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// Whether the store has failed or let go of its file.
+    fn is_given_up(&self) -> bool {
+        self.state.borrow().failed || self.file.borrow().is_none()
     }
 }
 
@@ -225,7 +238,7 @@ pub(crate) async fn prepare_task(inner: Weak<FlashStoreInner>, signals: Rc<Signa
     loop {
         loop {
             let Some(inner) = inner.upgrade() else { return };
-            if inner.state.borrow().failed || inner.file.borrow().is_none() {
+            if inner.is_given_up() {
                 return;
             }
             if !inner.wants_ready() {
@@ -257,7 +270,7 @@ pub(crate) async fn bound_task(inner: Weak<FlashStoreInner>, signals: Rc<Signals
     loop {
         signals.bound.notified().await;
         let Some(strong) = inner.upgrade() else { return };
-        if strong.state.borrow().failed || strong.file.borrow().is_none() {
+        if strong.is_given_up() {
             return;
         }
         let env = strong.env.clone();

@@ -20,10 +20,7 @@ use super::store::FlashStoreInner;
 use super::table::{Entry, place};
 use crate::contract::{Read, StoreError};
 use crate::limits::{BUF_RETRY, PIECES_ABOVE, READ_BYTES_MAX, READ_PARTS_MAX};
-use crate::map::{ChunkPosition, RUN_BYTES, Run, is_sound, locate};
-
-/// Runs that one index sector holds.
-pub(crate) const INDEX_RUNS: usize = SECTOR_DATA_MAX / RUN_BYTES;
+use crate::map::{ChunkPosition, INDEX_RUNS, RUN_BYTES, Run, is_sound, locate};
 
 /// Facts of a replica that a read needs, taken at one moment.
 struct View {
@@ -443,7 +440,6 @@ impl FlashStoreInner {
     }
 }
 
-/// As [`FlashStoreInner::verify`], of rows.
 /// Verified sectors of the cell of the row at a place.
 fn pieces_of<'a>(
     id: &Identity,
@@ -459,6 +455,7 @@ fn pieces_of<'a>(
     pieces.ok_or(StoreError::Corrupt { offset: at.offset })
 }
 
+/// As [`FlashStoreInner::verify`], of rows.
 fn verify_rows(id: &Identity, offset: u32, sectors: Buf) -> Result<Buf, StoreError> {
     let mut at = AppendAt { chunk: id.chunk, epoch: id.epoch, base: id.base, offset };
     let mut done = 0;

@@ -23,6 +23,10 @@ use crate::limits::GROW_RETRY;
 pub(super) const REASON: &str = "no space left on its medium, not even for what the store has there: \
      make room; it takes writes again by itself";
 
+/// Why a store without room that may have room again takes no writes yet.
+const UNANSWERED: &str = "its medium, which had no space left, has not answered all writes yet: it \
+     takes writes again by itself once they are answered; replace the disk if they never are";
+
 const HOLES: &str =
     "the medium has no room for all that the store had: writes will be refused; make room";
 
@@ -76,7 +80,12 @@ async fn wait_for_room(env: Env, handle: Weak<Handle>) {
         let Some(file) = file.filter(|_| !without.state.borrow().closed) else { return };
         // A write that landed behind the next mount's back would damage it.
         let early = without.config.bugs().has(Planted::MountEarly);
-        if without.writing.get() > 0 && !early || without.has_no_room(&file).await {
+        if without.writing.get() > 0 && !early {
+            without.set_reason(UNANSWERED);
+            continue;
+        }
+        if without.has_no_room(&file).await {
+            without.set_reason(REASON);
             continue;
         }
         let mounted = mount(&env, &file, &without.config, Mounting::Whole).await;
@@ -90,17 +99,25 @@ async fn wait_for_room(env: Env, handle: Weak<Handle>) {
                 return handle.replace(inner);
             }
             // As at the start of a process, it is tried again.
-            Err(MountError::Full | MountError::Memory | MountError::Io { .. }) => {}
-            Err(error) => {
-                tracing::warn!(disk = %without.disk(), %error, "the store takes no more writes");
-                without.state.borrow_mut().reason = error.to_string();
-                return;
+            Err(MountError::Full) => without.set_reason(REASON),
+            Err(error @ (MountError::Memory | MountError::Io { .. })) => {
+                without.set_reason(&format!("{error}; the store is mounted again once it can be"));
             }
+            Err(error) => return without.set_reason(&error.to_string()),
         }
     }
 }
 
 impl FlashStoreInner {
+    /// Notes why the store takes no writes now.
+    fn set_reason(&self, why: &str) {
+        let state = &mut *self.state.borrow_mut();
+        if state.reason != why {
+            tracing::warn!(disk = %self.disk(), "the store takes no writes: {why}");
+            state.reason = why.to_owned();
+        }
+    }
+
     /// Tries the places of the next block of the log: what is there is needed by no checkpoint.
     async fn has_no_room(&self, file: &File) -> bool {
         if !self.state.borrow().log.has_room(Room::Admin) {

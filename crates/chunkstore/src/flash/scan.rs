@@ -12,7 +12,7 @@ use super::record::{Extent, Identity};
 use super::store::{FlashStoreInner, is_unreadable};
 use crate::contract::StoreError;
 use crate::limits::{CHUNK_SECTORS_INFLIGHT_MAX, RECOVERY_FIRST_SECTORS, RECOVERY_READ_SECTORS};
-use crate::map::RunMap;
+use crate::map::{INDEX_RUNS, RunMap};
 
 /// Progress through a replica's sectors. An unbroken chain of sectors of the right incarnation
 /// is accepted, nothing behind a break.
@@ -159,8 +159,8 @@ impl Scan {
         Ok(())
     }
 
-    /// Searches behind the break for sectors of the same incarnation: one that is a whole window
-    /// behind it could only be written once the break was acknowledged.
+    /// Searches behind the break for sectors of the same incarnation: one may prove that the break
+    /// was acknowledged.
     async fn seek_evidence(
         &mut self,
         inner: &FlashStoreInner,
@@ -175,26 +175,31 @@ impl Scan {
         while at < end {
             let count = RECOVERY_READ_SECTORS.min(end - at);
             let sectors = inner.read_patiently(extents, at, count).await?;
-            let own = sectors.chunks(SECTOR).rposition(|sector| {
-                server_part(sector).tag == self.id.tag
-                    && verify_sector(sector).is_ok_and(|footer| footer.chunk == self.id.chunk)
-            });
-            let Some(own) = own else { return Ok(()) };
-            let begins = |sector: &[u8]| {
-                server_part(sector).tag == self.id.tag
-                    && verify_sector(sector).is_ok_and(|footer| {
-                        footer.chunk == self.id.chunk && footer.flags & FLAG_FIRST != 0
-                    })
-            };
-            // With one append of a chunk at a time, the next began when this one had ended.
-            let later = inner.config.serial && sectors.chunks(SECTOR).any(begins);
-            if later || at + own as u32 >= broken + CHUNK_SECTORS_INFLIGHT_MAX {
-                self.evidence = true;
+            let mut met = false;
+            for (at, sector) in (at..).zip(sectors.chunks(SECTOR)) {
+                let Some(footer) = self.own(sector) else { continue };
+                met = true;
+                // With one append of a chunk at a time, the next began when this one had ended.
+                let later = inner.config.serial && footer.flags & FLAG_FIRST != 0;
+                if later || acknowledged_before(at, &footer) > broken {
+                    self.evidence = true;
+                    return Ok(());
+                }
+            }
+            if !met {
                 return Ok(());
             }
             at += count;
         }
         Ok(())
+    }
+
+    /// The footer of a sector that this incarnation wrote.
+    fn own(&self, sector: &[u8]) -> Option<Footer> {
+        if server_part(sector).tag != self.id.tag {
+            return None;
+        }
+        verify_sector(sector).ok().filter(|footer| footer.chunk == self.id.chunk)
     }
 
     /// Whole appends only: a retry sends all of an append again.
@@ -216,5 +221,18 @@ impl Scan {
 
     pub(crate) fn sector_len(&self) -> u32 {
         self.next_offset()
+    }
+}
+
+/// The sectors from the front that were acknowledged when sector `at`, which has this footer, was
+/// written.
+fn acknowledged_before(at: u32, footer: &Footer) -> u32 {
+    match footer.kind {
+        // A seal writes the index once all appends have ended, behind their last sector.
+        SectorKind::Index => at.saturating_sub(footer.offset / INDEX_RUNS as u32),
+        // All that is a whole window before it.
+        SectorKind::Data | SectorKind::Row(_) => {
+            (at + 1).saturating_sub(CHUNK_SECTORS_INFLIGHT_MAX)
+        }
     }
 }

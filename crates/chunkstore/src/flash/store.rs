@@ -156,6 +156,9 @@ pub(crate) struct FlashStoreInner {
     pub(crate) rows: Cell<bool>,
     /// Held while the superblock is written.
     pub(crate) super_turn: runtime::sync::Mutex<()>,
+    /// Appends that wait until there may be rows: in the order in which they came, and how many.
+    pub(crate) admit_turn: runtime::sync::Mutex<()>,
+    pub(crate) admitting: std::cell::Cell<usize>,
     pub(crate) config: Config,
     pub(crate) mount: u64,
     pub(crate) state: RefCell<FlashStoreState>,

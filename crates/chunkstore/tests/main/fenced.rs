@@ -155,3 +155,70 @@ fn copy_that_comes_after_the_deletion_makes_nothing() {
     .unwrap();
     sim.close();
 }
+
+/// More tombstones than a checkpoint encodes at a time, and above them one of a fence. A checkpoint
+/// is taken while a copy takes that one's place. The copy waits for room, and is perhaps given up.
+async fn check_copy_without_room(engine: &mut Flash, seed: u64) {
+    let (sim, host, fenced) = (engine.sim.clone(), engine.host, ChunkId::new(5_000));
+    let store = engine.boot().await.unwrap();
+    let env = sim.env(host).unwrap();
+    let chunks = (1..=600).map(ChunkId::new).chain([fenced]);
+    let fences = chunks.map(|chunk| store.fence(chunk, FENCE));
+    for done in futures_util::future::join_all(fences).await {
+        done.unwrap();
+    }
+    let above = ChunkId::new(10_000);
+    store.append(append_of(above, EPOCH, 0, &data_of(above, 0, 100, 0))).await.unwrap();
+    // Both areas have a checkpoint with all of them, so that the log does not.
+    for _ in 0..2 {
+        store.checkpoint().await.unwrap();
+    }
+    sim.sleep(Duration::from_secs(1)).await;
+    let len = sim.files(host)[0].1;
+    sim.with_disk_faults(host, |faults| {
+        faults.capacity = len;
+        (faults.stall_one_in, faults.stall) = (1, Duration::from_secs(5));
+    });
+    // It takes all units that are ready, and waits for more: the medium has none.
+    let large = ChunkId::new(9_000);
+    let append = append_of(large, EPOCH, 0, &data_of(large, 0, 256 * 4048, 0));
+    let mut filling = Box::pin(store.append(append));
+    assert!(futures_util::poll!(&mut filling).is_pending());
+    sim.sleep(Duration::from_micros(1)).await;
+    sim.with_disk_faults(host, |faults| faults.stall_one_in = 0);
+
+    let taken = store.clone();
+    let checkpoint = sim.spawn("checkpoint", async move { taken.checkpoint().await });
+    // A checkpoint has one turn of 17 while others are ready.
+    for _ in 0..sim.with_rng(|rng| rng.below(100)) {
+        env.yield_now().await;
+    }
+    let copy = append_of(fenced, EPOCH, 0, &data_of(fenced, 0, 5_000, 0));
+    let mut copy = Box::pin(store.append(Append { repair: true, ..copy }));
+    assert!(futures_util::poll!(&mut copy).is_pending());
+    checkpoint.await.unwrap().unwrap();
+    assert!(futures_util::poll!(&mut copy).is_pending(), "seed {seed}: it waits for room");
+    if seed.is_multiple_of(2) {
+        assert_eq!(copy.as_mut().await.map(drop), Err(StoreError::Full), "seed {seed}");
+        assert_eq!(store.stat(fenced).unwrap().state, ReplicaState::Tombstone, "seed {seed}");
+    }
+    drop((copy, filling));
+    drop(store);
+    engine.crash(CrashMode::Power);
+    sim.with_disk_faults(host, |faults| *faults = Default::default());
+    let store = engine.boot().await.unwrap();
+    let state = store.stat(fenced).map(|stat| stat.state);
+    assert_eq!(state, Ok(ReplicaState::Tombstone), "seed {seed}: the fence is lost");
+    let late = append_of(fenced, EPOCH, 0, &data_of(fenced, 0, 50, 9));
+    assert_eq!(store.append(late).await, Err(StoreError::Fenced { epoch: FENCE }), "seed {seed}");
+}
+
+#[test]
+fn fence_outlasts_a_copy_that_waits_for_room_during_a_checkpoint() {
+    for seed in seeds(0..60) {
+        let sim = Sim::new(seed);
+        let mut engine = Flash::planted(&sim, None, SyncMode::PerWrite);
+        sim.run(check_copy_without_room(&mut engine, seed)).unwrap();
+        sim.close();
+    }
+}

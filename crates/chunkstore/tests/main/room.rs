@@ -198,6 +198,153 @@ fn a_store_that_has_room_again_waits_for_late_writes() {
     assert!(waits > 20, "{waits} times a store took no writes");
 }
 
+/// Appends 31 sectors to a chunk: the units of its next sector are on record, and apart from those
+/// that it has filled but for one sector. A write of two sectors is then two writes of the medium.
+async fn fill_up_to_apart_units(
+    sim: &Sim,
+    store: &FlashStore,
+    chunk: ChunkId,
+    acked: &mut Acked,
+) -> u32 {
+    let mut offset = 0;
+    for (step, sectors) in (0..).zip([1, 6, 6, 6, 12]) {
+        let data = data_of(chunk, offset, sectors * 4048, 0);
+        let append = append_of(chunk, EPOCH, offset, &data);
+        offset = store.append(append.clone()).await.unwrap().len;
+        acked.note(&append);
+        // It has the unit behind the chunk's last one.
+        let other = ChunkId::new(500 + step);
+        let append = append_of(other, EPOCH, 0, &data_of(other, 0, 100, 0));
+        store.append(append.clone()).await.unwrap();
+        acked.note(&append);
+        sim.sleep(Duration::from_millis(100)).await;
+    }
+    // Nothing else is written later.
+    sim.sleep(Duration::from_secs(2)).await;
+    offset
+}
+
+/// Of the two writes of an append one has no room, and the other lands seconds later.
+async fn live_with_half_an_append(
+    engine: &mut Flash,
+    kept_out: &mut Vec<String>,
+) -> Result<(), String> {
+    let (sim, host) = (engine.sim.clone(), engine.host);
+    let store = engine.boot().await?;
+    let (chunk, mut acked) = (ChunkId::new(1), Acked::default());
+    let end = fill_up_to_apart_units(&sim, &store, chunk, &mut acked).await;
+    let stall = Duration::from_secs(5);
+    sim.with_disk_faults(host, |now| {
+        *now = DiskFaults { stall_one_in: 2, stall, ..no_room() };
+    });
+    let first = append_of(chunk, EPOCH, end, &data_of(chunk, end, 2 * 4048, 1));
+    let mut first = Box::pin(store.append(first));
+    assert!(futures_util::poll!(&mut first).is_pending());
+    sim.sleep(Duration::from_micros(1)).await; // Both are under way.
+    sim.with_disk_faults(host, |now| now.stall_one_in = 0);
+    sim.sleep(Duration::from_millis(700)).await;
+    sim.with_disk_faults(host, |now| *now = DiskFaults::default());
+    let failed = store.info().failed;
+    sim.sleep(Duration::from_secs(2)).await;
+    if failed && store.info().failed {
+        kept_out.push(store.info().reason);
+    }
+    takes_writes(&sim, &store, &mut acked).await;
+    let second = append_of(chunk, EPOCH, end, &data_of(chunk, end, 2 * 4048, 2));
+    match store.append(second.clone()).await {
+        Ok(_) => acked.note(&second),
+        // The first has arrived as a whole.
+        Err(StoreError::Conflict) => {}
+        Err(error) => return Err(error.to_string()),
+    }
+    sim.sleep(stall).await;
+    check_acked(&store, &acked).await
+}
+
+#[test]
+fn a_store_that_has_room_again_waits_for_every_write_of_an_append() {
+    let mut kept_out = Vec::new();
+    for (seed, sync) in seeds(0..24).flat_map(|seed| MODES.map(|sync| (seed, sync))) {
+        let sim = Sim::new(seed);
+        let mut engine = engine(&sim, sync);
+        let run = live_with_half_an_append(&mut engine, &mut kept_out);
+        let result = sim.run(run).unwrap();
+        result.unwrap_or_else(|why| panic!("seed {seed}, {sync:?}: {why}"));
+    }
+    assert!(kept_out.len() > 4, "{} stores waited for a write", kept_out.len());
+    assert!(kept_out.iter().all(|reason| reason.contains("not answered")), "{kept_out:?}");
+}
+
+/// The medium takes seconds to reserve the room of more units. The store is mounted again in that
+/// time, and the next mount makes the same units ready and fills them.
+#[test]
+fn units_that_an_ended_mount_was_making_ready_are_left_alone() {
+    for (seed, sync) in seeds(0..10).flat_map(|seed| MODES.map(|sync| (seed, sync))) {
+        let sim = Sim::new(seed);
+        let mut engine = engine(&sim, sync);
+        let run = async {
+            let store = engine.boot().await.unwrap();
+            let mut acked = Acked::default();
+            sim.sleep(Duration::from_secs(1)).await;
+            let stall = Duration::from_secs(5);
+            sim.with_disk_faults(engine.host, |now| (now.stall_one_in, now.stall) = (1, stall));
+            // It takes all units that are ready, and waits for more.
+            let large = ChunkId::new(800);
+            let append = append_of(large, EPOCH, 0, &data_of(large, 0, 256 * 4048, 0));
+            let mut waits = Box::pin(store.append(append));
+            assert!(futures_util::poll!(&mut waits).is_pending());
+            sim.sleep(Duration::from_micros(1)).await;
+            sim.with_disk_faults(engine.host, |now| *now = no_room());
+            let fenced = store.fence(ChunkId::new(700), base::Epoch::new(9)).await;
+            assert_eq!(fenced, Err(StoreError::Failed), "seed {seed}");
+            assert_eq!(waits.await.map(drop), Err(StoreError::Failed), "seed {seed}");
+            sim.with_disk_faults(engine.host, |now| *now = DiskFaults::default());
+            let took = takes_writes(&sim, &store, &mut acked).await;
+            assert!(took < Duration::from_secs(2), "seed {seed}: {took:?}");
+            fill(&store, &mut Rng::new(seed), &mut acked, 200).await;
+            sim.sleep(stall).await;
+            let left = check_acked(&store, &acked).await;
+            left.unwrap_or_else(|why| panic!("seed {seed}, {sync:?}: {why}"));
+        };
+        sim.run(run).unwrap();
+    }
+}
+
+/// What keeps the store out changes while it waits: no operator is to make room where there is some.
+#[test]
+fn reason_of_a_store_that_waits_for_room_is_what_keeps_it_out_now() {
+    for (seed, sync) in seeds(0..5).flat_map(|seed| MODES.map(|sync| (seed, sync))) {
+        let sim = Sim::new(seed);
+        let mut engine = engine(&sim, sync);
+        let run = async {
+            let store = engine.boot().await.unwrap();
+            let mut acked = Acked::default();
+            fill(&store, &mut Rng::new(seed), &mut acked, 30).await;
+            drop(store);
+            engine.crash(CrashMode::Process);
+            sim.with_disk_faults(engine.host, |now| *now = no_room());
+            let store = engine.boot().await.unwrap();
+            let unreadable = DiskFaults { read_fails_one_in: 1, ..DiskFaults::default() };
+            for (faults, cause) in [
+                (no_room(), "no space left"),
+                (unreadable, "the medium answers"),
+                (no_room(), "no space left"),
+            ] {
+                sim.with_disk_faults(engine.host, |now| *now = faults);
+                sim.sleep(Duration::from_secs(3)).await;
+                let info = store.info();
+                assert!(info.failed && info.reason.starts_with(cause), "seed {seed}: {info:?}");
+            }
+            sim.with_disk_faults(engine.host, |now| *now = DiskFaults::default());
+            takes_writes(&sim, &store, &mut acked).await;
+            let info = store.info();
+            assert!(!info.failed && info.reason.is_empty(), "seed {seed}: {info:?}");
+            check_acked(&store, &acked).await.unwrap();
+        };
+        sim.run(run).unwrap();
+    }
+}
+
 #[test]
 fn late_writes_find_early_mounts() {
     let found = seeds(0..20).any(|seed| {

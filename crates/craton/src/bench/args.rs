@@ -87,9 +87,9 @@ pub enum BenchCommand {
         #[arg(long, value_delimiter = ',', value_name = "PART,...",
             default_values = ["sequential", "reads", "writes", "creates"])]
         only: Vec<Part>,
-        /// Print one JSON object.
-        #[arg(long)]
-        json: bool,
+        /// What becomes of the figures.
+        #[command(flatten)]
+        output: OutputArgs,
     },
     /// S3 through a gateway: new objects, whole objects, and pages of keys and of common prefixes,
     /// beside the core's own appends and reads; makes a bucket and removes it
@@ -118,9 +118,9 @@ pub enum BenchCommand {
         /// servers]
         #[arg(long, value_name = "POLICY")]
         redundancy: Option<Policy>,
-        /// Print one JSON object.
-        #[arg(long)]
-        json: bool,
+        /// What becomes of the figures.
+        #[command(flatten)]
+        output: OutputArgs,
     },
     /// Round trips between two executors of this machine over TCP; needs no cluster
     Transport {
@@ -158,9 +158,23 @@ pub struct BenchArgs {
     /// cluster's directory, else the one for temporary files]
     #[arg(long, value_name = "DIR")]
     pub scratch: Option<PathBuf>,
+    /// What becomes of the figures.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// What becomes of a benchmark's figures.
+#[derive(Args, Clone, Debug)]
+pub struct OutputArgs {
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
+    /// Append the figures to a file too, one a row: name, value, unit, commit, machine, seed, date, command
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// What the rows of that file call this machine
+    #[arg(long, value_name = "NAME", default_value = "-", requires = "csv")]
+    pub machine: String,
 }
 
 /// Operations that a benchmark has under way at once.

@@ -1,6 +1,7 @@
 //! `craton bench`: its work and its output.
 
 pub mod args;
+mod csv;
 mod object;
 pub mod ops;
 pub mod parts;
@@ -17,15 +18,16 @@ use block_client::{Limits, VolumeExports};
 use block_proto::Managers;
 use runtime::Duration;
 
-use self::args::{BenchArgs, BenchCommand};
+use self::args::{BenchArgs, BenchCommand, OutputArgs};
 use crate::cluster::Directory;
 use crate::connect::{self, with_client};
 use crate::connection::Connection;
 use crate::exit::{Done, Failure};
 use crate::fs::policy;
-use crate::output::{print_json, print_line, print_table, table};
+use crate::output::{print_line, print_table, table};
 use crate::role::NBD_SCHEME;
 
+use csv::put_out;
 use processes::Local;
 
 /// Runs a command.
@@ -43,7 +45,7 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
                 };
                 Ok(bench::append(&client, &processes, options).await?)
             });
-            show(&measured?, run.json)
+            show(&measured?, &run.output)
         }
         BenchCommand::Read { size, depth, file_mib, redundancy, run } => {
             let (processes, scratch) = local(connection, &run)?;
@@ -58,7 +60,7 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
                 };
                 Ok(bench::read(&client, &processes, options).await?)
             });
-            show(&measured?, run.json)
+            show(&measured?, &run.output)
         }
         BenchCommand::Meta { files, dirs, depth, run } => {
             let (processes, _) = local(connection, &run)?;
@@ -66,7 +68,7 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
                 let options = MetaOptions { files, dirs, depth };
                 Ok(bench::meta(&client, &processes, options).await?)
             });
-            show(&measured?, run.json)
+            show(&measured?, &run.output)
         }
         BenchCommand::Volume {
             redundancy,
@@ -75,7 +77,7 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
             creates,
             takeover_mib,
             only,
-            json,
+            output,
         } => {
             let (known, nbd) = (connect::target(connection)?, front_end(connection)?);
             let processes = Local::of(&known)?;
@@ -94,7 +96,7 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
                 };
                 Ok(bench::volume(&client, &exports, &processes, &options).await?)
             });
-            show(&measured?, json)
+            show(&measured?, &output)
         }
         BenchCommand::Object {
             size,
@@ -104,7 +106,7 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
             unsigned,
             seconds,
             redundancy,
-            json,
+            output,
         } => {
             let processes = Local::of(&connect::target(connection)?)?;
             let (access, endpoint) = object::reached(connection)?;
@@ -124,7 +126,7 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
                 };
                 Ok(bench::object(&client, &processes, &options).await?)
             });
-            object::show(&measured?, json)
+            object::show(&measured?, &output)
         }
         BenchCommand::Transport { size, depth, run } => {
             crate::log::start_foreground();
@@ -133,7 +135,7 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
             let duration = Duration::from_secs(run.seconds);
             let options = TransportOptions { sizes: size, depths: depth, duration };
             let measured = runtime.block_on(echo.measure(runtime.env(), &options));
-            show(&measured?, run.json)
+            show(&measured?, &run.output)
         }
         BenchCommand::Floor { size, replicas, run } => {
             crate::log::start_foreground();
@@ -142,7 +144,7 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
             let duration = Duration::from_secs(run.seconds);
             let options = FloorOptions { size, replicas, duration, scratch };
             let measured = runtime.block_on(bench::floor(runtime.env(), options));
-            show(&measured?, run.json)
+            show(&measured?, &run.output)
         }
     }
 }
@@ -171,9 +173,9 @@ fn front_end(connection: &Connection) -> Result<Option<SocketAddr>, Failure> {
     Ok(nbd.and_then(|nbd| nbd.strip_prefix(NBD_SCHEME)?.parse().ok()))
 }
 
-fn show(report: &Report, json: bool) -> Done {
-    if json {
-        return print_json(report);
+fn show(report: &Report, output: &OutputArgs) -> Done {
+    if put_out(report, output)? {
+        return Ok(());
     }
     let mut out = table(&[
         "what",

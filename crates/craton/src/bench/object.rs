@@ -4,9 +4,11 @@ use std::net::SocketAddr;
 
 use bench::{ObjectReport, ObjectRow};
 
+use super::args::OutputArgs;
+use super::csv::put_out;
 use crate::connection::Connection;
 use crate::exit::{Done, Failure};
-use crate::output::{print_json, print_table, table};
+use crate::output::{print_table, table};
 use crate::role::objects::Access;
 use crate::s3;
 
@@ -28,9 +30,9 @@ pub fn reached(connection: &Connection) -> Result<(Access, SocketAddr), Failure>
 }
 
 /// Prints a report.
-pub fn show(report: &ObjectReport, json: bool) -> Done {
-    if json {
-        return print_json(report);
+pub fn show(report: &ObjectReport, output: &OutputArgs) -> Done {
+    if put_out(report, output)? {
+        return Ok(());
     }
     let mut out = table(&[
         "what",

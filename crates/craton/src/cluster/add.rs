@@ -41,7 +41,7 @@ pub async fn run(env: &Env, dir: &Path, role: RoleName, json: bool) -> Done {
     let number = book.processes.iter().filter_map(number).max().unwrap_or(0).max(removed) + 1;
     let id = format!("{prefix}{number}");
     let mut ports = Reserved::new();
-    let mut made = match role {
+    let made = match role {
         RoleName::Chunkserver => {
             let made = plan::chunkserver(env, &directory, &mut ports, &book, id, 1)?;
             let config: config::Chunkserver = config::read(&config_path(&made.dir, role))?;
@@ -74,10 +74,18 @@ pub async fn run(env: &Env, dir: &Path, role: RoleName, json: bool) -> Done {
             Process { role, id: own.id, pid: 0, addr: own.addr, dir }
         }
     };
-    made.pid = process::start(env, role, &made.dir, false).await?;
-    book.processes.push(made.clone());
+    // On the list first: whatever ends this command, 'craton cluster down' finds what it has started.
+    let id = made.id.clone();
+    book.processes.push(made);
     book.refresh_endpoints();
     directory.write(&book)?;
+    let started = process::start_noted(env, &directory, &mut book, &id, false).await;
+    if started.is_err() {
+        book.processes.retain(|one| one.id != id);
+        book.refresh_endpoints();
+        let _ = directory.write(&book); // The first failure is returned.
+    }
+    let made = started?;
     ready::wait_listening(env, &made).await?;
     if role == RoleName::Master {
         let master = MasterInfo { id: number, name: made.id.clone(), addr: made.addr };

@@ -147,9 +147,9 @@ pub async fn drop_master(
 }
 
 /// Ends processes: each role before those that it needs. Chunkservers report nothing more to the
-/// masters.
+/// masters. The failure names all that have not ended.
 async fn stop_all(env: &runtime::Env, processes: &[Process]) -> Result<usize, Failure> {
-    let mut count = 0;
+    let (mut count, mut failures) = (0, Vec::new());
     let order = [
         RoleName::Gateway,
         RoleName::ObjectServer,
@@ -164,10 +164,16 @@ async fn stop_all(env: &runtime::Env, processes: &[Process]) -> Result<usize, Fa
         let of_role = processes.iter().filter(|process| process.role == role);
         let stops = of_role.map(|process| process::stop(env, process));
         for stopped in futures_util::future::join_all(stops).await {
-            count += usize::from(stopped?);
+            match stopped {
+                Ok(lived) => count += usize::from(lived),
+                Err(failure) => failures.push(failure.message),
+            }
         }
     }
-    Ok(count)
+    match failures.is_empty() {
+        true => Ok(count),
+        false => Err(Failure::failed(failures.join("; "))),
+    }
 }
 
 /// Ends a process as a power cut does.
@@ -213,9 +219,7 @@ pub async fn start_again(
     let process = find(&mut book, role, id)?;
     let fault_injection = process::has_fault_injection(process);
     process::stop(env, process).await?;
-    process.pid = process::start(env, role, &process.dir, fault_injection).await?;
-    let process = process.clone();
-    directory.write(&book)?;
+    let process = process::start_noted(env, &directory, &mut book, id, fault_injection).await?;
     ready::wait_listening(env, &process).await?;
     process::warnings(&process.dir).iter().for_each(|warning| eprintln!("{warning}"));
     Ok(process)

@@ -10,14 +10,16 @@ use std::process::{Command, Stdio};
 use runtime::{Duration, Env};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::cluster_file::Process;
-use super::directory::config_path;
+use super::cluster_file::{ClusterFile, Process};
+use super::directory::{Directory, config_path};
 use crate::args::RoleName;
 use crate::exit::{Failure, io};
 use crate::output::WARNING;
 
 /// Time from SIGTERM to SIGKILL for a process that does not end.
 const STOP_WAIT: Duration = Duration::from_secs(15);
+/// Time from SIGKILL to the end of a process, longer than the kernel takes to free its memory.
+const KILL_WAIT: Duration = Duration::from_secs(15);
 /// See [`crate::args::RoleArgs`].
 const FAULT_INJECTION: &str = "--allow-fault-injection";
 /// Interval of checks of a process whose program is being loaded.
@@ -75,6 +77,25 @@ pub async fn start(
         env.sleep(EXEC_PAUSE).await;
     }
     Ok(child.id())
+}
+
+/// Starts a process of the list, and notes it there. One that cannot be noted is killed: no later command
+/// would find it.
+pub async fn start_noted(
+    env: &Env,
+    directory: &Directory,
+    book: &mut ClusterFile,
+    id: &str,
+    fault_injection: bool,
+) -> Result<Process, Failure> {
+    let process = book.processes.iter_mut().find(|one| one.id == id).expect("it is on the list");
+    process.pid = start(env, process.role, &process.dir, fault_injection).await?;
+    let started = process.clone();
+    if let Err(failure) = directory.write(book) {
+        let _ = kill(&started); // The first failure is returned.
+        return Err(failure);
+    }
+    Ok(started)
 }
 
 fn output_path(dir: &Path) -> PathBuf {
@@ -140,7 +161,8 @@ fn is_ours(process: &Process) -> bool {
         || (embedded && super::is_embedded(&process.dir))
 }
 
-/// Ends a process: SIGTERM, then SIGKILL after a timeout. True when it lived.
+/// Ends a process: SIGTERM, then SIGKILL after a timeout. True when it lived. Fails when it does not end
+/// then: the kernel waits for a disk, or for a server of files.
 pub async fn stop(env: &Env, process: &Process) -> Result<bool, Failure> {
     let Some(handle) = handle(process) else { return Ok(false) };
     send(&handle, process, Signal::TERM)?;
@@ -149,10 +171,19 @@ pub async fn stop(env: &Env, process: &Process) -> Result<bool, Failure> {
         if env.now() >= deadline {
             eprintln!("craton: {} did not end in {STOP_WAIT:?}: killed", process.id);
             send(&handle, process, Signal::KILL)?;
-            while is_alive(process) {
-                env.sleep(LOOK_PAUSE).await;
-            }
-            break;
+            let ended = async {
+                while is_alive(process) {
+                    env.sleep(LOOK_PAUSE).await;
+                }
+            };
+            return match env.timeout(KILL_WAIT, ended).await {
+                Ok(()) => Ok(true),
+                Err(_) => Err(Failure::failed(format!(
+                    "{} (process {1}) does not end {KILL_WAIT:?} after it was killed: the kernel waits \
+                     for something, perhaps a disk; see /proc/{1}/stack",
+                    process.id, process.pid
+                ))),
+            };
         }
         env.sleep(LOOK_PAUSE).await;
     }

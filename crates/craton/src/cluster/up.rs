@@ -200,13 +200,13 @@ async fn start_missing(
 ) -> Result<Vec<String>, Failure> {
     let mut started = Vec::new();
     for index in 0..book.processes.len() {
-        let process = &mut book.processes[index];
+        let process = &book.processes[index];
         if is_alive(process) || !is_asked(process.role) {
             continue;
         }
-        process.pid = process::start(env, process.role, &process.dir, fault_injection).await?;
-        started.push(process.id.clone());
-        directory.write(book)?;
+        let id = process.id.clone();
+        process::start_noted(env, directory, book, &id, fault_injection).await?;
+        started.push(id);
     }
     Ok(started)
 }

@@ -119,6 +119,31 @@ impl Beneath {
         Ok(renameat(&from, old, &to, new)?)
     }
 
+    /// True when a path names the open file.
+    pub fn is_at(&self, rel: &Path, file: &File) -> Result<bool> {
+        let (parent, name) = self.place(rel)?;
+        let facts = file.metadata()?;
+        match statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(there) => Ok((there.st_dev, there.st_ino) == (facts.dev(), facts.ino())),
+            Err(Errno::NOENT) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Removes a regular file that no process has locked. What cannot be opened or locked stays.
+    pub fn remove_unlocked(&self, rel: &Path) -> Result<()> {
+        let (parent, name) = self.place(rel)?;
+        // A pipe must not make this wait.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let Ok(file) = openat(&parent, name, flags, Mode::empty()).map(File::from) else {
+            return Ok(());
+        };
+        if file.metadata()?.is_file() && file.try_lock().is_ok() && self.is_at(rel, &file)? {
+            unlinkat(&parent, name, AtFlags::empty())?;
+        }
+        Ok(())
+    }
+
     /// Removes a file or a link.
     pub fn remove(&self, rel: &Path) -> Result<()> {
         let (parent, name) = self.place(rel)?;

@@ -12,7 +12,7 @@ use wire::control::Policy;
 use super::names::FILE_MODE;
 use super::policy;
 use crate::exit::{Done, Failure, io};
-use crate::output::{print_line, write_out};
+use crate::output::{print_line, write_data};
 
 /// Bytes read and appended at once.
 pub const PIECE: usize = 1 << 20;
@@ -23,7 +23,8 @@ const READ_AHEAD: usize = 4;
 pub async fn cat(client: &Client, path: &str, offset: u64, length: Option<u64>) -> Done {
     let file = client.open(path).await?;
     let end = length.map_or(u64::MAX, |length| offset.saturating_add(length));
-    let ended = read_pieces(&file, offset, end, &mut |_, bytes| write_out(&[bytes])).await?;
+    let mut put = async |_: u64, bytes: Vec<u8>| write_data(client.env(), bytes).await;
+    let ended = read_pieces(&file, offset, end, &mut put).await?;
     if offset > 0 && ended == offset && length != Some(0) {
         let len = file.len().await?;
         if offset > len {
@@ -48,7 +49,7 @@ pub async fn read_pieces(
     file: &FlatLogFile,
     offset: u64,
     end: u64,
-    take: &mut dyn FnMut(u64, &[u8]) -> Done,
+    take: &mut impl AsyncFnMut(u64, Vec<u8>) -> Done,
 ) -> Result<u64, Failure> {
     let reader = file.reader();
     let piece = |at: u64| end.saturating_sub(at).min(PIECE as u64);
@@ -63,9 +64,10 @@ pub async fn read_pieces(
         }
         let Some(bytes) = reads.next().await.transpose()? else { return Ok(done) };
         let wanted = piece(done);
-        take(done, &bytes)?;
-        done += bytes.len() as u64;
-        if (bytes.len() as u64) < wanted {
+        let len = bytes.len() as u64;
+        take(done, bytes).await?;
+        done += len;
+        if len < wanted {
             return Ok(done);
         }
         ahead = READ_AHEAD;

@@ -201,15 +201,19 @@ async fn copy(
 }
 
 async fn get_one(client: &Client, to: &Beneath, item: &Item, progress: &Progress) -> Done {
-    let fresh = item.rel.with_file_name(temporary(&item.local));
+    let named = |run: u64| item.rel.with_file_name(temporary(&item.local, run));
+    let mut fresh = named(client.env().random_u64());
     let failed = |error: std::io::Error| io("write", &item.local, &error);
+    // Open, and so locked, until it has its name.
+    let mut part = None;
     let made = match &item.found.node {
         Node::Dir { .. } => return Ok(()),
         Node::Symlink { target, .. } => {
             if to.link(&item.rel).is_some_and(|there| there == target.as_bytes()) {
                 return to.set_time(&item.rel, item.attributes()).map_err(failed);
             }
-            to.make_link(target.as_str(), &fresh).map_err(failed)
+            to.make_link(target.as_str(), &fresh).map_err(failed)?;
+            Ok(())
         }
         Node::File { len, .. } => {
             let wanted = (*len, i128::from(item.attributes().mtime));
@@ -219,31 +223,49 @@ async fn get_one(client: &Client, to: &Beneath, item: &Item, progress: &Progress
                 progress.unchanged(*len);
                 return Ok(());
             }
-            let out = match to.make_file(&fresh) {
-                // It is of a run that is over, whose number this process has.
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                    to.remove(&fresh).and_then(|()| to.make_file(&fresh))
+            let out = loop {
+                let out = make_part(to, &fresh).map_err(failed)?;
+                match out {
+                    Some(out) => break out,
+                    None => fresh = named(client.env().random_u64()),
                 }
-                made => made,
             };
-            get_file(client, item, &out.map_err(failed)?, progress).await
+            get_file(client, item, part.insert(out), progress).await
         }
     };
     let placed = made.and_then(|()| {
+        if let Some(part) = &part
+            && !to.is_at(&fresh, part).map_err(failed)?
+        {
+            return Err(Failure::failed(format!(
+                "{}: another process has removed or replaced what was fetched",
+                item.local.display()
+            )));
+        }
         to.set_time(&fresh, item.attributes()).map_err(failed)?;
         to.rename(&fresh, &item.rel).map_err(failed)
     });
-    if placed.is_err() {
+    let is_own = || part.as_ref().is_none_or(|part| to.is_at(&fresh, part).unwrap_or(false));
+    if placed.is_err() && is_own() {
         let _ = to.remove(&fresh); // The next run does not need it.
     }
     placed
 }
 
+/// Makes the file that is becoming a copy, locked: another run leaves it where it is. Nothing, when a run
+/// that cleans up has removed it before the lock was taken.
+fn make_part(to: &Beneath, fresh: &Path) -> std::io::Result<Option<File>> {
+    let out = to.make_file(fresh)?;
+    // Some file systems have no locks: there no run removes what another has left.
+    let _ = out.lock();
+    Ok(to.is_at(fresh, &out)?.then_some(out))
+}
+
 async fn get_file(client: &Client, item: &Item, out: &File, progress: &Progress) -> Done {
     let failed = |error: std::io::Error| io("write", &item.local, &error);
     let file = client.file_of(&item.remote, item.found.clone())?;
-    let mut take = |offset: u64, bytes: &[u8]| {
-        out.write_all_at(bytes, offset).map_err(failed)?;
+    let mut take = async |offset: u64, bytes: Vec<u8>| {
+        out.write_all_at(&bytes, offset).map_err(failed)?;
         progress.moved(bytes.len() as u64);
         Ok(())
     };
@@ -262,23 +284,40 @@ fn part_of(local: &Path) -> String {
     format!("-{:016x}{PART}", hasher.finish())
 }
 
-fn temporary(local: &Path) -> String {
+/// Hexadecimal digits of the number that a copy of one file draws.
+const RUN_DIGITS: usize = 16;
+
+fn temporary(local: &Path, run: u64) -> String {
     let name = local.file_name().unwrap_or_default().to_string_lossy();
     // Names have 255 bytes at most.
     let name: String = name.chars().take(40).collect();
-    format!(".{name}.{}{}", std::process::id(), part_of(local))
+    format!(".{name}.{run:0RUN_DIGITS$x}{}", part_of(local))
 }
 
-/// Removes the remains of earlier runs in a directory: parts whose names end so.
+/// Removes the remains of earlier runs in a directory: parts whose names end so, and that no run has
+/// locked. A link that has not got its name stays.
 fn clear_left(to: &Beneath, dir: &Path, ending: &str) -> std::io::Result<()> {
     for name in to.names(dir)? {
         let writer =
             Some(name.as_str()).filter(|one| one.starts_with('.') && one.ends_with(ending));
         let writer = writer.and_then(|name| name.strip_suffix(PART)?.rsplit('.').next());
-        let pid = writer.and_then(|writer| writer.split_once('-')?.0.parse::<u32>().ok());
-        if pid.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
-            to.remove(&dir.join(&name))?;
+        if writer.and_then(|writer| writer.split_once('-')).is_some_and(|(run, _)| may_be_left(run))
+        {
+            to.remove_unlocked(&dir.join(&name))?;
         }
     }
     Ok(())
 }
+
+/// True when the writer of a part, by its name, may have ended.
+fn may_be_left(run: &str) -> bool {
+    if run.len() == RUN_DIGITS {
+        return run.bytes().all(|byte| byte.is_ascii_hexdigit());
+    }
+    // Versions without locks named a part by their process.
+    let pid = run.parse::<u32>();
+    pid.is_ok_and(|pid| !Path::new("/proc").join(pid.to_string()).exists())
+}
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use runtime::{Duration, Env, Instant};
 
 use crate::exit::{Code, Done, Failure};
-use crate::output::bytes;
+use crate::output::{bytes, visible_lines};
 
 /// A progress bar on a terminal, warnings, and the figures at the end.
 pub struct Progress {
@@ -67,7 +67,7 @@ impl Progress {
 
     /// Something is left out, as it has to be.
     pub fn warn(&self, why: &str) {
-        self.bar.suspend(|| eprintln!("craton: warning: {why}"));
+        self.bar.suspend(|| eprintln!("craton: warning: {}", visible_lines(why)));
     }
 
     /// Something is left out that should not be.
@@ -78,7 +78,7 @@ impl Progress {
 
     /// A file could not be copied; the others go on.
     pub fn fail(&self, failure: Failure) {
-        self.bar.suspend(|| eprintln!("craton: {failure}"));
+        self.bar.suspend(|| eprintln!("craton: {}", visible_lines(&failure.message)));
         self.failures.borrow_mut().push(failure);
     }
 

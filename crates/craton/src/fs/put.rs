@@ -425,13 +425,25 @@ async fn put_link(client: &Client, item: &Item, target: &str, found: Option<Foun
                 item.remote
             )));
         }
-        Some(_) => {
-            client.unlink(&item.remote).await?;
-            client.symlink(target, &item.remote, item.attributes.mode).await?;
-        }
+        Some(_) => return replace_by_link(client, item, target).await,
         None => client.symlink(target, &item.remote, item.attributes.mode).await?,
     }
     Ok(client.set_attributes(&item.remote, item.attributes).await?)
+}
+
+/// Puts a link in the place of what is there, which stays unless the link takes its name.
+async fn replace_by_link(client: &Client, item: &Item, target: &str) -> Done {
+    let fresh = temporary(&item.remote, client.env().random_u64())?;
+    let put = async {
+        client.symlink(target, &fresh, item.attributes.mode).await?;
+        client.set_attributes(&fresh, item.attributes).await?;
+        client.rename(&fresh, &item.remote, true).await
+    };
+    let put = put.await;
+    if put.is_err() {
+        let _ = client.unlink(&fresh).await; // If possible: no other run has this name.
+    }
+    Ok(put?)
 }
 
 /// Writes a whole file. A file of its name is replaced only when all is written. A new file grows

@@ -7,7 +7,7 @@ use wire::control::{Attributes, NamedNode, Node, Policy, Verify};
 use super::names::base_name;
 use super::stored;
 use crate::exit::{Code, Done, Failure};
-use crate::output::{bytes, print_json, print_line, print_table, table, time};
+use crate::output::{bytes, print_json, print_line, print_table, table, time, visible};
 use crate::status;
 
 #[derive(Serialize)]
@@ -108,12 +108,6 @@ impl Facts {
         }
         text
     }
-}
-
-/// A name on one line: control characters as `\n`, `\u{7}`. `--json` has it as it is.
-fn visible(name: &str) -> String {
-    let show = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.into() };
-    name.chars().map(show).collect()
 }
 
 /// `fs ls`.
@@ -301,7 +295,7 @@ fn print_stat(stat: &Stat) -> Done {
     lines.extend(facts.convert_after.iter().map(|later| format!("then      {later}")));
     lines.extend(facts.target.as_ref().map(|target| format!("target    {target}")));
     lines.extend(facts.id.as_ref().map(|id| format!("id        {id}")));
-    lines.iter().try_for_each(|line| print_line(line))?;
+    lines.iter().try_for_each(|line| print_line(&visible(line)))?;
     if stat.chunks.is_empty() {
         return Ok(());
     }

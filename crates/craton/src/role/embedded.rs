@@ -2,14 +2,15 @@
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 
 use base::ClusterId;
 use futures_util::future::{Either, select};
 use roles::{block, chunkserver, master, stores};
 use runtime::{Duration, Env, Handle};
-use wire::control::{ClusterReply, ClusterRequest, ControlReply, ControlRequest};
 
 use super::objects::{self, Objects};
+use super::process::until;
 use super::signals::Stop;
 use super::{BUILD, ended, executor, prepare_tracer, warn_unopened};
 use crate::args::{Nearby, RoleName, UpArgs};
@@ -17,7 +18,7 @@ use crate::cluster::{
     ClusterFile, Directory, DirectoryState, EMBEDDED_LOCK, Process, Reserved, S3Access,
     check_new_store, config_path, format_new_stores, refuse_other_key, refuse_other_s3,
 };
-use crate::exit::{Done, Failure, io};
+use crate::exit::{Code, Done, Failure, io};
 use crate::file_lock::{FileLock, lock};
 use crate::output::{self, warn};
 use roles::config::{self, Logging, Peer, Store};
@@ -29,6 +30,8 @@ const MEMORY_MIB: u64 = 512;
 const HEARTBEAT_MS: u64 = 1000;
 /// Wait for the roles to find each other.
 const JOIN_WAIT: Duration = Duration::from_secs(30);
+/// Wait for the services to end when the master has failed.
+const FAILED_END_WAIT: Duration = Duration::from_secs(10);
 
 /// Runs all roles until the process is asked to end.
 pub fn run(args: UpArgs) -> Done {
@@ -399,7 +402,7 @@ async fn serve(env: &Env, handle: &Handle, dir: &Path, plan: &Plan) -> Done {
     }
     let joined = async {
         master.master.ready().await;
-        while alive(&master.master).await < servers.len() {
+        while master.live_servers().await < servers.len() {
             env.sleep(Duration::from_millis(20)).await;
         }
     };
@@ -413,11 +416,12 @@ async fn serve(env: &Env, handle: &Handle, dir: &Path, plan: &Plan) -> Done {
     let mut starting = Box::pin(start_services(env, handle, (dir, plan), &services));
     let missing = plan.chunkservers.len() - stores;
     let limit = if missing == 0 { JOIN_WAIT } else { DEGRADED_WAIT };
-    match env.timeout(limit, &mut starting).await {
+    let failing = master::failure(env, &master.master);
+    let failed = match env.timeout(limit, &mut starting).await {
         Ok(started) => {
             started?;
             announce(dir, plan, stores, services.borrow().objects.as_ref());
-            stop.asked().await;
+            until(&stop, failing).await
         }
         Err(_) if missing == 0 => {
             return Err(Failure::setup(format!(
@@ -431,18 +435,31 @@ async fn serve(env: &Env, handle: &Handle, dir: &Path, plan: &Plan) -> Done {
                  stores that are missing, since their files want two copies; files can be read",
             );
             announce(dir, plan, stores, None);
-            services_later(&stop, starting).await?;
+            let served = pin!(services_later(&stop, starting));
+            match select(pin!(failing), served).await {
+                Either::Left((cause, _)) => Some(cause),
+                Either::Right((served, _)) => {
+                    served?;
+                    None
+                }
+            }
         }
+    };
+    let services = services.take().stop(env);
+    match failed {
+        // They ask the master as they end: what it does not answer is left to the next start.
+        Some(_) => {
+            let _ = env.timeout(FAILED_END_WAIT, services).await;
+        }
+        None => services.await,
     }
-    let services = services.take();
-    services.stop(env).await;
     for server in &servers {
         server.stop().await;
     }
     master.master.shutdown().await;
     master.endpoint.close();
     output::announce("stopped");
-    Ok(())
+    failed.map_or(Ok(()), |cause| Err(Failure::new(Code::Damage, cause)))
 }
 
 /// The running roles of the services.
@@ -471,7 +488,7 @@ impl Services {
 
 /// Waits until the services have started, and then until the process is asked to end.
 async fn services_later(stop: &Stop, starting: impl Future<Output = Done> + Unpin) -> Done {
-    let asked = std::pin::pin!(stop.asked());
+    let asked = pin!(stop.asked());
     match select(asked, starting).await {
         Either::Left(_) => Ok(()),
         Either::Right((started, asked)) => {
@@ -515,17 +532,6 @@ async fn start_services(
         roles.borrow_mut().objects = Some(objects);
     }
     Ok(())
-}
-
-/// Number of chunkservers that the master hears from.
-async fn alive(master: &::master::Master) -> usize {
-    let request = ControlRequest::Cluster(ClusterRequest::Status);
-    match master.handle(request).await {
-        Ok(ControlReply::Cluster(ClusterReply::Status(status))) => {
-            status.servers.iter().filter(|server| server.alive).count()
-        }
-        _ => 0,
-    }
 }
 
 fn announce(dir: &Path, plan: &Plan, stores: usize, objects: Option<&Objects>) {

@@ -110,7 +110,7 @@ fn serve<C: Config>(
 }
 
 /// Returns the result, or `None` when the request to end comes first.
-async fn until<T>(stop: &Stop, work: impl Future<Output = T>) -> Option<T> {
+pub(super) async fn until<T>(stop: &Stop, work: impl Future<Output = T>) -> Option<T> {
     let (stop, work) = (std::pin::pin!(stop.asked()), std::pin::pin!(work));
     match select(stop, work).await {
         Either::Left(_) => None,

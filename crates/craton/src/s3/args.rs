@@ -145,11 +145,21 @@ pub enum KeyCommand {
 #[derive(Args, Clone, Debug)]
 pub struct KeyArgs {
     /// Its public part [default: random]
-    #[arg(long, value_name = "KEY", requires = "secret_key", value_parser = parse_key)]
+    #[arg(long, value_name = "KEY", requires = "secret", value_parser = parse_key)]
     pub access_key: Option<String>,
-    /// Its secret
-    #[arg(long, value_name = "SECRET", requires = "access_key", value_parser = parse_secret)]
+    /// Its secret, which all users of this host see while the command runs: better --secret-key-file
+    #[arg(
+        long,
+        value_name = "SECRET",
+        requires = "access_key",
+        group = "secret",
+        conflicts_with = "secret_key_file",
+        value_parser = parse_secret
+    )]
     pub secret_key: Option<String>,
+    /// A file with its secret; '-' is standard input
+    #[arg(long, value_name = "FILE", requires = "access_key", group = "secret")]
+    pub secret_key_file: Option<PathBuf>,
 }
 
 /// `craton bucket`.
@@ -367,7 +377,8 @@ fn parse_key(text: &str) -> Result<String, String> {
     }
 }
 
-fn parse_secret(text: &str) -> Result<String, String> {
+/// A secret that signatures can be made with.
+pub fn parse_secret(text: &str) -> Result<String, String> {
     match (8..=256).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()) {
         true => Ok(text.to_owned()),
         false => Err("a secret has 8 to 256 characters of ASCII, without spaces".to_owned()),

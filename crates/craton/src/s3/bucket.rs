@@ -6,10 +6,10 @@ use client::Client;
 use object_index::Service;
 use object_proto::limits::SMALL_MAX;
 use object_proto::{
-    Bucket, BucketEncryption, BucketName, BucketSettings, BucketUsage, BucketView, Conditions,
-    DefaultEncryption, Error, Lifecycle, LifecycleState, ListedVersion, LockPeriod, LockRule,
-    ObjectKey, ObjectLock, Ownership, PublicAccess, RangeId, RetentionMode, ServiceStatus, Setting,
-    StorageRule, Target, UserId, VersionId, Versioning,
+    Bucket, BucketName, BucketSettings, BucketUsage, BucketView, Conditions, DefaultEncryption,
+    Error, Lifecycle, LifecycleState, ListedVersion, LockPeriod, LockRule, ObjectKey, ObjectLock,
+    Ownership, PublicAccess, RangeId, RetentionMode, ServiceStatus, Setting, StorageRule, Target,
+    UserId, VersionId, Versioning,
 };
 use serde::Serialize;
 
@@ -20,7 +20,7 @@ use super::{check, failed, json_time, policy, range, with_core};
 use crate::connection::Connection;
 use crate::exit::{Done, Failure};
 use crate::fs::policy::{CompressionArg, SpreadArg, check_places};
-use crate::output::{print_json, print_line, print_table, table};
+use crate::output::{print_json, print_line, print_table, shell_word, table, visible};
 
 /// A bucket, as JSON.
 #[derive(Serialize)]
@@ -326,7 +326,7 @@ async fn info(service: &Service, name: BucketName, json: bool) -> Done {
         ("encryption by default", encryption),
         ("keys of clients (SSE-C)", view.sse_c.to_owned()),
     ] {
-        print_line(&format!("{what}: {value}"))?;
+        print_line(&visible(&format!("{what}: {value}")))?;
     }
     view.usage.print()?;
     view.files.print()?;
@@ -337,7 +337,8 @@ async fn info(service: &Service, name: BucketName, json: bool) -> Done {
         let server = server.as_deref().unwrap_or("no server");
         print_line(&format!("range: {id} of {server}, {keys} keys, {bytes} bytes"))?;
     }
-    view.tags.iter().try_for_each(|(name, value)| print_line(&format!("tag: {name}={value}")))
+    let tag = |name: &str, value: &str| visible(&format!("tag: {name}={value}"));
+    view.tags.iter().try_for_each(|(name, value)| print_line(&tag(name, value)))
 }
 
 async fn remove(service: &Service, name: BucketName, force: bool) -> Done {
@@ -389,7 +390,8 @@ async fn check_unlocked(service: &Service, bucket: &Bucket) -> Result<(), Failur
 
 /// What keeps a version of a bucket, and the way out.
 fn locked(name: &BucketName, key: &ObjectKey, version: VersionId, lock: ObjectLock) -> String {
-    let ask = format!("--bucket {name} --key '{key}' --version-id {version}");
+    let word = shell_word(key.as_str());
+    let ask = format!("--bucket {name} --key {word} --version-id {version}");
     let (state, way) = match lock.retention {
         _ if lock.is_held() => (
             "is held".to_owned(),
@@ -407,6 +409,7 @@ fn locked(name: &BucketName, key: &ObjectKey, version: VersionId, lock: ObjectLo
         ),
         None => ("is locked".to_owned(), "wait until its retention ends".to_owned()),
     };
+    let key = visible(key.as_str());
     format!("{}: version {version} of '{key}' {state}: {way}.", about(name))
 }
 
@@ -449,11 +452,12 @@ async fn set_storage(
     name: &BucketName,
     (durability, compression): (Option<Durability>, Option<CompressionArg>),
 ) -> Done {
+    if let Some(Durability(Some(policy))) = durability {
+        check_places(client, policy, SpreadArg::Domain).await?;
+    }
+    // Last: what another command sets between this and the change is undone.
     let mut storage = find(service, name).await?.settings.storage;
     if let Some(Durability(policy)) = durability {
-        if let Some(policy) = policy {
-            check_places(client, policy, SpreadArg::Domain).await?;
-        }
         storage.durability = policy;
     }
     if let Some(compression) = compression {
@@ -479,12 +483,10 @@ fn compression_text(storage: &StorageRule) -> String {
 }
 
 async fn set_sse_c(service: &Service, name: BucketName, sse_c: SseC) -> Done {
-    let view = find(service, &name).await?;
-    let blocks_customer_keys = sse_c != SseC::Allow;
-    let encryption = BucketEncryption { blocks_customer_keys, ..view.settings.encryption };
-    let set = service.set_bucket(name.clone(), Setting::Encryption(encryption)).await;
+    let are_blocked = sse_c != SseC::Allow;
+    let set = service.set_bucket(name.clone(), Setting::CustomerKeysBlocked(are_blocked)).await;
     set.map_err(|error| failed(&about(&name), error))?;
-    print_line(&match blocks_customer_keys {
+    print_line(&match are_blocked {
         true => format!("{name} takes no more objects that are encrypted with keys of clients"),
         false => format!("objects of {name} may be encrypted with keys of clients"),
     })
@@ -534,15 +536,4 @@ fn public_read(name: &BucketName) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use object_policy::{Policy, PolicyKind};
-
-    use super::*;
-
-    #[test]
-    fn a_bucket_that_all_may_read_has_a_policy_of_s3() {
-        let name = BucketName::new("abc").expect("a name");
-        let policy = Policy::parse(&public_read(&name), PolicyKind::Bucket { name: "abc" });
-        assert!(policy.expect("it is one").is_public());
-    }
-}
+mod tests;

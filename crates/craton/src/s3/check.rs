@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::failed;
 use super::versions::page;
 use crate::exit::{Done, Failure};
-use crate::output::{print_json, print_line};
+use crate::output::{print_json, print_line, visible};
 
 /// Objects that are read at once.
 const AT_ONCE: usize = 8;
@@ -93,7 +93,7 @@ fn show(report: &Report) -> Done {
     for Damage { key, version, part, what } in damaged {
         let version = version.as_ref().map_or_else(String::new, |id| format!(", version {id}"));
         let part = part.map_or_else(String::new, |number| format!(", part {number}"));
-        print_line(&format!("damaged: {key}{version}{part}: {what}"))?;
+        print_line(&visible(&format!("damaged: {key}{version}{part}: {what}")))?;
     }
     print_line(&format!(
         "{files} files of bodies: {} counts set right, {} files brought back from the trash, {} removed \

@@ -11,7 +11,7 @@ use super::args::RangeCommand;
 use super::{failed, with_service};
 use crate::connection::Connection;
 use crate::exit::{Code, Done, Failure};
-use crate::output::{print_json, print_line, print_table, table};
+use crate::output::{print_json, print_line, print_table, table, visible};
 
 /// A server that lives serves what it is given within its predecessor's lease, and the replay of a log.
 const MOVE_TIME: Duration = Duration::from_secs(30);
@@ -112,7 +112,7 @@ fn list(ranges: &[Shown], json: bool) -> Done {
             range.id.clone(),
             match range.first.key.is_empty() {
                 true => range.first.bucket.clone(),
-                false => format!("{}/{}", range.first.bucket, range.first.key),
+                false => format!("{}/{}", range.first.bucket, visible(&range.first.key)),
             },
             range.server.clone().unwrap_or_default(),
             state,

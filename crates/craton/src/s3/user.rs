@@ -15,7 +15,7 @@ use super::{
 };
 use crate::connection::Connection;
 use crate::exit::{Done, Failure};
-use crate::output::{print_json, print_line, print_table, table};
+use crate::output::{print_json, print_line, print_table, shell_word, table};
 
 /// A user, as JSON.
 #[derive(Serialize)]
@@ -112,9 +112,10 @@ fn change(connection: &Connection, name: &str, build: impl FnOnce(UserId) -> Use
 fn create(connection: &Connection, args: &CreateArgs) -> Done {
     let keys = wrapping_keys(connection, args.s3_keys.as_ref())?;
     let policy = args.policy.as_deref().map(policy::read_identity).transpose()?;
+    let secret = args.key.secret()?;
     let (user, made) = with_service(connection, async |service| {
         let env = service.env();
-        let made = args.key.make(env, &keys, None, None)?;
+        let made = args.key.make(env, &keys, secret.as_deref(), None, None)?;
         note_key(service, &keys).await?;
         let id = args.id.clone().unwrap_or_else(|| {
             let mut bytes = [0; 32];
@@ -206,11 +207,13 @@ fn key(connection: &Connection, command: KeyCommand) -> Done {
     match command {
         KeyCommand::Add { name, key, policy, expires, s3_keys, json } => {
             let keys = wrapping_keys(connection, s3_keys.as_ref())?;
+            let secret = key.secret()?;
             let (expires, made) = with_service(connection, async |service| {
                 let env = service.env();
                 let now_us = env.unix_time().as_nanos() / 1000;
                 let expires = expires.map(|seconds| now_us + seconds * 1_000_000);
-                let made = key.make(env, &keys, policy.as_deref(), expires)?;
+                let (secret, policy) = (secret.as_deref(), policy.as_deref());
+                let made = key.make(env, &keys, secret, policy, expires)?;
                 note_key(service, &keys).await?;
                 let user = find(service, &name).await?.id;
                 let add = UserChange::AddKey { user, key: Box::new(made.key.clone()) };
@@ -292,11 +295,11 @@ fn print_env(connection: &Connection, name: &str, s3_keys: Option<&PathBuf>) -> 
     })?;
     let secret = keys.unwrap(&key.id, &key.wrapped_secret);
     let secret = secret.map_err(|error| Failure::setup(error.to_string()))?;
-    print_line(&format!("export AWS_ENDPOINT_URL='{}'", access.endpoint))?;
+    print_line(&format!("export AWS_ENDPOINT_URL={}", shell_word(&access.endpoint)))?;
     // SDKs read the first, the command line of AWS and Python's libraries the second.
     for variable in ["AWS_REGION", "AWS_DEFAULT_REGION"] {
-        print_line(&format!("export {variable}='{}'", access.region))?;
+        print_line(&format!("export {variable}={}", shell_word(&access.region)))?;
     }
-    print_line(&format!("export AWS_ACCESS_KEY_ID='{}'", key.id))?;
-    print_line(&format!("export AWS_SECRET_ACCESS_KEY='{}'", secret.replace('\'', r"'\''")))
+    print_line(&format!("export AWS_ACCESS_KEY_ID={}", shell_word(&key.id)))?;
+    print_line(&format!("export AWS_SECRET_ACCESS_KEY={}", shell_word(&secret)))
 }

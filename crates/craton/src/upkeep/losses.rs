@@ -11,7 +11,7 @@ use wire::control::{Holdings, Losses, LostChunk, Node};
 use crate::connect::with_client;
 use crate::connection::Connection;
 use crate::exit::{Done, Failure};
-use crate::output::{bytes, print_json, print_line, print_table, table};
+use crate::output::{bytes, print_json, print_line, print_table, table, visible};
 
 /// Entries of a directory that are asked for at a time.
 const PAGE: u32 = 1000;
@@ -73,7 +73,7 @@ pub fn list(connection: &Connection, id: &str, held: Holdings, json: bool) -> Do
     }
     let mut out = table(&["file", "offset", "bytes", "chunk"]);
     for it in &lost_chunks {
-        let path = paths.get(&it.file).cloned();
+        let path = paths.get(&it.file).map(|path| visible(path));
         let file = path.unwrap_or_else(|| format!("{} (no name)", it.file));
         out.add_row([file, it.base.to_string(), bytes(it.len.into()), it.chunk.to_string()]);
     }

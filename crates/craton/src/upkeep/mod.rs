@@ -16,7 +16,7 @@ use wire::control::{ClusterRequest, Holdings, Losses, ServerOrder};
 use self::args::{DecommissionArgs, DrainArgs, MaintenanceArgs, RebalanceArgs};
 use crate::connect::{with_client, with_client_as};
 use crate::connection::Connection;
-use crate::exit::{Done, Failure};
+use crate::exit::{Code, Done, Failure};
 use crate::output::{bytes, print_line, print_table, table};
 use crate::status::{self, Chunkserver};
 
@@ -142,6 +142,10 @@ async fn show_shares(client: &Client) -> Done {
     let disks =
         || servers.iter().flat_map(|server| server.disks.iter().map(move |disk| (server, disk)));
     let good = || disks().filter(|(_, disk)| disk.state == "up");
+    if good().next().is_none() {
+        let text = "no chunkserver is up with a disk that serves; 'craton status' shows them";
+        return Err(Failure::new(Code::Unavailable, text));
+    }
     let capacity: u128 = good().map(|(_, disk)| u128::from(disk.capacity_bytes)).sum();
     let used: u128 = good().map(|(_, disk)| u128::from(disk.used_bytes)).sum();
     let mut out = table(&["chunkserver", "disk", "used", "its share", "to move"]);

@@ -13,7 +13,7 @@ use wire::control::{
 use super::args::ScrubCommand;
 use crate::connect::with_client;
 use crate::connection::Connection;
-use crate::exit::{Done, Failure};
+use crate::exit::{Code, Done, Failure};
 use crate::output::{print_json, print_line, print_table, table, warn};
 use crate::status;
 
@@ -55,11 +55,32 @@ pub fn run(connection: &Connection, command: ScrubCommand) -> Done {
         let start = matches!(command, ScrubCommand::Start);
         let found = ask(&client, start).await?;
         match command {
-            ScrubCommand::Status { json: true } => print_json(&found),
-            ScrubCommand::Status { json: false } => print(&found),
-            ScrubCommand::Start => print_started(&found),
+            ScrubCommand::Status { json: true } => print_json(&found)?,
+            ScrubCommand::Status { json: false } => print(&found)?,
+            ScrubCommand::Start => print_started(&found)?,
         }
+        check_reached(&found)
     })
+}
+
+/// Fails unless all chunkservers have answered.
+fn check_reached(found: &Scrubs) -> Done {
+    let silent = found.errors.len();
+    match (found.disks.is_empty(), silent) {
+        (true, 0) => Err(Failure::new(
+            Code::Unavailable,
+            "no chunkserver has reported a disk yet; 'craton status' shows them",
+        )),
+        (true, _) => Err(Failure::new(
+            Code::Unavailable,
+            format!("no disk is reached: {}", found.errors.join("; ")),
+        )),
+        (false, 0) => Ok(()),
+        (false, _) => Err(Failure::new(
+            Code::Partial,
+            format!("{silent} chunkservers or cores of them did not answer, see the warnings"),
+        )),
+    }
 }
 
 async fn ask(client: &Client, start: bool) -> Result<Scrubs, Failure> {
@@ -70,6 +91,9 @@ async fn ask(client: &Client, start: bool) -> Result<Scrubs, Failure> {
         // Each executor knows its own disks.
         let executors: BTreeSet<_> =
             server.disks.iter().map(|disk| disk.addr.unwrap_or(server.addr)).collect();
+        if executors.is_empty() && !server.alive {
+            all.errors.push(format!("{}: it is down, and its disks are not known", server.name));
+        }
         for addr in executors {
             let request = ControlRequest::Chunkserver(ChunkserverRequest::Scrub { start });
             let (disks, off) = match client.ask_peer(addr, request, TIMEOUT).await {
@@ -132,6 +156,9 @@ fn print(found: &Scrubs) -> Done {
 }
 
 fn print_started(found: &Scrubs) -> Done {
+    if found.disks.is_empty() {
+        return Ok(());
+    }
     found.errors.iter().for_each(|error| warn(error));
     let off = found.disks.iter().filter(|disk| disk.state == "off").count();
     if off > 0 {

@@ -8,9 +8,9 @@
 use std::ffi::OsStr;
 use std::fs::TryLockError;
 use std::fs::{self, File, Metadata};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -23,7 +23,7 @@ use super::args::AttachArgs;
 use super::host;
 use super::open::Site;
 use crate::exit::{Done, Failure, io};
-use crate::output::{print_json, print_line};
+use crate::output::{print_json, print_line, shell_word};
 
 /// Wait for nbdfuse to show the volume: the front end may have to open its segments.
 const SHOW_WAIT: Duration = Duration::from_secs(20);
@@ -62,6 +62,10 @@ struct AttachedVolume {
     device: Option<PathBuf>,
     /// nbdfuse's directory.
     dir: Option<PathBuf>,
+    /// What the kernel shows as the device's process since `nbd-client` has connected it: another
+    /// number is another connection. Not yet known while it connects; older versions did not note it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pid: Option<u32>,
 }
 
 impl AttachedVolume {
@@ -73,7 +77,11 @@ impl AttachedVolume {
     /// True while a part of it is there.
     fn is_there(&self) -> bool {
         match self.how {
-            How::Nbd => self.device.as_deref().is_some_and(host::nbd_is_connected),
+            How::Nbd => self.device.as_deref().is_some_and(|device| match self.pid {
+                Some(pid) => host::nbd_pid(device) == Some(pid),
+                // It may be another's, or this volume, which is not to be attached twice.
+                None => host::nbd_is_connected(device),
+            }),
             How::Fuse => {
                 self.dir.as_deref().is_some_and(host::is_mounted)
                     || self.file().is_some_and(|file| host::loop_of(&file).is_some())
@@ -146,7 +154,7 @@ impl Notes {
         let facts = file.metadata()?;
         if !facts.is_file() || !is_trusted(&facts) {
             let what = "it is no file of root's: remove it";
-            return Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, what));
+            return Err(std::io::Error::new(ErrorKind::PermissionDenied, what));
         }
         let mut bytes = Vec::new();
         file.take(NOTE_MAX).read_to_end(&mut bytes)?;
@@ -226,7 +234,7 @@ impl Notes {
 
 /// The commands that would attach a volume, in the order of their run.
 fn commands(note: &AttachedVolume) -> Vec<String> {
-    let quote = |text: &str| format!("'{}'", text.replace('\'', "'\\''"));
+    let quote = shell_word;
     match (note.how, note.file()) {
         (How::Fuse, Some(file)) => {
             let (dir, file) = (note.dir.as_deref().unwrap_or(&file), file.display().to_string());
@@ -270,13 +278,13 @@ pub async fn attach(site: &Site<'_>, name: &str, args: &AttachArgs) -> Done {
         )
     })?;
     site.managers.volume(name).await?;
-    let mut note = plan(name, uri, &args.run_dir)?;
+    let planned = plan(name, uri.clone(), &args.run_dir)?;
     if args.print {
-        return print_plan(&note, args.json);
+        return print_plan(&planned, args.json);
     }
-    check_host(&note)?;
+    check_host(&planned)?;
     let notes = Notes::open(&args.run_dir)?;
-    if let Some(known) = notes.all()?.iter().find(|one| one.volume == name && one.uri == note.uri) {
+    if let Some(known) = notes.all()?.iter().find(|one| one.volume == name && one.uri == uri) {
         let device = known.device.as_deref().unwrap_or(Path::new("a file")).display();
         return Err(Failure::failed(format!(
             "{name} is attached as {device}: 'craton volume detach {name}' first"
@@ -285,8 +293,11 @@ pub async fn attach(site: &Site<'_>, name: &str, args: &AttachArgs) -> Done {
     // The front end would be refused, too, but without the cause.
     let device = site.look(name).await?;
     site.close(name, device).await;
+    // The device that was free may have been taken before the notes were locked.
+    let mut note = plan(name, uri, &args.run_dir)?;
+    check_host(&note)?;
     let attached = match note.how {
-        How::Nbd => attach_nbd(&notes, &note),
+        How::Nbd => attach_nbd(site.env(), &notes, &mut note).await,
         How::Fuse => attach_fuse(site.env(), &notes, &mut note).await,
     };
     if let Err(failure) = attached {
@@ -310,7 +321,7 @@ fn plan(name: &str, uri: String, run_dir: &Path) -> Result<AttachedVolume, Failu
     let device = host::free_nbd();
     let how = if device.is_some() { How::Nbd } else { How::Fuse };
     let dir = (how == How::Fuse).then(|| run_dir.join(Notes::key(name, &uri)));
-    Ok(AttachedVolume { volume: name.to_owned(), uri, how, device, dir })
+    Ok(AttachedVolume { volume: name.to_owned(), uri, how, device, dir, pid: None })
 }
 
 fn print_plan(note: &AttachedVolume, json: bool) -> Done {
@@ -345,11 +356,17 @@ fn check_host(note: &AttachedVolume) -> Done {
     }
 }
 
-fn attach_nbd(notes: &Notes, note: &AttachedVolume) -> Done {
+async fn attach_nbd(env: &Env, notes: &Notes, note: &mut AttachedVolume) -> Done {
     notes.write(note)?;
-    let device = note.device.as_deref().expect("planned");
-    let args = nbd_args(note, device);
-    host::run("nbd-client", &args.iter().map(String::as_str).collect::<Vec<_>>()).map(drop)
+    let device = note.device.clone().expect("planned");
+    let args = nbd_args(note, &device);
+    // It fails when another process has connected the device since it was found free.
+    host::run("nbd-client", &args.iter().map(String::as_str).collect::<Vec<_>>())?;
+    // Its process in the background may be a little later.
+    wait(env, "nbd-client has not connected the device", || host::nbd_pid(&device).is_some())
+        .await?;
+    note.pid = host::nbd_pid(&device);
+    notes.write(note)
 }
 
 async fn attach_fuse(env: &Env, notes: &Notes, note: &mut AttachedVolume) -> Done {
@@ -384,17 +401,17 @@ fn start_nbdfuse(file: &Path, uri: &str, errors: File) -> Result<Child, Failure>
     command.spawn().map_err(|error| Failure::setup(format!("cannot run nbdfuse: {error}")))
 }
 
-/// Undoes an attachment by its note, as far as it is there.
+/// Undoes an attachment by its note, as far as it is there. A device that the note does not say to be
+/// of this attachment is another's, and stays.
 async fn undo(env: &Env, note: &AttachedVolume) -> Done {
     if note.how == How::Nbd {
-        let Some(device) = note.device.as_deref().filter(|one| host::nbd_is_connected(one)) else {
-            return Ok(());
-        };
-        flush(device)?;
+        let is_own = note.pid.is_some() && note.is_there();
+        let Some(device) = note.device.as_deref().filter(|_| is_own) else { return Ok(()) };
+        flush_unused(device)?;
         return host::run("nbd-client", &["-d", device.to_str().unwrap_or_default()]).map(drop);
     }
     if let Some(device) = note.file().and_then(|file| host::loop_of(&file)) {
-        flush(&device)?;
+        flush_unused(&device)?;
         host::run("losetup", &["-d", device.to_str().unwrap_or_default()])?;
         // It goes with its last user.
         wait(env, "the loop device is in use still", || {
@@ -407,10 +424,32 @@ async fn undo(env: &Env, note: &AttachedVolume) -> Done {
     wait(env, "nbdfuse has the volume open still", || !host::is_mounted(dir)).await
 }
 
-/// Writes out what the kernel caches of a device.
-fn flush(device: &Path) -> Done {
-    let synced = File::options().write(true).open(device).and_then(|device| device.sync_all());
-    synced.map_err(|error| {
+/// Writes out what the kernel caches of a device. Fails while the device, or a partition of it, is in use:
+/// mounted in any namespace, mapped, a part of an array, or swap space.
+fn flush_unused(device: &Path) -> Done {
+    let holders = host::holders(device);
+    let in_use = || {
+        let name = device.file_name().unwrap_or_default().display();
+        let by = match holders.is_empty() {
+            true => String::new(),
+            false => format!(" by {}", holders.join(", ")),
+        };
+        let device = device.display();
+        Failure::failed(format!(
+            "{device} is in use{by}: end that first; 'lsblk {device}', /sys/block/{name}/holders, \
+             /proc/swaps and 'grep {name} /proc/*/mountinfo' show it"
+        ))
+    };
+    if !holders.is_empty() {
+        return Err(in_use());
+    }
+    // The kernel refuses it to a second exclusive user: file systems, mappings and arrays are such.
+    let exclusive = OFlags::EXCL.bits() as i32;
+    let opened = File::options().write(true).custom_flags(exclusive).open(device);
+    if opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::ResourceBusy) {
+        return Err(in_use());
+    }
+    opened.and_then(|device| device.sync_all()).map_err(|error| {
         let device = device.display();
         Failure::failed(format!(
             "{device} cannot write what it keeps ({error}): is the front end down?"
@@ -450,6 +489,15 @@ pub async fn detach(env: &Env, what: &str, run_dir: &Path, json: bool) -> Done {
             )));
         }
     };
+    if note.how == How::Nbd && note.pid.is_none() {
+        let device = note.device.as_deref().unwrap_or(Path::new("")).display();
+        return Err(Failure::failed(format!(
+            "{device} is connected, and the note of {} does not say whether by this attachment: if it \
+             is, 'nbd-client -d {device}' ends it; if it is another's, remove {}",
+            note.volume,
+            notes.dir.join(Notes::name(note)).display()
+        )));
+    }
     if let Some((device, at)) =
         note.device.as_deref().and_then(|device| Some((device, host::mount_of(device)?)))
     {
@@ -474,7 +522,8 @@ mod tests {
     fn note(how: How, uri: &str) -> AttachedVolume {
         let dir = (how == How::Fuse).then(|| PathBuf::from("/run/craton/v"));
         let device = (how == How::Nbd).then(|| PathBuf::from("/dev/nbd3"));
-        AttachedVolume { volume: "it's".to_owned(), uri: uri.to_owned(), how, device, dir }
+        let (volume, uri) = ("it's".to_owned(), uri.to_owned());
+        AttachedVolume { volume, uri, how, device, dir, pid: None }
     }
 
     #[test]

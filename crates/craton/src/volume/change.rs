@@ -178,10 +178,11 @@ pub async fn set(
              --policy",
         ));
     }
-    let known = managers.volume(name).await?;
     if let Some(policy) = policy {
         policy::check_places(managers.client(), policy, SpreadArg::Domain).await?;
     }
+    // Last: what another command sets between this and the change is undone.
+    let known = managers.volume(name).await?;
     let request = BlockRequest::Set {
         volume: known.volume,
         limits: limits.over(known.spec.limits),

@@ -10,11 +10,11 @@ use futures_util::stream::FuturesOrdered;
 use runtime::{Buf, Env, File, OpenOptions, WriteMode};
 
 use super::args::{Format, ImageArgs};
-use super::fresh::Fresh;
+use super::fresh::{Fresh, sync_device};
 use super::image::{self, Progress, runs};
 use super::open::{Site, failure};
 use crate::exit::{Done, Failure, io};
-use crate::output::write_out;
+use crate::output::write_data;
 
 /// Runs it.
 pub async fn run(site: &Site<'_>, name: &str, path: &Path, args: &ImageArgs, force: bool) -> Done {
@@ -129,11 +129,11 @@ impl RawExport<'_> {
     async fn put(&self, target: &Target, (extent, data): ImagePart) -> Done {
         match (target, data) {
             (Target::Stdout, Some(data)) => {
-                write_out(&[&data])?;
+                write_data(self.env, data).await?;
                 self.progress.moved(extent.len);
             }
             (Target::Stdout, None) => {
-                self.write_zeroes(extent.len)?;
+                self.write_zeroes(extent.len).await?;
                 self.progress.left_out(extent.len);
             }
             (Target::File { file, sparse }, Some(data)) => {
@@ -169,11 +169,10 @@ impl RawExport<'_> {
         written.map_err(|error| Failure::failed(format!("cannot write the image: {error}")))
     }
 
-    fn write_zeroes(&self, mut len: u64) -> Done {
-        let zeroes = vec![0; IO_MAX];
+    async fn write_zeroes(&self, mut len: u64) -> Done {
         while len > 0 {
             let now = len.min(IO_MAX as u64);
-            write_out(&[&zeroes[..now as usize]])?;
+            write_data(self.env, vec![0; now as usize]).await?;
             len -= now;
         }
         Ok(())
@@ -187,7 +186,7 @@ async fn converted(
     format: Format,
     args: &ImageArgs,
 ) -> Done {
-    let fresh = Fresh::instead_of(path)?;
+    let (fresh, target) = (Fresh::instead_of(path)?, path.to_owned());
     let Some(path) = fresh.as_ref().map_or(path, Fresh::under).to_str() else {
         return Err(Failure::usage("the image's path is no text in UTF-8"));
     };
@@ -201,7 +200,9 @@ async fn converted(
     convert.extend(image::bar(args));
     convert.extend([image::uri(site, name)?, file]);
     image::qemu_img(site.env(), convert).await?;
-    fresh.map_or(Ok(()), Fresh::keep)?;
+    // It writes into the page cache alone.
+    let keep = move || fresh.map_or_else(|| sync_device(&target), Fresh::keep);
+    site.env().blocking("sync an image", keep).await?;
     progress.moved(info.spec.bytes);
     progress.finish(&format!("{name} is exported"), name, false, args)
 }

@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::exit::{Done, Failure, io as failed};
@@ -48,13 +48,31 @@ impl Fresh {
         &self.under
     }
 
-    /// It is complete, and durable: it takes its name.
+    /// It is complete: it is made durable, and takes its name.
     pub fn keep(self) -> Done {
         let dir = self.path.parent().filter(|dir| !dir.as_os_str().is_empty());
-        fs::rename(&self.under, &self.path)
-            .and_then(|()| File::open(dir.unwrap_or(Path::new(".")))?.sync_all())
-            .map_err(|error| failed("write", &self.path, &error))
+        let keep = || {
+            // The program that wrote it may not have: qemu-img does not.
+            self.lock.file().sync_all()?;
+            if !is_at(self.lock.file(), &self.under)? {
+                let what = format!("another file is at {}", self.under.display());
+                return Err(io::Error::other(what));
+            }
+            fs::rename(&self.under, &self.path)?;
+            File::open(dir.unwrap_or(Path::new(".")))?.sync_all()
+        };
+        keep().map_err(|error| failed("write", &self.path, &error))
     }
+}
+
+/// Makes durable what another program has written to a block device. Pipes and character devices keep
+/// nothing.
+pub fn sync_device(path: &Path) -> Done {
+    if !path.metadata().is_ok_and(|facts| facts.file_type().is_block_device()) {
+        return Ok(());
+    }
+    let synced = File::open(path).and_then(|device| device.sync_all());
+    synced.map_err(|error| failed("write", path, &error))
 }
 
 /// True when `path` names the open file.
@@ -77,27 +95,4 @@ impl Drop for Fresh {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_part_with_an_owner_is_refused_to_a_second_export() {
-        let dir = crate::output::test_dir("fresh");
-        let path = dir.join("image");
-        let open = || Fresh::instead_of(&path).map(|fresh| fresh.expect("it is a file"));
-        let first = open().expect("it is free");
-        fs::write(first.under(), "first").expect("it is written");
-        let error = open().err().expect("it has an owner");
-        assert!(error.message.contains("another export writes"), "{error}");
-        assert_eq!(fs::read(first.under()).expect("it is there"), b"first");
-        first.keep().expect("it takes its name");
-        assert_eq!(fs::read(&path).expect("it is there"), b"first");
-        let second = open().expect("it is free");
-        fs::write(second.under(), "second").expect("it is written");
-        let under = second.under().to_owned();
-        drop(second);
-        assert!(!under.exists());
-        assert_eq!(fs::read(&path).expect("it is there"), b"first");
-        fs::remove_dir_all(dir).expect("it goes");
-    }
-}
+mod tests;

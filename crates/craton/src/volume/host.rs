@@ -60,10 +60,36 @@ pub fn free_nbd() -> Option<PathBuf> {
     Some(PathBuf::from(format!("/dev/nbd{index}")))
 }
 
+/// The directory in which the kernel shows a block device.
+fn shown(device: &Path) -> PathBuf {
+    Path::new("/sys/block").join(device.file_name().unwrap_or_default())
+}
+
 /// True when a device of the kernel's NBD client is connected.
 pub fn nbd_is_connected(device: &Path) -> bool {
-    let name = device.file_name().unwrap_or_default();
-    Path::new("/sys/block").join(name).join("pid").exists()
+    shown(device).join("pid").exists()
+}
+
+/// The process that has connected a device of the kernel's NBD client, which may have ended since;
+/// nothing while it is not connected.
+pub fn nbd_pid(device: &Path) -> Option<u32> {
+    fs::read_to_string(shown(device).join("pid")).ok()?.trim().parse().ok()
+}
+
+/// Mappings and arrays that a device, or a partition of it, is a part of.
+pub fn holders(device: &Path) -> Vec<String> {
+    let device = shown(device);
+    let below = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten();
+    // Of directories in it, partitions alone have holders.
+    let parts = below(&device).map(|entry| entry.path());
+    let all = std::iter::once(device.clone()).chain(parts);
+    let mut found: Vec<String> = all
+        .flat_map(|part| below(&part.join("holders")))
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    found.sort();
+    found.dedup();
+    found
 }
 
 /// The loop device that has a file.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::space::Space;
 use super::unexpected_reply;
 use crate::exit::{Done, Failure};
-use crate::output::{bytes, print_json, print_line, print_table, table};
+use crate::output::{bytes, print_json, print_line, print_table, table, visible};
 
 /// A volume as JSON has it.
 pub fn volume(info: &VolumeInfo, nbd: Option<&str>) -> Value {
@@ -114,7 +114,7 @@ pub async fn ls(managers: &Managers, json: bool) -> Done {
     let mut out = table(&["name", "size", "policy", "snapshots", "clone of", "open by", "state"]);
     for info in volumes {
         let health = health(managers, info.volume).await;
-        let holders: Vec<_> = info.attachments.iter().map(|one| one.holder.as_str()).collect();
+        let holders: Vec<_> = info.attachments.iter().map(|one| visible(&one.holder)).collect();
         let holders = if holders.is_empty() { "-".to_owned() } else { holders.join(", ") };
         let policy = info.spec.policy.to_string();
         let snapshots = snapshots_of(info, &all).count().to_string();
@@ -204,7 +204,7 @@ pub async fn info(managers: &Managers, name: &str, nbd: Option<&str>, json: bool
         print_line(&format!("snapshot  {}", one.spec.name))?;
     }
     for one in &info.attachments {
-        print_line(&format!("open by   {} (epoch {})", one.holder, one.epoch))?;
+        print_line(&format!("open by   {} (epoch {})", visible(&one.holder), one.epoch))?;
     }
     let mut out = table(&["segment", "server", "address", "epoch", "state", "scrub"]);
     let mut causes = Vec::new();

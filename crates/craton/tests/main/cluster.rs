@@ -6,8 +6,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::harness::{
-    self, Scratch, bad, configure, content, craton, good, json, kill9, leader, make_tree, metric,
-    metrics, picture, process, server, status, text, wait,
+    self, Scratch, bad, command_after, configure, content, craton, good, json, kill9, leader,
+    make_tree, metric, metrics, need, picture, process, server, status, text, wait,
 };
 
 fn up(dir: &Path, masters: &str, chunkservers: &str) -> String {
@@ -443,4 +443,36 @@ fn interrupted_put_resumes() {
     let put = craton(&["fs", "put", "-r", text(&special), "/special", "--cluster", text(&dir)]);
     assert!(put.status.success());
     assert!(String::from_utf8_lossy(&put.stderr).contains("is a socket: skipped"));
+}
+
+/// The list of processes cannot become longer, as on a full disk.
+#[test]
+fn process_that_cannot_be_noted_does_not_run() {
+    need(&["prlimit"]);
+    let mut scratch = Scratch::new("unnoted");
+    let dir = scratch.cluster("cluster");
+    let flags = ["--masters", "1", "--chunkservers", "1", "--block-servers", "1"];
+    good(&[&["cluster", "up", "--dir", text(&dir)][..], &flags].concat());
+    let list = dir.join("cluster.json");
+    let before = std::fs::read(&list).expect("the list");
+    let limit = format!("trap '' XFSZ; prlimit --pid $$ --fsize={}", before.len());
+    let args = ["cluster", "add", "block-server", "--dir", text(&dir)];
+    let added = command_after(&limit, &args).output().expect("it runs");
+    let error = String::from_utf8_lossy(&added.stderr).into_owned();
+    assert_eq!(added.status.code(), Some(4), "{error}");
+    assert!(error.contains("cluster.json"), "{error}");
+    assert_eq!(std::fs::read(&list).expect("the list"), before);
+    let own = dir.join("bs2");
+    let is_own = |line: Vec<u8>| String::from_utf8_lossy(&line).contains(text(&own));
+    let processes = std::fs::read_dir("/proc").expect("it lists").flatten();
+    let runs: Vec<_> = processes
+        .filter(|entry| std::fs::read(entry.path().join("cmdline")).is_ok_and(is_own))
+        .map(|entry| entry.file_name())
+        .collect();
+    for pid in &runs {
+        let _ = Command::new("kill").arg("-9").arg(pid).status(); // The test fails.
+    }
+    assert!(runs.is_empty(), "a process runs that no command finds: {runs:?}");
+    good(&args);
+    assert!(crate::harness::book(&dir).to_string().contains("\"bs2\""));
 }

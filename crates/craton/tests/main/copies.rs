@@ -1,12 +1,18 @@
 //! Copies into and out of the cluster beside other commands: what was acknowledged stays.
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::harness::{Scratch, bad, book, command, content, craton, good, json, kill9, text, wait};
+use client::Config;
+use wire::control::Node;
+
+use crate::harness::{
+    Scratch, bad, binary, book, command, content, craton, good, json, kill9, skip, text, wait,
+};
+use crate::load;
 
 fn up(dir: &Path, masters: &str) {
     let flags = ["--masters", masters, "--chunkservers", "1"];
@@ -111,6 +117,41 @@ fn bytes_of_a_killed_append_are_copied() {
     // The local file has not changed since the first put: the one in the cluster has.
     done(&["put", text(&local), "/log"]);
     assert_eq!(done(&["cat", "/log"]).len(), first.len());
+}
+
+/// The writer is gone, and all replicas have restarted: none knows what was acknowledged last.
+#[test]
+fn a_file_whose_end_is_not_known_is_copied_whole_or_not_at_all() {
+    let mut scratch = Scratch::new("unknown-end");
+    let dir = scratch.cluster("cluster");
+    let back = scratch.path("back");
+    good(&["cluster", "up", "--dir", text(&dir), "--masters", "1", "--chunkservers", "3"]);
+    let on = |args: &[&str]| craton(&[&["fs"], args, &["--cluster", text(&dir)]].concat());
+    let bytes = content(2 << 20, 4);
+    let mut append = fed(&["fs", "append", "-", "/log", "--cluster", text(&dir)]);
+    append.stdin.as_mut().expect("a pipe").write_all(&bytes).expect("it reads");
+    wait("the bytes are acknowledged", Duration::from_secs(20), || {
+        on(&["cat", "/log"]).stdout.len() == bytes.len()
+    });
+    append.kill().expect("it can be killed");
+    append.wait().expect("it ends");
+    kill9(&dir, &["cs1", "cs2", "cs3"]);
+    good(&["cluster", "up", "--dir", text(&dir)]);
+    let got = on(&["get", "/log", text(&back)]);
+    let error = String::from_utf8_lossy(&got.stderr).into_owned();
+    match got.status.code() {
+        Some(0) => assert!(fs::read(&back).expect("a copy") == bytes, "a copy of other bytes"),
+        code => {
+            assert_eq!(code, Some(3), "{error}");
+            assert!(error.contains("craton fs seal /log"), "{error}");
+            assert!(!back.exists(), "a copy of a part");
+        }
+    }
+    let sealed = on(&["seal", "/log"]);
+    let error = String::from_utf8_lossy(&sealed.stderr);
+    assert_eq!(String::from_utf8_lossy(&sealed.stdout), "/log: 2097152 bytes\n", "{error}");
+    assert!(on(&["get", "/log", text(&back)]).status.success());
+    assert!(fs::read(&back).expect("a copy") == bytes, "the copy is not the file");
 }
 
 /// Two of three chunkservers are lost with the writer: an operator ends the file with what is left.
@@ -240,4 +281,121 @@ fn a_second_export_to_a_path_is_refused() {
     good(&export);
     assert_eq!(fs::metadata(&out).expect("the image").len(), 1 << 30);
     assert!(!part.exists());
+}
+
+/// What a command prints until its reader goes after the first byte: its exit code and its sentence.
+fn broken(args: &[&str], before: impl FnOnce()) -> (Option<i32>, String) {
+    let mut run = command(args);
+    run.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut run = run.spawn().expect("it starts");
+    let mut out = run.stdout.take().expect("a pipe");
+    out.read_exact(&mut [0]).expect("a byte");
+    before();
+    drop(out);
+    let ended = run.wait_with_output().expect("it ends");
+    (ended.status.code(), String::from_utf8_lossy(&ended.stderr).into_owned())
+}
+
+#[test]
+fn data_whose_reader_has_gone_is_no_success() {
+    let mut scratch = Scratch::new("broken");
+    let dir = scratch.cluster("cluster");
+    let local = scratch.path("local");
+    fs::write(&local, content(4 << 20, 5)).expect("a file");
+    up(&dir, "1");
+    good(&["fs", "put", text(&local), "/x", "--cluster", text(&dir)]);
+    for args in [&["cat", "/x"][..], &["get", "/x", "-"]] {
+        let args = [&["fs"], args, &["--cluster", text(&dir)]].concat();
+        let (code, error) = broken(&args, || {});
+        assert_eq!(code, Some(1), "{args:?}: {error}");
+        assert!(error.contains("the reader of standard output has ended"), "{error}");
+    }
+}
+
+/// A client that is silent for 5 s is replaced by the next one that opens its volume.
+#[test]
+fn export_whose_reader_is_slow_keeps_its_volume() {
+    let mut scratch = Scratch::new("slow-reader");
+    let dir = scratch.cluster("cluster");
+    let flags = ["--masters", "1", "--chunkservers", "1", "--block-servers", "1"];
+    good(&[&["cluster", "up", "--dir", text(&dir)][..], &flags].concat());
+    good(&["volume", "create", "v", "--size", "1GiB", "--cluster", text(&dir)]);
+    let other = scratch.path("other");
+    let (code, error) = broken(&["volume", "export", "v", "-", "--cluster", text(&dir)], || {
+        std::thread::sleep(Duration::from_secs(8));
+        let export = ["volume", "export", "v", text(&other), "--cluster", text(&dir)];
+        bad(&export, 1, "has it open");
+    });
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("the reader of standard output has ended"), "{error}");
+}
+
+/// A run in a container, which has process IDs of its own, into the same directory.
+#[test]
+fn a_copy_that_is_under_way_is_not_removed_by_another() {
+    let unshare = ["--pid", "--fork", "--mount-proc", "--kill-child"];
+    let works = Command::new("unshare").args(unshare).arg("true").stderr(Stdio::null()).status();
+    if !works.is_ok_and(|status| status.success()) {
+        return skip("it needs root and namespaces");
+    }
+    let mut scratch = Scratch::new("two-gets");
+    let dir = scratch.cluster("cluster");
+    let (local, to) = (scratch.path("local"), scratch.path("to"));
+    let bytes = content(64 << 20, 6);
+    fs::write(&local, &bytes).expect("a file");
+    fs::create_dir(&to).expect("a directory");
+    up(&dir, "1");
+    good(&["fs", "put", text(&local), "/x", "--cluster", text(&dir)]);
+    let target = to.join("x");
+    let args = ["fs", "get", "/x", text(&target), "--cluster", text(&dir)];
+    let first = command(&args).stderr(Stdio::piped()).spawn().expect("it starts");
+    wait("its part", Duration::from_secs(20), || fs::read_dir(&to).expect("it lists").count() > 0);
+    signal(&first, "-STOP");
+    let second = Command::new("unshare").args(unshare).arg(binary()).args(args).output();
+    let second = second.expect("it runs");
+    signal(&first, "-CONT");
+    let first = first.wait_with_output().expect("it ends");
+    for ended in [first, second] {
+        let error = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "{error}");
+    }
+    assert!(fs::read(&target).expect("a copy") == bytes, "the copy is not the file");
+    assert_eq!(fs::read_dir(&to).expect("it lists").count(), 1);
+}
+
+#[test]
+fn links_that_others_replace_are_there_all_the_time() {
+    const LINKS: usize = 300;
+    let mut scratch = Scratch::new("links");
+    let dir = scratch.cluster("cluster");
+    let src = scratch.path("src");
+    fs::create_dir(&src).expect("a directory");
+    let links = |target: &str| {
+        for number in 0..LINKS {
+            let link = src.join(format!("link-{number}"));
+            let _ = fs::remove_file(&link); // At first it is not there.
+            std::os::unix::fs::symlink(target, &link).expect("a link");
+        }
+    };
+    links("old");
+    up(&dir, "1");
+    let put = ["fs", "put", "-r", text(&src), "/", "--quiet", "--cluster", text(&dir)];
+    good(&put);
+    links("new");
+    let client = load::connect_with(&dir, Config::default());
+    let list = || client.list("/src").expect("it lists");
+    let mut again = command(&put).spawn().expect("it starts");
+    loop {
+        let ended = again.try_wait().expect("it can be waited for");
+        let names: Vec<String> = list().into_iter().map(|entry| entry.name).collect();
+        let there = names.iter().filter(|name| name.starts_with("link-")).count();
+        assert_eq!(there, LINKS, "links are missing");
+        if let Some(status) = ended {
+            assert!(status.success(), "{status}");
+            break;
+        }
+    }
+    let is_new = |node: &Node| matches!(node, Node::Symlink { target, .. } if target == "new");
+    let list = list();
+    assert!(list.len() == LINKS && list.iter().all(|entry| is_new(&entry.node)), "{list:?}");
 }

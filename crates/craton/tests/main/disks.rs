@@ -4,15 +4,15 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use base::DiskId;
+use base::{ChunkId, DiskId};
 use client::{Network, Peers};
 use serde_json::Value;
 use transport::{Endpoint, Identity, Limits};
 use wire::control::{ChunkserverRequest, ControlReply, ControlRequest};
 
 use crate::harness::{
-    Scratch, binary, content, craton, good, json, kill9, metric, process, server, text, wait,
-    wait_for_repair, within,
+    Scratch, bad, binary, content, craton, good, json, kill9, metric, process, server, status,
+    text, wait, wait_for_repair, within,
 };
 use crate::load::{self, Load, Shape};
 use crate::stores;
@@ -203,6 +203,71 @@ fn a_disk_that_is_not_mounted_is_failed_until_it_is_back() {
     wait_for_repair(&dir, REPAIR);
 }
 
+/// Replicas of chunks that no file has there, more than masters delete by themselves: they stay, and the
+/// status names the command after which they go. Two to three minutes, nearly all of them idle.
+#[test]
+fn many_replicas_of_no_file_go_when_an_operator_condemns_their_disk() {
+    // Masters delete 16 by themselves.
+    const UNKNOWN: usize = 20;
+    // Masters compare each disk once a minute; rights to what was there last as long.
+    const ROUND: Duration = Duration::from_secs(120);
+    let mut scratch = Scratch::new("condemned");
+    let dir = scratch.cluster("cluster");
+    // The more disks, the sooner the first is compared.
+    let flags = ["--masters", "1", "--chunkservers", "2", "--disks", "4"];
+    good(&[&["cluster", "up", "--dir", text(&dir)][..], &flags].concat());
+    let on = |args: &[&str]| good(&[args, &["--cluster", text(&dir)]].concat());
+    let local = scratch.path("file");
+    std::fs::write(&local, "kept").expect("a file");
+    let place = || disk(&dir, "cs1", "store1");
+    let id = place()["id"].as_str().expect("text").to_owned();
+    let (mut files, mut elsewhere) = (Vec::new(), Vec::new());
+    while elsewhere.len() < UNKNOWN {
+        let path = format!("/file-{}", files.len());
+        on(&["fs", "put", "--redundancy", "rep1", text(&local), &path]);
+        let stat = json(&["fs", "stat", "--json", &path, "--cluster", text(&dir)]);
+        let chunk = &stat["chunks"][0];
+        if chunk["replicas"][0]["server"] == "cs2" {
+            let chunk = chunk["chunk"].as_str().expect("text");
+            elsewhere.push(chunk.parse::<ChunkId>().expect("a chunk"));
+        }
+        files.push(path);
+        assert!(files.len() < 5 * UNKNOWN, "one of two servers has most");
+    }
+    good(&["cluster", "down", "--dir", text(&dir)]);
+    stores::fill_with(&dir.join("cs1/store1"), elsewhere);
+    good(&["cluster", "up", "--dir", text(&dir)]);
+
+    let seldom = |what: &str, check: &dyn Fn() -> bool| {
+        wait(what, ROUND, || {
+            std::thread::sleep(Duration::from_secs(1));
+            check()
+        });
+    };
+    let stopped = || status(&dir)["stopped"].clone();
+    seldom("its collection stops", &|| stopped() != Value::Array(Vec::new()));
+    let shown = stopped();
+    let command = format!("craton masters condemn {id}");
+    let expected = serde_json::json!([{
+        "chunkserver": "cs1", "disk": id, "partition": "st0", "unknown": UNKNOWN,
+        "reported": shown[0]["reported"], "command": command,
+    }]);
+    assert_eq!(shown, expected);
+    assert_eq!(place()["chunks"], shown[0]["reported"], "none was deleted");
+    assert!(on(&["status"]).contains(&command));
+    let other = disk(&dir, "cs2", "store1")["id"].as_str().expect("text").to_owned();
+    let condemn = ["masters", "condemn", &other, "--cluster", text(&dir)];
+    bad(&condemn, 1, "no collection has stopped at");
+    let words: Vec<&str> = command.split(' ').skip(1).collect();
+    assert!(on(&words).contains(&format!("{UNKNOWN} replicas on {id}")));
+    seldom("its collection goes on", &|| stopped() == Value::Array(Vec::new()));
+    let left = shown[0]["reported"].as_u64().expect("a number") - UNKNOWN as u64;
+    seldom("they are deleted", &|| place()["chunks"] == left);
+    for file in &files {
+        assert_eq!(on(&["fs", "cat", file]), "kept", "{file}");
+    }
+}
+
 /// Fails a disk while writers work: none of them fails, all bytes get their copies again.
 fn under_load(dir: &Path, what: &str, fail: impl FnOnce()) {
     let load = Load::start(dir, Shape { writers: 2, depth: 4, copies: 3, makers: 1 });
@@ -251,4 +316,26 @@ fn flipped_bit(scratch: &Scratch, dir: &Path) {
     wait_for_repair(dir, REPAIR);
     println!("a bit turned in {id}/{store}: read around, reported, replaced");
     good(&["fs", "rm", "/marked", "--cluster", cluster]);
+}
+
+/// Commands that ask chunkservers say when some, or all, have not answered.
+#[test]
+fn scrub_that_does_not_reach_all_servers_is_no_success() {
+    let mut scratch = Scratch::new("unreached");
+    let dir = scratch.cluster("cluster");
+    let flags = ["--masters", "1", "--chunkservers", "2"];
+    good(&[&["cluster", "up", "--dir", text(&dir)][..], &flags].concat());
+    let on = |args: &[&'static str]| [args, &["--cluster", text(&dir)]].concat();
+    let commands = [&["scrub", "start"][..], &["scrub", "status", "--json"]];
+    commands.iter().for_each(|args| drop(good(&on(args))));
+    kill9(&dir, &["cs2"]);
+    for args in commands {
+        assert!(bad(&on(args), 6, "did not answer").contains("cs2"));
+    }
+    kill9(&dir, &["cs1"]);
+    for args in commands {
+        bad(&on(args), 3, "no disk is reached");
+    }
+    wait("both are known to be down", SOON, || server(&dir, "cs1")["state"] == "down");
+    bad(&on(&["rebalance", "--dry-run"]), 3, "no chunkserver is up");
 }

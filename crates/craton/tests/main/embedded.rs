@@ -10,7 +10,8 @@ use std::time::Duration;
 use client::Config;
 
 use crate::harness::{
-    Scratch, bad, book, command, good, json, make_tree, metrics, picture, text, wait,
+    Scratch, bad, book, command, command_after, good, json, make_tree, metrics, need, picture,
+    text, tool, wait,
 };
 use crate::load::{self, Load, Shape};
 use crate::nbd::{BLOCK, Nbd, READ, WRITE};
@@ -79,6 +80,34 @@ fn role_whose_output_is_a_full_disk_serves() {
     });
     assert_eq!(good(&["fs", "cat", "/file", "--cluster", text(&dir)]), "content");
     up.interrupt();
+}
+
+/// All files of the process take no more bytes, as a disk does that has failed. A process in which the
+/// signal for that is ignored gets errors.
+#[test]
+fn process_whose_master_has_failed_ends() {
+    need(&["prlimit"]);
+    let mut scratch = Scratch::new("up-failed");
+    scratch.expect_errors("");
+    let dir = scratch.path("up");
+    let mut child = command_after("trap '' XFSZ", &["up", "--dir", text(&dir)]);
+    child.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut up = Up(child.spawn().expect("it runs"));
+    let mut lines = BufReader::new(up.0.stdout.take().expect("a pipe")).lines();
+    assert!(lines.any(|line| line.expect("text").starts_with("export CRATON_CLUSTER=")));
+    std::thread::spawn(move || lines.for_each(drop));
+    tool("prlimit", &["--pid", &up.0.id().to_string(), "--fsize=1:unlimited"]);
+    // The master has something to write.
+    let mut make = command(&["fs", "mkdir", "/a", "--cluster", text(&dir)]);
+    let mut make = make.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+    let mut ended = None;
+    wait("the process ends", Duration::from_secs(60), || {
+        ended = up.0.try_wait().expect("it can be waited for");
+        ended.is_some()
+    });
+    let _ = make.kill();
+    make.wait().expect("it ends");
+    assert_eq!(ended.and_then(|status| status.code()), Some(5), "{ended:?}");
 }
 
 impl Up {
@@ -275,7 +304,10 @@ fn several_stores_give_several_copies() {
 /// served as soon as the store is back.
 #[test]
 fn a_start_without_one_of_two_stores_serves_files_then_volumes() {
-    let scratch = Scratch::new("up-missing");
+    let mut scratch = Scratch::new("up-missing");
+    // The manager of volumes waits for the store, and gives an attempt up now and then.
+    scratch.expect_errors("a disk is left out");
+    scratch.expect_errors("block manager cannot lead");
     let dir = scratch.path("data");
     let stores = ["a", "b"].map(|name| scratch.path(name));
     for store in &stores {
@@ -325,7 +357,9 @@ fn a_start_without_one_of_two_stores_serves_files_then_volumes() {
 /// volume after the block client's 10 s.
 #[test]
 fn commands_without_one_of_two_stores_name_what_is_missing() {
-    let scratch = Scratch::new("up-causes");
+    let mut scratch = Scratch::new("up-causes");
+    scratch.expect_errors("a disk is left out");
+    scratch.expect_errors("block manager cannot lead");
     let dir = scratch.path("data");
     let stores = ["a", "b"].map(|name| scratch.path(name));
     for store in &stores {

@@ -61,7 +61,8 @@ fn configuration(scratch: &Scratch, stores: &[&Path]) -> PathBuf {
 
 #[test]
 fn a_role_from_its_file_formats_nothing() {
-    let scratch = Scratch::new("role-formats");
+    let mut scratch = Scratch::new("role-formats");
+    scratch.expect_errors("a disk is left out");
     let (empty, broken) = (directory(&scratch, "empty"), directory(&scratch, "broken"));
     let foreign = directory(&scratch, "foreign");
     fs::write(foreign.join("photo"), "x").expect("a file");
@@ -90,7 +91,7 @@ fn a_role_from_its_file_formats_nothing() {
     let user = fs::File::open(file_of(&held)).expect("a store");
     user.lock().expect("its lock");
     let path = configuration(&scratch, &[&good_one, &empty, &broken, &held]);
-    let output = scratch.path("output");
+    let output = scratch.path("cs1.log");
     let file = fs::File::create(&output).expect("a file");
     let errors = file.try_clone().expect("a file");
     let child = command(&["chunkserver", "--config", text(&path)])
@@ -220,7 +221,9 @@ fn a_cluster_formats_its_stores_once() {
 
 #[test]
 fn one_process_formats_its_stores_once() {
-    let scratch = Scratch::new("up-formats");
+    let mut scratch = Scratch::new("up-formats");
+    scratch.expect_errors("a disk is left out");
+    scratch.expect_errors("no store can be opened");
     let dir = scratch.path("data");
     let stores = ["a", "b", "c"].map(|name| directory(&scratch, name));
     let flags: Vec<&str> = stores.iter().flat_map(|path| ["--store", text(path)]).collect();

@@ -14,7 +14,8 @@ use serde_json::Value;
 
 use crate::machine::Hiccups;
 
-/// A directory that goes with the test, and with it the cluster in it.
+/// A directory that goes with the test, and with it the cluster in it. An ERROR line in a log below it,
+/// of whatever process, fails the test unless it is expected.
 pub struct Scratch {
     path: PathBuf,
     clusters: Vec<PathBuf>,
@@ -80,14 +81,17 @@ impl Drop for Scratch {
         for cluster in &self.clusters {
             let down = craton(&["cluster", "down", "--dir", text(cluster)]);
             if std::thread::panicking() {
-                eprintln!("{}", logs(cluster));
                 eprintln!("{}", String::from_utf8_lossy(&down.stderr));
             }
+        }
+        let logs = logs_below(&self.path);
+        if std::thread::panicking() {
+            eprintln!("{}", ends(&logs));
         }
         let always = [STOPPED, UNHEARD, UNSENT];
         let expected =
             |line: &str| self.expected.iter().chain(&always).any(|part| line.contains(part));
-        let errors = self.clusters.iter().flat_map(|cluster| error_lines(cluster));
+        let errors = logs.iter().flat_map(|log| error_lines(log));
         let unexpected: Vec<String> = errors.filter(|line| !expected(line)).collect();
         let _ = fs::remove_dir_all(&self.path);
         if !std::thread::panicking() {
@@ -96,34 +100,69 @@ impl Drop for Scratch {
     }
 }
 
-/// The ERROR lines of all processes of a cluster, with the names of their files.
-fn error_lines(cluster: &Path) -> Vec<String> {
-    let entries = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten();
-    let mut found = Vec::new();
-    // The processes' own logs, and that of 'craton up'.
-    let dirs = entries(cluster).map(|role| role.path().join("log")).chain([cluster.join("log")]);
-    for log in dirs.flat_map(|dir| entries(&dir).collect::<Vec<_>>()) {
-        let text = fs::read_to_string(log.path()).unwrap_or_default();
-        let errors = text.lines().filter(|line| line.contains("\"level\":\"ERROR\""));
-        found.extend(errors.map(|line| format!("{}: {line}", log.path().display())));
-    }
-    found
-}
-
-/// The ends of all logs, for a test that has failed.
-fn logs(cluster: &Path) -> String {
-    let mut all = String::new();
-    for role in fs::read_dir(cluster).into_iter().flatten().flatten() {
-        for name in ["output.txt", "craton.jsonl"] {
-            let text = fs::read_to_string(role.path().join("log").join(name)).unwrap_or_default();
-            let lines: Vec<&str> = text.lines().collect();
-            let tail = &lines[lines.len().saturating_sub(15)..];
-            if !tail.is_empty() {
-                all += &format!("--- {} {name}\n{}\n", role.path().display(), tail.join("\n"));
+/// The logs of all processes below a directory: files in directories named 'log', and those whose names
+/// end in '.log', to which a test has sent the output of a process.
+fn logs_below(root: &Path) -> Vec<PathBuf> {
+    let (mut found, mut todo) = (Vec::new(), vec![root.to_owned()]);
+    while let Some(dir) = todo.pop() {
+        for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let is_log = dir.ends_with("log") || path.extension().is_some_and(|end| end == "log");
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => todo.push(path),
+                Ok(kind) if kind.is_file() && is_log => found.push(path),
+                _ => {}
             }
         }
     }
+    found.sort();
+    found
+}
+
+fn read_log(log: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned()
+}
+
+/// The ERROR lines of a log, with the name of its file.
+fn error_lines(log: &Path) -> Vec<String> {
+    let text = read_log(log);
+    let errors = text.lines().filter(|line| line.contains("\"level\":\"ERROR\""));
+    errors.map(|line| format!("{}: {line}", log.display())).collect()
+}
+
+/// The ends of logs, for a test that has failed.
+fn ends(logs: &[PathBuf]) -> String {
+    let mut all = String::new();
+    // Files that were full have a number.
+    let is_old = |log: &Path| log.extension().is_some_and(|end| end.len() < 3);
+    for log in logs.iter().filter(|log| !is_old(log)) {
+        let text = read_log(log);
+        let lines: Vec<&str> = text.lines().collect();
+        let tail = &lines[lines.len().saturating_sub(15)..];
+        if !tail.is_empty() {
+            all += &format!("--- {}\n{}\n", log.display(), tail.join("\n"));
+        }
+    }
     all
+}
+
+#[test]
+fn unexpected_error_line_fails_a_test_wherever_it_is_logged() {
+    for place in ["cluster/m1/log/craton.jsonl", "data/log/craton.jsonl.1", "data/cs1.log"] {
+        let is_failed = |expected: &[&'static str]| {
+            let mut scratch = Scratch::new("errors");
+            for &text in expected {
+                scratch.expect_errors(text);
+            }
+            let log = scratch.path(place);
+            fs::create_dir_all(log.parent().expect("a directory")).expect("it is made");
+            let lines = "serves\n{\"level\":\"ERROR\",\"message\":\"planted\"}\n";
+            fs::write(&log, lines).expect("a log");
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(scratch))).is_err()
+        };
+        assert!(is_failed(&[]) && is_failed(&["another"]), "{place}");
+        assert!(!is_failed(&["planted"]), "{place}");
+    }
 }
 
 pub fn text(path: &Path) -> &str {
@@ -164,6 +203,21 @@ pub fn command(args: &[&str]) -> Command {
         command.args(["--object-servers", "0", "--object-managers", "0", "--gateways", "0"]);
     }
     command
+}
+
+/// The same, run by a shell that does something to itself first.
+pub fn command_after(script: &str, args: &[&str]) -> Command {
+    let run = command(args);
+    let mut shell = Command::new("sh");
+    shell.args(["-ec", &format!("{script}; exec \"$0\" \"$@\"")]);
+    shell.arg(run.get_program()).args(run.get_args());
+    for (name, value) in run.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    shell
 }
 
 pub fn craton(args: &[&str]) -> Output {
@@ -294,10 +348,11 @@ pub fn skip(why: &str) {
     println!("skipped: {why}");
 }
 
-/// Fails when one of these tools is missing.
+/// Fails when one of these tools is missing. Some lie where the paths of root alone lead.
 pub fn need(tools: &[&str]) {
     for tool in tools {
-        let found = Command::new("sh").args(["-c", &format!("command -v {tool}")]).output();
+        let find = format!("PATH=\"$PATH:/usr/sbin:/sbin\" command -v {tool}");
+        let found = Command::new("sh").args(["-c", &find]).output();
         let found = found.is_ok_and(|output| output.status.success());
         assert!(found, "{tool} is not installed: run scripts/prepare.sh");
     }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -181,6 +181,12 @@ fn a_volume_is_a_device_of_this_host() {
     fs::write(&file, &bytes).expect("room");
     let (from, to) = (format!("if={}", text(&file)), format!("of={device}"));
     run("dd", &[&from, &to, "bs=1M", "seek=100", "conv=notrunc", "status=none"]);
+    // As a mapping, an array, swap space, or a mount of any namespace has it.
+    let exclusive = rustix::fs::OFlags::EXCL.bits() as i32;
+    let used = fs::File::options().read(true).custom_flags(exclusive).open(&device);
+    let used = used.expect("nothing else uses it");
+    refused(&["detach", "a disk"], 1, "is in use");
+    drop(used);
     on(&["detach", "a disk"]);
     refused(&["detach", "a disk"], 1, "is not attached here");
     assert_eq!(fs::read_dir(&runs).expect("it lists").count(), 2, "the lock and nbdfuse's words");

@@ -50,7 +50,7 @@ impl fmt::Display for Stalls {
 
 /// A load of some seconds with nothing killed, verified and removed; the longest wait.
 fn steady_round(dir: &Path, seconds: u64) -> u128 {
-    let hiccups = Hiccups::watch_with_disk(dir);
+    let hiccups = Hiccups::watch_with_disk();
     let began = Instant::now();
     let load = Load::start(dir, SHAPE);
     pause(1000 * seconds);
@@ -70,7 +70,7 @@ fn kills_under_load_stall_writers_below_a_second() {
     let before = terms();
     let load_s = std::env::var("CRATON_LOAD_S").map_or(5, |text| text.parse().expect("seconds"));
     let mut usual = Vec::new();
-    let hiccups = Hiccups::watch_with_disk(&dir);
+    let hiccups = Hiccups::watch_with_disk();
     for round in (0..load_s).step_by(ROUND_S) {
         usual.push(steady_round(&dir, (load_s - round).min(ROUND_S as u64)));
     }
@@ -83,7 +83,7 @@ fn kills_under_load_stall_writers_below_a_second() {
     let alone = machine.longest() < HELD_UP;
     assert!(elections == 0.0 || !alone, "{elections} elections in {load_s} s, nothing killed");
 
-    let hiccups = Hiccups::watch_with_disk(&dir);
+    let hiccups = Hiccups::watch_with_disk();
     let load = Load::start(&dir, SHAPE);
     pause(1000);
     let server_killed = Instant::now();

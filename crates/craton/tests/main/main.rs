@@ -10,6 +10,7 @@ mod cluster;
 mod conversions;
 mod copies;
 mod crash;
+mod devices;
 mod diffs;
 mod disks;
 mod drains;

@@ -55,7 +55,8 @@ fn up_serves_s3_by_default_and_denies_without_a_key() {
 
 #[test]
 fn up_without_the_key_file_of_s3_is_refused_and_names_the_way_out() {
-    let scratch = Scratch::new("up-s3-keys");
+    let mut scratch = Scratch::new("up-s3-keys");
+    scratch.expect_errors("no other file of keys");
     let dir = scratch.path("data");
     let (up, _) = Up::start(&["--dir", text(&dir)]);
     up.interrupt();
@@ -145,7 +146,8 @@ fn words(of: &[String]) -> Vec<&str> {
 
 #[test]
 fn keys_are_made_rotated_and_exported_and_a_file_that_lacks_one_is_refused() {
-    let scratch = Scratch::new("up-kms");
+    let mut scratch = Scratch::new("up-kms");
+    scratch.expect_errors("lacks key k1");
     let dir = scratch.path("data");
     let (up, said) = Up::start(&["--dir", text(&dir)]);
     assert!(

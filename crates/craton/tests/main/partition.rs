@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::harness::{Scratch, binary, content, good, skip, text, wait};
+use crate::harness::{Scratch, binary, content, good, need, skip, text, wait};
 
 /// Two sides and the switch between them, each a namespace.
 struct Net {
@@ -175,6 +175,7 @@ impl Cluster {
 #[test]
 fn partitioned_minority_acknowledges_nothing() {
     const CUT: Duration = Duration::from_secs(8);
+    need(&["ip"]);
     let scratch = Scratch::new("net");
     let net = match Net::new() {
         Ok(net) => net,

@@ -4,9 +4,12 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use crate::embedded::Up;
-use crate::harness::{Scratch, bad, book, command, craton, good, json, need, text};
+use crate::harness::{
+    Scratch, bad, book, command, command_after, craton, good, json, need, text, tool, wait,
+};
 
 /// All that is below a directory, with its mode.
 fn modes(root: &Path) -> Vec<(PathBuf, fs::Metadata)> {
@@ -60,6 +63,31 @@ fn new_cluster_is_private_to_its_user() {
     bad(&["cluster", "up", "--dir", "/x", "--no-key", "--with-key"], 2, "--with-key");
 }
 
+/// As units of an init system start roles: with a mask that lets others read what is made.
+#[test]
+fn role_keeps_its_log_private_whatever_mask_it_is_started_with() {
+    let mut scratch = Scratch::new("mask");
+    scratch.expect_errors(""); // Nothing that they look for is there.
+    for role in ["object-manager", "object-server", "gateway"] {
+        let dir = scratch.path(role);
+        fs::create_dir(&dir).expect("a directory");
+        let keys = if role == "gateway" { "s3_keys = \"s3-keys\"\n" } else { "" };
+        let config = format!(
+            "id = \"x1\"\nlisten = \"127.0.0.1:2\"\nmasters = [\"127.0.0.1:1\"]\n{keys}[log]\n\
+             dir = \"log\"\n"
+        );
+        let (file, log) = (dir.join("role.toml"), dir.join("log/craton.jsonl"));
+        fs::write(&file, config).expect("a file");
+        let mut run = command_after("umask 022", &[role, "--config", text(&file)]);
+        run.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut run = run.spawn().expect("it starts");
+        wait("its log", Duration::from_secs(20), || log.exists());
+        let _ = run.kill(); // It may have ended.
+        run.wait().expect("it ends");
+        check_modes(&dir.join("log"), 0o600);
+    }
+}
+
 #[test]
 fn a_cluster_without_a_key_warns_once_a_start() {
     let mut scratch = Scratch::new("keyless");
@@ -82,6 +110,7 @@ fn a_cluster_without_a_key_warns_once_a_start() {
 
 #[test]
 fn one_process_is_reached_from_other_machines_with_its_key() {
+    need(&["hostname"]);
     let scratch = Scratch::new("up-listen");
     let dir = scratch.path("data");
     let up = |more: &[&'static str]| [&["up", "--dir", text(&dir)][..], more].concat();
@@ -89,8 +118,7 @@ fn one_process_is_reached_from_other_machines_with_its_key() {
     bad(&up(&["--listen", "192.0.2.1:0", "--no-key"]), 2, "leave --no-key out");
     assert!(!dir.exists());
     // An address of this machine that is not loopback, where it has one.
-    let out = Command::new("hostname").arg("-I").output();
-    let out = out.map(|out| String::from_utf8_lossy(&out.stdout).into_owned()).unwrap_or_default();
+    let out = tool("hostname", &["-I"]);
     let is_v4 = |word: &&str| word.parse::<std::net::Ipv4Addr>().is_ok_and(|ip| !ip.is_loopback());
     let Some(ip) = out.split_whitespace().find(is_v4) else {
         return crate::harness::skip("this machine has no address but loopback");

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::harness::{
-    Scratch, content, good, json, kill9, metric, need, process, skip, text, tool, wait,
+    Scratch, content, good, json, kill9, metric, need, process, text, tool, wait,
 };
 use crate::images::map;
 use crate::volumes::up;
@@ -176,9 +176,8 @@ fn signal(dir: &Path, id: &str, signal: &str) {
 #[test]
 fn fio_verifies_while_servers_die() {
     need(&["fio"]);
-    if !tool("fio", &["--enghelp"]).contains("nbd") {
-        return skip("this fio has no nbd engine");
-    }
+    let engines = tool("fio", &["--enghelp"]);
+    assert!(engines.contains("nbd"), "fio has no engine nbd: run scripts/prepare.sh");
     let mut scratch = Scratch::new("fio");
     let dir = scratch.cluster("cluster");
     up(&dir);

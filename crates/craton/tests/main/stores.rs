@@ -15,6 +15,8 @@ use runtime::{Env, Runtime, RuntimeConfig};
 use wire::data::Purpose;
 use wire::sector::{AppendAt, format_append};
 
+use crate::harness::need;
+
 /// Runs work on an executor of its own.
 pub fn on_executor<T>(work: impl AsyncFnOnce(&Env) -> T) -> T {
     let config = RuntimeConfig { huge_pages: false, ..RuntimeConfig::named("test") };
@@ -95,6 +97,7 @@ pub struct Mounted(PathBuf);
 impl Mounted {
     /// Mounts one of `mib` MiB over `dir`; the error has the cause.
     pub fn over(dir: &Path, mib: u64) -> Result<Mounted, String> {
+        need(&["mount", "umount"]);
         mount(&["-t", "tmpfs", "-o", &format!("size={mib}m"), "craton-test"], dir)?;
         Ok(Mounted(dir.to_owned()))
     }
@@ -122,12 +125,17 @@ fn mount(args: &[&str], dir: &Path) -> Result<(), String> {
 pub fn fill(store: &Path, count: u64) {
     // Beside those that a stream partition has given out.
     const FIRST: u64 = 1 << 40;
+    fill_with(store, (FIRST..FIRST + count).map(|number| ChunkId::compose(0, number)));
+}
+
+/// The same with these chunks, none of which the store has.
+pub fn fill_with(store: &Path, chunks: impl IntoIterator<Item = ChunkId>) {
     const TOGETHER: usize = 256;
     on_executor(async |env| {
         let store = flash::open(env, &file_of(store)).await.expect("a store");
         let mut under_way = FuturesUnordered::new();
-        for number in FIRST..FIRST + count {
-            under_way.push(add_chunk(env, &store, ChunkId::compose(0, number)));
+        for chunk in chunks {
+            under_way.push(add_chunk(env, &store, chunk));
             if under_way.len() == TOGETHER {
                 under_way.next().await;
             }

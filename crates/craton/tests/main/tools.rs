@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::harness::{Scratch, bad, command, configure, good, json, skip, text};
+use crate::harness::{Scratch, bad, command, configure, good, json, need, skip, text};
 
 #[test]
 fn version_has_the_commit() {
@@ -65,6 +65,7 @@ impl Drop for Loop {
 
 #[test]
 fn a_raw_device_holds_a_store() {
+    need(&["losetup"]);
     let mut scratch = Scratch::new("raw");
     let (image, file) = (scratch.path("image"), scratch.path("file"));
     std::fs::write(&file, crate::harness::content(300_000, 3)).expect("a file");

@@ -67,7 +67,7 @@ fn dead_block_manager_stalls_no_open_volume() {
     for count in 0..100 {
         round(&mut nbd, count);
     }
-    let hiccups = Hiccups::watch_with_disk(&dir);
+    let hiccups = Hiccups::watch_with_disk();
     harness::kill9(&dir, &["bm1"]);
     let (end, mut rounds) = (Instant::now() + Duration::from_secs(5), Vec::new());
     while Instant::now() < end {
@@ -83,7 +83,7 @@ fn dead_block_manager_stalls_no_open_volume() {
         let status = json(&["status", "--json", "--cluster", &cluster]);
         status["block_managers"][0]["leader"] == true
     });
-    let hiccups = Hiccups::watch_with_disk(&dir);
+    let hiccups = Hiccups::watch_with_disk();
     let restart = {
         let cluster = cluster.clone();
         std::thread::spawn(move || {

@@ -202,6 +202,7 @@ fn a_volume_is_a_disk_for_standard_tools() {
     let deleted: Value = serde_json::from_str(&run(&["ls", "--deleted", "--json"])).expect("JSON");
     assert_eq!((&deleted[0]["name"], &deleted[0]["snapshots"][0]), (&"data".into(), &"s".into()));
     assert!(deleted[0]["bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{deleted}");
+    assert!(deleted[0]["left_s"].as_u64().is_some_and(|left| left > 80_000), "{deleted}");
     let id = deleted[0]["id"].as_str().expect("an ID").to_owned();
     assert!(run(&["ls", "--deleted"]).contains(&id));
     refused(&["undelete", "nothing"], 1, "no such deleted volume");
@@ -217,14 +218,57 @@ fn a_volume_is_a_disk_for_standard_tools() {
     });
     run(&["undelete", "back", "--as", "data"]);
     run(&["snapshot", "rm", "data", "s"]);
-    wait("the volume is removed", Duration::from_secs(10), || {
-        let args = on(&["rm", "data", "--now", "--json"]);
+    wait("the volume is deleted", Duration::from_secs(10), || {
+        let args = on(&["rm", "data", "--json"]);
         let output = harness::craton(&args.iter().map(String::as_str).collect::<Vec<_>>());
         let removed: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
         output.status.success() && removed[0]["name"] == "data"
     });
     refused(&["info", "data"], 1, "no such volume");
+    // What is deleted is kept, until its data is to go at once.
+    let all_deleted =
+        || serde_json::from_str::<Value>(&run(&["ls", "--deleted", "--json"])).expect("JSON");
+    let deleted = all_deleted();
+    assert_eq!((&deleted[0]["name"], &deleted[0]["id"]), (&"data".into(), &id.as_str().into()));
+    assert!(deleted[0]["left_s"].as_u64().is_some_and(|left| left > 80_000), "{deleted}");
+    wait("its bytes are counted", Duration::from_secs(10), || {
+        all_deleted()[0]["bytes"].as_u64().is_some_and(|bytes| bytes > 0)
+    });
+    let removed: Value = serde_json::from_str(&run(&["rm", &id, "--now", "--json"])).expect("JSON");
+    assert_eq!(removed[0]["name"], "data");
+    assert_eq!(all_deleted(), serde_json::json!([]));
+    refused(&["rm", &id, "--now"], 1, "no such volume, and none is deleted");
+    refused(&["undelete", &id], 1, "no such deleted volume");
     wait("the files are removed", Duration::from_secs(20), || {
+        let listed = good(&["fs", "ls", "/.craton/block", "--services", "--cluster", &cluster]);
+        listed == "manager\n"
+    });
+}
+
+/// Where nothing is to be kept, a removed volume is gone with its files.
+#[test]
+fn a_removed_volume_is_not_kept_where_the_time_for_it_is_zero() {
+    let mut scratch = Scratch::new("volume-not-kept");
+    let dir = scratch.cluster("cluster");
+    up(&dir);
+    let cluster = text(&dir).to_owned();
+    harness::configure(&dir.join("bm1/block-manager.toml"), "volume_undelete_s", "0");
+    good(&["cluster", "restart", "block-manager", "bm1", "--dir", &cluster]);
+    let volume =
+        |args: &[&str]| json(&[&["volume"], args, &["--json", "--cluster", &cluster]].concat());
+    let made = volume(&["create", "v", "--size", "1GiB"]);
+    Nbd::open(made["nbd"].as_str().expect("an export")).ask(WRITE, 0, BLOCK, &[7; BLOCK]);
+    let mut removed = Value::Null;
+    wait("the volume is removed", Duration::from_secs(10), || {
+        // Its export may be open for a moment.
+        let output = harness::craton(&["volume", "rm", "v", "--json", "--cluster", &cluster]);
+        removed = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        output.status.success()
+    });
+    assert!(removed[0]["name"] == "v" && removed[0]["left_s"].is_null(), "{removed}");
+    assert_eq!(volume(&["ls", "--deleted"]), serde_json::json!([]));
+    bad(&["volume", "undelete", "v", "--cluster", &cluster], 1, "no such deleted volume");
+    wait("its files are removed", Duration::from_secs(20), || {
         let listed = good(&["fs", "ls", "/.craton/block", "--services", "--cluster", &cluster]);
         listed == "manager\n"
     });
@@ -239,7 +283,7 @@ fn a_killed_block_server_is_a_short_pause() {
     let args = ["volume", "create", "v", "--size", "1GiB", "--json", "--cluster", &cluster];
     let url = json(&args)["nbd"].as_str().expect("an export").to_owned();
     let stop = Arc::new(AtomicBool::new(false));
-    let hiccups = Hiccups::watch_with_disk(&dir);
+    let hiccups = Hiccups::watch_with_disk();
     // Writers of their own blocks all over the volume, which read back what they wrote.
     let writers: Vec<_> = (0..2u64)
         .map(|writer| {

@@ -12,7 +12,7 @@ use runtime::{Class, Duration};
 use wire::control::ControlError;
 use wire::data::Purpose;
 
-use super::judged::{Judged, Worth, distinct, is_complete};
+use super::judged::{Judged, Worth, distinct, is_complete, must_stay};
 use super::seal::{RETRY, is_whole};
 use super::{Defect, Setback};
 use crate::limits::TORN_COPIES_MAX;
@@ -353,7 +353,7 @@ impl<L: Log> Service<L> {
                 self.drop_replica(id, replica.place, good.clone()).await?;
             }
         }
-        let enough = usize::from(chunk.copies.saturating_sub(self.config.drop_short));
+        let enough = must_stay(&chunk);
         if distinct(&chunk, &replicas, Judged::stays) < enough {
             return Ok(());
         }
@@ -369,8 +369,7 @@ impl<L: Log> Service<L> {
         }
         let Some((chunk, replicas)) = self.judged(id) else { return Ok(()) };
         let mut good: Vec<_> = replicas.iter().filter(|it| it.stays()).map(|it| it.place).collect();
-        let enough = usize::from(chunk.copies.saturating_sub(self.config.drop_short));
-        if distinct(&chunk, &replicas, Judged::stays) < enough.max(1) {
+        if distinct(&chunk, &replicas, Judged::stays) < must_stay(&chunk) {
             return Ok(());
         }
         for replica in &replicas {

@@ -111,7 +111,7 @@ impl<'a, L: Log> Search<'a, L> {
         complete && replicas.iter().all(Judged::is_source)
     }
 
-    /// Goes on with the chunks of a file, and with so many in all.
+    /// Goes on with the chunks of a file, and with so many files and chunks in all.
     fn go_on<'c>(
         &self,
         policy: Policy,
@@ -121,6 +121,9 @@ impl<'a, L: Log> Search<'a, L> {
     ) -> Look {
         if at.file != Some(file) {
             (at.file, at.chunks) = (Some(file), 0);
+            // A file counts, too: there may be no places for any of very many.
+            let Some(rest) = left.checked_sub(1) else { return Look::On };
+            *left = rest;
         }
         if !self.may_get(policy) {
             return Look::End;

@@ -8,7 +8,7 @@ use runtime::Duration;
 use wire::control::limits::HELD_FILES_MAX;
 use wire::control::{ControlError, Holdings, LostChunk};
 
-use super::judged::{Judged, Worth, distinct};
+use super::judged::{Judged, Worth, distinct, must_stay};
 use crate::limits::SCAN_SLICE;
 use crate::placement::{ClusterView, ReplicaLocation};
 use crate::{Action, Chunk, Log, Service, Slot, StreamMachine, StreamService};
@@ -78,6 +78,7 @@ fn is_lost(chunk: &Chunk, replicas: &[Judged]) -> bool {
 impl<L: Log> StreamService<L> {
     /// What the partition has on the servers that drain, as of the last scan.
     pub fn draining(&self) -> Vec<Holdings> {
+        self.0.leads();
         self.0.repairs.draining.borrow().values().cloned().collect()
     }
 
@@ -145,8 +146,7 @@ impl<L: Log> Service<L> {
         let Some((chunk, replicas)) = self.judged(id) else { return Ok(()) };
         let stays = |it: &Judged| it.stays() && it.place != place;
         let stay: Vec<_> = replicas.iter().filter(|it| stays(it)).map(|it| it.place).collect();
-        let enough = usize::from(chunk.copies.saturating_sub(self.config.drop_short)).max(1);
-        if distinct(&chunk, &replicas, stays) < enough {
+        if distinct(&chunk, &replicas, stays) < must_stay(&chunk) {
             return Ok(());
         }
         self.env.mark("replica dropped from a draining server");

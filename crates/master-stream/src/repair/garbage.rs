@@ -18,12 +18,62 @@ use crate::{Action, Dead, Listing, Log, PlaceIndex, Service};
 /// Disks that are worked on at the same time at most.
 const DISKS_PARALLEL: usize = 16;
 
+/// What is due for a dead replica.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Delete,
+    Forget,
+    /// Its disk is gone: so is its record.
+    Gone,
+}
+
+/// Which dead replicas of a place are due.
+#[derive(Clone, Copy)]
+struct Judge {
+    now_ms: u64,
+    /// Of a disk that is gone, those that became due by then.
+    gone_by_ms: Option<u64>,
+}
+
+impl Judge {
+    fn fate(self, dead: Dead) -> Option<Fate> {
+        let (fate, at_ms, by_ms) = match (self.gone_by_ms, dead.forget_at_ms) {
+            (Some(by_ms), _) => (Fate::Gone, dead.delete_at_ms, by_ms),
+            (None, None) => (Fate::Delete, dead.delete_at_ms, self.now_ms),
+            (None, Some(at_ms)) => (Fate::Forget, at_ms, self.now_ms),
+        };
+        (at_ms <= by_ms).then_some(fate)
+    }
+}
+
 /// Replicas that are due at one place.
+#[derive(Default)]
 struct Due {
     delete: Vec<ChunkId>,
     forget: Vec<ChunkId>,
     /// Records of a disk that is gone.
     gone: Vec<ChunkId>,
+}
+
+impl Due {
+    fn of(&mut self, fate: Fate) -> &mut Vec<ChunkId> {
+        match fate {
+            Fate::Delete => &mut self.delete,
+            Fate::Forget => &mut self.forget,
+            Fate::Gone => &mut self.gone,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.delete.is_empty() && self.forget.is_empty() && self.gone.is_empty()
+    }
+
+    /// Keeps what is due by the records as they are now.
+    fn keep(&mut self, fate_now: impl Fn(ChunkId) -> Option<Fate>) {
+        for fate in [Fate::Delete, Fate::Forget, Fate::Gone] {
+            self.of(fate).retain(|&chunk| fate_now(chunk) == Some(fate));
+        }
+    }
 }
 
 impl<L: Log> Service<L> {
@@ -34,12 +84,7 @@ impl<L: Log> Service<L> {
                 continue;
             }
             let places: Vec<_> = self.log.with_state(|state| state.places().collect());
-            let due =
-                places.into_iter().filter(|&(index, place)| match self.is_gone(index, place) {
-                    true => self.log.with_state(|state| state.dead_at(index).next().is_some()),
-                    false => self.due(index, place).is_some(),
-                });
-            stream::iter(due)
+            stream::iter(places)
                 .for_each_concurrent(DISKS_PARALLEL, async |(index, place)| {
                     if let Err(error) = self.collect(index, place).await {
                         tracing::debug!(%error, "a collection did not finish");
@@ -49,31 +94,21 @@ impl<L: Log> Service<L> {
         }
     }
 
-    fn due(&self, index: PlaceIndex, place: ReplicaLocation) -> Option<Due> {
-        let now = self.clock_ms();
-        let pick = |due: &dyn Fn(&Dead) -> bool| -> Vec<ChunkId> {
-            self.log.with_state(|state| {
-                let dead = state.dead_at(index).filter(|(_, dead)| due(dead));
-                dead.map(|(chunk, _)| chunk).take(BATCH_MAX).collect()
-            })
-        };
-        let mut due = Due { delete: Vec::new(), forget: Vec::new(), gone: Vec::new() };
-        let view = self.cluster.view();
-        match view.state(place) {
+    /// None: nothing can be due at a place.
+    fn judge_dead(&self, index: PlaceIndex, place: ReplicaLocation) -> Option<Judge> {
+        let (now_ms, view) = (self.clock_ms(), self.cluster.view());
+        let gone_by_ms = match view.state(place) {
             PlaceState::Failed | PlaceState::Absent if self.is_gone(index, place) => {
                 let memory = match view.has_left(place.server) {
                     true => 0,
                     false => self.config.gone_memory.as_millis() as u64,
                 };
-                due.gone = self.forgotten(index, now.saturating_sub(memory));
+                Some(now_ms.saturating_sub(memory))
             }
             PlaceState::Silent | PlaceState::Failed | PlaceState::Absent => return None,
-            PlaceState::Good(_) => {
-                due.delete = pick(&|dead| dead.forget_at_ms.is_none() && dead.delete_at_ms <= now);
-                due.forget = pick(&|dead| dead.forget_at_ms.is_some_and(|at| at <= now));
-            }
-        }
-        (!due.delete.is_empty() || !due.forget.is_empty() || !due.gone.is_empty()).then_some(due)
+            PlaceState::Good(_) => None,
+        };
+        Some(Judge { now_ms, gone_by_ms })
     }
 
     /// Whether a disk has been away for long, on a server that lives, or has left.
@@ -83,28 +118,51 @@ impl<L: Log> Service<L> {
             && self.absent_for(index) >= self.config.dead_grace
     }
 
-    /// Records of a place that became due by a time, of those that it is their turn to be looked at: most of
-    /// them may be younger.
-    fn forgotten(&self, index: PlaceIndex, by_ms: u64) -> Vec<ChunkId> {
-        let mut gone_after = self.repairs.gone_after.borrow_mut();
-        let after = gone_after.get(&index).copied();
-        self.log.with_state(|state| {
-            let some: Vec<_> = state.dead_after(index, after).take(SCAN_SLICE).collect();
-            match some.last() {
-                Some(&(last, _)) if some.len() == SCAN_SLICE => gone_after.insert(index, last),
-                _ => gone_after.remove(&index),
-            };
-            let due = some.into_iter().filter(|(_, dead)| dead.delete_at_ms <= by_ms);
-            due.map(|(chunk, _)| chunk).take(BATCH_MAX).collect()
-        })
+    /// What is due at a place, of a slice of its records, and whether there are more: most of very many may
+    /// not be due. The next round goes on behind the slice.
+    fn due(&self, index: PlaceIndex, judge: Judge) -> (Due, bool) {
+        let mut dead_after = self.repairs.dead_after.borrow_mut();
+        let (mut due, mut last) = (Due::default(), None);
+        let more = self.log.with_state(|state| {
+            let mut records = state.dead_after(index, dead_after.get(&index).copied());
+            for _ in 0..SCAN_SLICE {
+                let Some((chunk, dead)) = records.next() else { return false };
+                if let Some(fate) = judge.fate(dead) {
+                    let batch = due.of(fate);
+                    if batch.len() == BATCH_MAX {
+                        return true;
+                    }
+                    batch.push(chunk);
+                }
+                last = Some(chunk);
+            }
+            true
+        });
+        match last.filter(|_| more) {
+            Some(last) => dead_after.insert(index, last),
+            None => dead_after.remove(&index),
+        };
+        (due, more)
     }
 
     async fn collect(&self, index: PlaceIndex, place: ReplicaLocation) -> Result<(), ControlError> {
+        let Some(judge) = self.judge_dead(index, place) else { return Ok(()) };
+        let (mut due, more) = self.due(index, judge);
+        if more {
+            self.env.mark("dead records looked at in slices");
+            self.env.yield_now().await;
+        }
+        if due.is_empty() {
+            return Ok(());
+        }
         // Counted from before the read: what is dead now stays dead until the order has run out.
         let not_after = self.orders_end();
         // Only a leader that a quorum confirms deletes: what it sees as dead is dead.
         self.read().await?;
-        let Some(due) = self.due(index, place) else { return Ok(()) };
+        let Some(judge) = self.judge_dead(index, place) else { return Ok(()) };
+        self.log.with_state(|state| {
+            due.keep(|chunk| judge.fate(state.dead(chunk, place)?));
+        });
         let records = |chunks: &[ChunkId]| chunks.iter().map(|&chunk| (chunk, place)).collect();
         let timeout = self.config.call_timeout;
         if !due.delete.is_empty() {

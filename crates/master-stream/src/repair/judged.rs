@@ -2,6 +2,7 @@
 
 use super::Defect;
 use crate::placement::ReplicaLocation;
+use crate::planted::{Planted, planted};
 use crate::{Chunk, Slot};
 
 /// State of a place for repair.
@@ -82,6 +83,13 @@ pub(super) fn distinct(
     such: impl Fn(&Judged) -> bool,
 ) -> usize {
     chunk.distinct(replicas.iter().filter(|replica| such(replica)).map(|replica| replica.slot))
+}
+
+/// Settled good replicas that must stay when one is dropped that is of no more use, those on draining
+/// servers not counted: all copies, or all fragments (`protocols-tail.md` 10.15).
+pub(super) fn must_stay(chunk: &Chunk) -> usize {
+    let lacking = usize::from(planted(Planted::DrainDropsFirst));
+    usize::from(chunk.copies).saturating_sub(lacking).max(1)
 }
 
 /// The order of repair: losses that a chunk survives, and one; 0 when it cannot be read. So copies

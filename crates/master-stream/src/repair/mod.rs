@@ -35,6 +35,7 @@ use unknown::Unknown;
 
 use crate::limits::REPORTS_MAX;
 use crate::placement::ReplicaLocation;
+use crate::service::Danger;
 use crate::{Log, PlaceIndex, Service, StreamService};
 
 /// Chunks whose replicas are sealed at the same time at most.
@@ -90,6 +91,8 @@ pub(crate) struct Repairs {
     to_leave: RefCell<BTreeMap<ChunkId, Instant>>,
     /// Streams in recovery, and since when.
     recovering: RefCell<BTreeMap<FileId, Instant>>,
+    /// Chunks that have ended just now: their replicas are to be sealed.
+    ended: RefCell<BTreeSet<ChunkId>>,
     /// Chunks whose replicas are being sealed, or are to be sealed later.
     sealing: RefCell<BTreeMap<ChunkId, Retry>>,
     pub(crate) seal_permits: Arc<Semaphore>,
@@ -97,12 +100,14 @@ pub(crate) struct Repairs {
     sealed: RefCell<Vec<(ChunkId, ReplicaLocation, u32)>>,
     sealed_some: Notify,
     queued_some: Notify,
+    /// There are reports to check.
+    pub(crate) reported_some: Notify,
     /// Repair workers beside those that are always there.
     more_workers: Cell<usize>,
     /// Disks with more unknown replicas than are condemned unasked.
     pub(crate) unknown: Unknown,
-    /// How far the records of disks that are gone were looked through, for those that are old.
-    gone_after: RefCell<BTreeMap<PlaceIndex, ChunkId>>,
+    /// How far the records of dead replicas were looked through, at places with very many.
+    dead_after: RefCell<BTreeMap<PlaceIndex, ChunkId>>,
     /// Bytes of replicas that no stream refers to, by the last comparison with each disk.
     pub(crate) unreferenced: RefCell<BTreeMap<ReplicaLocation, u64>>,
     /// What is on the servers that drain, as of the last scan.
@@ -190,14 +195,16 @@ impl Repairs {
             degraded: RefCell::default(),
             to_leave: RefCell::default(),
             recovering: RefCell::default(),
+            ended: RefCell::default(),
             sealing: RefCell::default(),
             seal_permits: Arc::new(Semaphore::new(SEALS_MAX)),
             sealed: RefCell::default(),
             sealed_some: Notify::new(),
             queued_some: Notify::new(),
+            reported_some: Notify::new(),
             more_workers: Cell::new(0),
             unknown: Unknown::default(),
-            gone_after: RefCell::default(),
+            dead_after: RefCell::default(),
             unreferenced: RefCell::default(),
             draining: RefCell::default(),
             next_copy: Cell::new(Instant::default()),
@@ -226,6 +233,7 @@ impl Repairs {
         self.degraded.borrow_mut().clear();
         self.to_leave.borrow_mut().clear();
         self.recovering.borrow_mut().clear();
+        self.ended.borrow_mut().clear();
         self.sealing.borrow_mut().retain(|_, retry| retry.at.is_none());
         self.sealed.borrow_mut().clear();
         self.unknown.reset();
@@ -303,6 +311,7 @@ impl<L: Log> StreamService<L> {
         };
         spawn("seal chunks", Box::pin(service.clone().seal_chunks()));
         spawn("commit seals", Box::pin(service.clone().commit_seals()));
+        spawn("check reports", Box::pin(service.clone().check_reports()));
         spawn("scan chunks", Box::pin(service.clone().scan_chunks()));
         for _ in 0..service.config.repair_parallel.max(1) {
             spawn("repair chunks", Box::pin(service.clone().repair_chunks()));
@@ -317,10 +326,12 @@ impl<L: Log> StreamService<L> {
 
 impl<L: Log> Service<L> {
     /// True while this master leads; forgets what it knew in an earlier term.
-    fn leads(&self) -> bool {
+    pub(crate) fn leads(&self) -> bool {
         let Some(term) = self.log.leading() else { return false };
         if self.repairs.term.get() != Some(term) {
             self.repairs.reset(term);
+            self.danger.set(Danger::default());
+            self.count_repair(0, 0);
         }
         true
     }

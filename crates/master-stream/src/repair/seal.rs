@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use base::{ChunkId, Kind, ServerId};
 use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt};
 use runtime::{Class, Duration};
 use wire::control::CopyOrder;
 use wire::data::{DataError, ReplicaStat, ReplicaState};
@@ -17,6 +18,9 @@ use crate::{Action, CallError, Chunk, Log, Outcome, PlaceIndex, Service};
 
 /// Pauses between two attempts to seal the replicas of a chunk: first and longest.
 pub(super) const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// Reported replicas that are checked at the same time at most.
+const CHECKS_MAX: usize = 32;
 
 /// Result for one replica.
 enum SealAttempt {
@@ -31,17 +35,33 @@ enum SealAttempt {
 }
 
 impl<L: Log> Service<L> {
+    /// The replicas of a chunk are to be sealed now.
+    pub(crate) fn seal_soon(&self, chunk: ChunkId) {
+        let mut ended = self.repairs.ended.borrow_mut();
+        if ended.len() < SEAL_QUEUE_MAX {
+            ended.insert(chunk);
+        }
+        self.work.notify_one();
+    }
+
     pub(super) async fn seal_chunks(self: Rc<Self>) {
+        let mut look_at = self.env.now();
         loop {
             self.wait(&self.work, self.config.scan_interval).await;
             if !self.leads() {
                 continue;
             }
-            self.check_reports().await;
             let now = self.env.now();
+            // While a server is away very many wait for it, and each end of a chunk comes here.
+            let look = now >= look_at;
+            if look {
+                look_at = now + self.config.scan_interval;
+                self.env.mark("all chunks with replicas to seal looked at");
+            }
             let due: Vec<_> = self.log.with_state(|state| {
+                let ended = std::mem::take(&mut *self.repairs.ended.borrow_mut());
                 let mut sealing = self.repairs.sealing.borrow_mut();
-                if sealing.len() > SEAL_QUEUE_MAX {
+                if look && sealing.len() > SEAL_QUEUE_MAX {
                     sealing.retain(|&chunk, retry| {
                         retry.at.is_none() || state.is_partly_sealed(chunk)
                     });
@@ -49,7 +69,13 @@ impl<L: Log> Service<L> {
                 let due = |chunk: &ChunkId| {
                     sealing.get(chunk).is_none_or(|retry| retry.at.is_some_and(|at| at <= now))
                 };
-                state.partly_sealed().filter(due).take(SEAL_QUEUE_MAX).collect()
+                match look {
+                    true => state.partly_sealed().filter(due).take(SEAL_QUEUE_MAX).collect(),
+                    false => {
+                        let partly = |chunk: &ChunkId| state.is_partly_sealed(*chunk);
+                        ended.into_iter().filter(partly).filter(due).collect()
+                    }
+                }
             });
             for chunk in due {
                 let permits = self.repairs.seal_permits.clone();
@@ -275,23 +301,38 @@ impl<L: Log> Service<L> {
         answer.unwrap_or(Err(CallError::Unreachable))
     }
 
-    /// Asks for the state of replicas that were reported.
-    async fn check_reports(&self) {
-        let reports = std::mem::take(&mut *self.reports.borrow_mut());
-        for (chunk, place) in reports {
-            let slot = self.log.with_state(|state| {
-                let (_, stream, found) = state.chunk(chunk)?;
-                let slot = found.slots().find(|slot| state.place(slot.place) == place)?;
-                let tail = stream.tail().is_some_and(|tail| tail.id == chunk);
-                (slot.sealed || tail).then_some(found.sealed())
-            });
-            let Some(sealed) = slot else { continue };
-            if let Some(defect) = self.check_replica(chunk, place, sealed).await {
-                self.found_bad(chunk, place, defect);
-            } else if sealed.is_some() {
-                // A reader may have found cells that do not belong together.
-                self.suspect_rows(chunk);
+    /// Asks for the state of replicas that were reported, apart from seals: many may be on a server that
+    /// does not answer.
+    pub(super) async fn check_reports(self: Rc<Self>) {
+        loop {
+            self.wait(&self.repairs.reported_some, self.config.scan_interval).await;
+            if !self.leads() {
+                continue;
             }
+            let reports = std::mem::take(&mut *self.reports.borrow_mut());
+            stream::iter(reports)
+                .for_each_concurrent(CHECKS_MAX, async |(chunk, place)| {
+                    if self.leads() {
+                        self.check_report(chunk, place).await;
+                    }
+                })
+                .await;
+        }
+    }
+
+    async fn check_report(&self, chunk: ChunkId, place: ReplicaLocation) {
+        let slot = self.log.with_state(|state| {
+            let (_, stream, found) = state.chunk(chunk)?;
+            let slot = found.slots().find(|slot| state.place(slot.place) == place)?;
+            let tail = stream.tail().is_some_and(|tail| tail.id == chunk);
+            (slot.sealed || tail).then_some(found.sealed())
+        });
+        let Some(sealed) = slot else { return };
+        if let Some(defect) = self.check_replica(chunk, place, sealed).await {
+            self.found_bad(chunk, place, defect);
+        } else if sealed.is_some() {
+            // A reader may have found cells that do not belong together.
+            self.suspect_rows(chunk);
         }
     }
 

@@ -114,6 +114,31 @@ fn search_among_very_many_chunks_is_made_in_slices() {
     assert!(sim.marks().contains_key("conversion looked for in slices"));
 }
 
+/// There are no places for the policy of very many files: the leader passes over some of them at a time.
+#[test]
+fn search_among_very_many_files_is_made_in_slices() {
+    let sim = Sim::new(18);
+    let cluster = Cluster::new(&sim, Policy::strict(3), 3);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        cluster.services.iter().for_each(|service| service.start_background());
+        let client = Client::new(&cluster);
+        for number in 0..SCAN_SLICE as u64 + 200 {
+            let file = FileId::new(1 + number);
+            let mut writer = Writer::open(Client::new(&cluster), file).await.unwrap();
+            writer.append(&[1; 10]).await.unwrap();
+            writer.close(false).await.unwrap();
+            let set = StreamChange::SetPolicy { file, policy: Policy::strict(4), grant: [0; 16] };
+            client.change(set).await.unwrap();
+            client.change(StreamChange::Convert { file, wanted: true }).await.unwrap();
+        }
+        cluster.sim.sleep(Duration::from_secs(5)).await;
+        assert_eq!(cluster.services[0].status().converted, 0);
+    });
+    let marks = sim.marks();
+    assert!(marks.contains_key("no places for a conversion"));
+    assert!(marks.contains_key("conversion looked for in slices"));
+}
+
 #[test]
 fn sealed_chunks_get_the_form_of_a_policy_and_another_one() {
     let sim = Sim::new(1);
@@ -269,7 +294,7 @@ fn conversions_count_as_held() {
 
 /// Places that are lost while they are written: others are taken, and nothing stays behind.
 #[test]
-fn servers_lost_meanwhile_are_replaced() {
+fn servers_lost_during_a_conversion_are_replaced() {
     for seed in 0..16 {
         let sim = Sim::new(seed);
         let cluster = Cluster::new(&sim, Policy::rep(3), 8);

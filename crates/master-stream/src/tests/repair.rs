@@ -8,7 +8,7 @@ use base::{ChunkId, DiskId, FileId, ServerId};
 use runtime::Duration;
 use runtime::sim::Sim;
 use wire::control::{Policy, ReplicaPlace, StreamChange, StreamReply, StreamView};
-use wire::data::DataError;
+use wire::data::{DataError, ReplicaState};
 
 use super::model::Append;
 use super::service::config;
@@ -703,5 +703,42 @@ fn replicas_that_wait_for_their_seal_are_copies() {
         cluster.sim.sleep(Duration::from_secs(20)).await;
         assert_eq!(servers(&cluster.locate(FILE, 0).await.unwrap()), held);
         assert_eq!(cluster.services[0].status().repair.done, 0);
+    });
+}
+
+/// Very many replicas are reported of a server that answers no call: other chunks are sealed all the same.
+#[test]
+fn reports_that_wait_for_a_silent_server_hold_up_no_seal() {
+    const REPORTED: u64 = 1000;
+    let sim = Sim::new(15);
+    // The silent server is not given up.
+    let hopes = || StreamConfig { dead_grace: Duration::from_secs(600), ..config(&sim) };
+    let cluster = Cluster::with_config(&sim, Policy::strict(2), 2, hopes);
+    Cluster::run(&sim, &cluster, async |cluster| {
+        cluster.services.iter().for_each(|service| service.start_background());
+        let mut writer = Writer::open(Client::new(&cluster), FILE).await.unwrap();
+        for _ in 0..REPORTED {
+            writer.append(&[1; 10]).await.unwrap();
+            writer.advance(Vec::new()).await.unwrap();
+        }
+        writer.append(&[1; 10]).await.unwrap();
+        cluster.sim.sleep(Duration::from_secs(2)).await;
+        let (silent, other) = (ServerId::new(1), ServerId::new(2));
+        cluster.model.grey.borrow_mut().insert(silent);
+        let held: Vec<_> = {
+            let servers = cluster.model.servers.borrow();
+            servers[&silent].replicas.keys().copied().collect()
+        };
+        for (disk, chunk) in held {
+            let place = ReplicaLocation { server: silent, disk };
+            cluster.services[0].report_damaged(place, chunk);
+        }
+        let last = writer.current.chunk;
+        writer.close(false).await.unwrap();
+        cluster.sim.sleep(Duration::from_secs(1)).await;
+        let servers = cluster.model.servers.borrow();
+        let mut replicas = servers[&other].replicas.iter();
+        let (_, replica) = replicas.find(|((_, chunk), _)| *chunk == last).unwrap();
+        assert_eq!(replica.state, ReplicaState::Sealed);
     });
 }

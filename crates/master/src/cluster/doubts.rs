@@ -4,7 +4,8 @@
 //! renewed no more: the lease runs out as it always may, and another process leads. Nothing else follows from
 //! a doubt, so that false ones cost a change of leaders, and few of them.
 //!
-//! On the leading master alone, and forgotten with its leadership. State without I/O or clock.
+//! On the leading master alone. It keeps what it knew when another one leads: old doubts refuse nothing, and what
+//! it has ended counts when it leads again. Each master has its own count. State without I/O or clock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;

@@ -5,10 +5,11 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{ChunkId, DiskId, ServerId};
+use base::{ChunkId, DiskId, ID_COUNTER_END, ServerId};
 use runtime::Instant;
 use wire::control::{AbnormalServers, AbnormalVersion, DiskReport, Heartbeat, ServerStatus};
 
@@ -418,21 +419,25 @@ impl Liveness {
     /// Takes up to `limit` reports of damaged replicas of stream partition `partition`.
     pub fn take_damaged(&self, partition: u16, limit: usize) -> Vec<(ChunkId, ServerId, DiskId)> {
         let damaged = &mut self.0.borrow_mut().damaged;
-        let of_partition = damaged.iter().filter(|(chunk, ..)| chunk.partition() == partition);
-        let taken: Vec<_> = of_partition.take(limit).copied().collect();
-        taken.iter().for_each(|report| {
-            damaged.remove(report);
-        });
-        taken
+        damaged.extract_if(reports_of(partition), |_| true).take(limit).collect()
     }
 
     /// Takes the reports of open replicas of stream partition `partition` whose writers send
     /// nothing, with the time of the heartbeat.
     pub fn take_quiet(&self, partition: u16) -> Vec<(ChunkId, ServerId, DiskId, Instant)> {
         let quiet = &mut self.0.borrow_mut().quiet;
-        let of_partition = quiet.extract_if(.., |&(chunk, ..), _| chunk.partition() == partition);
+        let of_partition = quiet.extract_if(reports_of(partition), |_, _| true);
         of_partition.map(|((chunk, server, disk), at)| (chunk, server, disk, at)).collect()
     }
+}
+
+/// Reports about chunks of a stream partition, which follow each other: a walk over all, with each heartbeat and
+/// for each partition, would meet those of partitions that other masters lead.
+fn reports_of(partition: u16) -> RangeInclusive<(ChunkId, ServerId, DiskId)> {
+    let first = ChunkId::compose(partition, 0);
+    let last = ChunkId::compose(partition, ID_COUNTER_END - 1);
+    let (server, disk) = (ServerId::new(u32::MAX), DiskId::new(u128::MAX));
+    (first, ServerId::new(0), DiskId::new(0))..=(last, server, disk)
 }
 
 fn millis(time: Duration) -> u64 {

@@ -198,3 +198,20 @@ fn evidence_ends_with_the_process_that_it_is_about() {
     let again = bed.liveness.report_unreached(first, from, bed.now).ping;
     assert!(!fail(&mut bed, sent) && is_reached(&bed) && again);
 }
+
+/// Reports of one partition alone are taken, from its first chunk to its last.
+#[test]
+fn reports_are_taken_by_partition() {
+    let mut bed = Bed::new();
+    let last = base::ID_COUNTER_END - 1;
+    let of = |partition: u16| [0, 7, last].map(|counter| ChunkId::compose(partition, counter));
+    let all: Vec<_> = (0..3).flat_map(of).map(|chunk| (DISK, chunk)).collect();
+    bed.heartbeat_with(1, DISK, all);
+    let taken = |partition: u16, limit: usize| -> Vec<ChunkId> {
+        bed.liveness.take_damaged(partition, limit).into_iter().map(|(chunk, ..)| chunk).collect()
+    };
+    assert_eq!(taken(1, 2), of(1)[..2]);
+    assert_eq!(taken(1, 9), of(1)[2..]);
+    assert_eq!(taken(1, 9), []);
+    assert_eq!((taken(0, 9), taken(2, 9)), (of(0).to_vec(), of(2).to_vec()));
+}

@@ -102,6 +102,9 @@ pub struct ClusterMachine {
     pub(super) fencing: u64,
     pub(super) replies: ReplyTable,
     pub(super) orders: Orders,
+    /// The number before the first chunkserver's. Snapshots do not have it: only a cluster that had no
+    /// chunkserver yet goes by it, and each member has it from its start.
+    server_floor: u32,
 }
 
 impl ClusterMachine {
@@ -110,9 +113,9 @@ impl ClusterMachine {
         ClusterMachine::default()
     }
 
-    /// The same with other fencing tokens than a new cluster has.
+    /// The same with other fencing tokens and numbers of chunkservers than a new cluster has.
     pub fn starting_at(self, first: FirstNumbers) -> ClusterMachine {
-        ClusterMachine { fencing: first.fencing, ..self }
+        ClusterMachine { fencing: first.fencing, server_floor: first.server.get(), ..self }
     }
 
     /// Facts of the cluster's formation.
@@ -225,7 +228,7 @@ impl ClusterMachine {
             Some(&id) => id,
             None if self.servers.len() >= SERVERS_MAX => return Err(Refusal::Full),
             None => {
-                let last = self.servers.keys().next_back().map_or(0, |last| last.get());
+                let last = self.servers.keys().next_back().map_or(self.server_floor, |it| it.get());
                 ServerId::new(last.checked_add(1).ok_or(Refusal::Full)?)
             }
         };
@@ -328,14 +331,15 @@ impl StateMachine for ClusterMachine {
     }
 
     fn blank(&self) -> ClusterMachine {
-        ClusterMachine::new()
+        ClusterMachine { server_floor: self.server_floor, ..ClusterMachine::new() }
     }
 
     fn load(&mut self, key: &[u8], value: &[u8]) -> Result<(), BadSnapshot> {
         if key != [1] {
             return Err(BadSnapshot);
         }
-        *self = ClusterMachine::decode(value).map_err(|_| BadSnapshot)?;
+        let state = ClusterMachine::decode(value).map_err(|_| BadSnapshot)?;
+        *self = ClusterMachine { server_floor: self.server_floor, ..state };
         Ok(())
     }
 }

@@ -238,7 +238,12 @@ impl ClusterService {
                 "clients of several hosts do not reach the holder of a lock: another is to hold it"
             );
         }
-        Ok(holder_addr(&text).filter(|_| doubted.ping))
+        let addr = holder_addr(&text);
+        if doubted.ping && addr.is_none() {
+            // There is nothing to ping, and no ping that ends.
+            self.0.doubts.borrow_mut().pinged((name, fencing), false, self.0.env.now());
+        }
+        Ok(addr.filter(|_| doubted.ping))
     }
 
     /// The ping that a doubt has started has ended.

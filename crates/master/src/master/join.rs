@@ -1,6 +1,7 @@
 //! Admission of a master: see [`crate::admission`].
 
 use std::collections::BTreeSet;
+use std::rc::Rc;
 use std::time::Duration;
 
 use base::Kind;
@@ -17,7 +18,7 @@ use master_consensus::peers::{
     OP_HEARTBEATS, OP_INVITE, OP_LOST, OP_MEMBER_STATUS, OP_PING, OP_PROCESS, STATUS_NO_GROUP,
     answer_heartbeats, decode_heartbeats, decode_message, named,
 };
-use master_consensus::service::LeaderCall;
+use master_consensus::service::{Hosted, LeaderCall};
 
 /// Pause between two attempts to become a member.
 const ADMISSION_PAUSE: Duration = Duration::from_millis(100);
@@ -179,16 +180,20 @@ impl Master {
         });
     }
 
+    /// A group without a leader holds up no other one.
     async fn take_back_votes(&self) {
-        for host in self.0.router.hosts() {
-            let gone = host.voters().into_iter().find(|&id| self.0.cluster.has_left(id));
-            let Some(id) = gone else { continue };
-            self.0.env.mark("master: a vote is taken back");
-            tracing::warn!(master = id, group = %host.name(), "a master that has left has a vote");
-            let (name, body) = (host.name(), MemberChange::Remove { id }.encode());
-            // The next round tries again.
-            let _ = self.0.router.run(name, LeaderCall::Members, body, VOTE_WATCH_PAUSE).await;
-        }
+        let take_back = |host: Rc<dyn Hosted>| async move {
+            let gone = host.voters().into_iter().filter(|&id| self.0.cluster.has_left(id));
+            for id in gone {
+                self.0.env.mark("master: a vote is taken back");
+                let name = host.name();
+                tracing::warn!(master = id, group = %name, "a master that has left has a vote");
+                let body = MemberChange::Remove { id }.encode();
+                // The next round tries again.
+                let _ = self.0.router.run(name, LeaderCall::Members, body, VOTE_WATCH_PAUSE).await;
+            }
+        };
+        join_all(self.0.router.hosts().into_iter().map(take_back)).await;
     }
 
     /// True when this master is a member, and has formed the cluster if that is its part.

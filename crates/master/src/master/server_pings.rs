@@ -12,6 +12,7 @@ use wire::control::{
 
 use super::Master;
 use crate::limits::{REPORT_PING, SERVER_PING, SERVER_UNREACHED};
+use crate::planted::{Planted, planted};
 
 /// Pause between two looks for chunkservers while there are none to ping: a process without clients
 /// sleeps.
@@ -53,7 +54,7 @@ impl Master {
         };
         let partition = self.0.streams.partition_of(file);
         if reported != fault
-            || !self.0.pings_servers
+            || planted(Planted::ServersUnpinged)
             || !partition.service.has_replica(file, chunk, server)
         {
             return;

@@ -1,7 +1,11 @@
 //! Masters whose directory was lost: they do not vote again by themselves, and no second cluster
 //! is formed.
 
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::path::Path;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 
 use base::DirId;
 use runtime::Duration;
@@ -370,6 +374,211 @@ fn vote_that_a_late_addition_gives_to_a_master_that_has_left_is_taken_back() {
             assert!(world.elapsed() < end, "a master that has left keeps its vote");
             world.sleep(Duration::from_millis(20)).await;
         }
+    })
+    .expect("a task is always due");
+}
+
+/// The leader of a partition has begun to take a master in, and reaches no other one: the vote is in its log
+/// alone, and the next leader takes it back. Asked again in between, it may not say that this is done.
+#[test]
+fn addition_that_is_not_committed_is_not_done() {
+    for seed in 30..33 {
+        let sim = Sim::new(seed);
+        let cluster = Cluster::new(&sim, 4, 3, 2);
+        let (world, masters) = (sim.clone(), cluster.clone());
+        sim.run(async move {
+            masters.form().await;
+            masters.start(4);
+            world.sleep(Duration::from_millis(200)).await;
+            let host = |id: u64| masters.master(id).expect("runs").namespaces()[1].host().clone();
+            let former = (1..=3).find(|&id| host(id).leads()).expect("it has a leader");
+            let others = (1..=3).filter(|&id| id != former);
+            let group = host(former).group().clone();
+            group.add_learner(4).await.expect("a learner");
+            let cut = |blocked| {
+                for other in others.clone() {
+                    world.set_blocked(masters.host(former), masters.host(other), blocked);
+                    world.set_blocked(masters.host(other), masters.host(former), blocked);
+                }
+            };
+            cut(true);
+            let env = world.env(masters.host(former)).expect("up");
+            env.spawn(runtime::Class::Control, "addition", async move {
+                let _ = group.change_membership((1..=4).collect()).await; // No quorum takes it.
+            });
+            let has_vote = |id: u64| host(id).group().voters().contains(&4);
+            while !has_vote(former) {
+                world.sleep(Duration::from_micros(50)).await;
+            }
+            let again = host(former).add_voter(masters.info(4)).await;
+            let again = again.expect_err("it may be taken back");
+            assert_eq!(again.kind, base::Kind::Retry, "seed {seed}: {again:?}");
+            let end = world.elapsed() + Duration::from_secs(20);
+            let pause = async || {
+                assert!(world.elapsed() < end, "seed {seed}: too late");
+                world.sleep(Duration::from_millis(20)).await;
+            };
+            while !others.clone().any(|id| host(id).leads()) {
+                pause().await;
+            }
+            cut(false);
+            while has_vote(former) {
+                pause().await;
+            }
+            loop {
+                let leader = (1..=3).find(|&id| host(id).leads());
+                let added = match leader {
+                    Some(leader) => host(leader).add_voter(masters.info(4)).await.is_ok(),
+                    None => false,
+                };
+                if added {
+                    break;
+                }
+                pause().await;
+            }
+            while !(1..=3).all(has_vote) {
+                pause().await;
+            }
+        })
+        .expect("a task is always due");
+    }
+}
+
+/// What a task may do before it waits for its turn, as one does on a busy executor.
+#[derive(Default)]
+struct Turns {
+    left: Cell<usize>,
+    waits: RefCell<Option<Waker>>,
+    ended: Cell<bool>,
+}
+
+impl Turns {
+    fn take(&self, context: &Context<'_>) -> bool {
+        let left = self.left.get().checked_sub(1);
+        match left {
+            Some(left) => self.left.set(left),
+            None => drop(self.waits.replace(Some(context.waker().clone()))),
+        }
+        left.is_some()
+    }
+
+    fn give_all(&self) {
+        self.left.set(usize::MAX);
+        if let Some(waker) = self.waits.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// A master is added, and its task waits for a turn at each of its steps; another one is removed during that.
+#[test]
+fn addition_and_removal_at_the_same_time_do_not_undo_each_other() {
+    let sim = Sim::new(40);
+    let cluster = Cluster::new(&sim, 4, 3, 2);
+    let (world, masters) = (sim.clone(), cluster.clone());
+    sim.run(async move {
+        masters.form().await;
+        masters.start(4);
+        world.sleep(Duration::from_millis(200)).await;
+        let host = |id: u64| masters.master(id).expect("runs").namespaces()[1].host().clone();
+        let leader = (1..=3).find(|&id| host(id).leads()).expect("it has a leader");
+        let other = (1..=3).find(|&id| id != leader).expect("three founders");
+        let (env, host) = (world.env(masters.host(leader)).expect("up"), host(leader));
+        let end = world.elapsed() + Duration::from_secs(60);
+        let pause = async || {
+            assert!(world.elapsed() < end, "too late");
+            world.sleep(Duration::from_micros(500)).await;
+        };
+        for count in 1.. {
+            let turns = Rc::new(Turns::default());
+            turns.left.set(count);
+            let (adder, given, info) = (host.clone(), turns.clone(), masters.info(4));
+            let addition = env.spawn(runtime::Class::Control, "addition", async move {
+                let mut addition = adder.add_voter(info);
+                let added = poll_fn(|context| match given.take(context) {
+                    true => addition.as_mut().poll(context),
+                    false => Poll::Pending,
+                });
+                let added = added.await;
+                given.ended.set(true);
+                added
+            });
+            while !turns.ended.get() && turns.waits.borrow().is_none() {
+                pause().await;
+            }
+            let is_whole = turns.ended.get();
+            while host.remove_voter(other).await.is_err() {
+                pause().await;
+            }
+            turns.give_all();
+            let added = addition.await.expect("no crash");
+            let voters = host.group().voters();
+            assert!(!voters.contains(&other), "after {count} turns: the removal is undone");
+            assert!(added.is_err() || voters.contains(&4), "after {count} turns: {added:?}");
+            // As it was before.
+            while host.remove_voter(4).await.is_err() {
+                pause().await;
+            }
+            while host.add_voter(masters.info(other)).await.is_err() {
+                pause().await;
+            }
+            if is_whole {
+                break;
+            }
+        }
+    })
+    .expect("a task is always due");
+}
+
+/// Messages of two additions arrive at a group's leader when both masters have left: neither vote waits for the
+/// other one's turn.
+#[test]
+fn votes_of_two_masters_that_have_left_are_taken_back_together() {
+    let sim = Sim::new(41);
+    let cluster = Cluster::new(&sim, 5, 3, 2);
+    let (world, masters) = (sim.clone(), cluster.clone());
+    let env = sim.boot(sim.add_host("client"));
+    let client = Client::new(&env, &cluster, Duration::from_secs(20));
+    sim.run(async move {
+        masters.form().await;
+        [4, 5].into_iter().for_each(|id| masters.start(id));
+        world.sleep(Duration::from_millis(200)).await;
+        let infos = [4, 5].map(|id| masters.info(id));
+        let changed = env.spawn(runtime::Class::Foreground, "client", async move {
+            for info in infos.clone() {
+                members(&client, MemberChange::Add(info)).await;
+            }
+            for info in infos {
+                members(&client, MemberChange::Remove { id: info.id }).await;
+            }
+        });
+        changed.await.expect("runs");
+        let host = |id: u64| masters.master(id).expect("runs").namespaces()[0].host().clone();
+        let leader = (1..=3).find(|&id| host(id).leads()).expect("it has a leader");
+        let host = host(leader);
+        let has_vote = |id: u64| host.group().voters().contains(&id);
+        let end = world.elapsed() + Duration::from_secs(10);
+        while ![4, 5].into_iter().all(has_vote) {
+            assert!(world.elapsed() < end, "they get no votes");
+            for id in [4, 5] {
+                // One may be taken back during that.
+                let _ = host.add_voter(masters.info(id)).await;
+            }
+            world.sleep(Duration::from_millis(1)).await;
+        }
+        let mut gone = [None; 2];
+        while gone.contains(&None) {
+            assert!(world.elapsed() < end, "a master that has left keeps its vote");
+            world.sleep(Duration::from_millis(5)).await;
+            for (gone, id) in gone.iter_mut().zip([4, 5]) {
+                if !has_vote(id) {
+                    gone.get_or_insert(world.elapsed());
+                }
+            }
+        }
+        let [Some(first), Some(second)] = gone else { unreachable!("both are known") };
+        let apart = first.abs_diff(second);
+        assert!(apart < Duration::from_millis(300), "{apart:?} apart");
     })
     .expect("a task is always due");
 }

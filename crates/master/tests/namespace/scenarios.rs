@@ -19,18 +19,18 @@ use wire::control::{
 use super::cluster::{Client, Cluster};
 use testing::history::{Did, Operation, OperationEnd, check};
 
-const ATTRIBUTES: Attributes = Attributes { mode: 0o644, mtime: 5 };
+pub const ATTRIBUTES: Attributes = Attributes { mode: 0o644, mtime: 5 };
 
-fn root(name: &str) -> NameKey {
+pub fn root(name: &str) -> NameKey {
     NameKey { parent: DirId::ROOT, name: name.to_owned() }
 }
 
-fn create(place: NameKey, mtime: u64) -> NamespaceChange {
+pub fn create(place: NameKey, mtime: u64) -> NamespaceChange {
     let (policy, attributes) = (Policy::strict(3), Attributes { mtime, ..ATTRIBUTES });
     NamespaceChange::Create { place, policy, attributes, exclusive: true, inherit: false }
 }
 
-async fn mkdir(client: &Client, place: NameKey) -> DirId {
+pub async fn mkdir(client: &Client, place: NameKey) -> DirId {
     match client.change(NamespaceChange::Mkdir { place, attributes: ATTRIBUTES }).await {
         Ok(NamespaceReply::Node { node: Node::Dir { dir, .. }, .. }) => dir,
         other => panic!("not a new directory: {other:?}"),
@@ -38,7 +38,7 @@ async fn mkdir(client: &Client, place: NameKey) -> DirId {
 }
 
 /// Runs `work` on a client's host while the masters run on theirs.
-fn with_client<F: Future<Output = ()> + 'static>(
+pub fn with_client<F: Future<Output = ()> + 'static>(
     sim: &Sim,
     cluster: &Rc<Cluster>,
     work: impl FnOnce(Client) -> F,
@@ -598,7 +598,7 @@ fn a_page_is_what_a_directory_holds() {
 }
 
 /// Directories of two different partitions.
-async fn dirs_apart(client: &Client, partitions: u16) -> [DirId; 2] {
+pub async fn dirs_apart(client: &Client, partitions: u16) -> [DirId; 2] {
     let first = mkdir(client, root("here")).await;
     for number in 0.. {
         let dir = mkdir(client, root(&format!("there{number}"))).await;

@@ -107,27 +107,19 @@ impl S3Route for EncryptionRoute {
             response.headers.insert(CONTENT_TYPE, xml);
             return Ok(response);
         }
-        let text = read(&mut request).await?;
-        // As it is behind the document, whose client may have waited.
-        let (bucket, _) = self.names(&request.uri, &request.headers);
-        let place = self.access.places.find(&bucket, None).await?;
-        let blocks = place.view.settings.encryption.blocks_customer_keys;
-        let encryption = encryption_of(&text, blocks)?;
-        set(&self.state, &request, Setting::Encryption(encryption)).await?;
+        let setting = setting_of(&read(&mut request).await?)?;
+        set(&self.state, &request, setting).await?;
         Ok(S3Response::new(Body::empty()))
     }
 }
 
 /// Has new objects of a bucket not be encrypted where their requests do not ask for it. SSE-C stays
-/// blocked or not.
+/// blocked or not, as the bucket has it by then.
 pub async fn delete_encryption(
     state: &State,
     request: S3Request<DeleteBucketEncryptionInput>,
 ) -> S3Result<S3Response<DeleteBucketEncryptionOutput>> {
-    let now = &settings_of(&request)?.encryption;
-    let encryption =
-        BucketEncryption { default: None, blocks_customer_keys: now.blocks_customer_keys };
-    set(state, &request, Setting::Encryption(encryption)).await?;
+    set(state, &request, Setting::DefaultEncryption(None)).await?;
     Ok(S3Response::new(DeleteBucketEncryptionOutput {}))
 }
 
@@ -197,15 +189,15 @@ fn rule_of(xml: &mut Deserializer<'_>) -> Result<Rule, DeError> {
     Ok(rule)
 }
 
-/// What a document sets; what it does not say of SSE-C stays as it is.
-fn encryption_of(text: &[u8], blocks: bool) -> S3Result<BucketEncryption> {
+/// What a document sets; where it does not speak of SSE-C, the default alone.
+fn setting_of(text: &[u8]) -> S3Result<Setting> {
     let malformed = || S3Error::new(S3ErrorCode::MalformedXML);
     let rules = rules_of(text).map_err(|_| malformed())?;
     let Ok([rule]) = <[Rule; 1]>::try_from(rules) else { return Err(malformed()) };
     let blocks_customer_keys = match rule.blocked.as_deref() {
-        None => blocks,
-        Some([one]) if one == SSE_C => true,
-        Some([one]) if one == NONE => false,
+        None => None,
+        Some([one]) if one == SSE_C => Some(true),
+        Some([one]) if one == NONE => Some(false),
         Some(_) => return Err(malformed()),
     };
     let default = match rule.default {
@@ -213,7 +205,12 @@ fn encryption_of(text: &[u8], blocks: bool) -> S3Result<BucketEncryption> {
         None => None,
         Some(default) => Some(default_of(default, rule.bucket_key == Some(true))?),
     };
-    Ok(BucketEncryption { default, blocks_customer_keys })
+    Ok(match blocks_customer_keys {
+        None => Setting::DefaultEncryption(default),
+        Some(blocks_customer_keys) => {
+            Setting::Encryption(BucketEncryption { default, blocks_customer_keys })
+        }
+    })
 }
 
 fn default_of(
@@ -294,8 +291,8 @@ mod tests {
                 let encryption =
                     BucketEncryption { default: default.clone(), blocks_customer_keys };
                 let Some(text) = document_of(&encryption) else { continue };
-                let read = encryption_of(text.as_bytes(), !blocks_customer_keys);
-                assert_eq!(read.ok(), Some(encryption));
+                let read = setting_of(text.as_bytes());
+                assert_eq!(read.ok(), Some(Setting::Encryption(encryption)));
             }
         }
     }
@@ -303,10 +300,8 @@ mod tests {
     #[test]
     fn what_a_document_does_not_say_of_keys_of_clients_stays() {
         let text = document(&by_default("<SSEAlgorithm>AES256</SSEAlgorithm>"));
-        for blocks in [false, true] {
-            let read = encryption_of(text.as_bytes(), blocks).expect("a document");
-            assert_eq!(read.blocks_customer_keys, blocks);
-        }
+        let read = setting_of(text.as_bytes()).expect("a document");
+        assert_eq!(read, Setting::DefaultEncryption(Some(DefaultEncryption::S3)));
     }
 
     #[test]
@@ -339,10 +334,10 @@ mod tests {
             (blocked(&(of("NONE") + &of("SSE-C"))), "MalformedXML"),
             ("<Rule><Other/></Rule>".to_owned(), "MalformedXML"),
         ] {
-            let refused = encryption_of(document(&rule).as_bytes(), true).expect_err(&rule);
+            let refused = setting_of(document(&rule).as_bytes()).expect_err(&rule);
             assert_eq!(refused.code().as_str(), code, "{rule}");
         }
-        assert!(encryption_of(b"<ServerSideEncryptionConfiguration>", true).is_err());
-        assert!(encryption_of(document(&aes).as_bytes(), true).is_ok());
+        assert!(setting_of(b"<ServerSideEncryptionConfiguration>").is_err());
+        assert!(setting_of(document(&aes).as_bytes()).is_ok());
     }
 }

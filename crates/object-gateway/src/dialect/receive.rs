@@ -10,11 +10,12 @@ use s3s::dto::StreamingBlob;
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Result, StdError, TrailingHeaders};
 
 use super::state::context_of;
-use crate::body::sha256_mismatch;
 use crate::context::RequestContext;
 use crate::digest::{Digest, Expected, Found};
 use crate::errors::{refused, s3_error};
+use crate::head::is_signed_by_v4;
 use crate::limits::PUT_BUFFER;
+use crate::payload::{Payload, sha256_mismatch};
 use crate::reply::Refusal;
 
 /// A content that a request sends: an object's or a part's.
@@ -22,6 +23,8 @@ pub struct Sent {
     /// Bytes, at most where they are not counted before.
     len_max: u64,
     expected: Expected,
+    /// What s3s does not compare.
+    payload: Option<Payload>,
     body: Option<StreamingBlob>,
     trailers: Option<TrailingHeaders>,
     context: Arc<RequestContext>,
@@ -40,9 +43,12 @@ impl Sent {
             ));
         }
         let expected = Expected::of(&request.headers).map_err(refused)?;
+        let is_compared = is_signed_by_v4(&request.headers, &request.uri);
+        let payload = Payload::of(&request.headers, len).filter(|_| !is_compared);
         Ok(Sent {
             len_max: len,
             expected,
+            payload,
             body,
             trailers: request.trailing_headers.clone(),
             context,
@@ -69,7 +75,10 @@ impl Sent {
     pub async fn receive(mut self, kind: ChecksumKind, upload: &mut dyn Upload) -> S3Result<Found> {
         self.context.begin_content();
         let found = self.transfer(Digest::new(kind), upload).await?;
-        let trailers = self.trailers.as_ref().and_then(|trailers| trailers.take());
+        let trailers = match &self.trailers {
+            Some(trailers) => trailers.take(),
+            None => self.context.take_trailers(),
+        };
         self.expected.take_trailers(trailers.as_ref()).map_err(refused)?;
         self.expected.check(&found).map_err(refused)?;
         Ok(found)
@@ -95,6 +104,9 @@ impl Sent {
                 return Err(incomplete());
             }
             digest.update(&data);
+            if let Some(payload) = &mut self.payload {
+                payload.receive(&data).map_err(refused)?;
+            }
             while !data.is_empty() {
                 let part = data.split_to(data.len().min(PUT_BUFFER - buffer.len()));
                 buffer.extend_from_slice(&part);
@@ -108,6 +120,9 @@ impl Sent {
         }
         if self.len().is_some_and(|len| received != len) {
             return Err(incomplete());
+        }
+        if let Some(payload) = &mut self.payload {
+            payload.receive(&[]).map_err(refused)?; // Of an empty body nothing else was compared.
         }
         if !buffer.is_empty() {
             upload.write(buffer).await.map_err(s3_error)?;

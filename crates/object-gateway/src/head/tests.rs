@@ -59,6 +59,7 @@ fn what_a_head_says_of_the_body_is_read() {
     let plain = |sent_len| BodyFacts { framing: Framing::Plain, sent_len };
     let chunked =
         |signed, len, sent_len| BodyFacts { framing: Framing::Chunked { signed, len }, sent_len };
+    let signed = SIGNED.1.replace("x-amz-date", "x-amz-date;x-amz-decoded-content-length");
     let cases: &[(Pairs<'_>, Result<BodyFacts, &str>)] = &[
         (&[], Ok(plain(Some(0)))),
         (&[("content-length", "5")], Ok(plain(Some(5)))),
@@ -66,6 +67,8 @@ fn what_a_head_says_of_the_body_is_read() {
         (&[("x-amz-content-sha256", "STREAMING-X")], Err("MissingContentLength")),
         (
             &[
+                ("host", "h"),
+                ("authorization", &signed),
                 ("x-amz-content-sha256", "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"),
                 ("x-amz-decoded-content-length", "5"),
                 ("content-length", "90"),
@@ -74,6 +77,8 @@ fn what_a_head_says_of_the_body_is_read() {
         ),
         (
             &[
+                ("host", "h"),
+                ("authorization", &signed),
                 ("x-amz-content-sha256", "STREAMING-UNSIGNED-PAYLOAD-TRAILER"),
                 ("x-amz-decoded-content-length", "5"),
                 ("transfer-encoding", "chunked"),
@@ -87,6 +92,34 @@ fn what_a_head_says_of_the_body_is_read() {
     for (headers, outcome) in cases {
         assert_eq!(checked("PUT", "/b/k", headers), *outcome, "{headers:?}");
     }
+}
+
+#[test]
+fn chunks_of_a_request_without_a_signature_are_unsigned() {
+    const LEN: (&str, &str) = ("x-amz-decoded-content-length", "5");
+    const TRAILER: (&str, &str) = ("x-amz-trailer", "x-amz-checksum-crc32");
+    const UNSIGNED: (&str, &str) = ("x-amz-content-sha256", "STREAMING-UNSIGNED-PAYLOAD-TRAILER");
+    const ENCODING: (&str, &str) = ("content-encoding", "aws-chunked");
+    let cases: &[(Pairs<'_>, Result<Option<u64>, &str>)] = &[
+        (&[UNSIGNED, LEN, TRAILER], Ok(Some(5))),
+        (&[ENCODING, LEN, TRAILER], Ok(Some(5))),
+        (&[ENCODING, LEN], Ok(Some(5))),
+        (&[UNSIGNED, LEN], Err("InvalidRequest")),
+        (&[UNSIGNED, TRAILER], Err("MissingContentLength")),
+        (&[("x-amz-content-sha256", "UNSIGNED-PAYLOAD"), ENCODING, LEN], Err("InvalidRequest")),
+        (
+            &[("x-amz-content-sha256", "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"), LEN],
+            Err("InvalidRequest"),
+        ),
+        (&[("x-amz-content-sha256", "STREAMING-UNSIGNED-X"), LEN, TRAILER], Err("InvalidRequest")),
+    ];
+    for (headers, outcome) in cases {
+        let headers = [headers, &[("content-length", "90")][..]].concat();
+        let len = checked("PUT", "/b/k", &headers).map(|facts| facts.content_len());
+        assert_eq!(len, *outcome, "{headers:?}");
+    }
+    let form = [ENCODING, LEN, ("content-type", "multipart/form-data; boundary=b")];
+    assert_eq!(checked("POST", "/b", &form), Err("InvalidRequest"));
 }
 
 #[test]

@@ -6,8 +6,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use object_gateway::{GatewayConfig, Times};
+use object_proto::{PublicAccess, Setting};
 
-use crate::client::{Ask, Bed, Reply, UNSIGNED, read_reply};
+use crate::client::{Ask, BUCKET, Bed, Reply, UNSIGNED, read_reply};
+use crate::multipart::{begin, complete_ask, part_ask};
 use crate::signer::sha256;
 
 const STREAM: &str = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD";
@@ -182,6 +184,222 @@ fn unsigned_chunks_with_a_trailer_are_checked() {
     let reply = put_unsigned(&bed, &format!("2\r\nhe\r\n3\r\nllo\r\n0\r\n{trailer}"));
     assert_eq!(reply.status, 200, "{}", reply.text());
     assert_eq!(content(&bed).as_deref(), Some(&b"hello"[..]));
+}
+
+/// A bucket into which all may put.
+fn public_bed() -> Bed {
+    let bed = Bed::with_bucket();
+    let policy = r#"{"Statement":[{"Effect":"Allow","Principal":"*","Action":"s3:PutObject",
+        "Resource":"arn:aws:s3:::bucket/*"}]}"#;
+    bed.model.set(BUCKET, Setting::PublicAccess(PublicAccess::all(false)));
+    bed.model.set(BUCKET, Setting::Policy(Some(policy.to_owned())));
+    bed
+}
+
+/// The headers of `hello` in unsigned chunks with a checksum behind them, as SDKs write them.
+fn chunked_hello(ask: Ask) -> Ask {
+    ask.header("content-encoding", "gzip,aws-chunked")
+        .header("x-amz-decoded-content-length", "5")
+        .header("x-amz-trailer", "x-amz-checksum-crc32")
+        .header("x-amz-sdk-checksum-algorithm", "CRC32")
+}
+
+#[test]
+fn unsigned_chunks_of_a_caller_without_a_signature_are_decoded() {
+    let bed = public_bed();
+    let body = format!("2\r\nhe\r\n3\r\nllo\r\n0\r\nx-amz-checksum-crc32:{HELLO_CRC32}\r\n\r\n");
+    let put = |ask: Ask, body: &str| {
+        let reply = chunked_hello(ask).body(body.as_bytes()).send_plain();
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        assert_eq!(reply.header("x-amz-checksum-crc32"), Some(HELLO_CRC32));
+        let (info, content) = bed.model.object("k").expect("an object");
+        assert_eq!(content, b"hello");
+        assert_eq!(info.object.facts.metadata.get("content-encoding"), Some("gzip"));
+        assert_eq!(bed.object("DELETE", "k").send().status, 204);
+    };
+    let named = || bed.object("PUT", "k").header("x-amz-content-sha256", STREAM_UNSIGNED);
+    put(named(), &body);
+    // Older SDKs of Python say nothing of it there.
+    put(bed.object("PUT", "k"), &body);
+    let http_chunk = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+    put(named().header("transfer-encoding", "chunked"), &http_chunk);
+    // As large as the object, and in many packets.
+    let big = vec![3; (3 << 20) + 1];
+    let chunk = [format!("{:x}\r\n", big.len()).as_bytes(), &big, b"\r\n0\r\n\r\n"].concat();
+    let ask = bed.object("PUT", "k").header("content-encoding", "aws-chunked");
+    let ask = ask.header("x-amz-decoded-content-length", &big.len().to_string());
+    assert_eq!(ask.body(&chunk).send_plain().status, 200);
+    assert!(content(&bed) == Some(big), "the bytes differ");
+}
+
+#[test]
+fn flawed_chunks_of_a_caller_without_a_signature_store_nothing() {
+    let bed = public_bed();
+    let put = |headers: &[(&str, &str)], body: &str| {
+        let ask = bed.object("PUT", "k").header("x-amz-content-sha256", STREAM_UNSIGNED);
+        let ask =
+            headers.iter().fold(chunked_hello(ask), |ask, (name, value)| ask.header(name, value));
+        ask.body(body.as_bytes()).send_plain()
+    };
+    let trailer = format!("x-amz-checksum-crc32:{HELLO_CRC32}\r\n\r\n");
+    let long = format!("x-t:{}\r\n{trailer}", "1".repeat(20_000));
+    for (name, body, code) in [
+        (
+            "wrong sum",
+            "5\r\nhello\r\n0\r\nx-amz-checksum-crc32:AAAAAA==\r\n\r\n".into(),
+            "BadDigest",
+        ),
+        ("no sum", "5\r\nhello\r\n0\r\n\r\n".into(), "MalformedTrailerError"),
+        ("two sums", format!("5\r\nhello\r\n0\r\n{trailer}{trailer}"), "MalformedTrailerError"),
+        ("no header", "5\r\nhello\r\n0\r\nsum\r\n\r\n".into(), "MalformedTrailerError"),
+        ("long trailers", format!("5\r\nhello\r\n0\r\n{long}"), "MalformedTrailerError"),
+        (
+            "long line",
+            format!("5;{}\r\nhello\r\n0\r\n{trailer}", "x".repeat(300)),
+            "InvalidRequest",
+        ),
+        ("no end", "5\r\nhello\r\n".into(), "IncompleteBody"),
+        ("cut", "5\r\nhel".into(), "IncompleteBody"),
+        ("too short", format!("4\r\nhell\r\n0\r\n{trailer}"), "IncompleteBody"),
+        ("too long", format!("6\r\nhello!\r\n0\r\n{trailer}"), "IncompleteBody"),
+        ("no hex", format!("x\r\nhello\r\n0\r\n{trailer}"), "InvalidRequest"),
+        ("not in chunks", "hello".into(), "IncompleteBody"),
+        ("empty", String::new(), "IncompleteBody"),
+    ] {
+        let reply = put(&[], &body);
+        assert_eq!(reply.error(), (400, code.into()), "{name}: {}", reply.text());
+    }
+    let good = format!("5\r\nhello\r\n0\r\n{trailer}");
+    let md5 = ("content-md5", "XUFAKrxLKna5cZ2REBfFkg==");
+    assert_eq!(put(&[("content-md5", "JfnnlDI7RTiF9RgfG2JNCw==")], &good).error().1, "BadDigest");
+    assert_eq!(bed.model.objects(), 0);
+    assert_eq!(put(&[md5], &good).status, 200);
+    // Its signed chunks would be verified by no key.
+    let signed = bed.object("PUT", "k2").header("x-amz-content-sha256", STREAM);
+    let reply = chunked_hello(signed).body(good.as_bytes()).send_plain();
+    assert_eq!(reply.error(), (400, "InvalidRequest".into()));
+    bed.model.set(BUCKET, Setting::Policy(None));
+    assert_eq!(put(&[], &good).error(), (403, "AccessDenied".into()));
+    assert_eq!(bed.model.objects(), 1);
+}
+
+#[test]
+fn a_part_in_unsigned_chunks_needs_no_signature_either() {
+    let bed = public_bed();
+    let id = begin(&bed, "k");
+    let put = |sum: &str| {
+        let ask = part_ask(&bed, &id, 1, b"").header("x-amz-content-sha256", STREAM_UNSIGNED);
+        let body = format!("5\r\nhello\r\n0\r\nx-amz-checksum-crc32:{sum}\r\n\r\n");
+        chunked_hello(ask).body(body.as_bytes()).send_plain()
+    };
+    assert_eq!(put("AAAAAA==").error(), (400, "BadDigest".into()));
+    let reply = put(HELLO_CRC32);
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let tag = reply.header("etag").expect("a tag").to_owned();
+    assert_eq!(complete_ask(&bed, &id, &[(1, &tag)]).send().status, 200);
+    assert_eq!(content(&bed).as_deref(), Some(&b"hello"[..]));
+}
+
+#[test]
+fn a_body_without_a_signature_is_compared_with_its_sha_256() {
+    let bed = public_bed();
+    let put = |body: &[u8], named: &[u8]| {
+        let ask = bed.object("PUT", "k").header("x-amz-content-sha256", &sha256(named));
+        ask.body(body).send_plain()
+    };
+    let mismatch = (400, "XAmzContentSHA256Mismatch".to_owned());
+    let big = vec![5; (3 << 20) + 1];
+    for (body, named) in [(&b"jello"[..], &b"hello"[..]), (b"", b"hello"), (b"hello", b"")] {
+        let reply = put(body, named);
+        assert_eq!(reply.error(), mismatch, "{}", reply.text());
+    }
+    assert_eq!(put(&big, &big[1..]).error(), mismatch);
+    assert_eq!(bed.model.objects(), 0);
+    for body in [&b""[..], b"hello", &big] {
+        let reply = put(body, body);
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        assert!(content(&bed).as_deref() == Some(body), "the bytes differ");
+    }
+    let id = begin(&bed, "k");
+    let part = |named: &[u8]| {
+        let ask = part_ask(&bed, &id, 1, b"hello");
+        ask.header("x-amz-content-sha256", &sha256(named)).send_plain()
+    };
+    assert_eq!(part(b"jello").error(), mismatch);
+    assert_eq!(part(b"hello").status, 200);
+    // What says that nothing is said is compared with nothing.
+    let unsigned = bed.object("PUT", "k").header("x-amz-content-sha256", UNSIGNED);
+    assert_eq!(unsigned.body(b"hello").send_plain().status, 200);
+}
+
+#[test]
+fn a_document_is_not_sent_in_chunks() {
+    let bed = Bed::with_bucket();
+    let rule = "<ServerSideEncryptionConfiguration><Rule><ApplyServerSideEncryptionByDefault>\
+                <SSEAlgorithm>AES256</SSEAlgorithm></ApplyServerSideEncryptionByDefault></Rule>\
+                </ServerSideEncryptionConfiguration>";
+    // s3s checks no digest of it, so one that is behind it would not be either.
+    let body = format!("{:x}\r\n{rule}\r\n0\r\nx-amz-checksum-crc32:AAAAAA==\r\n\r\n", rule.len());
+    let ask = bed.ask("PUT", "/bucket").query("encryption", "").payload(STREAM_UNSIGNED);
+    let ask = ask.header("x-amz-decoded-content-length", &rule.len().to_string());
+    let ask = ask.header("x-amz-trailer", "x-amz-checksum-crc32");
+    assert_eq!(ask.body(body.as_bytes()).send().error(), (400, "InvalidRequest".into()));
+}
+
+/// A request that puts a content in one signed chunk, and bytes of its body.
+fn in_one_chunk(bed: &Bed, content: &[u8]) -> (Vec<u8>, usize) {
+    let ask = streamed(bed, STREAM, content.len());
+    let (mut body, _) = signed_chunks(&ask, &[content]);
+    body.extend_from_slice(b"\r\n");
+    (ask.body(&body).bytes(), body.len())
+}
+
+#[test]
+fn a_signed_chunk_that_is_larger_than_the_memory_is_taken() {
+    let times = Times { claim: Duration::from_millis(300), ..Times::default() };
+    let bed = Bed::with(GatewayConfig { memory_bytes: 1 << 20, times, ..GatewayConfig::default() });
+    assert_eq!(bed.ask("PUT", "/bucket").send().status, 200);
+    let big = vec![4; 3 << 19];
+    let mut stream = bed.connect();
+    stream.write_all(&in_one_chunk(&bed, &big).0).expect("sent");
+    let reply = read_reply(&mut stream, false).expect("an answer");
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    assert!(content(&bed) == Some(big), "the bytes differ");
+}
+
+#[test]
+fn uploads_in_signed_chunks_do_not_wait_for_each_other() {
+    let times = Times { claim: Duration::from_secs(2), ..Times::default() };
+    let config = GatewayConfig { memory_bytes: 2 << 20, times, ..GatewayConfig::default() };
+    let bed = Bed::with(config);
+    assert_eq!(bed.ask("PUT", "/bucket").send().status, 200);
+    // With its buffer, each of the two needs nearly all of the memory.
+    let big = vec![7; 1 << 20];
+    let (bytes, len) = in_one_chunk(&bed, &big);
+    let (head, body) = bytes.split_at(bytes.len() - len);
+    let mut streams = [bed.connect(), bed.connect()];
+    for stream in &mut streams {
+        stream.write_all(head).expect("sent");
+    }
+    while bed.model.uploads_begun.load(Ordering::Relaxed) < 2 {
+        std::thread::yield_now();
+    }
+    // Its one thread is beyond both heads then.
+    assert_eq!(bed.ask("GET", "/").send().status, 200);
+    let (start, rest) = body.split_at(1_000);
+    let claimed = bed.gateway.memory_counter();
+    for stream in &mut streams {
+        stream.write_all(start).expect("sent");
+        while claimed().0 == 0 {
+            std::thread::yield_now();
+        }
+    }
+    for stream in &mut streams {
+        stream.write_all(rest).expect("sent");
+        let reply = read_reply(stream, false).expect("an answer");
+        assert_eq!(reply.status, 200, "{}", reply.text());
+    }
+    assert!(content(&bed) == Some(big), "the bytes differ");
 }
 
 #[test]

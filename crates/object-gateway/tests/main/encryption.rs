@@ -366,6 +366,26 @@ fn a_block_of_sse_c_holds_beside_a_document_that_was_held_back() {
     );
 }
 
+/// Another client blocks SSE-C between what a request has read and what it sets.
+#[test]
+fn a_block_of_sse_c_holds_beside_a_change_of_the_default() {
+    let put_default = |bed: &Bed| put_encryption(bed, &by_default("AES256", ""));
+    let delete_default = |bed: &Bed| delete(bed, "encryption");
+    for (name, change) in [
+        ("DELETE", &delete_default as &dyn Fn(&Bed) -> Reply),
+        ("PUT", &put_default as &dyn Fn(&Bed) -> Reply),
+    ] {
+        let bed = open_bed();
+        let put = || with_key(bed.object("PUT", "k"), "x-amz-", A).body(b"x").send();
+        assert_eq!(put().status, 200, "{name}");
+        let blocked = BucketEncryption { default: None, blocks_customer_keys: true };
+        bed.model.set_before_next(Setting::Encryption(blocked));
+        let reply = change(&bed);
+        assert!(reply.status < 300, "{name}: {}", reply.text());
+        assert_eq!(put().error(), (403, "AccessDenied".into()), "{name}");
+    }
+}
+
 #[test]
 fn who_may_set_the_default_is_decided_as_for_other_settings() {
     let bed = Bed::with_bucket();

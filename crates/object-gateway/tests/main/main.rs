@@ -6,6 +6,7 @@ mod buckets;
 mod client;
 mod copies;
 mod cors;
+mod documents;
 mod encrypted_parts;
 mod encryption;
 mod facts;

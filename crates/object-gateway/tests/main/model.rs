@@ -60,6 +60,8 @@ struct Data {
     page_max: Option<u32>,
     /// Keys that wrap something, in the order in which they were named.
     used_keys: Vec<String>,
+    /// A change that comes just before the next one of a bucket's settings.
+    set_before: Option<Setting>,
 }
 
 /// The backend.
@@ -105,6 +107,11 @@ impl Model {
         let name = BucketName::new(bucket).expect("a name");
         let id = data.buckets[&name].id;
         data.settings.entry(id).or_default().set(setting);
+    }
+
+    /// Lets another client change a setting just before the next change of one.
+    pub fn set_before_next(&self, setting: Setting) {
+        self.data().set_before = Some(setting);
     }
 
     /// Switches a key on or off.
@@ -439,7 +446,9 @@ impl Backend for Model {
     fn set_bucket(&self, name: BucketName, setting: Setting) -> Answer<'_, ()> {
         answer(self.ask(|data| {
             let id = data.buckets.get(&name).ok_or(Error::NoSuchBucket)?.id;
-            data.settings.entry(id).or_default().set(setting);
+            let before = data.set_before.take();
+            let settings = data.settings.entry(id).or_default();
+            before.into_iter().chain([setting]).for_each(|setting| settings.set(setting));
             Ok(())
         }))
     }

@@ -113,6 +113,16 @@ fn what_is_refused_says_by_which_code_and_for_whom() {
 }
 
 #[test]
+fn headers_that_are_not_ascii_are_shown() {
+    let watched = watched();
+    let ask = watched.bed.object("GET", "k").unsigned("user-agent", "caf\u{e9}/1");
+    ask.unsigned("referer", "http://\u{fc}ber/").send();
+    let line = watched.line();
+    let seen = (&line["user_agent"], &line["referer"]);
+    assert_eq!(seen, (&"caf\u{e9}/1".into(), &"http://\u{fc}ber/".into()));
+}
+
+#[test]
 fn a_client_that_goes_away_leaves_a_cut_answer() {
     let watched = watched();
     let bed = &watched.bed;

@@ -1,3 +1,4 @@
+mod answers;
 mod basics;
 mod clocks;
 mod configs;
@@ -10,5 +11,6 @@ mod orphans;
 mod owners;
 mod packs;
 mod quotas;
+mod splits;
 mod support;
 mod uploads;

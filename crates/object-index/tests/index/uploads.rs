@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use object_index::Service;
+use object_index::{Service, range_dir};
 use object_proto::{
     BodyPlan, BucketId, ChecksumKind, ChecksumPlan, Completion, Conditions, DataId, Envelope,
     Error, Etag, ListedUpload, Metadata, NewUpload, ObjectData, ObjectFacts, ObjectKey, PartNumber,
-    PartsRequest, Tags, Target, UploadId, UploadsRequest, UserId,
+    PartsRequest, RangeId, Tags, Target, UploadId, UploadsRequest, UserId,
 };
 use runtime::{Duration, Env};
+use table::{Batch, Cache, Options, Range, Table};
 
 use super::basics::{put, read, run};
-use super::support::{World, bucket, me, name};
+use super::support::{Unit, World, bucket, me, name};
 
 fn number(number: u64) -> PartNumber {
     PartNumber::new(number).unwrap()
@@ -308,5 +309,101 @@ fn uploads_are_listed_by_key_and_time() {
         // Without the ID of an upload all of that key are passed over.
         let behind = UploadsRequest { after: "b".to_owned(), ..in_bucket(bucket) };
         assert_eq!(list(behind).await, (vec![of(5)], false));
+    });
+}
+
+/// Crashes the owner and opens its range's table in its place. Another owner may take over behind that.
+async fn table_of(world: &World, env: &Env) -> Table {
+    let old = world.owners.borrow().last().unwrap().clone();
+    world.crash(&old);
+    let store = world.disk.beside(&range_dir(RangeId::new(1))).store(env);
+    let (data_log_least, data_log_bytes) = world.log_bytes.get();
+    let owner = world.epoch(Unit::All);
+    let options = Options { owner, data_log_bytes, data_log_least, ..Options::default() };
+    Table::open(env, store, &Cache::new(1 << 20), options).await.unwrap()
+}
+
+async fn rows(table: &Table, section: u8) -> Vec<(Vec<u8>, Vec<u8>)> {
+    table.scan(Range::prefix(&[section])).take(usize::MAX).await.unwrap()
+}
+
+/// Begins an upload of a key, and completes it.
+async fn upload_whole(service: &Service, target: &Target) -> UploadId {
+    let upload = service.begin_upload(target.clone(), new_upload(7)).await.unwrap();
+    send(service, target, (upload, 1), b"part").await.unwrap();
+    let named = ids(service, target, upload).await;
+    complete(service, target, upload, named, Conditions::default()).await.unwrap();
+    upload
+}
+
+#[test]
+fn uploads_that_were_completed_are_not_among_those_that_a_listing_reads() {
+    run(|world, service, env| async move {
+        let bucket = bucket(&service, "abc").await.id;
+        for number in 0..40 {
+            upload_whole(&service, &at(bucket, &format!("whole-{number}"))).await;
+        }
+        let left = service.begin_upload(at(bucket, "left"), new_upload(1)).await.unwrap();
+        let listed = service.uploads(in_bucket(bucket)).await.unwrap().entries;
+        let [ListedUpload::Upload { info, .. }] = &listed[..] else { panic!("{listed:?}") };
+        assert_eq!(info.id, left);
+        let table = table_of(&world, &env).await;
+        assert_eq!(rows(&table, b'u').await.len(), 1, "rows that a listing reads");
+        table.close().await.unwrap();
+    });
+}
+
+#[test]
+fn uploads_that_were_completed_in_the_former_form_are_remembered_for_their_time_and_not_listed() {
+    run(|world, service, env| async move {
+        let bucket = bucket(&service, "abc").await.id;
+        let target = at(bucket, "k");
+        let upload = upload_whole(&service, &target).await;
+        let table = table_of(&world, &env).await;
+        let ends = rows(&table, b'o').await;
+        if !ends.is_empty() {
+            let mut batch = Batch::new();
+            for (key, value) in &ends {
+                batch.put(&[b"u", &key[1..]].concat(), value);
+                batch.delete(key);
+            }
+            table.write(&batch).await.unwrap();
+        }
+        assert_eq!(rows(&table, b'u').await.len(), 1);
+        table.close().await.unwrap();
+        world.take_over().await.unwrap();
+        let info = service.upload(target.clone(), upload).await.unwrap();
+        assert!(info.end.is_some(), "{info:?}");
+        assert_eq!(service.uploads(in_bucket(bucket)).await.unwrap().entries, []);
+        let late = send(&service, &target, (upload, 1), b"late").await;
+        assert_eq!(late, Err(Error::NoSuchUpload));
+        env.sleep(Duration::from_secs(30)).await;
+        assert_eq!(service.upload(target.clone(), upload).await, Err(Error::NoSuchUpload));
+        assert_eq!(read(&service, &target).await, b"part");
+        let table = table_of(&world, &env).await;
+        assert_eq!(rows(&table, b'u').await.len(), 0);
+        table.close().await.unwrap();
+    });
+}
+
+#[test]
+fn how_uploads_were_completed_is_forgotten_with_their_bucket_or_behind_their_time() {
+    run(|world, service, env| async move {
+        for is_removed in [true, false] {
+            let bucket = bucket(&service, "abc").await.id;
+            let target = at(bucket, "k");
+            upload_whole(&service, &target).await;
+            service.delete(target.clone(), me(), Conditions::default()).await.unwrap();
+            let mut wait = Duration::from_secs(30);
+            if is_removed {
+                service.remove_bucket(name("abc")).await.unwrap();
+                wait = Duration::from_secs(2);
+            }
+            env.sleep(wait).await;
+            let table = table_of(&world, &env).await;
+            assert_eq!(rows(&table, b'o').await.len(), 0, "removed: {is_removed}");
+            table.close().await.unwrap();
+            world.take_over().await.unwrap();
+        }
     });
 }

@@ -509,6 +509,45 @@ fn settings_have_one_form() {
     assert_eq!(list(&[Setting::Storage(StorageRule::default())]), None, "as in a new bucket");
     let no_code = StorageRule { durability: Some(Policy::plain(6, 1)), compression: None };
     assert_eq!(list(&[Setting::Storage(no_code)]), None, "no policy");
+    for half in halves_of_encryption() {
+        assert_eq!(list(&[half]), None, "a change alone, which rows do not have");
+    }
+}
+
+/// Changes of one half of how new objects are encrypted.
+fn halves_of_encryption() -> [Setting; 4] {
+    let kms = DefaultEncryption::Kms { key: Some("k".into()), bucket_key: true };
+    [
+        Setting::DefaultEncryption(Some(kms)),
+        Setting::DefaultEncryption(None),
+        Setting::CustomerKeysBlocked(true),
+        Setting::CustomerKeysBlocked(false),
+    ]
+}
+
+#[test]
+fn half_of_how_objects_are_encrypted_is_changed_alone() {
+    for half in halves_of_encryption() {
+        let name = BucketName::new("abc").expect("a name");
+        let setting = Box::new(half.clone());
+        let set = CatalogRequest::SetBucket { head: head(), name, setting };
+        check(&Request::Catalog(set));
+        for blocks_customer_keys in [false, true] {
+            let default = Some(DefaultEncryption::S3);
+            let before = BucketEncryption { default, blocks_customer_keys };
+            let mut settings = all_settings();
+            settings.set(Setting::Encryption(before.clone()));
+            settings.set(half.clone());
+            let behind = match half.clone() {
+                Setting::DefaultEncryption(default) => BucketEncryption { default, ..before },
+                Setting::CustomerKeysBlocked(blocks_customer_keys) => {
+                    BucketEncryption { blocks_customer_keys, ..before }
+                }
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(settings.encryption, behind, "{half:?}");
+        }
+    }
 }
 
 fn answers() -> Vec<Result<Reply, Error>> {
@@ -699,6 +738,58 @@ fn check<T: Field + PartialEq + Debug>(value: &T) {
 fn messages_read_back() {
     requests().iter().for_each(check);
     answers().iter().for_each(check);
+}
+
+/// Questions for what had no room in an answer before. They came later than the corpus.
+fn requests_for_pages() -> Vec<Request> {
+    let (name, key) = (BucketName::new("abc").expect("a name"), "K".to_owned());
+    let (user, of) = (UserId::new("id"), Some(UserId::new("me")));
+    let requests = [
+        CatalogRequest::UsersBehind("n".into()),
+        CatalogRequest::MapBehind(bound()),
+        CatalogRequest::BucketsBehind { of: None, name: name.clone() },
+        CatalogRequest::BucketsBehind { of, name },
+        CatalogRequest::KeysBehind { user, key },
+        CatalogRequest::StatusBehind(bound()),
+    ];
+    requests.map(Request::Catalog).to_vec()
+}
+
+/// The answers.
+fn pages() -> Vec<Result<Reply, Error>> {
+    let places = vec![RangePlace { range: RangeId::new(3), first: bound() }];
+    let bucket = Bucket {
+        id: BucketId::new(1),
+        name: BucketName::new("abc").expect("a name"),
+        owner: UserId::new("me"),
+        created_us: 1,
+        versioning: Versioning::Enabled,
+    };
+    let key = AccessKey {
+        id: "K".into(),
+        user: user(),
+        wrapped_secret: vec![],
+        enabled: true,
+        expires_us: None,
+        policy: None,
+    };
+    let (term, count) = (1 << 40, 4096);
+    let replies = [
+        CatalogReply::UsersPage { users: vec![user()], more: true },
+        CatalogReply::MapPage(RangeMapPage { term, count, places }),
+        CatalogReply::BucketsPage { buckets: vec![bucket], more: false },
+        CatalogReply::KeysPage { keys: vec![key], more: true },
+        CatalogReply::StatusPage(Box::new(StatusPage { term, count, status: status() })),
+    ];
+    replies.map(|reply| Ok(Reply::Catalog(reply))).to_vec()
+}
+
+#[test]
+fn pages_read_back() {
+    requests_for_pages().iter().for_each(check);
+    pages().iter().for_each(check);
+    let place = RangePlace { range: RangeId::new(3), first: bound() };
+    assert_eq!(place.encoded_len(), encode(&place).len());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::block::{check_peers, resolve, within};
 use super::common::{Config, Process, absolute, check_name};
 use super::logging::Logging;
-use super::types::{check_memory, memory_default};
+use super::types::{check_listen, check_memory, memory_default};
 
 /// An object manager's file. Of all object managers the one that has the lock leads.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
@@ -66,6 +66,7 @@ impl Config for ObjectManager {
     fn check(&self) -> Result<(), String> {
         check_name("id", &self.id)?;
         check_peers(&self.masters, self.cluster.as_deref())?;
+        check_listen(self.listen, self.key_file.as_deref())?;
         check_port(self.listen)?;
         within("copies", self.copies.into(), (1, 5))?;
         within("lock_ms", self.lock_ms, (300, 60_000))?;
@@ -127,6 +128,7 @@ impl Config for ObjectServer {
     fn check(&self) -> Result<(), String> {
         check_name("id", &self.id)?;
         check_peers(&self.masters, self.cluster.as_deref())?;
+        check_listen(self.listen, self.key_file.as_deref())?;
         check_port(self.listen)?;
         within("copies", self.copies.into(), (1, 5))?;
         within("lifecycle_day_ms", self.lifecycle_day_ms, LIFECYCLE_DAY_MS)?;

@@ -109,6 +109,11 @@ fn object_servers_are_checked() {
     // As files were before there were object managers.
     assert!(parse::<ObjectServer>(&format!("{text}lock_ms = 800")).is_ok());
     refused::<ObjectServer>(&text.replace(":9000", ":0"), "port 0");
+    let open = text.replace("127.0.0.1:9000", "10.0.0.1:9000");
+    refused::<ObjectServer>(&open, "key_file");
+    refused::<ObjectManager>(&open, "key_file");
+    let keyed = format!("{open}key_file = \"/key\"\n");
+    assert!(parse::<ObjectServer>(&keyed).is_ok() && parse::<ObjectManager>(&keyed).is_ok());
     refused::<ObjectServer>(&format!("{text}copies = 6"), "copies = 6");
     let config: ObjectManager = parse(text).expect("it is complete");
     assert_eq!((config.copies, config.lock_ms), (3, 800));

@@ -277,8 +277,9 @@ fn clock_goes_on_while_the_host_is_suspended() {
     let mut command = std::process::Command::new("unshare");
     command.args(["--time", "--boottime", &AHEAD_S.to_string(), "--fork"]).arg(exe);
     command.args(["--exact", "real_tasks::clock_goes_on_while_the_host_is_suspended"]);
-    let output = command.env(AHEAD, "1").output();
-    let Ok(output) = output else { return println!("skipped: unshare (util-linux) is missing") };
+    let output = command.env(AHEAD, "1").output().unwrap_or_else(|error| {
+        panic!("unshare is not installed: run scripts/prepare.sh ({error})")
+    });
     let text =
         [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
     if text[1].contains("unshare:") {

@@ -149,7 +149,7 @@ impl Cluster {
     }
 
     /// Waits until every chunk has its copies and nothing waits for repair, by figures that were
-    /// counted after that.
+    /// counted after that, of all chunks: the figures of a new leader are zero at first.
     pub async fn until_whole(&self, deadline: Duration) -> Result<(), String> {
         let (host, client) = self.client(None).await.map_err(|error| error.to_string())?;
         let started = self.0.sim.elapsed();
@@ -177,14 +177,17 @@ impl Cluster {
             let lost = sum(|status| status.lost);
             let (bad, pending) =
                 (sum(|status| status.under_replicated), sum(|status| status.repair.pending));
+            let (chunks, looked_at) =
+                (sum(|status| status.chunks), sum(|status| status.survive.iter().sum::<u64>()));
             last = format!(
-                "{} chunks, {bad} under-replicated, {lost} lost, {pending} repairs pending, {streams} stream leaders",
-                sum(|status| status.chunks)
+                "{chunks} chunks, {looked_at} of them looked at, {bad} under-replicated, {lost} lost, {pending} repairs pending, {streams} stream leaders"
             );
             if streams == usize::from(self.0.shape.stream_partitions) && bad + lost + pending == 0 {
                 // The figures are those of the last scan: others have run since.
-                let since = *whole_since.get_or_insert(self.0.sim.elapsed());
-                if self.0.sim.elapsed() - since >= SCANNED {
+                let (since, then) = *whole_since.get_or_insert((self.0.sim.elapsed(), chunks));
+                // Writers at work may have made others since that scan, and removed some.
+                let all_looked_at = looked_at >= chunks.min(then);
+                if all_looked_at && self.0.sim.elapsed() - since >= SCANNED {
                     self.0.sim.crash(host, CrashMode::Process);
                     return self.violations().first().map_or(Ok(()), |first| Err(first.clone()));
                 }

@@ -1,7 +1,8 @@
 //! Bugs on purpose, each of which a checker must find. They are in wrappers around the product that
 //! only the simulator puts in: in the place of a chunkserver's store, of a client's network, of a
 //! block server's requests and segments, and how these are cut, of the files of tables and segments,
-//! and of a front end's volumes. The product has no switch for them.
+//! and of a front end's volumes. Some are inside of crates, behind their feature `planted`. What is
+//! shipped has no switch for them.
 //!
 //! A bug acts each time that it could, or, in its rare form, one time in so many: tests miss rare
 //! faults. A rare bug draws only where its act can matter, e.g. at a change that comes twice, and
@@ -139,6 +140,8 @@ pub enum Planted {
     HoldSkippedShared,
     /// Block servers ask the manager about an attachment for one segment of a volume only.
     StandingCached,
+    /// Clients of volumes go back to an earlier owner of a segment when its name comes late.
+    EarlierOwner,
     /// Block managers and masters take a server whose heartbeats come for one that serves.
     BeatsAreAlive,
     /// Segments never answer a change that a full cluster refuses.
@@ -223,7 +226,7 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 91] = [
+    pub const ALL: [Planted; 92] = [
         Planted::AckEarly,
         Planted::NoFence,
         Planted::NoSeal,
@@ -275,6 +278,7 @@ impl Planted {
         Planted::BeatsAreAlive,
         Planted::HoldSkippedShared,
         Planted::StandingCached,
+        Planted::EarlierOwner,
         Planted::SilentWhenFull,
         Planted::HeardIsReached,
         Planted::RelayNewIdentity,
@@ -418,11 +422,15 @@ pub(crate) fn with<T>(
         sights: sight::Sights::default(),
         uncut: BTreeMap::new(),
     }));
+    master::plant(master_bug(bug));
     master_stream::plant(stream_bug(bug));
     client::plant(client_bug(bug));
+    block_client::plant(block_client_bug(bug));
     let result = run();
+    master::plant(None);
     master_stream::plant(None);
     client::plant(None);
+    block_client::plant(None);
     let active = ACTIVE.take();
     (result, active.map(|active| active.acts).unwrap_or_default())
 }
@@ -430,6 +438,16 @@ pub(crate) fn with<T>(
 /// The bug planted on this thread.
 pub(crate) fn planted() -> Option<Planted> {
     ACTIVE.with_borrow(|active| active.as_ref().map(|active| active.bug))
+}
+
+/// The bug of masters beside those of stream partitions, if that is where it is planted.
+fn master_bug(bug: Planted) -> Option<master::Planted> {
+    let of_masters = match bug {
+        Planted::BeatsAreAlive => master::Planted::ServersUnpinged,
+        Planted::DrainedTooSoon => master::Planted::DrainedTooSoon,
+        _ => return None,
+    };
+    acts(bug).then_some(of_masters)
 }
 
 /// The bug of stream partitions, if that is where it is planted.
@@ -441,6 +459,7 @@ fn stream_bug(bug: Planted) -> Option<master_stream::Planted> {
         Planted::SparesStay => master_stream::Planted::SparesStay,
         Planted::OpenGraceUnreached => master_stream::Planted::WritersUnheard,
         Planted::UnsettledCounts => master_stream::Planted::UnsettledCounts,
+        Planted::DrainDropsFirst => master_stream::Planted::DrainDropsFirst,
         Planted::StatisticIsLength => master_stream::Planted::StatisticIsLength,
         _ => return None,
     };
@@ -462,6 +481,11 @@ fn client_bug(bug: Planted) -> Option<client::Planted> {
         _ => return None,
     };
     acts(bug).then_some(of_clients)
+}
+
+/// The bug of clients of volumes, if that is where it is planted.
+fn block_client_bug(bug: Planted) -> Option<block_client::Planted> {
+    (bug == Planted::EarlierOwner && acts(bug)).then_some(block_client::Planted::EarlierOwner)
 }
 
 /// The bug of an object server, manager or gateway, if that is where it is planted.
@@ -514,9 +538,6 @@ pub(crate) fn times_of(mut timing: MasterTiming) -> MasterTiming {
     if acts(Planted::HeardIsReached) {
         timing.unreached = Duration::from_secs(3600);
     }
-    if acts(Planted::BeatsAreAlive) {
-        timing.pings_servers = false;
-    }
     if acts(Planted::OneClientRules) {
         timing.report_hosts = 1;
     }
@@ -531,12 +552,6 @@ pub(crate) fn times_of(mut timing: MasterTiming) -> MasterTiming {
     }
     if acts(Planted::OpenGraceUnreached) {
         timing.stream.open_grace_unreached = timing.stream.open_grace;
-    }
-    if acts(Planted::DrainDropsFirst) {
-        timing.stream.drop_short = 1;
-    }
-    if acts(Planted::DrainedTooSoon) {
-        timing.drained_left = u64::MAX;
     }
     timing
 }

@@ -447,7 +447,8 @@ async fn write_file(load: &Load, client: &Client, path: &str, rng: &mut Rng) -> 
             Some(len) if len != expected => {
                 return Err(format!("{path}: closed at {len}, {expected} bytes acknowledged"));
             }
-            _ => {}
+            Some(_) => load.oracle.closed(path, epoch, load.cluster.sim().elapsed()),
+            None => {}
         }
     }
     Ok(())

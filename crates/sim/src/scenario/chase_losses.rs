@@ -1,8 +1,11 @@
 //! Writers of 3/2 of which a replica lags, and another one is lost before it has caught up
 //! (`protocols-tail.md` 8.6, 8.8, 8.12): one loss at any moment loses nothing that was acknowledged,
 //! whether the writer lives or not; two lose nothing while it lives and the late replica comes back.
+//! Readers on other hosts see no byte of it go, where disks lose nothing silently.
 
+use std::cell::RefCell;
 use std::ops::Deref;
+use std::rc::Rc;
 use std::time::Duration;
 
 use base::ChunkId;
@@ -16,7 +19,9 @@ use super::append::{check_end, open_again};
 use super::chase;
 use super::entry::Scenario;
 use super::files::Files;
+use super::readers::{Readers, Shared};
 use crate::cluster::{Cluster, Shape};
+use crate::nemesis::{Faults, NONE};
 use crate::oracle::Oracle;
 
 pub(super) const SECOND: Scenario = Scenario {
@@ -29,6 +34,7 @@ pub(super) const SECOND: Scenario = Scenario {
         "chase-second: the writer died too",
         "chase-second: the writer had the only other copy",
         "recovery without all votes",
+        "readers: far beyond the end",
     ],
 };
 
@@ -43,6 +49,9 @@ pub(super) const ROT_TAIL: Scenario = Scenario {
 };
 
 const ROUNDS: u64 = 4;
+const READERS: usize = 2;
+/// What explains that a reader has no answer.
+const LOSSES: Faults = Faults { server_crashes: true, ..NONE };
 const TIMEOUT: Duration = Duration::from_secs(180);
 /// A file is opened again within this time when its writer has died.
 const OPENED_WITHIN: Duration = Duration::from_secs(60);
@@ -86,6 +95,15 @@ async fn run(sim: Sim, loss: Loss) -> Result<(), String> {
     let cluster = Cluster::start(&sim, shape, tuning);
     cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
     let world = World(Files::new(&cluster, Oracle::new()));
+    let verdict = Rc::new(RefCell::new(None));
+    let (oracle, faults) = (world.oracle.clone(), LOSSES);
+    let shared = Shared { oracle, verdict: verdict.clone(), writers_live: false, faults };
+    // A disk that has lost its last write shows an earlier end until the chunk is sealed: recovery has the
+    // vote of the other replica too, a reader may not.
+    let readers = match loss {
+        Loss::Second => Some(Readers::start(&cluster, shared, READERS).await?),
+        Loss::LastWrite => None,
+    };
     for round in 0..ROUNDS {
         let path = format!("/{round}");
         let ended = match loss {
@@ -98,8 +116,15 @@ async fn run(sim: Sim, loss: Loss) -> Result<(), String> {
         cluster.boot_all();
         cluster.until_whole(TIMEOUT).await?;
         cluster.check_copies().map_err(|what| format!("masters say that all is whole: {what}"))?;
+        if let Some(violation) = verdict.borrow().clone() {
+            return Err(format!("round {round}: {violation}"));
+        }
     }
-    check_end(&cluster, &world.oracle, TIMEOUT).await
+    check_end(&cluster, &world.oracle, TIMEOUT).await?;
+    match readers {
+        Some(readers) => readers.finish().await,
+        None => Ok(()),
+    }
 }
 
 /// A writer at work, and the servers of the replicas of its chunk, in random order.

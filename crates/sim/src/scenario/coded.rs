@@ -157,6 +157,8 @@ pub(super) const STORM: Scenario = Scenario {
     run: |sim| run(sim, entry::STORM),
     marks: &[
         "recovery copies before the seal",
+        "readers: far beyond the end",
+        "readers: a file that was sealed just now",
         "chunk repaired",
         "reader: decoded from other fragments",
         "audit: a coded chunk is whole",

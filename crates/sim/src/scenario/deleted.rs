@@ -3,6 +3,7 @@
 //! content. When its time is over, it goes with its files. With little room on the disks the volume
 //! whose time ends first goes early, and no other.
 
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -62,7 +63,7 @@ pub(super) struct World {
     pub(super) env: Env,
     client: Client,
     pub(super) managers: Managers,
-    exports: VolumeExports,
+    pub(super) exports: VolumeExports,
 }
 
 pub(super) async fn run(sim: Sim) -> Result<(), String> {
@@ -173,8 +174,13 @@ impl World {
 
     /// Writes to a volume from its beginning, other bytes in each part.
     pub(super) async fn write(&self, name: &str, bytes: u64) -> Result<(), String> {
+        self.write_to(name, 0..bytes).await
+    }
+
+    /// The same from an offset on.
+    pub(super) async fn write_to(&self, name: &str, range: Range<u64>) -> Result<(), String> {
         let device = self.open(name).await?;
-        for offset in (0..bytes).step_by(PART as usize) {
+        for offset in range.step_by(PART as usize) {
             let data = vec![byte_at(offset); PART as usize];
             let data = self.env.pool().copy_of(&data).map_err(|error| error.to_string())?;
             let written = self.bounded("write", device.write(offset, data)).await?;

@@ -40,5 +40,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
         "repair has more workers",
         "idlers: a writer lives",
         "idlers: a writer is gone",
+        "readers: far beyond the end",
+        "readers: a file that was sealed just now",
     ],
 };

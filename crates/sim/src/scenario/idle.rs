@@ -2,7 +2,7 @@
 //! one they have, while others take their files over; on clusters of several sizes, with a key
 //! and without. Some hear nothing of it: they are cut from all, or their hosts stand still; they reach
 //! chunkservers again before masters, and act on rights that have ended. A writer's acts after its pause
-//! are judged as in `takeover`.
+//! are judged as in `takeover`, and so is what readers on other hosts see in all that time.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -15,6 +15,7 @@ use wire::control::Policy;
 
 use super::append::{check_content, seal_all};
 use super::entry::Scenario;
+use super::readers::{Readers, Shared};
 use crate::audit;
 use crate::cluster::{Cluster, Shape};
 use crate::nemesis::{Faults, Nemesis};
@@ -37,10 +38,13 @@ pub(super) const IDLE: Scenario = Scenario {
         "idle: without a key",
         "idle: one of three servers is down",
         "stream recovered",
+        "readers: far beyond the end",
+        "readers: a file that was sealed just now",
     ],
 };
 
 const WRITERS: u64 = 3;
+const READERS: usize = 2;
 const FILES: u64 = 2;
 const APPEND_MAX: u64 = 20_000;
 /// Rights live 20 s here, and deleted replicas are forgotten another 10 s later.
@@ -61,7 +65,7 @@ struct Load {
     cluster: Cluster,
     oracle: Oracle,
     stop: Cell<bool>,
-    verdict: RefCell<Option<String>>,
+    verdict: Rc<RefCell<Option<String>>>,
     policy: Policy,
     stays: Cell<u64>,
     appended: Cell<u64>,
@@ -124,7 +128,7 @@ async fn run(sim: Sim, faults: Faults) -> Result<(), String> {
         cluster: cluster.clone(),
         oracle: Oracle::new(),
         stop: Cell::new(false),
-        verdict: RefCell::default(),
+        verdict: Rc::default(),
         policy: Policy::plain(3, acks),
         stays: Cell::new(0),
         appended: Cell::new(0),
@@ -137,6 +141,9 @@ async fn run(sim: Sim, faults: Faults) -> Result<(), String> {
         writers.push(client.env().spawn(Class::Foreground, "idle writer", task));
         hosts.push(host);
     }
+    let (oracle, verdict) = (load.oracle.clone(), load.verdict.clone());
+    let shared = Shared { oracle, verdict, writers_live: false, faults };
+    let readers = Readers::start(&cluster, shared, READERS).await?;
     let nemesis = Nemesis::start(&cluster, faults);
     let began = sim.elapsed();
     let goes_on = || match sim.elapsed() - began {
@@ -162,6 +169,7 @@ async fn run(sim: Sim, faults: Faults) -> Result<(), String> {
     hosts.into_iter().for_each(|host| sim.crash(host, CrashMode::Process));
     seal_all(&cluster).await?;
     cluster.settle(TIMEOUT).await?;
+    readers.finish().await?;
     check_content(&cluster, &load.oracle).await?;
     audit::until_clean(&cluster, &load.oracle, TIMEOUT).await?;
     if !load.is_enough() {
@@ -243,6 +251,9 @@ async fn stay(
     if let Some(last) = cut {
         let _ = last.await; // The next stay is not cut off by this one.
     }
-    let _ = appender.close().await; // Fenced, or done: the next opening shows it.
+    // Fenced, or done: the next opening shows it.
+    if appender.close().await.is_ok() {
+        load.oracle.closed(path, epoch, load.cluster.sim().elapsed());
+    }
     Ok(())
 }

@@ -49,11 +49,12 @@ mod segments;
 mod slow;
 mod slow_disk;
 mod snapshots;
-mod stack;
+pub mod stack;
 mod stored;
 mod table;
 mod table_forks;
 mod takeover;
+mod volume_idle;
 mod volume_policy;
 mod volumes;
 
@@ -84,6 +85,8 @@ pub const SCENARIOS: &[Scenario] = &[
             "reader: end of an open tail",
             "reader: waits for the writer's word",
             "readers: border of chunks",
+            "readers: far beyond the end",
+            "readers: a file that was sealed just now",
             "short replica completed",
         ],
     },
@@ -182,6 +185,7 @@ pub const SCENARIOS: &[Scenario] = &[
         },
         marks: &[
             "readers: length",
+            "readers: far beyond the end",
             "reader: end of an open tail",
             "reader: waits for the writer's word",
             "writer: right renewed",
@@ -355,6 +359,8 @@ pub const SCENARIOS: &[Scenario] = &[
         },
         marks: &[
             "net: connection reset",
+            "readers: far beyond the end",
+            "readers: a file that was sealed just now",
             "chunkstore: first rows",
             "writer: replica failed",
             "recovery without all votes",
@@ -364,6 +370,7 @@ pub const SCENARIOS: &[Scenario] = &[
             "cut: a client reaches masters only",
             "cut: a client reaches no master",
             "cut: clients from a leading master that peers reach",
+            "numbers: a chunkserver above 2^31",
             "numbers: a file above 2^32",
             "numbers: a chunk above 2^32",
             "numbers: a writer's epoch above 2^32",
@@ -442,6 +449,8 @@ pub const SCENARIOS: &[Scenario] = &[
             "cut: answers of a chunkserver are lost",
             "cut: a client reaches no master",
             "cut: clients from a chunkserver that peers reach",
+            "readers: far beyond the end",
+            "readers: a file that was sealed just now",
             "stream recovered",
             "recovery without all votes",
             "recovery copies before the seal",
@@ -690,6 +699,7 @@ pub const SCENARIOS: &[Scenario] = &[
         run: |sim| Box::pin(volume_policy::run(sim)),
         marks: volume_policy::MARKS,
     },
+    volume_idle::SCENARIO,
     grey_server::SCENARIO,
     object_entries::OBJECTS,
     object_entries::RACES,

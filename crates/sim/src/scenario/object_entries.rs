@@ -170,7 +170,6 @@ pub(super) const GATEWAYS_DIE: Scenario = Scenario {
         "object: a file of a closed session is sealed",
         "object: the directory of a session is removed",
         "object: a file is announced again",
-        "object: an orphan is removed",
         "object: the trash is emptied",
         "objects: a gateway sleeps past its session",
         "objects: a gateway crashes",

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use client::{Client, Error, Reader};
-use runtime::sim::{CrashMode, HostId};
+use runtime::sim::{CrashMode, HostId, Sim};
 use runtime::{Class, Env, JoinHandle, Rng};
 
 use crate::cluster::Cluster;
@@ -20,6 +20,8 @@ use crate::oracle::Oracle;
 const PAUSE_MS: u64 = 120;
 /// One read asks for up to this many bytes.
 const READ_MAX: u64 = 60_000;
+/// A file was sealed just now for so long. Those that have read it know it as open.
+const SEALED_NOW: Duration = Duration::from_secs(1);
 
 /// State that readers share with the rest of a run.
 pub(super) struct Shared {
@@ -33,6 +35,7 @@ pub(super) struct Shared {
 }
 
 struct ReadersState {
+    sim: Sim,
     shared: Shared,
     stop: Cell<bool>,
     answers: Cell<u64>,
@@ -46,8 +49,14 @@ pub(super) struct Readers {
     hosts: Vec<HostId>,
 }
 
+/// A reader that a client keeps open, and since when.
+struct Hand {
+    reader: Reader,
+    since: Duration,
+}
+
 /// Readers that a client keeps open.
-type Hands = BTreeMap<String, Reader>;
+type Hands = BTreeMap<String, Hand>;
 
 impl Readers {
     /// Starts `count` readers, each on its own host.
@@ -57,7 +66,8 @@ impl Readers {
         count: usize,
     ) -> Result<Readers, String> {
         let (stop, answers) = (Cell::new(false), Cell::new(0));
-        let state = Rc::new(ReadersState { shared, stop, answers });
+        let sim = cluster.sim().clone();
+        let state = Rc::new(ReadersState { sim, shared, stop, answers });
         let (mut tasks, mut hosts) = (Vec::new(), Vec::new());
         for _ in 0..count {
             let (host, client) = cluster.client(None).await.map_err(|error| error.to_string())?;
@@ -85,8 +95,8 @@ impl Readers {
             let Ok(hands) = task.await else {
                 return Err("a reader's host went down".to_owned());
             };
-            for (path, reader) in &hands {
-                check_whole(&self.state, path, reader).await?;
+            for (path, hand) in &hands {
+                check_whole(&self.state, path, &hand.reader).await?;
             }
             sim.crash(host, CrashMode::Process);
         }
@@ -164,9 +174,17 @@ async fn read(
     rng: &mut Rng,
 ) -> Result<Result<(), String>, Error> {
     if !hands.contains_key(path) {
-        hands.insert(path.to_owned(), client.open(path).await?.reader());
+        let reader = client.open(path).await?.reader();
+        hands.insert(path.to_owned(), Hand { reader, since: state.sim.elapsed() });
     }
-    ask(state, client.env(), (path, &hands[path]), rng).await
+    let (hand, began) = (&hands[path], state.sim.elapsed());
+    let closed = state.shared.oracle.closed_at(path);
+    let sealed_now = closed.is_some_and(|at| hand.since < at && began < at + SEALED_NOW);
+    let judged = ask(state, client.env(), (path, &hand.reader), rng).await?;
+    if sealed_now {
+        client.env().mark("readers: a file that was sealed just now");
+    }
+    Ok(judged)
 }
 
 /// Asks one question about a file; the judgement of the answer, if there is one.
@@ -180,6 +198,7 @@ async fn ask(
     let reading = oracle.begin_read(path);
     let floor = reading.floor();
     let mut want = 1 + rng.below(READ_MAX);
+    let mut place = None;
     let offset = match rng.below(8) {
         0 => {
             let len = reader.refresh_len().await?;
@@ -193,14 +212,14 @@ async fn ask(
             else {
                 return Ok(Ok(()));
             };
-            env.mark("readers: border of chunks");
+            place = Some("readers: border of chunks");
             chunk.base.saturating_sub(rng.below(5000))
         }
         // Anywhere below the end.
         2..=3 => rng.below(floor.max(1)),
         // At an offset without a byte.
         4 => {
-            env.mark("readers: far beyond the end");
+            place = Some("readers: far beyond the end");
             floor + (1 << rng.between(31, 50)) + rng.below(1000)
         }
         // Over the end.
@@ -211,6 +230,7 @@ async fn ask(
         }
     };
     let bytes = reader.read_at(offset, want as usize).await?;
+    place.into_iter().for_each(|place| env.mark(place));
     if (bytes.len() as u64) < want {
         env.mark("readers: end of a file");
     }

@@ -22,13 +22,15 @@ const PORT: u16 = 7401;
 
 /// A host of the block service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Role {
+pub enum Role {
+    /// A block manager, by its index.
     Manager(usize),
+    /// A block server, by its index.
     Server(usize),
 }
 
 /// The block service of a cluster.
-pub(super) struct Stack {
+pub struct Stack {
     cluster: Cluster,
     managers: Vec<HostId>,
     servers: Vec<HostId>,
@@ -63,12 +65,12 @@ fn options(file_bytes: u64) -> Options {
 
 impl Stack {
     /// So many managers and servers, running.
-    pub(super) fn start(cluster: &Cluster, count: (usize, usize), file_bytes: u64) -> Rc<Stack> {
+    pub fn start(cluster: &Cluster, count: (usize, usize), file_bytes: u64) -> Rc<Stack> {
         Stack::start_keeping(cluster, count, file_bytes, Duration::from_secs(3600))
     }
 
     /// The same, where the data of deleted volumes is kept for so long.
-    pub(super) fn start_keeping(
+    pub fn start_keeping(
         cluster: &Cluster,
         (managers, servers): (usize, usize),
         file_bytes: u64,
@@ -111,7 +113,8 @@ impl Stack {
         self.verdict.borrow().is_some()
     }
 
-    pub(super) fn verdict(&self) -> Result<(), String> {
+    /// The first violation, if there was one.
+    pub fn verdict(&self) -> Result<(), String> {
         self.verdict.borrow_mut().take().map_or(Ok(()), Err)
     }
 
@@ -142,7 +145,8 @@ impl Stack {
         hosts.flat_map(of).collect()
     }
 
-    pub(super) fn crash(&self, role: Role, mode: CrashMode) {
+    /// Takes a host down.
+    pub fn crash(&self, role: Role, mode: CrashMode) {
         if let Role::Server(index) = role {
             self.running.borrow_mut()[index] = None;
         }
@@ -165,7 +169,7 @@ impl Stack {
     }
 
     /// Starts a host's process; nothing when it runs.
-    pub(super) fn boot(self: &Rc<Self>, role: Role) {
+    pub fn boot(self: &Rc<Self>, role: Role) {
         let (sim, host) = (self.cluster.sim(), self.host(role));
         if sim.env(host).is_some() {
             return;

@@ -26,6 +26,7 @@ const LOAD: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(240);
 
 struct Load {
+    sim: Sim,
     oracle: Oracle,
     stop: Cell<bool>,
     verdict: Rc<RefCell<Option<String>>>,
@@ -39,6 +40,7 @@ pub(super) async fn run(sim: Sim, faults: Faults) -> Result<(), String> {
     cluster.settle(Duration::from_secs(30)).await.map_err(|e| format!("at the start: {e}"))?;
     let acks = sim.with_rng(|rng| rng.between(2, 3)) as u8;
     let load = Rc::new(Load {
+        sim: sim.clone(),
         oracle: Oracle::new(),
         stop: Cell::new(false),
         verdict: Rc::default(),
@@ -105,7 +107,8 @@ async fn stay(load: &Load, client: &Client, path: &str, rng: &mut Rng) -> Result
         Err(_) => return Ok(()),
     };
     let Ok(appender) = file.append_handle().await else { return Ok(()) };
-    load.oracle.opened(path, appender.epoch(), appender.acked_len(), rng.next_u64())?;
+    let epoch = appender.epoch();
+    load.oracle.opened(path, epoch, appender.acked_len(), rng.next_u64())?;
     load.takeovers.set(load.takeovers.get() + 1);
     for _ in 0..rng.between(5, 60) {
         if load.stop.get() || !burst(load, &appender, path, rng).await? {
@@ -113,7 +116,10 @@ async fn stay(load: &Load, client: &Client, path: &str, rng: &mut Rng) -> Result
         }
         client.env().sleep(Duration::from_millis(rng.below(80))).await;
     }
-    let _ = appender.close().await; // Fenced, or done: the next opening shows which.
+    // Fenced, or done: the next opening shows which.
+    if appender.close().await.is_ok() {
+        load.oracle.closed(path, epoch, load.sim.elapsed());
+    }
     Ok(())
 }
 

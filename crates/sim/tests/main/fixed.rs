@@ -127,6 +127,7 @@ scenarios! {
     table_forks "table-forks",
     takeover "takeover",
     takeover_idle "takeover-idle",
+    volume_idle "volume-idle",
     volume_policy "volume-policy",
     volumes "volumes",
 }

@@ -183,3 +183,36 @@ fn second_process_under_a_live_servers_name_waits_until_it_is_dead() {
     };
     sim.run(run).expect("a task is always due");
 }
+
+/// Two processes of one number would vote twice.
+#[test]
+fn second_process_with_a_copy_of_a_masters_directory_is_refused() {
+    let sim = Sim::new(48);
+    let run = async {
+        let cluster = Cluster::start(&sim, Shape::default(), Tuning::default());
+        cluster.settle(30 * SECOND).await.unwrap();
+        let stored = with_client(&cluster, |client| async move {
+            store_files(&client, "before", 30 * SECOND).await
+        });
+        assert_eq!(stored.await, FILES);
+        let twin = sim.add_host("twin");
+        cluster.copy_master(0, twin).await.unwrap();
+        cluster.settle(60 * SECOND).await.unwrap();
+        let (first, second) = (sim.addr(cluster.masters()[0], 7001), sim.addr(twin, 7001));
+        for _ in 0..3 {
+            let started = cluster.start_twin(0, twin).await.map(drop);
+            let refusal = started.expect_err("a second master 1 has started");
+            let words = [format!("runs at {first} already"), format!("at {second}, is refused")];
+            assert!(words.iter().all(|words| refusal.contains(words)), "{refusal}");
+            assert!(cluster.master_serves(0), "the first one goes on");
+            sim.crash(twin, CrashMode::Process);
+        }
+        let stored = with_client(&cluster, |client| async move {
+            store_files(&client, "after", 30 * SECOND).await
+        });
+        assert_eq!(stored.await, FILES);
+        cluster.settle(60 * SECOND).await.unwrap();
+        assert_eq!(cluster.violations(), Vec::<String>::new());
+    };
+    sim.run(run).expect("a task is always due");
+}

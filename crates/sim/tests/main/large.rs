@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use base::{Epoch, ID_COUNTER_END, Kind};
+use base::{Epoch, ID_COUNTER_END, Kind, ServerId};
 use client::{Client, Error};
 use master::FirstNumbers;
 use runtime::Class;
 use runtime::sim::{CrashMode, Sim};
 use sim::cluster::{Cluster, Shape};
 use sim::tuning::Tuning;
-use wire::control::Policy;
+use wire::control::{ClusterRequest, Policy, Registration};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Chunks of one file: more than a page of anything.
@@ -193,6 +193,71 @@ fn last_file_numbers_are_used_and_nothing_is_lost() {
             }
         };
         env.spawn(Class::Foreground, "client", work).await.expect("no crash");
+        assert_eq!(cluster.violations(), Vec::<String>::new());
+    };
+    sim.run(run).expect("a task is always due");
+}
+
+/// Numbers of the chunkservers, in order.
+async fn server_numbers(client: &Client) -> Vec<u32> {
+    let statuses = client.status().await.expect("masters answer");
+    let (_, status) = statuses.into_iter().next().expect("one at least");
+    let mut numbers: Vec<_> = status.servers.iter().map(|one| one.server.get()).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+/// All numbers are given, the last one too, and no further chunkserver joins. Those that have one keep it and
+/// serve, also behind a power cut of all hosts.
+#[test]
+fn last_numbers_of_chunkservers_are_used_and_nothing_is_lost() {
+    let sim = Sim::new(49);
+    let run = async {
+        let shape = Shape::default();
+        let server = ServerId::new(u32::MAX - shape.servers as u32);
+        let given: Vec<_> = (server.get() + 1..=u32::MAX).collect();
+        let first = FirstNumbers { server, ..FirstNumbers::default() };
+        let tuning = Tuning { first: Some(first), ..Tuning::default() };
+        let cluster = Cluster::start(&sim, shape, tuning);
+        cluster.settle(30 * SECOND).await.unwrap();
+        let (host, client) = cluster.client(None).await.expect("it connects");
+        let (env, expected) = (client.env().clone(), given.clone());
+        let writing = async move {
+            assert_eq!(server_numbers(&client).await, expected);
+            // Of as many copies as there are servers: the last one has one, too.
+            let policy = Policy::plain(5, 3);
+            let file = client.create("/file", policy, 0o644, true).await.expect("a new file");
+            for number in 0..10 {
+                let appender = file.append_handle().await.expect("the only writer");
+                appender.append(&content(number)).await.expect("no faults");
+                appender.close().await.expect("no faults");
+            }
+            for _ in 0..2 {
+                let (name, addr) = ("another".to_owned(), ([10, 9, 9, 9], 7101).into());
+                let registration = Registration { domain: name.clone(), name, addr };
+                let asked = client.cluster_ask(ClusterRequest::Register(registration)).await;
+                assert_eq!(asked.map(drop).expect_err("none is left").kind(), Kind::Full);
+            }
+        };
+        env.spawn(Class::Foreground, "writer", writing).await.expect("no crash");
+        sim.crash(host, CrashMode::Power);
+        (0..3).for_each(|index| cluster.crash_master(index, CrashMode::Power));
+        (0..5).for_each(|index| cluster.crash_server(index, CrashMode::Power));
+        cluster.settle(120 * SECOND).await.unwrap();
+        let (_, client) = cluster.client(None).await.expect("it connects");
+        let env = client.env().clone();
+        let reading = async move {
+            assert_eq!(server_numbers(&client).await, given);
+            let file = client.open("/file").await.expect("it is there");
+            for chunk in file.chunks().await.expect("all").chunks {
+                let mut on: Vec<_> = chunk.replicas.iter().map(|it| it.server.get()).collect();
+                on.sort_unstable();
+                assert_eq!(on, given);
+            }
+            let whole: Vec<u8> = (0..10).flat_map(content).collect();
+            assert!(file.reader().read_at(0, whole.len() + 1).await.expect("whole") == whole);
+        };
+        env.spawn(Class::Foreground, "reader", reading).await.expect("no crash");
         assert_eq!(cluster.violations(), Vec::<String>::new());
     };
     sim.run(run).expect("a task is always due");

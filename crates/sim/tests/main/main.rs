@@ -11,6 +11,7 @@ mod large;
 mod planted;
 mod relay;
 mod service;
+mod volumes;
 
 use sim::{Outcome, Scenario, run_seed};
 

@@ -3,7 +3,7 @@
 use sim::{Planted, find, run_planted, run_seed};
 
 /// Each bug with scenarios and the seeds that find it first there, and what is said then.
-const FOUND: [(Planted, &str, u64, &str); 94] = [
+const FOUND: [(Planted, &str, u64, &str); 95] = [
     // Oracle: acknowledged bytes are there.
     (Planted::AckEarly, "append-blackout", 13, "were acknowledged"),
     (Planted::AckUnsent, "append-writers", 0, "were there before"),
@@ -144,6 +144,8 @@ const FOUND: [(Planted, &str, u64, &str); 94] = [
     // Children of a fork have what they show, all of it and nothing else.
     (Planted::LooseBounds, "table-forks", 119, "entries instead of"),
     (Planted::UnsealedParent, "table-forks", 0, "is acknowledged"),
+    // A client that was answered late for an earlier owner reaches the present one.
+    (Planted::EarlierOwner, "disks-cuts", 4, "no answers in"),
 ];
 
 /// Bugs that show in their rare form, each with a scenario that finds it, and what it acts once in;

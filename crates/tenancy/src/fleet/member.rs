@@ -1,6 +1,6 @@
 //! [`Member`]: a server as a leader knows it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use runtime::Instant;
 
@@ -15,6 +15,9 @@ pub struct Member<U> {
     pub(super) reach: Reach,
     /// Time of the last heartbeat.
     pub(super) last_heartbeat: Instant,
+    /// The same, or of the last registration; no excuse of silence changes it. At first, since when this leader
+    /// knows of the server.
+    pub(super) heard: Instant,
     /// The process that sends heartbeats, once this leader has heard of one.
     pub(super) boot: Option<u64>,
     pub(super) seq: u64,
@@ -25,7 +28,12 @@ pub struct Member<U> {
     /// Changes for it, by number; each unit once, at its last change.
     pub(super) changes: BTreeMap<u64, U>,
     pub(super) numbers: BTreeMap<U, u64>,
+    /// Those of the changes that took a unit from it and that it has not confirmed yet.
+    pub(super) taken: BTreeSet<u64>,
     pub(super) next_change: u64,
+    /// Its changes have numbers above this one. A process that has seen fewer, under this leader, saw those of a
+    /// server that was removed.
+    pub(super) before_changes: u64,
     /// Changes that its present process has made.
     pub(super) seen: u64,
     /// Units that it does not serve yet: the first of them, with causes, and how many.
@@ -44,13 +52,16 @@ impl<U: Copy + Ord> Member<U> {
             leaving: false,
             reach: Reach::new(now),
             last_heartbeat: now,
+            heard: now,
             boot: None,
             seq: 0,
             asks_admission: false,
             lease_end,
             changes: BTreeMap::new(),
             numbers: BTreeMap::new(),
+            taken: BTreeSet::new(),
             next_change: 1,
+            before_changes: 0,
             seen: 0,
             unopened: BTreeMap::new(),
             unopened_count: 0,

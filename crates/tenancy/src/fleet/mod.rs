@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use runtime::{Duration, Instant};
 
-use crate::limits::{IDLE, PING, RENEW, drifted};
+use crate::limits::{IDLE, PING, RENEW, SERVER_GONE, drifted};
 use hold::{Hold, Wait};
 pub use member::Member;
 pub use pings::Judged;
@@ -108,6 +108,8 @@ pub struct Fleet<S, U> {
     ping_soon: bool,
     /// Servers that should send a heartbeat now.
     news: BTreeSet<S>,
+    /// Above all numbers of changes of servers that were removed.
+    removed_changes: u64,
 }
 
 impl<S: Copy + Ord, U: Copy + Ord> Fleet<S, U> {
@@ -132,6 +134,7 @@ impl<S: Copy + Ord, U: Copy + Ord> Fleet<S, U> {
             ping_pause: PING,
             ping_soon: false,
             news: BTreeSet::new(),
+            removed_changes: 0,
         };
         for (server, unit) in owned {
             fleet.note(server, unit);
@@ -141,7 +144,50 @@ impl<S: Copy + Ord, U: Copy + Ord> Fleet<S, U> {
 
     /// A server that has had no lease yet.
     pub fn add(&mut self, now: Instant, server: S) {
-        self.servers.insert(server, Member { alive: false, ..Member::silent(now, now) });
+        let before_changes = self.removed_changes;
+        let member = Member {
+            alive: false,
+            before_changes,
+            next_change: before_changes + 1,
+            ..Member::silent(now, now)
+        };
+        self.servers.insert(server, member);
+    }
+
+    /// A process registers as a server that is known: its first heartbeat is about to come.
+    pub fn note_registration(&mut self, now: Instant, server: S) {
+        if let Some(member) = self.servers.get_mut(&server) {
+            member.heard = now;
+        }
+    }
+
+    /// The server that was not heard of for longest, if that is [`SERVER_GONE`] and it owns no unit: where there
+    /// is no room for another one, it makes room. Only those that `may_go` are considered.
+    pub fn longest_gone(
+        &self,
+        now: Instant,
+        owners: &impl Owners<S, U>,
+        may_go: impl Fn(S) -> bool,
+    ) -> Option<S> {
+        let dead = self.servers.iter().filter(|(_, member)| !member.alive);
+        let gone = dead.filter(|(_, member)| now - member.heard >= SERVER_GONE);
+        let gone = gone.filter(|&(&id, _)| may_go(id) && owners.owned_count(id) == 0);
+        gone.map(|(&id, member)| (member.heard, id)).min().map(|(_, id)| id)
+    }
+
+    /// Forgets a server that owns no unit, and whose leases are over. A process of it may come back under this
+    /// leader, as another server, with all that it had seen: [`Fleet::has_seen_none`].
+    pub fn remove(&mut self, server: S) {
+        if let Some(member) = self.servers.remove(&server) {
+            self.removed_changes = self.removed_changes.max(member.next_change);
+        }
+        self.news.remove(&server);
+    }
+
+    /// True when a process of a server has seen none of its changes, though it has seen some under this leader,
+    /// up to number `seen`: it was another server then, which was removed. It is to forget all that it has.
+    pub fn has_seen_none(&self, server: S, seen: u64) -> bool {
+        self.servers.get(&server).is_some_and(|member| seen < member.before_changes)
     }
 
     /// A server.
@@ -193,6 +239,7 @@ impl<S: Copy + Ord, U: Copy + Ord> Fleet<S, U> {
             member.reach.excuse(now); // It was not pinged.
         }
         (member.last_heartbeat, member.seq, member.seen) = (now, seq, beat.seen);
+        member.heard = now;
         member.leaving = beat.leaving;
         member.asks_admission = beat.asks_admission;
         member.reach.note_heartbeat(now, slower);
@@ -244,6 +291,7 @@ impl<S: Copy + Ord, U: Copy + Ord> Fleet<S, U> {
         member.next_change += 1;
         if let Some(before) = member.numbers.insert(unit, number) {
             member.changes.remove(&before);
+            member.taken.remove(&before);
         }
         member.changes.insert(number, unit);
         number
@@ -293,7 +341,8 @@ impl<S: Copy + Ord, U: Copy + Ord> Fleet<S, U> {
     pub fn take(&mut self, now: Instant, unit: U, (server, epoch): (S, u64)) {
         let change = self.note(server, unit);
         let mut hold = self.holds.remove(&unit).unwrap_or_default();
-        if let Some(member) = self.servers.get(&server) {
+        if let Some(member) = self.servers.get_mut(&server) {
+            member.taken.insert(change);
             let (boot, until) = (member.boot, member.lease_end);
             let asks_admission = member.asks_admission;
             hold.0.push(Wait { server, boot, epoch, asks_admission, change, until });
@@ -350,16 +399,19 @@ impl<S: Copy + Ord, U: Copy + Ord> Fleet<S, U> {
         }
     }
 
-    /// Drops changes that a server has confirmed: units that it lost and knows to have lost.
+    /// Drops changes that a server has confirmed: units that it lost and knows to have lost. Those of units
+    /// that it has stay, and are not visited: there is one for each, and each heartbeat comes here.
     fn forget_changes(&mut self, server: S, seen: u64, owners: &impl Owners<S, U>) {
         let Some(member) = self.servers.get_mut(&server) else { return };
-        let lost = member.changes.range(..=seen);
-        let lost = lost.filter(|&(_, &unit)| owners.owner(unit) != Some(server));
-        let lost: Vec<(u64, U)> = lost.map(|(&number, &unit)| (number, unit)).collect();
-        for (number, unit) in lost {
-            member.changes.remove(&number);
-            member.numbers.remove(&unit);
-            member.loads.remove(&unit);
+        while let Some(number) = member.taken.first().copied().filter(|&number| number <= seen) {
+            member.taken.remove(&number);
+            let Some(&unit) = member.changes.get(&number) else { continue };
+            // It may have been given to the same server again.
+            if owners.owner(unit) != Some(server) {
+                member.changes.remove(&number);
+                member.numbers.remove(&unit);
+                member.loads.remove(&unit);
+            }
         }
     }
 

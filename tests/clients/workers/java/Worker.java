@@ -16,6 +16,7 @@ import java.util.HexFormat;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import software.amazon.awssdk.auth.credentials.AnonymousCredentialsProvider;
 import software.amazon.awssdk.awscore.retry.AwsRetryStrategy;
 import software.amazon.awssdk.core.async.AsyncRequestBody;
 import software.amazon.awssdk.core.client.config.ClientOverrideConfiguration;
@@ -34,6 +35,7 @@ public final class Worker {
     // An endpoint that is an IP address has no virtual hosts, which the SDK finds by itself: it is
     // given nothing but the environment.
     private final S3Client client;
+    private final S3Client unsigned;
     private final S3AsyncClient inParts;
     private final S3TransferManager transfers;
     private final S3Presigner presigner = S3Presigner.create();
@@ -44,6 +46,10 @@ public final class Worker {
                 .retryStrategy(AwsRetryStrategy.doNotRetry())
                 .build();
         client = S3Client.builder().overrideConfiguration(once).build();
+        unsigned = S3Client.builder()
+                .credentialsProvider(AnonymousCredentialsProvider.create())
+                .overrideConfiguration(once)
+                .build();
         inParts = S3AsyncClient.builder()
                 .httpClientBuilder(NettyNioAsyncHttpClient.builder())
                 .overrideConfiguration(once)
@@ -73,6 +79,10 @@ public final class Worker {
                             .completionFuture()
                             .join();
                 }
+                return null;
+            case "put_unsigned": // In chunks with a checksum behind them.
+                unsigned.putObject(
+                        to -> to.bucket(bucket).key(key), RequestBody.fromFile(path(ask)));
                 return null;
             case "create":
                 client.putObject(

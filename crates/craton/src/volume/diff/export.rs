@@ -18,7 +18,7 @@ use super::{DiffPart, Search, differing, snapshot};
 use crate::exit::{Done, Failure, io};
 use crate::output::{bytes, print_json};
 use crate::volume::args::DiffArgs;
-use crate::volume::fresh::Fresh;
+use crate::volume::fresh::{Fresh, sync_device};
 use crate::volume::open::{Site, failure};
 
 /// Runs it: `base` is the name of an older snapshot, without the volume's.
@@ -51,13 +51,9 @@ pub async fn export(
     }
     let fresh = if to_stdout { None } else { Fresh::instead_of(path)? };
     let under = fresh.as_ref().map_or(path, Fresh::under);
-    let failed = |error| io("write", under, &error);
-    let (out, file): (Box<dyn Write + Send>, _) = match to_stdout {
-        true => (Box::new(std::io::stdout()), None),
-        false => {
-            let file = File::create(under).map_err(failed)?;
-            (Box::new(file.try_clone().map_err(failed)?), Some(file))
-        }
+    let out: Box<dyn Write + Send> = match to_stdout {
+        true => Box::new(std::io::stdout()),
+        false => Box::new(File::create(under).map_err(|error| io("write", under, &error))?),
     };
     let snapshot = name.rsplit(AT).next().unwrap_or_default().to_owned();
     let (id, base) = (site.env().random_u64(), base.map(str::to_owned));
@@ -80,10 +76,11 @@ pub async fn export(
         Ok::<_, Failure>(done)
     };
     let (records, data) = copied.await?;
-    if let Some(file) = file.filter(|_| fresh.is_some()) {
-        file.sync_all().map_err(failed)?;
+    match fresh {
+        Some(fresh) => fresh.keep()?,
+        None if to_stdout => {}
+        None => sync_device(path)?,
     }
-    fresh.map_or(Ok(()), Fresh::keep)?;
     if args.json {
         return print_json(&json!({
             "snapshot": name,
