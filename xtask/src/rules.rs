@@ -1,5 +1,5 @@
-//! Citations of rules: a number of `docs/protocols.md`, a decision or invariant of `docs/design.md`,
-//! or a page below `docs`, that a source or document names, must be there.
+//! Citations of rules: a number of `docs/protocols.md` and the two pages beside it, a decision or invariant of
+//! `docs/design.md`, or a page below `docs`, that a source or document names, must be there.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 const PROTOCOLS: &str = "docs/protocols.md";
 const OBJECTS: &str = "docs/object-protocols.md";
+const TAIL: &str = "docs/protocols-tail.md";
 const DESIGN: &str = "docs/design.md";
 /// Table of checkers, whose last column has numbers of invariants.
 const CHECKERS: &str = "docs/simulation.md";
@@ -18,6 +19,8 @@ struct Rules {
     protocols: BTreeSet<String>,
     /// The same of the object service's.
     objects: BTreeSet<String>,
+    /// The same of those about chasing, codes and health.
+    tail: BTreeSet<String>,
     /// Sections of the design.
     sections: BTreeSet<String>,
     /// `D1` and the others.
@@ -25,13 +28,14 @@ struct Rules {
     invariants: BTreeSet<String>,
 }
 
-/// Compares sources and documents with the two pages.
+/// Compares sources and documents with the pages.
 pub fn check(sources: &[PathBuf], breaches: &mut Vec<String>) {
     let page = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let rules = Rules::of(&page(PROTOCOLS), &page(OBJECTS), &page(DESIGN));
+    let rules = Rules::of(&page(PROTOCOLS), &page(OBJECTS), &page(TAIL), &page(DESIGN));
     for (what, known) in [
         ("rules in docs/protocols.md", &rules.protocols),
         ("rules in docs/object-protocols.md", &rules.objects),
+        ("rules in docs/protocols-tail.md", &rules.tail),
         ("sections in docs/design.md", &rules.sections),
         ("decisions in docs/design.md", &rules.decisions),
         ("invariants in docs/design.md", &rules.invariants),
@@ -66,7 +70,7 @@ pub fn check(sources: &[PathBuf], breaches: &mut Vec<String>) {
 }
 
 impl Rules {
-    fn of(protocols: &str, objects: &str, design: &str) -> Rules {
+    fn of(protocols: &str, objects: &str, tail: &str, design: &str) -> Rules {
         let headings = |text: &str, mark: &str| -> BTreeSet<String> {
             let rests = text.lines().filter_map(|line| line.strip_prefix(mark));
             let words = rests.filter_map(|rest| rest.split(' ').next());
@@ -81,6 +85,7 @@ impl Rules {
         Rules {
             protocols: rules(protocols),
             objects: rules(objects),
+            tail: rules(tail),
             sections: headings(design, "## ").into_iter().filter(is_number).collect(),
             decisions: headings(design, "### D").into_iter().filter(is_number).collect(),
             invariants: invariants.flat_map(numbers).collect(),
@@ -102,6 +107,9 @@ impl Rules {
                 false => ("rule of protocols.md: ", &self.protocols),
             };
             note(at, page, cited_sections(rest), known);
+        }
+        for (at, rest) in behind(&flat, "protocols-tail.md") {
+            note(at, "rule of protocols-tail.md: ", cited_sections(rest), &self.tail);
         }
         for (at, rest) in behind(&flat, "design.md") {
             let rest = rest.trim_start_matches('`').strip_prefix(" section ");
@@ -219,7 +227,7 @@ mod tests {
         let protocols = "# P\n## 1. A\n### 1.1 B\n### 1.2 C\n## 2. D\n### 2.1 E\n## Else\n";
         let design = "# D\n## 1. X\n### D1 A\n### D12 B\n## 3. Y\n| **Invariant 1** | x |\n\
                       | **Invariant 2** | y |\n";
-        Rules::of(protocols, "## 1. A\n### 1.7 B\n", design)
+        Rules::of(protocols, "## 1. A\n### 1.7 B\n", "## 8. A\n### 8.1 B\n### 8.10 C\n", design)
     }
 
     #[test]
@@ -230,6 +238,8 @@ mod tests {
             "`protocols.md`\n1.2). (`protocols.md`) is a page; `protocols.md` says 9",
             "`design.md` invariants 1 to 2, `design.md` section 3, design D1, Invariant: 9 times",
             "3D9, D123, AD9, D9_x, CRD 9",
+            "`protocols-tail.md` 8.1, 8.10, `protocols.md` 2 and `protocols-tail.md` 8: x",
+            "(`protocols-tail.md`\n8.1 e). [protocols-tail.md](protocols-tail.md) 8.10. `protocols-tail.md` says 9",
         ] {
             assert_eq!(rules().missing(good), [], "{good}");
         }
@@ -245,6 +255,11 @@ mod tests {
         assert_eq!(missing("`protocols.md` 1.1 and\n7"), ["1 rule of protocols.md: 7"]);
         assert_eq!(missing("`object-protocols.md` 1.7"), [""; 0]);
         assert_eq!(missing("`object-protocols.md` 1.1"), ["1 rule of object-protocols.md: 1.1"]);
+        assert_eq!(missing("`protocols-tail.md` 8.1 to 8.2"), ["1 rule of protocols-tail.md: 8.2"]);
+        assert_eq!(missing("`protocols-tail.md` 1"), ["1 rule of protocols-tail.md: 1"]);
+        assert_eq!(missing("`protocols.md` 8.1"), ["1 rule of protocols.md: 8.1"]);
+        let link = "x\n[protocols-tail.md](protocols-tail.md), sections 8 and 9";
+        assert_eq!(missing(link), ["2 rule of protocols-tail.md: 9"]);
         assert_eq!(missing("`design.md` section 2"), ["1 section of design.md: 2"]);
         assert_eq!(missing("(Invariants 1 and 3.)"), ["1 invariant 3"]);
         assert_eq!(missing("design D2"), ["1 decision D2"]);

@@ -10,6 +10,14 @@ use crate::{circles, figures, links, names, rules, services, words};
 /// Where unsafe code may stand (`design.md` section 4).
 const UNSAFE_ALLOWED: &[&str] =
     &["crates/runtime", "crates/codec", "crates/chunkstore", "bindings"];
+/// Libraries behind a wall, and the crates whose manifests name them.
+const WALLED: &[(&str, &[&str])] = &[
+    ("openraft", &["master-consensus"]),
+    ("postcard", &["master-consensus"]),
+    ("crc-fast", &["codec"]),
+    ("prost", &["wire", "block-proto"]),
+    ("s3s", &["object-gateway"]),
+];
 /// Lines of a source file, tests apart.
 const LINES_MAX: usize = 800;
 
@@ -57,6 +65,12 @@ fn check_graph(breaches: &mut Vec<String>) {
             continue;
         };
         let names: BTreeSet<&str> = rows.iter().map(|(name, _)| *name).collect();
+        for (library, of) in WALLED.iter().filter(|(_, of)| !of.contains(name)) {
+            if names_library(&manifest, library) {
+                let of = of.join(", ");
+                breaches.push(format!("crate {name} names {library}, which is behind {of}"));
+            }
+        }
         let imported = imports(&manifest, &names);
         for other in imported.symmetric_difference(stated) {
             let (by, way_out) = match stated.contains(other) {
@@ -100,6 +114,12 @@ fn imports<'a>(manifest: &'a str, ours: &BTreeSet<&str>) -> BTreeSet<&'a str> {
     let names = section.unwrap_or_default().lines();
     let names = names.filter_map(|line| line.split(['.', ' ', '=']).next());
     names.filter(|name| *name != "base" && ours.contains(name)).collect()
+}
+
+/// True when a manifest has a dependency of this name, of whatever kind.
+fn names_library(manifest: &str, library: &str) -> bool {
+    let mut names = manifest.lines().filter_map(|line| line.split(['.', ' ', '=']).next());
+    names.any(|name| name == library)
 }
 
 /// Every target of the replay has its coverage-guided twin in `fuzz/`, and a line in the page.

@@ -41,12 +41,18 @@ pub fn check(sources: &[PathBuf], breaches: &mut Vec<String>) {
     let mut files = sources.to_vec();
     files.extend(["README.md", "ARCHITECTURE.md"].map(PathBuf::from));
     collect_pages(Path::new("docs"), &mut files);
+    ["scripts", "tests", "experiments", "crates"]
+        .iter()
+        .for_each(|path| collect(Path::new(path), &["sh", "py", "proto", "js"], &mut files));
     // The lists of words themselves.
     files.retain(|path| !path.starts_with("xtask") && !path.ends_with("glossary.md"));
     let glossary = fs::read_to_string("docs/glossary.md").unwrap_or_default();
-    let replaced = glossary.split("## Words that were replaced").nth(1).unwrap_or_default();
-    for (word, _) in REPLACED.iter().filter(|(word, _)| occurrences(replaced, word) == 0) {
+    let replaced = replaced_in(&glossary);
+    for (word, _) in REPLACED.iter().filter(|(word, _)| !replaced.contains(word)) {
         breaches.push(format!("docs/glossary.md does not say what replaces '{word}'"));
+    }
+    for word in replaced.iter().filter(|&&word| !REPLACED.iter().any(|(other, _)| *other == word)) {
+        breaches.push(format!("'{word}' of docs/glossary.md is not among the words of xtask"));
     }
     let fidelity = fs::read_to_string("docs/fidelity.md").unwrap_or_default();
     let rows = fidelity.lines().filter_map(|line| line.strip_prefix('|')?.split('|').next());
@@ -56,6 +62,7 @@ pub fn check(sources: &[PathBuf], breaches: &mut Vec<String>) {
     for path in &files {
         let text = fs::read_to_string(path).unwrap_or_default();
         let is_code = path.extension().is_some_and(|extension| extension == "rs");
+        let is_page = path.extension().is_some_and(|extension| extension == "md");
         for (index, line) in text.lines().enumerate() {
             let place = || format!("{}:{}", path.display(), index + 1);
             let is_row = line.starts_with("| `") && path.ends_with("ARCHITECTURE.md");
@@ -70,7 +77,8 @@ pub fn check(sources: &[PathBuf], breaches: &mut Vec<String>) {
             }
             let prose = match is_code {
                 true => line.split_once("//").map_or("", |(_, comment)| comment),
-                false => line,
+                false if is_page => line,
+                false => "",
             };
             for id in mechanisms_in(prose).filter(|id| !mechanisms.contains(id)) {
                 breaches.push(format!("{}: no mechanism {id} in docs/fidelity.md", place()));
@@ -101,10 +109,29 @@ fn decisions() -> BTreeSet<u32> {
     names.filter_map(|name| name.split('-').next()?.parse().ok()).collect()
 }
 
-/// How often a word, or words, stand in a line as such.
+/// Words that the glossary replaces. A row with a sense in brackets is about that alone, and no program can
+/// judge it.
+fn replaced_in(glossary: &str) -> BTreeSet<&str> {
+    let table = glossary.split("## Words that were replaced").nth(1).unwrap_or_default();
+    let rows = table.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+    rows.filter(|cell| *cell != "not" && !cell.contains('('))
+        .flat_map(|cell| cell.split(", "))
+        .collect()
+}
+
+/// How often a word, or words, stand in a line as such, or as a part of a compound name.
 fn occurrences(line: &str, word: &str) -> usize {
-    let line = line.to_ascii_lowercase();
-    let is_edge = |c: Option<char>| !c.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_');
+    let mut parts = String::with_capacity(line.len());
+    let mut before = ' ';
+    for c in line.chars() {
+        if before.is_ascii_lowercase() && c.is_ascii_uppercase() {
+            parts.push('_');
+        }
+        parts.push(c.to_ascii_lowercase());
+        before = c;
+    }
+    let line = parts;
+    let is_edge = |c: Option<char>| !c.is_some_and(|c| c.is_ascii_alphanumeric());
     let places = line.match_indices(word);
     let whole = places.filter(|(at, _)| {
         is_edge(line[..*at].chars().next_back()) && is_edge(line[at + word.len()..].chars().next())
@@ -132,13 +159,20 @@ fn decisions_in(prose: &str) -> impl Iterator<Item = u32> {
 }
 
 fn collect_pages(path: &Path, into: &mut Vec<PathBuf>) {
+    collect(path, &["md"], into);
+}
+
+fn collect(path: &Path, extensions: &[&str], into: &mut Vec<PathBuf>) {
     for path in fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path()) {
         if path.is_dir() {
-            // Decisions are frozen.
-            if !path.ends_with("decisions") {
-                collect_pages(&path, into);
+            // Decisions are frozen; packages of other people's are installed beside the tests of clients.
+            if !path.ends_with("decisions") && !path.ends_with("node_modules") {
+                collect(&path, extensions, into);
             }
-        } else if path.extension().is_some_and(|extension| extension == "md") {
+        } else if path
+            .extension()
+            .is_some_and(|extension| extensions.iter().any(|one| extension == *one))
+        {
             into.push(path);
         }
     }
@@ -150,8 +184,16 @@ mod tests {
 
     #[test]
     fn words_are_counted_whole() {
-        assert_eq!(occurrences("Somebody asked somebody_else: somebody.", "somebody"), 2);
+        assert_eq!(occurrences("Somebody asked somebody_else: somebody.", "somebody"), 3);
+        assert_eq!(occurrences("fn is_told() -> Told; NotTold, toldest, untold", "told"), 3);
         assert_eq!(occurrences("one of late, of later", "of late"), 1);
+    }
+
+    #[test]
+    fn rows_without_a_sense_are_for_the_program() {
+        let page = "| not | but |\n## Words that were replaced\n\n| not | but |\n|---|---|\n\
+                    | a, in b | c |\n| look (of a table) | view |\n";
+        assert_eq!(replaced_in(page), BTreeSet::from(["a", "in b"]));
     }
 
     #[test]
