@@ -111,7 +111,8 @@ fn stages(length: Length) -> Vec<Stage> {
             name: "long load",
             budget: minutes(20),
             steps: vec![Step::Tests(words(
-                "env CRATON_LOAD_S=600 cargo test --package craton --locked --test main kills",
+                "env CRATON_LOAD_S=600 cargo test --package craton --locked --test main -- \
+                 kills condemn --include-ignored",
             ))],
         });
         stages.push(Stage {

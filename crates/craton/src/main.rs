@@ -41,7 +41,10 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // It may have names of any client.
-            eprintln!("craton: {}", output::visible_lines(&failure.message));
+            crate::output::print_error(&format!(
+                "craton: {}",
+                output::visible_lines(&failure.message)
+            ));
             failure.exit_code()
         }
     }

@@ -51,6 +51,11 @@ fn announce_to(out: &mut impl Write, line: &str) {
 /// Beginning of a warning. `craton cluster` repeats lines of a role's output that begin so.
 pub const WARNING: &str = "craton: warning: ";
 
+/// Prints a line to standard error, if that takes it: it may be a file on a full disk.
+pub fn print_error(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 /// Prints a warning to standard error, if that takes it.
 pub fn warn(text: &str) {
     let _ = writeln!(std::io::stderr(), "{WARNING}{}", visible_lines(text));

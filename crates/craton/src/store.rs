@@ -157,7 +157,9 @@ fn run_fsck(dir: &std::path::Path, json: bool) -> Done {
         (0, 0) if json => Ok(()),
         (0, 0) => print_line("the store is good"),
         (0, count) => {
-            eprintln!("craton: warning: {count} problems that the next mount makes good");
+            crate::output::print_error(&format!(
+                "craton: warning: {count} problems that the next mount makes good"
+            ));
             Ok(())
         }
         (lost, _) => Err(Failure::new(

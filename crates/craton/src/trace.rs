@@ -91,7 +91,7 @@ pub fn print_own(env: &Env, trace: TraceId) {
         TraceReply::answer(&request, "this process", env.tracer().ring(), env.now().as_nanos());
     let rows = rows(std::slice::from_ref(&own));
     eprint!("{}", describe(trace, &rows, &Names::default()));
-    eprintln!("trace {trace}");
+    crate::output::print_error(&format!("trace {trace}"));
 }
 
 async fn names(client: &Client) -> Result<Names, Failure> {
@@ -151,7 +151,9 @@ async fn collect(client: &Client, request: &TraceRequest) -> Result<Vec<TraceRep
             // Roles of one process ('craton up') report the same operations.
             Ok(reply) if replies.iter().any(|known| same(known, &reply)) => {}
             Ok(reply) => replies.push(reply),
-            Err(why) => eprintln!("craton: warning: {addr} is left out: {why}"),
+            Err(why) => {
+                crate::output::print_error(&format!("craton: warning: {addr} is left out: {why}"))
+            }
         }
     }
     if replies.is_empty() {

@@ -221,6 +221,6 @@ pub async fn start_again(
     process::stop(env, process).await?;
     let process = process::start_noted(env, &directory, &mut book, id, fault_injection).await?;
     ready::wait_listening(env, &process).await?;
-    process::warnings(&process.dir).iter().for_each(|warning| eprintln!("{warning}"));
+    process::warnings(&process.dir).iter().for_each(|warning| crate::output::print_error(warning));
     Ok(process)
 }

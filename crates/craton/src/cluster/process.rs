@@ -169,7 +169,10 @@ pub async fn stop(env: &Env, process: &Process) -> Result<bool, Failure> {
     let deadline = env.now() + STOP_WAIT;
     while is_alive(process) {
         if env.now() >= deadline {
-            eprintln!("craton: {} did not end in {STOP_WAIT:?}: killed", process.id);
+            crate::output::print_error(&format!(
+                "craton: {} did not end in {STOP_WAIT:?}: killed",
+                process.id
+            ));
             send(&handle, process, Signal::KILL)?;
             let ended = async {
                 while is_alive(process) {

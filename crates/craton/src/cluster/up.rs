@@ -121,10 +121,12 @@ async fn start(
 async fn wait_listening(env: &Env, book: &ClusterFile, started: &[String], all: bool) -> Done {
     for process in book.processes.iter().filter(|process| started.contains(&process.id)) {
         match ready::wait_listening(env, process).await {
-            Ok(()) => process::warnings(&process.dir).iter().for_each(|line| eprintln!("{line}")),
+            Ok(()) => process::warnings(&process.dir)
+                .iter()
+                .for_each(|line| crate::output::print_error(line)),
             Err(failure) if all => return Err(failure),
             // The others may do without it.
-            Err(failure) => eprintln!("craton: warning: {failure}"),
+            Err(failure) => crate::output::print_error(&format!("craton: warning: {failure}")),
         }
     }
     Ok(())

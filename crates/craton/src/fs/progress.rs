@@ -67,7 +67,9 @@ impl Progress {
 
     /// Something is left out, as it has to be.
     pub fn warn(&self, why: &str) {
-        self.bar.suspend(|| eprintln!("craton: warning: {}", visible_lines(why)));
+        self.bar.suspend(|| {
+            crate::output::print_error(&format!("craton: warning: {}", visible_lines(why)))
+        });
     }
 
     /// Something is left out that should not be.
@@ -78,7 +80,9 @@ impl Progress {
 
     /// A file could not be copied; the others go on.
     pub fn fail(&self, failure: Failure) {
-        self.bar.suspend(|| eprintln!("craton: {}", visible_lines(&failure.message)));
+        self.bar.suspend(|| {
+            crate::output::print_error(&format!("craton: {}", visible_lines(&failure.message)))
+        });
         self.failures.borrow_mut().push(failure);
     }
 
@@ -114,7 +118,7 @@ impl Progress {
                     line += &format!(", {count} {what}");
                 }
             }
-            eprintln!("{line}");
+            crate::output::print_error(&line);
         }
         let failures = self.failures.into_inner();
         match failures.first() {

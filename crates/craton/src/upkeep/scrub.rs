@@ -78,7 +78,10 @@ fn check_reached(found: &Scrubs) -> Done {
         (false, 0) => Ok(()),
         (false, _) => Err(Failure::new(
             Code::Partial,
-            format!("{silent} chunkservers or cores of them did not answer, see the warnings"),
+            format!(
+                "{silent} chunkservers or cores of them did not answer: {}",
+                found.errors.join("; ")
+            ),
         )),
     }
 }

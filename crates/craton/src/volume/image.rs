@@ -138,12 +138,12 @@ impl Progress {
         }
         if !args.quiet {
             let rate = (data as f64 / took) as u64;
-            eprintln!(
+            crate::output::print_error(&format!(
                 "{verb}: {} of data and {} of zeroes in {took:.1} s ({}/s)",
                 bytes(data),
                 bytes(zeroes),
                 bytes(rate)
-            );
+            ));
         }
         Ok(())
     }

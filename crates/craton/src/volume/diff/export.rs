@@ -91,7 +91,10 @@ pub async fn export(
     }
     if !args.quiet {
         let since = head.base.map(|base| format!(" since {base}")).unwrap_or_default();
-        eprintln!("{name} is exported{since}: {} of data, {records} records", bytes(data));
+        crate::output::print_error(&format!(
+            "{name} is exported{since}: {} of data, {records} records",
+            bytes(data)
+        ));
     }
     Ok(())
 }

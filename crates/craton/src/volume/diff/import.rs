@@ -89,7 +89,7 @@ pub async fn import(
     if done.is_err() && made {
         let remove = BlockRequest::Remove { volume: info.volume, force: true };
         if site.managers.ask(remove).await.is_err() {
-            eprintln!("{name} was made for it and is left; remove it");
+            crate::output::print_error(&format!("{name} was made for it and is left; remove it"));
         }
     }
     let done = done?;
@@ -103,7 +103,7 @@ pub async fn import(
         }));
     }
     if !args.quiet {
-        eprintln!("{target} is there: {} of data", bytes(reader.data()));
+        crate::output::print_error(&format!("{target} is there: {} of data", bytes(reader.data())));
     }
     Ok(())
 }
