@@ -52,7 +52,7 @@ const FOUND: [(Planted, &str, u64, &str); 95] = [
     (Planted::DeleteNeighbour, "append-servers", 0, "1 of 3 replicas"),
     // Linearizability of names.
     (Planted::StaleNames, "names", 0, "not linearizable"),
-    (Planted::OldWhenCut, "names", 12, "not linearizable"),
+    (Planted::OldWhenCut, "names", 57, "not linearizable"),
     (Planted::TwiceChanged, "names", 0, "not linearizable"),
     (Planted::LostRename, "names", 0, "not linearizable"),
     // Policies of directories and volumes as registers.
