@@ -40,6 +40,7 @@ need nft nftables
 need faketime faketime
 need setpriv util-linux
 need unshare util-linux
+need prlimit util-linux
 need blockdev util-linux
 need losetup mount
 need mount mount
@@ -77,8 +78,9 @@ fi
 # What S3's clients run in.
 if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-        apt-get update -q
-        apt-get install -y -q --no-install-recommends python3 python3-venv
+        # What is missing then is named below.
+        apt-get update -q || true
+        apt-get install -y -q --no-install-recommends python3 python3-venv || true
     fi
     if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
         echo "python3 with venv and pip is missing; install the packages: python3 python3-venv" >&2

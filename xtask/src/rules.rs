@@ -102,11 +102,15 @@ impl Rules {
             }
         };
         for (at, rest) in behind(&flat, "protocols.md") {
-            let (page, known) = match flat[..at].ends_with("object-") {
-                true => ("rule of object-protocols.md: ", &self.objects),
-                false => ("rule of protocols.md: ", &self.protocols),
-            };
-            note(at, page, cited_sections(rest), known);
+            let cited = cited_sections(rest);
+            if flat[..at].ends_with("object-") {
+                note(at, "rule of object-protocols.md: ", cited, &self.objects);
+                continue;
+            }
+            // Older decisions, which stay as they are, name sections 8 to 10 by the page that had them first.
+            let not_tail = |number: &String| !number.contains('.') || !self.tail.contains(number);
+            let cited = cited.into_iter().filter(not_tail).collect();
+            note(at, "rule of protocols.md: ", cited, &self.protocols);
         }
         for (at, rest) in behind(&flat, "protocols-tail.md") {
             note(at, "rule of protocols-tail.md: ", cited_sections(rest), &self.tail);
@@ -257,7 +261,7 @@ mod tests {
         assert_eq!(missing("`object-protocols.md` 1.1"), ["1 rule of object-protocols.md: 1.1"]);
         assert_eq!(missing("`protocols-tail.md` 8.1 to 8.2"), ["1 rule of protocols-tail.md: 8.2"]);
         assert_eq!(missing("`protocols-tail.md` 1"), ["1 rule of protocols-tail.md: 1"]);
-        assert_eq!(missing("`protocols.md` 8.1"), ["1 rule of protocols.md: 8.1"]);
+        assert_eq!(missing("`protocols.md` 8.1, 8.2"), ["1 rule of protocols.md: 8.2"]);
         let link = "x\n[protocols-tail.md](protocols-tail.md), sections 8 and 9";
         assert_eq!(missing(link), ["2 rule of protocols-tail.md: 9"]);
         assert_eq!(missing("`design.md` section 2"), ["1 section of design.md: 2"]);

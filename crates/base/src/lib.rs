@@ -1,4 +1,4 @@
-//! Typed identifiers, units, cluster-wide limits and error kinds.
+//! Typed identifiers, units, cluster-wide limits, error kinds, and the form of bugs that tests plant.
 //!
 //! Invariant: depends on nothing of ours, does no I/O, and knows no protocol.
 
@@ -7,6 +7,7 @@ mod collections;
 mod error;
 mod id;
 pub mod limits;
+mod planted;
 
 pub use calendar::Civil;
 pub use collections::{FixedHasher, FixedState, Map, Set};

@@ -411,12 +411,16 @@ async fn keep(exports: Weak<VolumeExportsInner>) {
 /// Learns the limits of attached volumes (B12), as often.
 async fn follow_limits(exports: Weak<VolumeExportsInner>) {
     while let Some(inner) = exports.upgrade() {
-        let (env, managers, open) = (inner.env.clone(), inner.managers.clone(), inner.in_force());
+        let (env, managers) = (inner.env.clone(), inner.managers.clone());
+        let of = |open: &Rc<AttachedVolume>| (open.id, open.name.clone(), Rc::downgrade(open));
+        let open: Vec<_> = inner.in_force().iter().map(of).collect();
         drop(inner);
-        for open in open {
+        // A question may take long: one that is closed by then is detached all the same.
+        for (id, name, open) in open.into_iter().filter(|(.., open)| open.strong_count() > 0) {
             // When a manager does not answer, nothing changes.
-            if let Ok(info) = managers.volume(&open.name).await
-                && info.volume == open.id
+            if let Ok(info) = managers.volume(&name).await
+                && info.volume == id
+                && let Some(open) = open.upgrade()
             {
                 open.volume.set_limits(info.spec.limits, info.attachments.len());
             }

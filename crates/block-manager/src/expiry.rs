@@ -1,7 +1,7 @@
 //! Expiry of deleted volumes: the leading manager removes those whose time is over, and the oldest
 //! of the others when the cluster has little room.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use base::limits::reserve_bytes;
@@ -42,12 +42,20 @@ impl Gain {
 /// Counts clones, in the order of their identities, as volumes that name what their snapshots name: a segment of a
 /// clone has no directory before its first use, and keeps the snapshot's files when that goes.
 fn add_clones(uses: &mut Vec<Use>, clones: &[(VolumeId, VolumeId)]) {
+    let mut of = BTreeMap::<VolumeId, Vec<Use>>::new();
+    for one in uses.iter() {
+        of.entry(one.volume).or_default().push(*one);
+    }
     for &(clone, snapshot) in clones {
-        let its = uses.iter().filter(|one| one.volume == snapshot);
-        let its: Vec<Use> = its.map(|one| Use { volume: clone, ..*one }).collect();
-        uses.extend(its);
+        let named = of.get(&snapshot).into_iter().flatten();
+        let its: Vec<Use> = named.map(|one| Use { volume: clone, ..*one }).collect();
+        uses.extend(its.iter().copied());
+        of.entry(clone).or_default().extend(its);
     }
 }
+
+/// Files of families of volumes that were looked at in one check.
+type LookedAt = Vec<(Vec<VolumeId>, Vec<Use>)>;
 
 /// What becomes of a deleted volume while room is needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -252,11 +260,12 @@ impl Manager {
             let soon: u64 = freed.iter().map(|(_, bytes)| bytes).sum();
             let mut free = capacity.saturating_sub(used).saturating_add(soon);
             early.begin_check();
+            let mut looked = LookedAt::new();
             for (volume, left, deletion) in kept {
                 if free >= capacity / 100 * FREE_PERCENT || lead.is_over() {
                     break;
                 }
-                let gain = self.gain(&lead, volume).await;
+                let gain = self.gain(&lead, volume, &mut looked).await;
                 if lead.machine.borrow().deletion(volume) != Some(deletion) {
                     continue; // It was brought back while room was counted.
                 }
@@ -275,6 +284,7 @@ impl Manager {
                 if self.expire_one(&lead, volume, deletion).await {
                     freed.push((now, bytes));
                     free = free.saturating_add(bytes);
+                    looked.clear();
                 }
             }
         }
@@ -311,7 +321,12 @@ impl Manager {
     }
 
     /// What the removal of a deleted volume gives back; nothing while a directory cannot be read.
-    async fn gain(&self, lead: &LeaderTerm, volume: VolumeId) -> Option<Gain> {
+    async fn gain(
+        &self,
+        lead: &LeaderTerm,
+        volume: VolumeId,
+        looked: &mut LookedAt,
+    ) -> Option<Gain> {
         let (family, own, deleted) = {
             let machine = lead.machine.borrow();
             let mut own = machine.deleted_snapshots(volume);
@@ -321,12 +336,19 @@ impl Manager {
             let deleted: BTreeSet<_> = ids.filter(|&id| machine.is_deleted(id)).collect();
             (family, own, deleted)
         };
+        let is_own = |volume| own.contains(&volume);
+        let is_deleted = |volume| deleted.contains(&volume);
+        let ids: Vec<_> = family.iter().map(|info| info.volume).collect();
+        if let Some((_, uses)) = looked.iter().find(|(of, _)| *of == ids) {
+            return Some(Gain::of(uses, is_own, is_deleted));
+        }
         match self.file_uses().uses(&family).await {
             Ok(mut uses) => {
                 let clone = |info: &VolumeInfo| Some((info.volume, info.clone_source?));
                 add_clones(&mut uses, &family.iter().filter_map(clone).collect::<Vec<_>>());
-                let is_own = |volume| own.contains(&volume);
-                Some(Gain::of(&uses, is_own, |volume| deleted.contains(&volume)))
+                let gain = Gain::of(&uses, is_own, is_deleted);
+                looked.push((ids, uses));
+                Some(gain)
             }
             Err(error) => {
                 tracing::warn!(

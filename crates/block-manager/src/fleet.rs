@@ -69,15 +69,8 @@ impl Machine {
         Ok(())
     }
 
-    /// The number above which a server's processes are numbered. Once a server was forgotten, a name may have had
-    /// another number before, and a process of then keeps its own. It must come before all processes of the
-    /// name's present number, which have the server's number in their upper half.
     fn before_first_boot(&self, server: BlockServerId) -> u64 {
-        // Servers are numbered from 1, without gaps until one is forgotten.
-        match server.get() as usize > self.state.servers().count() {
-            true => u64::from(server.get()) << 32,
-            false => 0,
-        }
+        tenancy::before_first_boot(server.get(), self.state.servers().count())
     }
 
     /// A name is one live process: another one elsewhere waits until that one is silent.

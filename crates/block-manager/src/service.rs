@@ -514,8 +514,8 @@ impl Manager {
         let Some(lead) = self.lead() else { return Err(self.not_leading()) };
         let request = match request {
             BlockRequest::Resize { volume, bytes, force } => {
-                let checked = self.before_cut(&lead, volume, bytes, force).await;
-                self.remember_refusal(&lead, (once, volume), checked).await?;
+                let check = self.before_cut(&lead, volume, bytes, force);
+                self.unless_refused(&lead, (once, volume), check).await?;
                 BlockRequest::Resize { volume, bytes, force: true }
             }
             BlockRequest::Snapshot { nonce, volume, name } => {

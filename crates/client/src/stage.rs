@@ -238,8 +238,7 @@ fn alloc(pool: &BufPool, len: usize) -> Result<BufMut, OutOfMemory> {
 /// An error when a buffer of `len` bytes would not leave one in `share` bytes of the pool.
 pub(crate) fn check_left(pool: &BufPool, len: usize, share: usize) -> Result<(), OutOfMemory> {
     let budget = pool.budget() - pool.budget() / share;
-    // A buffer takes a power of two of the pool.
-    let fits = pool.used() + len.next_power_of_two() <= budget;
+    let fits = pool.used().saturating_add(BufPool::taken(len)) <= budget;
     if fits { Ok(()) } else { Err(OutOfMemory { want: len, budget }) }
 }
 

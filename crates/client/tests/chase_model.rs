@@ -1,4 +1,4 @@
-//! `chase-model` (`protocols.md` 8): every order of the steps of a writer, its three replicas and a
+//! `chase-model` (`protocols-tail.md` 8): every order of the steps of a writer, its three replicas and a
 //! recovery, for a few appends.
 
 use crate::explorer::{Bounds, Harm, NONE, Planted, appends, explore, explored};

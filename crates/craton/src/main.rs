@@ -40,11 +40,7 @@ fn main() -> ExitCode {
     match run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // It may have names of any client.
-            crate::output::print_error(&format!(
-                "craton: {}",
-                output::visible_lines(&failure.message)
-            ));
+            output::print_failure(&failure);
             failure.exit_code()
         }
     }

@@ -1,5 +1,6 @@
 //! Output of commands: tables, sizes, times, JSON.
 
+use std::fmt::Display;
 use std::io::Write;
 use std::ops::Deref;
 
@@ -52,13 +53,18 @@ fn announce_to(out: &mut impl Write, line: &str) {
 pub const WARNING: &str = "craton: warning: ";
 
 /// Prints a line to standard error, if that takes it: it may be a file on a full disk.
-pub fn print_error(line: &str) {
+pub fn print_error(line: impl Display) {
     let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Prints a failure to standard error, if that takes it. It may have names of any client.
+pub fn print_failure(failure: &Failure) {
+    print_error(format_args!("craton: {}", visible_lines(&failure.message)));
 }
 
 /// Prints a warning to standard error, if that takes it.
 pub fn warn(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{WARNING}{}", visible_lines(text));
+    print_error(format_args!("{WARNING}{}", visible_lines(text)));
 }
 
 /// Prints one JSON value to standard output.

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::args::StoreCommand;
 use crate::exit::{Code, Done, Failure, io};
 use crate::format::failure;
-use crate::output::{print_json, print_line, print_table, table};
+use crate::output::{print_json, print_line, print_table, table, warn};
 
 /// Runs a command.
 pub fn run(command: StoreCommand) -> Done {
@@ -157,9 +157,7 @@ fn run_fsck(dir: &std::path::Path, json: bool) -> Done {
         (0, 0) if json => Ok(()),
         (0, 0) => print_line("the store is good"),
         (0, count) => {
-            crate::output::print_error(&format!(
-                "craton: warning: {count} problems that the next mount makes good"
-            ));
+            warn(&format!("{count} problems that the next mount makes good"));
             Ok(())
         }
         (lost, _) => Err(Failure::new(

@@ -22,7 +22,7 @@ use wire::control::{
 use crate::args::{TraceArgs, Traced};
 use crate::connect::with_client;
 use crate::exit::{Code, Done, Failure};
-use crate::output::{print_json, print_line, print_table, table};
+use crate::output::{print_error, print_json, print_line, print_table, table, warn};
 
 /// Time for an object manager or server to answer.
 const ASK_TIME: Duration = Duration::from_secs(2);
@@ -90,8 +90,8 @@ pub fn print_own(env: &Env, trace: TraceId) {
     let own =
         TraceReply::answer(&request, "this process", env.tracer().ring(), env.now().as_nanos());
     let rows = rows(std::slice::from_ref(&own));
-    eprint!("{}", describe(trace, &rows, &Names::default()));
-    crate::output::print_error(&format!("trace {trace}"));
+    print_error(describe(trace, &rows, &Names::default()).trim_end());
+    print_error(format_args!("trace {trace}"));
 }
 
 async fn names(client: &Client) -> Result<Names, Failure> {
@@ -151,9 +151,7 @@ async fn collect(client: &Client, request: &TraceRequest) -> Result<Vec<TraceRep
             // Roles of one process ('craton up') report the same operations.
             Ok(reply) if replies.iter().any(|known| same(known, &reply)) => {}
             Ok(reply) => replies.push(reply),
-            Err(why) => {
-                crate::output::print_error(&format!("craton: warning: {addr} is left out: {why}"))
-            }
+            Err(why) => warn(&format!("{addr} is left out: {why}")),
         }
     }
     if replies.is_empty() {

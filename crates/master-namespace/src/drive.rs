@@ -49,11 +49,16 @@ impl NamespaceService {
     /// Waits until the participants have done their part of a change that is decided. Readers do not wait
     /// for a file's attributes as they do for names: answered before that, they could miss the change. A
     /// later one could be done first, and be replaced by it.
-    pub(super) async fn await_delivery(&self, op: &OpId) -> Result<(), ControlError> {
+    /// The intent is looked for where it is not known, as of a repeat.
+    pub(super) async fn await_delivery(
+        &self,
+        op: &OpId,
+        pending: Option<IntentId>,
+    ) -> Result<(), ControlError> {
         let inner = &*self.0;
         let deadline = inner.env.now() + inner.timing.intent_timeout;
-        let undelivered = inner.host.read(|state| state.undelivered(op));
-        let Some(intent) = undelivered else { return Ok(()) };
+        let undelivered = || inner.host.read(|state| state.undelivered(op));
+        let Some(intent) = pending.or_else(undelivered) else { return Ok(()) };
         loop {
             let news = inner.decided.notified();
             if inner.host.read(|state| state.intent(intent).is_none()) {

@@ -211,20 +211,21 @@ impl NamespaceService {
         loop {
             let bytes = inner.host.propose(|clock| encode_command(clock, &command)).await?;
             let mut outcome = decode(&bytes)?;
-            let spans = matches!(outcome, Ok(Answer::Pending(_)));
+            let mut pending = None;
             if let Ok(Answer::Pending(intent)) = outcome {
+                pending = Some(intent);
                 outcome = self.finish(intent, &op).await?;
             }
             // The answer to a repeat too: the leader that decided may be gone.
             if self.changes_file_elsewhere(&command, &outcome) {
-                self.await_delivery(&op).await?;
+                self.await_delivery(&op, pending).await?;
             }
             match outcome {
                 Err(Refusal::Locked) if inner.env.now() < deadline => {
                     inner.env.mark("namespace: a change waits for an intent");
                     inner.env.sleep(inner.env.jitter(pause)).await;
                     // Another partition refuses, which takes commands of both.
-                    if spans {
+                    if pending.is_some() {
                         pause = (pause * 2).min(longest);
                     }
                     while self.is_held(&command) && inner.env.now() < deadline {

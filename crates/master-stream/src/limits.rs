@@ -97,7 +97,7 @@ pub struct StreamConfig {
     /// a writer that reaches it lives, and would be fenced (`protocols-tail.md` 10.7).
     pub open_grace_unreached: Duration,
     /// Time for which a replica that is short of its sealed chunk is left to its writer, which may
-    /// be sending what it lacks (C14, `protocols.md` 8.7).
+    /// be sending what it lacks (C14, `protocols-tail.md` 8.7).
     pub chase_grace: Duration,
     /// Pause between two checks of the repair worker.
     pub scan_interval: Duration,

@@ -1,9 +1,7 @@
 //! Bugs that tests plant, to see that the checkers find them. The feature `planted` compiles them in,
-//! for this crate's tests and the simulator; without it [`planted`] is a constant.
+//! for this crate's tests and the simulator; without it `planted` is a constant.
 
-/// A bug.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Planted {
+base::planted! {
     /// Recovery takes the shortest vote for the length.
     ShortestVote,
     /// Damaged replicas vote.
@@ -56,32 +54,4 @@ pub enum Planted {
     RightsByWall,
     /// Tokens do not end.
     RightsForEver,
-}
-
-/// A binary that holds this text has the bugs compiled in: `cargo xtask shipped` looks for it.
-#[cfg(feature = "planted")]
-#[used]
-static MARKER: &str = "bugs are planted in this binary: it is for tests only";
-
-#[cfg(feature = "planted")]
-thread_local! {
-    static PLANTED: std::cell::Cell<Option<Planted>> = const { std::cell::Cell::new(None) };
-}
-
-/// Plants a bug on this thread, or none.
-#[cfg(feature = "planted")]
-pub fn plant(bug: Option<Planted>) {
-    PLANTED.with(|planted| planted.set(bug));
-}
-
-/// Whether `bug` is planted.
-#[cfg(feature = "planted")]
-pub(crate) fn planted(bug: Planted) -> bool {
-    PLANTED.with(|planted| planted.get() == Some(bug))
-}
-
-/// Whether `bug` is planted: never.
-#[cfg(not(feature = "planted"))]
-pub(crate) const fn planted(_bug: Planted) -> bool {
-    false
 }

@@ -17,6 +17,8 @@ use crate::reply::Refusal;
 /// Bytes of a signed chunk that are put out at once. What a client sends in small packets is
 /// gathered: each packet would keep the buffer of the connection that it came in, 8 KiB at least.
 const GATHERED: usize = 64 << 10;
+/// Bytes of one read from which on it is put out as it is.
+const UNCOPIED_MIN: usize = 24 << 10;
 
 /// What is put out of a body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -147,14 +149,19 @@ impl Scanner {
             }
         }
         if self.output == Output::All {
-            self.gather(&received, out);
+            self.gather(received, out);
         }
         Ok(())
     }
 
     /// Puts out what was received, within a chunk in pieces of [`GATHERED`] bytes: s3s waits for all
     /// of the chunk anyway.
-    fn gather(&mut self, mut received: &[u8], out: &mut VecDeque<Bytes>) {
+    fn gather(&mut self, mut received: Bytes, out: &mut VecDeque<Bytes>) {
+        // A buffer that is mostly full wastes little: only what comes in small packets is copied.
+        if self.gathered.is_empty() && received.len() >= UNCOPIED_MIN {
+            out.push_back(received);
+            return;
+        }
         let to_come = match self.state {
             State::Data(left) => usize::try_from(left).unwrap_or(usize::MAX),
             _ => 0,
@@ -165,9 +172,8 @@ impl Scanner {
                 self.gathered.reserve_exact(all.min(GATHERED));
             }
             let room = GATHERED - self.gathered.len();
-            let (part, rest) = received.split_at(room.min(received.len()));
-            self.gathered.extend_from_slice(part);
-            received = rest;
+            let part = received.split_to(room.min(received.len()));
+            self.gathered.extend_from_slice(&part);
             if self.gathered.len() == GATHERED || (received.is_empty() && to_come == 0) {
                 out.push_back(Bytes::from(std::mem::take(&mut self.gathered)));
             }

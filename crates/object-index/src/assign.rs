@@ -220,16 +220,9 @@ impl Assignments {
         Ok(())
     }
 
-    /// The number above which a server's processes are numbered. Once a server was forgotten, a name may have had
-    /// another number before, and a process of then keeps its own. It must come before all processes of the
-    /// name's present number, which have the server's number in their upper half.
     fn before_first_boot(&self, id: ObjectServerId) -> u64 {
         let others = self.record.servers.keys().filter(|&&other| other != id).count();
-        // Servers are numbered from 1, without gaps until one is forgotten.
-        match id.get() as usize > others + 1 {
-            true => u64::from(id.get()) << 32,
-            false => 0,
-        }
+        tenancy::before_first_boot(id.get(), others + 1)
     }
 
     /// On the first heartbeat of a process it gets what its server owns; processes before it own nothing

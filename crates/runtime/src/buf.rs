@@ -210,6 +210,11 @@ impl BufPool {
         Ok(buf.freeze())
     }
 
+    /// Bytes of a pool that a buffer of `len` bytes takes; more than any buffer has where none can be so long.
+    pub fn taken(len: usize) -> usize {
+        len.checked_next_power_of_two().map_or(usize::MAX, |taken| taken.max(BUF_MIN))
+    }
+
     /// Bytes in use.
     pub fn used(&self) -> usize {
         self.0.used.load(Ordering::Relaxed)

@@ -100,8 +100,11 @@ fn word_at(seed: u64, offset: u64) -> [u8; 8] {
 /// The bytes of a range of a file, as the writer of `seed` writes them.
 fn content(seed: u64, start: u64, end: u64) -> Vec<u8> {
     let first = start & !7;
-    let mut bytes = Vec::with_capacity((end - first) as usize + 8);
-    (first..end).step_by(8).for_each(|at| bytes.extend(word_at(seed, at)));
+    // By words: a twentieth of all seeds' time went into single bytes.
+    let mut bytes = vec![0; (end - first).next_multiple_of(8) as usize];
+    for (at, word) in (first..).step_by(8).zip(bytes.as_chunks_mut::<8>().0) {
+        *word = word_at(seed, at);
+    }
     bytes.truncate((end - first) as usize);
     bytes.drain(..(start - first) as usize);
     bytes

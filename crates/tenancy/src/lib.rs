@@ -10,4 +10,4 @@ pub mod lease;
 pub mod limits;
 
 pub use contest::{Contest, Term};
-pub use fleet::Fleet;
+pub use fleet::{Fleet, before_first_boot};

@@ -337,7 +337,8 @@ impl Receiver {
             let from = message.body_got;
             self.take_body(body_len, &mut message.body).await?;
             part.verify_content(&message.body[from..], &[])?;
-        } else if let Some(buf) = message.payload.take() {
+        } else {
+            let buf = message.payload.take().expect("there is one unless it is lost");
             let from = message.payload_got;
             let buf = self.take_payload(buf, from, payload_len).await?;
             part.verify_content(&[], &buf[from..from + payload_len])?;

@@ -8,7 +8,7 @@ use block_volume::contract::{AllocationExtent, Clear};
 use block_volume::geometry::Extent;
 use block_volume::limits::IO_MAX;
 use runtime::sync::{OwnedSemaphorePermit, mpsc};
-use runtime::{Buf, Class, JoinHandle};
+use runtime::{Buf, BufPool, Class, JoinHandle};
 
 use super::input::{Input, InputEnd};
 use super::negotiate::ALLOCATION_ID;
@@ -92,7 +92,7 @@ async fn next(connection: &Rc<Connection>, input: &mut Input) -> Result<(), Inpu
         return Ok(());
     }
     if moves_data {
-        held.push(acquire(&connection.room, cost(len)).await);
+        held.push(acquire(&connection.room, BufPool::taken(len)).await);
     }
     let data = match request.command {
         Command::Write => Some(input.data(len).await?),
@@ -101,11 +101,6 @@ async fn next(connection: &Rc<Connection>, input: &mut Input) -> Result<(), Inpu
     let work = answer(connection.clone(), request, data, held);
     connection.env.spawn(Class::Foreground, "nbd: request", work);
     Ok(())
-}
-
-/// Bytes of the pool that a buffer of `len` bytes takes.
-fn cost(len: usize) -> usize {
-    len.next_power_of_two().max(runtime::limits::BUF_MIN)
 }
 
 async fn answer(

@@ -1,16 +1,16 @@
 //! `craton bench --csv`: a run's figures as rows with the columns of `docs/figures/figures.csv`.
 
-use std::fs::OpenOptions;
-use std::io::{self, Write};
-use std::path::Path;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::PathBuf;
 
 use base::Civil;
+use runtime::Env;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::args::OutputArgs;
-use crate::connect;
-use crate::exit::{Done, Failure};
+use crate::exit::{Failure, io};
 use crate::output::print_json;
 
 /// The columns.
@@ -20,18 +20,49 @@ const NAMES: [&str; 5] = ["kind", "op", "policy", "size", "depth"];
 /// Fields that are no figures.
 const LEFT_OUT: [&str; 3] = ["replicas", "ops", "concurrency"];
 
-/// Prints a report as JSON, if that is asked for, and appends its figures to a file. True when it was printed.
-pub fn put_out<T: Serialize>(report: &T, output: &OutputArgs) -> Result<bool, Failure> {
-    if let Some(path) = &output.csv {
-        let now = connect::runtime()?.env().unix_time();
-        let date = Civil::of(now.as_nanos() / 1_000_000_000);
-        let sink = Sink { path, machine: &output.machine, command: command(), date };
-        append(report, &sink)?;
+/// Where the figures of a run go.
+pub struct Sink {
+    json: bool,
+    rows: Option<Rows>,
+}
+
+/// The file with a row for each figure, and what its rows have alike.
+struct Rows {
+    path: PathBuf,
+    file: File,
+    /// What the rows call the machine.
+    machine: String,
+    /// The command that was given, without what says where its figures go.
+    command: String,
+    date: Civil,
+}
+
+impl Sink {
+    /// Opens the file, which is made when it is not there: before minutes of measuring.
+    pub fn open(output: &OutputArgs, env: &Env) -> Result<Sink, Failure> {
+        let rows = output.csv.as_ref().map(|path| -> Result<Rows, Failure> {
+            let file = OpenOptions::new().append(true).create(true).open(path);
+            let file = file.map_err(|error| io("open", path, &error))?;
+            let (path, machine, command) = (path.clone(), output.machine.clone(), command());
+            let date = Civil::of(env.unix_time().as_nanos() / 1_000_000_000);
+            Ok(Rows { path, file, machine, command, date })
+        });
+        Ok(Sink { json: output.json, rows: rows.transpose()? })
     }
-    if output.json {
-        print_json(report)?;
+
+    /// Prints a report as JSON, if that is asked for, and appends its figures to the file. True when it was
+    /// printed.
+    pub fn put<T: Serialize>(&self, report: &T) -> Result<bool, Failure> {
+        if self.json {
+            print_json(report)?;
+        }
+        if let Some(rows) = &self.rows {
+            let report = serde_json::to_value(report);
+            let report = report.map_err(|error| Failure::failed(error.to_string()))?;
+            rows.append(&report).map_err(|error| io("write", &rows.path, &error))?;
+        }
+        Ok(self.json)
     }
-    Ok(output.json)
 }
 
 /// The command that was given, without what says where its figures go.
@@ -49,43 +80,24 @@ fn command() -> String {
     given.join(" ")
 }
 
-/// Where a run's figures go.
-struct Sink<'a> {
-    /// The file: made with a header when it is not there.
-    path: &'a Path,
-    /// What the rows call the machine.
-    machine: &'a str,
-    /// The command that was given, without the option for this file.
-    command: String,
-    /// The day.
-    date: Civil,
-}
-
-/// Appends a report's figures: `NAME-METRIC`, where the name has the benchmark, what was done, the size
-/// and the depth.
-fn append<T: Serialize>(report: &T, sink: &Sink<'_>) -> Done {
-    let report =
-        serde_json::to_value(report).map_err(|error| Failure::failed(error.to_string()))?;
-    let text = rows(&report, sink);
-    write(sink.path, &text).map_err(|error| {
-        let path = sink.path.display();
-        Failure::setup(format!("cannot append to {path}: {error}; name another file with --csv"))
-    })
-}
-
-fn write(path: &Path, rows: &str) -> io::Result<()> {
-    let mut file = OpenOptions::new().append(true).create(true).open(path)?;
-    if file.metadata()?.len() == 0 {
-        writeln!(file, "{HEADER}")?;
+impl Rows {
+    fn append(&self, report: &Value) -> std::io::Result<()> {
+        let mut file = &self.file;
+        if file.metadata()?.len() == 0 {
+            writeln!(file, "{HEADER}")?;
+        }
+        let Civil { year, month, day, .. } = self.date;
+        let (machine, command) = (field(&self.machine), field(&self.command));
+        let common = format!("-,{year}-{month:02}-{day:02},{command}");
+        file.write_all(rows(report, &machine, &common).as_bytes())
     }
-    file.write_all(rows.as_bytes())
 }
 
-fn rows(report: &Value, sink: &Sink<'_>) -> String {
+/// A row for each figure of a report: `NAME-METRIC`, where the name has the benchmark, what was done, the size and
+/// the depth.
+fn rows(report: &Value, machine: &str, common: &str) -> String {
     let bench = report["bench"].as_str().unwrap_or_default();
-    let (commit, machine, command) =
-        (env!("CRATON_COMMIT"), field(sink.machine), field(&sink.command));
-    let Civil { year, month, day, .. } = sink.date;
+    let commit = env!("CRATON_COMMIT");
     let mut text = String::new();
     for row in report["results"].as_array().into_iter().flatten() {
         let name = name(bench, row);
@@ -94,10 +106,8 @@ fn rows(report: &Value, sink: &Sink<'_>) -> String {
             let Some(value) = value.as_f64().filter(|_| is_figure(metric)) else { continue };
             let (metric, unit) = (metric.replace('_', "-"), unit(metric));
             let digits = if value.abs() < 100.0 { 2 } else { 0 };
-            text += &format!(
-                "{name}-{metric},{value:.digits$},{unit},{commit},{machine},-,\
-                 {year}-{month:02}-{day:02},{command}\n"
-            );
+            text +=
+                &format!("{name}-{metric},{value:.digits$},{unit},{commit},{machine},{common}\n");
         }
     }
     text
@@ -152,12 +162,9 @@ mod tests {
              "mean_us": 25.931, "ratio": 1.4, "cpu_us_per_op": {"chunkserver": 3.0}, "tail": "p99"},
             {"op": "list_prefixes", "size": 1000, "concurrency": 8, "ops_s": 9.0},
         ]});
-        let command = "craton bench append --size 1,2".to_owned();
-        let date = Civil::of(86_400);
-        let sink = Sink { path: Path::new("-"), machine: "vm, small", command, date };
-        let text = rows(&report, &sink);
+        let text = rows(&report, &field("vm, small"), "-,1970-01-02,craton bench append");
         let commit = env!("CRATON_COMMIT");
-        let tail = format!("{commit},vm  small,-,1970-01-02,craton bench append --size 1 2");
+        let tail = format!("{commit},vm  small,-,1970-01-02,craton bench append");
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 4, "{text}");
         for line in [
@@ -169,5 +176,11 @@ mod tests {
             assert!(lines.contains(&line.as_str()), "{line} in {text}");
         }
         assert!(lines.iter().all(|line| line.split(',').count() == HEADER.split(',').count()));
+    }
+
+    #[test]
+    fn columns_are_those_of_the_figures() {
+        let page = include_str!("../../../../docs/figures/figures.csv");
+        assert_eq!(page.lines().next(), Some(HEADER));
     }
 }

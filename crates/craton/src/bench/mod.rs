@@ -18,7 +18,7 @@ use block_client::{Limits, VolumeExports};
 use block_proto::Managers;
 use runtime::Duration;
 
-use self::args::{BenchArgs, BenchCommand, OutputArgs};
+use self::args::{BenchArgs, BenchCommand};
 use crate::cluster::Directory;
 use crate::connect::{self, with_client};
 use crate::connection::Connection;
@@ -27,7 +27,7 @@ use crate::fs::policy;
 use crate::output::{print_line, print_table, table};
 use crate::role::NBD_SCHEME;
 
-use csv::put_out;
+use csv::Sink;
 use processes::Local;
 
 /// Runs a command.
@@ -36,6 +36,7 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
         BenchCommand::Append { size, depth, redundancy, run } => {
             let (processes, scratch) = local(connection, &run)?;
             let measured = with_client(connection, async |client| {
+                let sink = Sink::open(&run.output, client.env())?;
                 let options = AppendOptions {
                     sizes: size,
                     depths: depth,
@@ -43,13 +44,14 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
                     duration: Duration::from_secs(run.seconds),
                     scratch,
                 };
-                Ok(bench::append(&client, &processes, options).await?)
+                Ok((bench::append(&client, &processes, options).await?, sink))
             });
-            show(&measured?, &run.output)
+            show(measured?)
         }
         BenchCommand::Read { size, depth, file_mib, redundancy, run } => {
             let (processes, scratch) = local(connection, &run)?;
             let measured = with_client(connection, async |client| {
+                let sink = Sink::open(&run.output, client.env())?;
                 let options = ReadOptions {
                     sizes: size,
                     depths: depth,
@@ -58,17 +60,18 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
                     duration: Duration::from_secs(run.seconds),
                     scratch,
                 };
-                Ok(bench::read(&client, &processes, options).await?)
+                Ok((bench::read(&client, &processes, options).await?, sink))
             });
-            show(&measured?, &run.output)
+            show(measured?)
         }
         BenchCommand::Meta { files, dirs, depth, run } => {
             let (processes, _) = local(connection, &run)?;
             let measured = with_client(connection, async |client| {
+                let sink = Sink::open(&run.output, client.env())?;
                 let options = MetaOptions { files, dirs, depth };
-                Ok(bench::meta(&client, &processes, options).await?)
+                Ok((bench::meta(&client, &processes, options).await?, sink))
             });
-            show(&measured?, &run.output)
+            show(measured?)
         }
         BenchCommand::Volume {
             redundancy,
@@ -82,6 +85,7 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
             let (known, nbd) = (connect::target(connection)?, front_end(connection)?);
             let processes = Local::of(&known)?;
             let measured = with_client(connection, async |client| {
+                let sink = Sink::open(&output, client.env())?;
                 let endpoint = connect::endpoint(client.env(), &known);
                 let (managers, limits) = (Managers::new(&client), Limits::default());
                 let exports = VolumeExports::new(&managers, &endpoint, "bench", limits);
@@ -94,9 +98,9 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
                     takeover_mib,
                     parts: parts::parts(&only),
                 };
-                Ok(bench::volume(&client, &exports, &processes, &options).await?)
+                Ok((bench::volume(&client, &exports, &processes, &options).await?, sink))
             });
-            show(&measured?, &output)
+            show(measured?)
         }
         BenchCommand::Object {
             size,
@@ -111,6 +115,7 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
             let processes = Local::of(&connect::target(connection)?)?;
             let (access, endpoint) = object::reached(connection)?;
             let measured = with_client(connection, async |client| {
+                let sink = Sink::open(&output, client.env())?;
                 let options = ObjectOptions {
                     endpoint,
                     region: access.region,
@@ -124,9 +129,9 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
                     signed: !unsigned,
                     duration: Duration::from_secs(seconds),
                 };
-                Ok(bench::object(&client, &processes, &options).await?)
+                Ok((bench::object(&client, &processes, &options).await?, sink))
             });
-            object::show(&measured?, &output)
+            object::show(measured?)
         }
         BenchCommand::Transport { size, depth, run } => {
             crate::log::start_foreground();
@@ -134,8 +139,9 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
             let runtime = connect::runtime()?;
             let duration = Duration::from_secs(run.seconds);
             let options = TransportOptions { sizes: size, depths: depth, duration };
+            let sink = Sink::open(&run.output, runtime.env())?;
             let measured = runtime.block_on(echo.measure(runtime.env(), &options));
-            show(&measured?, &run.output)
+            show((measured?, sink))
         }
         BenchCommand::Floor { size, replicas, run } => {
             crate::log::start_foreground();
@@ -143,8 +149,9 @@ pub fn run(connection: &Connection, command: BenchCommand) -> Done {
             let scratch = scratch(None, &run)?;
             let duration = Duration::from_secs(run.seconds);
             let options = FloorOptions { size, replicas, duration, scratch };
+            let sink = Sink::open(&run.output, runtime.env())?;
             let measured = runtime.block_on(bench::floor(runtime.env(), options));
-            show(&measured?, &run.output)
+            show((measured?, sink))
         }
     }
 }
@@ -173,8 +180,8 @@ fn front_end(connection: &Connection) -> Result<Option<SocketAddr>, Failure> {
     Ok(nbd.and_then(|nbd| nbd.strip_prefix(NBD_SCHEME)?.parse().ok()))
 }
 
-fn show(report: &Report, output: &OutputArgs) -> Done {
-    if put_out(report, output)? {
+fn show((report, sink): (Report, Sink)) -> Done {
+    if sink.put(&report)? {
         return Ok(());
     }
     let mut out = table(&[

@@ -4,8 +4,7 @@ use std::net::SocketAddr;
 
 use bench::{ObjectReport, ObjectRow};
 
-use super::args::OutputArgs;
-use super::csv::put_out;
+use super::csv::Sink;
 use crate::connection::Connection;
 use crate::exit::{Done, Failure};
 use crate::output::{print_table, table};
@@ -30,8 +29,8 @@ pub fn reached(connection: &Connection) -> Result<(Access, SocketAddr), Failure>
 }
 
 /// Prints a report.
-pub fn show(report: &ObjectReport, output: &OutputArgs) -> Done {
-    if put_out(report, output)? {
+pub fn show((report, sink): (ObjectReport, Sink)) -> Done {
+    if sink.put(&report)? {
         return Ok(());
     }
     let mut out = table(&[

@@ -74,7 +74,8 @@ pub async fn run(env: &Env, dir: &Path, role: RoleName, json: bool) -> Done {
             Process { role, id: own.id, pid: 0, addr: own.addr, dir }
         }
     };
-    // On the list first: whatever ends this command, 'craton cluster down' finds what it has started.
+    // On the list first: nothing is started that cannot be noted. Only a kill of this command between the start and
+    // the next note leaves a process that 'craton cluster down' does not find.
     let id = made.id.clone();
     book.processes.push(made);
     book.refresh_endpoints();

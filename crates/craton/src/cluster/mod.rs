@@ -34,7 +34,7 @@ pub use up::refuse_other_key;
 use crate::args::{ClusterCommand, RoleName};
 use crate::exit::{Done, Failure};
 use crate::file_lock::lock;
-use crate::output::{print_json, print_line, print_table, table};
+use crate::output::{print_error, print_json, print_line, print_table, table};
 
 /// The file by which `craton up` holds the directories of its roles.
 pub const EMBEDDED_LOCK: &str = ".craton.up.lock";
@@ -221,6 +221,6 @@ pub async fn start_again(
     process::stop(env, process).await?;
     let process = process::start_noted(env, &directory, &mut book, id, fault_injection).await?;
     ready::wait_listening(env, &process).await?;
-    process::warnings(&process.dir).iter().for_each(|warning| crate::output::print_error(warning));
+    process::warnings(&process.dir).iter().for_each(print_error);
     Ok(process)
 }

@@ -14,7 +14,7 @@ use super::cluster_file::{ClusterFile, Process};
 use super::directory::{Directory, config_path};
 use crate::args::RoleName;
 use crate::exit::{Failure, io};
-use crate::output::WARNING;
+use crate::output::{WARNING, warn};
 
 /// Time from SIGTERM to SIGKILL for a process that does not end.
 const STOP_WAIT: Duration = Duration::from_secs(15);
@@ -169,10 +169,7 @@ pub async fn stop(env: &Env, process: &Process) -> Result<bool, Failure> {
     let deadline = env.now() + STOP_WAIT;
     while is_alive(process) {
         if env.now() >= deadline {
-            crate::output::print_error(&format!(
-                "craton: {} did not end in {STOP_WAIT:?}: killed",
-                process.id
-            ));
+            warn(&format!("{} did not end in {STOP_WAIT:?}: it is killed", process.id));
             send(&handle, process, Signal::KILL)?;
             let ended = async {
                 while is_alive(process) {

@@ -12,7 +12,7 @@ use crate::args::{ClusterUpArgs, RoleName};
 use crate::connect;
 use crate::connection::Connection;
 use crate::exit::{Done, Failure};
-use crate::output::print_line;
+use crate::output::{print_error, print_line, warn};
 use crate::role::objects;
 use object_index::Local;
 use roles::config;
@@ -121,12 +121,10 @@ async fn start(
 async fn wait_listening(env: &Env, book: &ClusterFile, started: &[String], all: bool) -> Done {
     for process in book.processes.iter().filter(|process| started.contains(&process.id)) {
         match ready::wait_listening(env, process).await {
-            Ok(()) => process::warnings(&process.dir)
-                .iter()
-                .for_each(|line| crate::output::print_error(line)),
+            Ok(()) => process::warnings(&process.dir).iter().for_each(print_error),
             Err(failure) if all => return Err(failure),
             // The others may do without it.
-            Err(failure) => crate::output::print_error(&format!("craton: warning: {failure}")),
+            Err(failure) => warn(&failure.to_string()),
         }
     }
     Ok(())

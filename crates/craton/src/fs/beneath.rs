@@ -130,8 +130,11 @@ impl Beneath {
         }
     }
 
-    /// Removes a regular file that no process has locked. What cannot be opened or locked stays.
-    pub fn remove_unlocked(&self, rel: &Path) -> Result<()> {
+    /// Removes a link, or a regular file that no process has locked. What cannot be opened or locked stays.
+    pub fn remove_left(&self, rel: &Path) -> Result<()> {
+        if self.link(rel).is_some() {
+            return self.remove(rel);
+        }
         let (parent, name) = self.place(rel)?;
         // A pipe must not make this wait.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;

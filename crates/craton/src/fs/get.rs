@@ -212,8 +212,10 @@ async fn get_one(client: &Client, to: &Beneath, item: &Item, progress: &Progress
             if to.link(&item.rel).is_some_and(|there| there == target.as_bytes()) {
                 return to.set_time(&item.rel, item.attributes()).map_err(failed);
             }
-            to.make_link(target.as_str(), &fresh).map_err(failed)?;
-            Ok(())
+            // No lock holds a link: it has the number of this process in its name.
+            fresh = item.rel.with_file_name(named_by(&item.local, &std::process::id().to_string()));
+            let _ = to.remove(&fresh); // Of a process that had this number before.
+            to.make_link(target.as_str(), &fresh).map_err(failed)
         }
         Node::File { len, .. } => {
             let wanted = (*len, i128::from(item.attributes().mtime));
@@ -288,14 +290,18 @@ fn part_of(local: &Path) -> String {
 const RUN_DIGITS: usize = 16;
 
 fn temporary(local: &Path, run: u64) -> String {
+    named_by(local, &format!("{run:0RUN_DIGITS$x}"))
+}
+
+fn named_by(local: &Path, writer: &str) -> String {
     let name = local.file_name().unwrap_or_default().to_string_lossy();
     // Names have 255 bytes at most.
     let name: String = name.chars().take(40).collect();
-    format!(".{name}.{run:0RUN_DIGITS$x}{}", part_of(local))
+    format!(".{name}.{writer}{}", part_of(local))
 }
 
 /// Removes the remains of earlier runs in a directory: parts whose names end so, and that no run has
-/// locked. A link that has not got its name stays.
+/// locked, and links of processes that are gone.
 fn clear_left(to: &Beneath, dir: &Path, ending: &str) -> std::io::Result<()> {
     for name in to.names(dir)? {
         let writer =
@@ -303,7 +309,7 @@ fn clear_left(to: &Beneath, dir: &Path, ending: &str) -> std::io::Result<()> {
         let writer = writer.and_then(|name| name.strip_suffix(PART)?.rsplit('.').next());
         if writer.and_then(|writer| writer.split_once('-')).is_some_and(|(run, _)| may_be_left(run))
         {
-            to.remove_unlocked(&dir.join(&name))?;
+            to.remove_left(&dir.join(&name))?;
         }
     }
     Ok(())
@@ -314,7 +320,7 @@ fn may_be_left(run: &str) -> bool {
     if run.len() == RUN_DIGITS {
         return run.bytes().all(|byte| byte.is_ascii_hexdigit());
     }
-    // Versions without locks named a part by their process.
+    // Links are named by their process, as parts were by versions without locks.
     let pid = run.parse::<u32>();
     pid.is_ok_and(|pid| !Path::new("/proc").join(pid.to_string()).exists())
 }

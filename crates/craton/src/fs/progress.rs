@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use runtime::{Duration, Env, Instant};
 
 use crate::exit::{Code, Done, Failure};
-use crate::output::{bytes, visible_lines};
+use crate::output::{bytes, print_error, print_failure, warn};
 
 /// A progress bar on a terminal, warnings, and the figures at the end.
 pub struct Progress {
@@ -67,9 +67,7 @@ impl Progress {
 
     /// Something is left out, as it has to be.
     pub fn warn(&self, why: &str) {
-        self.bar.suspend(|| {
-            crate::output::print_error(&format!("craton: warning: {}", visible_lines(why)))
-        });
+        self.bar.suspend(|| warn(why));
     }
 
     /// Something is left out that should not be.
@@ -80,9 +78,7 @@ impl Progress {
 
     /// A file could not be copied; the others go on.
     pub fn fail(&self, failure: Failure) {
-        self.bar.suspend(|| {
-            crate::output::print_error(&format!("craton: {}", visible_lines(&failure.message)))
-        });
+        self.bar.suspend(|| print_failure(&failure));
         self.failures.borrow_mut().push(failure);
     }
 
@@ -118,7 +114,7 @@ impl Progress {
                     line += &format!(", {count} {what}");
                 }
             }
-            crate::output::print_error(&line);
+            print_error(line);
         }
         let failures = self.failures.into_inner();
         match failures.first() {

@@ -416,27 +416,35 @@ async fn serve(env: &Env, handle: &Handle, dir: &Path, plan: &Plan) -> Done {
     let mut starting = Box::pin(start_services(env, handle, (dir, plan), &services));
     let missing = plan.chunkservers.len() - stores;
     let limit = if missing == 0 { JOIN_WAIT } else { DEGRADED_WAIT };
-    let failing = master::failure(env, &master.master);
-    let failed = match env.timeout(limit, &mut starting).await {
-        Ok(started) => {
+    let mut failing = pin!(master::failure(env, &master.master));
+    let started = {
+        let started = pin!(env.timeout(limit, &mut starting));
+        match select(failing.as_mut(), started).await {
+            Either::Left((cause, _)) => Err(cause),
+            Either::Right((started, _)) => Ok(started),
+        }
+    };
+    let failed = match started {
+        Err(cause) => Some(cause),
+        Ok(Ok(started)) => {
             started?;
             announce(dir, plan, stores, services.borrow().objects.as_ref());
             until(&stop, failing).await
         }
-        Err(_) if missing == 0 => {
+        Ok(Err(_)) if missing == 0 => {
             return Err(Failure::setup(format!(
                 "the services did not start in {limit:?}: see {}",
                 dir.join("log").display()
             )));
         }
-        Err(_) => {
+        Ok(Err(_)) => {
             warn(
                 "volumes and objects are not served yet: these services wait for the \
                  stores that are missing, since their files want two copies; files can be read",
             );
             announce(dir, plan, stores, None);
             let served = pin!(services_later(&stop, starting));
-            match select(pin!(failing), served).await {
+            match select(failing, served).await {
                 Either::Left((cause, _)) => Some(cause),
                 Either::Right((served, _)) => {
                     served?;

@@ -63,26 +63,18 @@ pub fn run(connection: &Connection, command: ScrubCommand) -> Done {
     })
 }
 
-/// Fails unless all chunkservers have answered.
+/// Fails unless all chunkservers have answered; warns of each that has not.
 fn check_reached(found: &Scrubs) -> Done {
-    let silent = found.errors.len();
-    match (found.disks.is_empty(), silent) {
-        (true, 0) => Err(Failure::new(
-            Code::Unavailable,
-            "no chunkserver has reported a disk yet; 'craton status' shows them",
-        )),
+    found.errors.iter().for_each(|error| warn(error));
+    match (found.disks.is_empty(), found.errors.is_empty()) {
         (true, _) => Err(Failure::new(
             Code::Unavailable,
-            format!("no disk is reached: {}", found.errors.join("; ")),
+            "no disk has answered: 'craton status' shows chunkservers and their disks",
         )),
-        (false, 0) => Ok(()),
-        (false, _) => Err(Failure::new(
-            Code::Partial,
-            format!(
-                "{silent} chunkservers or cores of them did not answer: {}",
-                found.errors.join("; ")
-            ),
-        )),
+        (false, true) => Ok(()),
+        (false, false) => {
+            Err(Failure::new(Code::Partial, "not all chunkservers have answered, see the warnings"))
+        }
     }
 }
 
@@ -153,16 +145,13 @@ fn print(found: &Scrubs) -> Done {
             disk.ended_s.map_or("-".to_owned(), |ended| format!("{ended} s ago")),
         ]);
     }
-    print_table(out, &[3, 4, 5])?;
-    found.errors.iter().for_each(|error| warn(error));
-    Ok(())
+    print_table(out, &[3, 4, 5])
 }
 
 fn print_started(found: &Scrubs) -> Done {
     if found.disks.is_empty() {
         return Ok(());
     }
-    found.errors.iter().for_each(|error| warn(error));
     let off = found.disks.iter().filter(|disk| disk.state == "off").count();
     if off > 0 {
         return Err(Failure::failed(format!(

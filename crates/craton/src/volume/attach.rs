@@ -363,8 +363,12 @@ async fn attach_nbd(env: &Env, notes: &Notes, note: &mut AttachedVolume) -> Done
     // It fails when another process has connected the device since it was found free.
     host::run("nbd-client", &args.iter().map(String::as_str).collect::<Vec<_>>())?;
     // Its process in the background may be a little later.
-    wait(env, "nbd-client has not connected the device", || host::nbd_pid(&device).is_some())
-        .await?;
+    let is_shown = || host::nbd_pid(&device).is_some();
+    if let Err(failure) = wait(env, "nbd-client has not connected the device", is_shown).await {
+        // It was successful, so the device is its own, though no note can prove that later.
+        let _ = host::run("nbd-client", &["-d", device.to_str().unwrap_or_default()]);
+        return Err(failure);
+    }
     note.pid = host::nbd_pid(&device);
     notes.write(note)
 }

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::args::{Format, ImageArgs};
 use super::open::Site;
 use crate::exit::{Done, Failure};
-use crate::output::{bytes, print_json};
+use crate::output::{bytes, print_error, print_json};
 
 /// Bytes of a part of an image that is checked for zeroes: runs that are shorter than 4 KiB cannot
 /// be left out of a volume.
@@ -138,7 +138,7 @@ impl Progress {
         }
         if !args.quiet {
             let rate = (data as f64 / took) as u64;
-            crate::output::print_error(&format!(
+            print_error(format_args!(
                 "{verb}: {} of data and {} of zeroes in {took:.1} s ({}/s)",
                 bytes(data),
                 bytes(zeroes),

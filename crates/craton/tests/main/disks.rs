@@ -206,7 +206,7 @@ fn a_disk_that_is_not_mounted_is_failed_until_it_is_back() {
 /// Replicas of chunks that no file has there, more than masters delete by themselves: they stay, and the
 /// status names the command after which they go. Two to three minutes, nearly all of them idle.
 #[test]
-#[ignore = "it waits for minutes, since masters compare each disk once in one: make test-long"]
+#[ignore = "it waits for minutes, since masters compare a disk with their records once a minute: make test-long"]
 fn many_replicas_of_no_file_go_when_an_operator_condemns_their_disk() {
     // Masters delete 16 by themselves.
     const UNKNOWN: usize = 20;
@@ -331,11 +331,11 @@ fn scrub_that_does_not_reach_all_servers_is_no_success() {
     commands.iter().for_each(|args| drop(good(&on(args))));
     kill9(&dir, &["cs2"]);
     for args in commands {
-        assert!(bad(&on(args), 6, "did not answer").contains("cs2"));
+        assert!(bad(&on(args), 6, "not all chunkservers").contains("cs2"));
     }
     kill9(&dir, &["cs1"]);
     for args in commands {
-        bad(&on(args), 3, "no disk is reached");
+        bad(&on(args), 3, "no disk has answered");
     }
     wait("both are known to be down", SOON, || server(&dir, "cs1")["state"] == "down");
     bad(&on(&["rebalance", "--dry-run"]), 3, "no chunkserver is up");

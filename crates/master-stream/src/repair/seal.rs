@@ -1,6 +1,7 @@
 //! Sealing the replicas of chunks whose length is committed: after an advance, a close, or a
 //! recovery. Short replicas are completed, damaged ones are left to repair.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use base::{ChunkId, Kind, ServerId};
@@ -58,7 +59,7 @@ impl<L: Log> Service<L> {
                 look_at = now + self.config.scan_interval;
                 self.env.mark("all chunks with replicas to seal looked at");
             }
-            let due: Vec<_> = self.log.with_state(|state| {
+            let due: BTreeSet<_> = self.log.with_state(|state| {
                 let ended = std::mem::take(&mut *self.repairs.ended.borrow_mut());
                 let mut sealing = self.repairs.sealing.borrow_mut();
                 if look && sealing.len() > SEAL_QUEUE_MAX {
@@ -69,13 +70,13 @@ impl<L: Log> Service<L> {
                 let due = |chunk: &ChunkId| {
                     sealing.get(chunk).is_none_or(|retry| retry.at.is_some_and(|at| at <= now))
                 };
-                match look {
-                    true => state.partly_sealed().filter(due).take(SEAL_QUEUE_MAX).collect(),
-                    false => {
-                        let partly = |chunk: &ChunkId| state.is_partly_sealed(*chunk);
-                        ended.into_iter().filter(partly).filter(due).collect()
-                    }
+                // Those that have just ended wait for none of the many.
+                let partly = |chunk: &ChunkId| state.is_partly_sealed(*chunk);
+                let mut all: BTreeSet<_> = ended.into_iter().filter(partly).filter(due).collect();
+                if look {
+                    all.extend(state.partly_sealed().filter(due).take(SEAL_QUEUE_MAX));
                 }
+                all
             });
             for chunk in due {
                 let permits = self.repairs.seal_permits.clone();

@@ -477,3 +477,11 @@ impl<S: Copy + Ord, U: Copy + Ord> Fleet<S, U> {
 fn slower<S, U>(owners: &impl Owners<S, U>, server: S) -> u32 {
     if owners.owned_count(server) == 0 { IDLE } else { 1 }
 }
+
+/// The number above which a server's processes are numbered, of a server with a number among so many. Once a server
+/// was forgotten, a name may have had another number before, and a process of then keeps its own. It must come
+/// before all processes of the name's present number, which have the server's number in their upper half.
+pub fn before_first_boot(server: u32, servers: usize) -> u64 {
+    // Servers are numbered from 1, without gaps until one is forgotten.
+    if server as usize > servers { u64::from(server) << 32 } else { 0 }
+}

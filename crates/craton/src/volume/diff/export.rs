@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::{DiffPart, Search, differing, snapshot};
 use crate::exit::{Done, Failure, io};
-use crate::output::{bytes, print_json};
+use crate::output::{bytes, print_error, print_json};
 use crate::volume::args::DiffArgs;
 use crate::volume::fresh::{Fresh, sync_device};
 use crate::volume::open::{Site, failure};
@@ -91,7 +91,7 @@ pub async fn export(
     }
     if !args.quiet {
         let since = head.base.map(|base| format!(" since {base}")).unwrap_or_default();
-        crate::output::print_error(&format!(
+        print_error(format_args!(
             "{name} is exported{since}: {} of data, {records} records",
             bytes(data)
         ));

@@ -21,7 +21,7 @@ use wire::control::Policy;
 
 use super::{Search, differing, snapshot};
 use crate::exit::{Code, Done, Failure, io};
-use crate::output::{bytes, print_json};
+use crate::output::{bytes, print_error, print_json};
 use crate::volume::args::DiffArgs;
 use crate::volume::change::{self, change, check_name};
 use crate::volume::import::new_volume;
@@ -89,7 +89,7 @@ pub async fn import(
     if done.is_err() && made {
         let remove = BlockRequest::Remove { volume: info.volume, force: true };
         if site.managers.ask(remove).await.is_err() {
-            crate::output::print_error(&format!("{name} was made for it and is left; remove it"));
+            print_error(format_args!("{name} was made for it and is left; remove it"));
         }
     }
     let done = done?;
@@ -103,7 +103,7 @@ pub async fn import(
         }));
     }
     if !args.quiet {
-        crate::output::print_error(&format!("{target} is there: {} of data", bytes(reader.data())));
+        print_error(format_args!("{target} is there: {} of data", bytes(reader.data())));
     }
     Ok(())
 }
