@@ -88,7 +88,12 @@ fn stages(length: Length) -> Vec<Stage> {
         Stage {
             name: "processes",
             budget: minutes(8),
-            steps: vec![Step::Built { only: &["craton"], but: &[], run: with_shipped() }],
+            // They wait for processes more than they compute: three at a time fill two cores.
+            steps: vec![Step::Built {
+                only: &["craton"],
+                but: &[],
+                run: with_shipped().into_iter().chain(words("RUST_TEST_THREADS=3")).collect(),
+            }],
         },
         Stage {
             name: "clients",
@@ -288,7 +293,6 @@ fn run_command(name: Option<&str>, command: &[String], dir: Option<&str>, counts
     let (mut found, mut moved) = (Counts::default(), 0);
     let output = BufReader::new(child.stdout.take().expect("piped"));
     // Output of a binary that succeeds is in its log; that of one that fails, on screen too.
-    // too.
     let mut log = Log::create(command, dir.is_some());
     for line in output.lines().map_while(Result::ok) {
         log.line(&line);

@@ -20,11 +20,12 @@ use block_volume::export::{About, Exports, Names};
 use block_volume::geometry::Extent;
 use block_volume::ids::{SegmentId, VolumeId};
 use client::Client;
-use runtime::sync::Mutex;
+use runtime::sync::{Mutex, Notify};
 use runtime::{Buf, Class, Env};
 use table::{ClientStore, Source, Store};
 use transport::Endpoint;
 
+use crate::limits::CLOSE_MAX;
 use crate::planted::{Planted, planted};
 use crate::{Attachment, DataFiles, Limits, Reads, Route, SegmentOwner, Shape, Volume};
 
@@ -44,6 +45,46 @@ struct VolumeExportsInner {
     open: RefCell<BTreeMap<String, Weak<AttachedVolume>>>,
     /// One opening at a time, so that connections share attachments.
     opening: Mutex<()>,
+    detachments: Rc<Detachments>,
+    /// The process ends: nothing is opened any more.
+    closed: Cell<bool>,
+}
+
+/// Detachments that have begun and are not over.
+#[derive(Default)]
+struct Detachments {
+    under_way: Cell<usize>,
+    ended: Notify,
+}
+
+impl Detachments {
+    /// Returns when all of them are over.
+    async fn all_ended(&self) {
+        loop {
+            let ended = self.ended.notified();
+            if self.under_way.get() == 0 {
+                return;
+            }
+            ended.await;
+        }
+    }
+}
+
+/// A detachment; counted until it is dropped.
+struct Detachment(Rc<Detachments>);
+
+impl Detachment {
+    fn begin(of: &Rc<Detachments>) -> Detachment {
+        of.under_way.set(of.under_way.get() + 1);
+        Detachment(of.clone())
+    }
+}
+
+impl Drop for Detachment {
+    fn drop(&mut self) {
+        self.0.under_way.set(self.0.under_way.get() - 1);
+        self.0.ended.notify_waiters();
+    }
 }
 
 impl VolumeExportsInner {
@@ -118,6 +159,8 @@ impl VolumeExports {
             read: Cell::default(),
             open: RefCell::default(),
             opening: Mutex::new(()),
+            detachments: Rc::default(),
+            closed: Cell::new(false),
         }));
         env.spawn(Class::Control, "frontend: keep", keep(Rc::downgrade(&exports.0)));
         env.spawn(Class::Control, "frontend: limits", follow_limits(Rc::downgrade(&exports.0)));
@@ -160,6 +203,31 @@ impl VolumeExports {
     /// Volumes that are attached here.
     pub fn attached(&self) -> usize {
         self.0.open.borrow().values().filter(|open| open.strong_count() > 0).count()
+    }
+
+    /// Detaches all volumes before the process ends, so that the next one of the front end has them at once.
+    /// Nothing is opened any more, and requests that are under way fail: the caller has ended its connections
+    /// before. Returns after [`CLOSE_MAX`] in any case.
+    pub async fn close(&self) {
+        let inner = &self.0;
+        inner.closed.set(true);
+        let closing = async {
+            self.detach_all();
+            // An opening that was under way may have attached since.
+            let _turn = inner.opening.lock().await;
+            self.detach_all();
+            inner.detachments.all_ended().await;
+        };
+        if inner.env.timeout(CLOSE_MAX, closing).await.is_err() {
+            tracing::warn!(
+                "volumes are not detached: no answer of block servers or managers; the next front \
+                 end of this ID waits until they are silent"
+            );
+        }
+    }
+
+    fn detach_all(&self) {
+        self.0.in_force().iter().for_each(|open| open.detach());
     }
 
     async fn attach(&self, name: &str) -> Result<Rc<AttachedVolume>, Fault> {
@@ -219,6 +287,9 @@ impl Exports for VolumeExports {
     fn open<'a>(&'a self, name: &'a str) -> Answer<'a, Rc<dyn Device>> {
         Box::pin(async move {
             let _turn = self.0.opening.lock().await;
+            if self.0.closed.get() {
+                return Err(Fault::new(Kind::Unknown, "the front end is going down"));
+            }
             let open = self.0.open.borrow().get(name).and_then(Weak::upgrade);
             if let Some(open) = open.filter(|open| !open.is_over()) {
                 let info = self.0.managers.volume(name).await?;
@@ -257,24 +328,33 @@ impl AttachedVolume {
     fn is_over(&self) -> bool {
         self.map.over.get() || self.volume.is_over()
     }
-}
 
-impl Drop for AttachedVolume {
-    fn drop(&mut self) {
-        let read = &self.exports.read;
-        read.set(read.get().and(self.volume.reads()));
+    /// Begins to end its sessions and then the attachment, unless that is over.
+    fn detach(&self) {
         if self.is_over() {
             return;
         }
+        // It is not renewed any more, and not detached again.
+        self.map.over.set(true);
         let (volume, managers) = (self.volume.clone(), self.exports.managers.clone());
         let request = BlockRequest::Detach { volume: self.id, epoch: self.epoch };
+        let detachment = Detachment::begin(&self.exports.detachments);
         self.exports.env.spawn(Class::Foreground, "frontend: detach", async move {
+            let _detachment = detachment;
             volume.close().await;
             if let Err(error) = managers.ask(request).await {
                 // The manager ends it when it is not renewed for a while.
                 tracing::debug!(%error, "not detached");
             }
         });
+    }
+}
+
+impl Drop for AttachedVolume {
+    fn drop(&mut self) {
+        let read = &self.exports.read;
+        read.set(read.get().and(self.volume.reads()));
+        self.detach();
     }
 }
 

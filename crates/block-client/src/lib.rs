@@ -133,7 +133,8 @@ impl Volume {
         self.0.throttle.set(limits, attachments);
     }
 
-    /// Ends its sessions, for a detachment: no request is under way, and none may follow.
+    /// Ends its sessions, for a detachment: none may follow. Requests that are under way fail, and those of them
+    /// that change something may have happened.
     pub async fn close(&self) {
         self.0.shared.over.set(true);
         let segments: Vec<_> = self.0.segments.take().into_values().collect();

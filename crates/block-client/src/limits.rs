@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use base::MIB;
+use block_proto::limits::BLOCK_CALL_TIMEOUT;
 
 /// Time whose rate passes at once after a pause (B12): long against the pauses of a scheduler,
 /// short for an observer of the rate.
@@ -50,3 +51,8 @@ pub const DIRECT_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration
 pub const LOCATION_GROUPS_MAX: usize = 32 << 10;
 /// DataFiles that these may name: more are not open at a time in 64 segments.
 pub const LOCATION_FILES_MAX: usize = 8 << 10;
+/// Volumes of a process that ends are detached by then, or are left to their silence: the next process waits as long
+/// for that (`block_manager::limits::SECOND_SILENT`).
+pub const CLOSE_MAX: Duration = Duration::from_secs(3);
+
+const _: () = assert!(BLOCK_CALL_TIMEOUT.as_millis() < CLOSE_MAX.as_millis());

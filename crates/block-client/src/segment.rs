@@ -303,9 +303,11 @@ impl Segment {
         }
     }
 
-    /// Ends the session at the server, if there is one. No request is under way.
+    /// Ends the session at the server, if there is one. While a change is under way it stays: the server would
+    /// forget the change's number, and a copy would happen once more. The next attachment's fence ends it.
     pub(super) async fn close(&self) {
-        let session = self.changes.session().filter(|session| !session.is_lost());
+        let is_quiet = |session: &Rc<Session>| !session.is_lost() && !self.changes.are_open();
+        let session = self.changes.session().filter(is_quiet);
         self.changes.go_on(None, 0);
         let Some(session) = session else { return };
         let at = self.at(session.number, session.grant);

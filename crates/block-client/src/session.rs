@@ -69,6 +69,11 @@ impl Changes {
         }
     }
 
+    /// True while a change is not answered.
+    pub(super) fn are_open(&self) -> bool {
+        !self.open.borrow().is_empty()
+    }
+
     fn floor(&self) -> u64 {
         self.open.borrow().first().copied().unwrap_or(self.next.get())
     }

@@ -59,6 +59,9 @@ pub const DONE_MAX: usize = 16;
 /// Of these, changes that were refused, at most: one caller's, and two that came at the same time. With a zero
 /// behind them they take a quarter of the numbers.
 pub const REFUSED_MAX: usize = 3;
+/// Removed volumes of which a leader knows the numbers of their creations, those that were made last: 50 B each. A
+/// creation comes late by seconds, in which fewer are made.
+pub const GONE_MAX: usize = 1024;
 /// Refusals of all volumes that a leader has in memory: 300 B each, and seconds of callers that ask in a loop.
 pub const REFUSALS_KEPT: usize = 1024;
 /// Load of an idle segment, in requests a second: the cost of having it.

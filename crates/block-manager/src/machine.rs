@@ -11,8 +11,8 @@ use base::GIB;
 use block_proto::answers::AnswerTimes;
 use block_proto::lease::{LEASE, RENEW};
 use block_proto::{
-    BlockReply, BlockRequest, BlockServerId, BlockServerStatus, BlockStatus, SegmentPlace,
-    VolumeInfo,
+    BlockReply, BlockRequest, BlockServerId, BlockServerStatus, BlockStatus, NamedSettings,
+    SegmentPlace, VolumeInfo,
 };
 use block_volume::ids::{SegmentId, VolumeId};
 use runtime::{Duration, Instant};
@@ -211,7 +211,10 @@ impl Machine {
             BlockRequest::Remove { volume, force } => self.remove(now, volume, force),
             BlockRequest::Resize { volume, bytes, force } => self.resize(now, volume, bytes, force),
             BlockRequest::Set { volume, limits, shared, policy } => {
-                self.set(volume, limits, shared, policy)
+                self.set(volume, (limits, shared, NamedSettings::ALL), policy)
+            }
+            BlockRequest::Change { volume, limits, shared, policy, named } => {
+                self.set(volume, (limits, shared, named), policy)
             }
             BlockRequest::Undelete { volume, name } => self.undelete(now, volume, name.as_deref()),
             BlockRequest::Delete { .. }

@@ -17,7 +17,7 @@ use block_volume::ids::VolumeId;
 use runtime::Instant;
 
 use super::error::Refusal;
-use super::limits::{DONE_MAX, REFUSED_MAX};
+use super::limits::{DONE_MAX, GONE_MAX, REFUSED_MAX};
 use super::machine::Machine;
 use super::refusals::{Once, parts};
 use super::rows::{Key, Row, Value};
@@ -129,6 +129,20 @@ impl Machine {
         let done = self.state.done(former).to_vec();
         if !done.is_empty() {
             self.put(Key::Done(volume), Value::Done(done));
+        }
+    }
+
+    /// A volume that was made under the number `nonce` is no more. That number stays, so that a late copy of its
+    /// creation makes no other one; so do those of the volumes that were made last.
+    pub(super) fn note_gone(&mut self, volume: VolumeId, nonce: u64) {
+        if nonce == 0 {
+            return self.forget_done(volume);
+        }
+        self.put(Key::Done(volume), Value::Done(vec![nonce]));
+        while self.state.gone().len() > GONE_MAX
+            && let Some(&oldest) = self.state.gone().first()
+        {
+            self.change(Row::delete(Key::Done(oldest)));
         }
     }
 

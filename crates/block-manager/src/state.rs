@@ -30,6 +30,8 @@ pub struct ManagerState {
     pending_deletes: BTreeMap<PendingDelete, u64>,
     /// Numbers of changes of volumes that have happened, or were refused.
     done: BTreeMap<VolumeId, Vec<u64>>,
+    /// Removed volumes with such numbers: those of their creations.
+    gone: BTreeSet<VolumeId>,
 }
 
 impl Default for ManagerState {
@@ -46,6 +48,7 @@ impl Default for ManagerState {
             boots: BTreeMap::new(),
             pending_deletes: BTreeMap::new(),
             done: BTreeMap::new(),
+            gone: BTreeSet::new(),
         }
     }
 }
@@ -67,7 +70,13 @@ impl ManagerState {
                 {
                     self.names.remove(&former.spec.name);
                 }
-                let Some(Value::Volume(volume)) = value else { return };
+                let Some(Value::Volume(volume)) = value else {
+                    if self.done.contains_key(&id) {
+                        self.gone.insert(id);
+                    }
+                    return;
+                };
+                self.gone.remove(&id);
                 if volume.deleted.is_none() {
                     self.names.insert(volume.spec.name.clone(), id);
                 }
@@ -105,10 +114,14 @@ impl ManagerState {
                 self.boots.remove(&id);
             }
             (Key::Done(id), Some(Value::Done(done))) => {
+                if !self.volumes.contains_key(&id) {
+                    self.gone.insert(id);
+                }
                 self.done.insert(id, done);
             }
             (Key::Done(id), None) => {
                 self.done.remove(&id);
+                self.gone.remove(&id);
             }
             (Key::PendingDelete(pending_delete), Some(Value::PendingDelete { nonce })) => {
                 self.pending_deletes.insert(pending_delete, nonce);
@@ -293,6 +306,18 @@ impl ManagerState {
             .iter()
             .any(|(pending_delete, &known)| pending_delete.segment.is_none() && known == nonce)
             || self.deleted().any(|(_, volume)| volume.nonce == nonce)
+            || self.gone.iter().any(|&volume| self.was_done(volume, nonce))
+    }
+
+    /// True when a volume was made by this creation, whatever has become of it and of its name.
+    pub fn was_made(&self, nonce: u64) -> bool {
+        let is_made = |volume: &Volume| volume.nonce == nonce && volume.family.parent.is_none();
+        self.volumes.values().any(is_made) || self.was_removed(nonce)
+    }
+
+    /// Removed volumes of whose creations the numbers are known, by the order in which they were made.
+    pub(super) fn gone(&self) -> &BTreeSet<VolumeId> {
+        &self.gone
     }
 
     /// A volume as others see it.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use block_proto::limits::ATTACHMENTS_MAX;
-use block_proto::{BlockReply, Standing, VolumeSpec, attachment_process, geometry};
+use block_proto::{BlockReply, NamedSettings, Standing, VolumeSpec, attachment_process, geometry};
 use block_volume::geometry::Geometry;
 use block_volume::ids::{SegmentId, VolumeId};
 use block_volume::limits::{BLOCK, VOLUME_BYTES};
@@ -33,7 +33,8 @@ impl Machine {
             }
             return Err(Refusal::Exists(spec.name));
         }
-        if self.state.was_removed(nonce) {
+        // It comes late: what it asked for has been, or has another name by now.
+        if self.state.was_made(nonce) {
             return Err(Refusal::NoName(spec.name));
         }
         super::snapshots::check_name(&spec.name)?;
@@ -130,6 +131,8 @@ impl Machine {
 
     /// Removes a volume; its files go later.
     pub(super) fn drop_volume(&mut self, now: Instant, volume: VolumeId, nonce: u64) {
+        let is_snapshot =
+            self.state.volume(volume).is_some_and(|known| known.family.parent.is_some());
         self.kept.retain(|(other, _), _| *other != volume);
         let ids: Vec<SegmentId> = self.state.segments_of(volume, 0).map(|(id, _)| id).collect();
         ids.into_iter().for_each(|id| self.retire(now, id));
@@ -141,7 +144,11 @@ impl Machine {
         parts.into_iter().for_each(|pending_delete| self.purged(pending_delete));
         self.discard(now, PendingDelete { volume, segment: None }, nonce);
         self.change(Row::delete(Key::Volume(volume)));
-        self.forget_done(volume);
+        match is_snapshot {
+            // Its number is its volume's.
+            true => self.forget_done(volume),
+            false => self.note_gone(volume, nonce),
+        }
     }
 
     /// Ends the ownership of all segments of a volume; later owners begin above its epochs.
@@ -227,19 +234,21 @@ impl Machine {
         self.volume_reply(volume)
     }
 
+    /// Changes the settings that are named, and the policy if there is one.
     pub(super) fn set(
         &mut self,
         volume: VolumeId,
-        limits: VolumeLimits,
-        shared: bool,
+        (limits, shared, named): (VolumeLimits, bool, NamedSettings),
         policy: Option<Policy>,
     ) -> Result<BlockReply, Refusal> {
-        check_limits(limits)?;
         policy.map_or(Ok(()), check_policy)?;
         let mut known = self.changeable(volume)?.clone();
         let before = known.spec.clone();
         let policy = policy.unwrap_or(before.policy);
-        (known.spec.limits, known.spec.shared, known.spec.policy) = (limits, shared, policy);
+        named.apply(&mut known.spec, limits, shared);
+        // A base that is named may be above a burst that another has set.
+        check_limits(known.spec.limits)?;
+        known.spec.policy = policy;
         if known.spec != before {
             self.put(Key::Volume(volume), Value::Volume(known));
         }

@@ -39,6 +39,47 @@ pub struct VolumeSpec {
     pub shared: bool,
 }
 
+/// Settings of a volume, beside its policy, that a [`BlockRequest::Change`] is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct NamedSettings {
+    /// Requests that are promised.
+    pub iops_base: bool,
+    /// Requests at most.
+    pub iops_burst: bool,
+    /// Bytes that are promised.
+    pub bytes_base: bool,
+    /// Bytes at most.
+    pub bytes_burst: bool,
+    /// Whether it may be attached several times at once.
+    pub shared: bool,
+}
+
+impl NamedSettings {
+    /// All of them.
+    pub const ALL: NamedSettings = NamedSettings {
+        iops_base: true,
+        iops_burst: true,
+        bytes_base: true,
+        bytes_burst: true,
+        shared: true,
+    };
+
+    /// Gives `spec` those that are named, and leaves the others.
+    pub fn apply(self, spec: &mut VolumeSpec, limits: VolumeLimits, shared: bool) {
+        let known = spec.limits;
+        let one = |named: bool, asked: u64, known: u64| if named { asked } else { known };
+        spec.limits = VolumeLimits {
+            iops_base: one(self.iops_base, limits.iops_base, known.iops_base),
+            iops_burst: one(self.iops_burst, limits.iops_burst, known.iops_burst),
+            bytes_base: one(self.bytes_base, limits.bytes_base, known.bytes_base),
+            bytes_burst: one(self.bytes_burst, limits.bytes_burst, known.bytes_burst),
+        };
+        if self.shared {
+            spec.shared = shared;
+        }
+    }
+}
+
 /// A client that has a volume open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Attachment {
@@ -265,6 +306,21 @@ pub enum BlockRequest {
         /// does not know of it answers with the volume unchanged.
         policy: Option<Policy>,
     },
+    /// Changes those of a volume's settings that are named, so that two changes of different settings both
+    /// last. Managers of older programs take it for a [`BlockRequest::Set`] of all of them.
+    Change {
+        /// The volume.
+        volume: VolumeId,
+        /// The new limits, as far as they are named. The others are as the caller knows them, for managers of
+        /// older programs.
+        limits: VolumeLimits,
+        /// May be attached several times at once, if it is named; otherwise as the caller knows it.
+        shared: bool,
+        /// Policy of the files that its block servers make from now on; none: as it is.
+        policy: Option<Policy>,
+        /// Settings that are named.
+        named: NamedSettings,
+    },
     /// Makes a snapshot: a consistent cut over all segments (B10).
     Snapshot {
         /// Drawn by the caller: the same number is the same snapshot.
@@ -396,7 +452,8 @@ impl BlockRequest {
             | BlockRequest::Delete { volume, .. }
             | BlockRequest::Undelete { volume, .. }
             | BlockRequest::Resize { volume, .. }
-            | BlockRequest::Set { volume, .. } => Some(*volume),
+            | BlockRequest::Set { volume, .. }
+            | BlockRequest::Change { volume, .. } => Some(*volume),
             _ => None,
         }
     }
@@ -411,7 +468,7 @@ impl BlockRequest {
             BlockRequest::ListDeleted { .. } => "list deleted volumes",
             BlockRequest::Undelete { .. } => "undelete volume",
             BlockRequest::Resize { .. } => "resize volume",
-            BlockRequest::Set { .. } => "set volume",
+            BlockRequest::Set { .. } | BlockRequest::Change { .. } => "set volume",
             BlockRequest::Snapshot { .. } => "snapshot volume",
             BlockRequest::Clone { .. } => "clone volume",
             BlockRequest::Rollback { .. } => "roll volume back",

@@ -111,7 +111,7 @@ pub const CONNECTIONS_SHARE: usize = 16;
 pub const APPENDS_SHARE: usize = CONNECTIONS_SHARE / 2;
 
 /// Records of latencies of one client at most: 4,096 x (450 bytes of counts, 48 of key, 40 of state)
-/// = 2.2 MiB. 680 disks of which every class of reads and appends is used.
+/// = 2.2 MB. 680 disks of which every class of reads and appends is used.
 pub const HEALTH_RECORDS_MAX: usize = 4096;
 /// Calls under way whose beginnings a record has, at most: 16 bytes each. The oldest of them is the
 /// oldest of all, unless so many end in another order.

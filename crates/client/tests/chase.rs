@@ -389,6 +389,25 @@ fn bytes_are_kept_for_a_late_replica_when_another_has_failed() {
 }
 
 #[test]
+fn bytes_are_kept_for_a_late_replica_though_the_failed_server_is_granted_again() {
+    let mut rig = Rig::slow_third();
+    rig.append(2);
+    rig.silent.push((ChunkId::new(1), 1));
+    rig.append(1);
+    // Spares are on the same three servers: each has other disks.
+    rig.endless = true;
+    let at = rig.waiting.iter().position(|(id, _)| id.replica == 1).expect("it was sent");
+    let (id, _) = rig.waiting.remove(at);
+    rig.give(Event::Sent { id, result: Err(SendError::Data(DataError::DiskFailed)) });
+    assert_eq!(rig.left, [(ChunkId::new(1), 1)]);
+    rig.pass(Duration::from_secs(2));
+    assert_eq!(rig.acked, 3, "it goes on in another chunk");
+    assert_eq!(3 - rig.released, 2, "what was acknowledged with the failed disk is kept");
+    rig.pass(Duration::from_secs(12));
+    assert_eq!(rig.released, 3, "for ten seconds");
+}
+
+#[test]
 fn end_of_a_writer_waits_for_late_copies() {
     let mut rig = Rig::slow_third();
     rig.append(1);

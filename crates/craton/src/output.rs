@@ -67,6 +67,11 @@ pub fn warn(text: &str) {
     print_error(format_args!("{WARNING}{}", visible_lines(text)));
 }
 
+/// A number of things: `1 gateway`, `2 gateways`.
+pub fn counted(count: u64, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Prints one JSON value to standard output.
 pub fn print_json(value: &impl Serialize) -> Done {
     let text = serde_json::to_string(value)

@@ -15,7 +15,7 @@ use self::objects::Objects;
 use crate::args::StatusArgs;
 use crate::connect::with_client_as;
 use crate::exit::{Done, Failure};
-use crate::output::{bytes, natural, print_json, print_line, print_table, table};
+use crate::output::{bytes, counted, natural, print_json, print_line, print_table, table};
 
 /// Timeout of the masters' answers: several elections.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -572,7 +572,8 @@ fn print_orders(picture: &Picture) -> Done {
                 print_line(&format!("{id} is drained: 'craton decommission {id}' lets it leave"))?;
             }
             Some(Draining { replicas, open, bytes: held, .. }) => print_line(&format!(
-                "{id} drains: {replicas} replicas with {} are left, {open} of them being written",
+                "{id} drains: {} with {} left, {open} of them being written",
+                counted(*replicas, "replica"),
                 bytes(*held)
             ))?,
             None => {}

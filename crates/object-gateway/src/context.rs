@@ -13,6 +13,7 @@ use crate::reply::Refusal;
 pub struct RequestContext {
     content_len: Option<u64>,
     is_bound: bool,
+    is_signed_by_v4: bool,
     failure: Mutex<Option<Refusal>>,
     trailers: Mutex<Option<HeaderMap>>,
     is_content: AtomicBool,
@@ -20,16 +21,22 @@ pub struct RequestContext {
 }
 
 impl RequestContext {
-    /// Whose body has a content of that length, if it is known.
-    pub fn new(content_len: Option<u64>) -> RequestContext {
-        let (is_content, is_asked) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (failure, trailers) = (Mutex::new(None), Mutex::new(None));
-        RequestContext { content_len, is_bound: false, failure, trailers, is_content, is_asked }
+    /// Whose body has a content of that length, if it is known; with a signature of version 4 or not.
+    pub fn new(content_len: Option<u64>, is_signed_by_v4: bool) -> RequestContext {
+        RequestContext {
+            content_len,
+            is_bound: false,
+            is_signed_by_v4,
+            failure: Mutex::new(None),
+            trailers: Mutex::new(None),
+            is_content: AtomicBool::new(false),
+            is_asked: AtomicBool::new(false),
+        }
     }
 
-    /// Whose body has a content of that length at most.
+    /// Of a form, whose body has a content of that length at most, and whose head has no signature.
     pub fn up_to(content_len: u64) -> RequestContext {
-        RequestContext { is_bound: true, ..RequestContext::new(Some(content_len)) }
+        RequestContext { is_bound: true, ..RequestContext::new(Some(content_len), false) }
     }
 
     /// The content may be shorter than its length says.
@@ -41,6 +48,11 @@ impl RequestContext {
     /// sent a `Content-Length`.
     pub fn content_len(&self) -> Option<u64> {
         self.content_len
+    }
+
+    /// The head has a signature of version 4: s3s compares the body with `x-amz-content-sha256`.
+    pub fn is_signed_by_v4(&self) -> bool {
+        self.is_signed_by_v4
     }
 
     /// The body is the content of an object, not a document that s3s reads as a whole. Called

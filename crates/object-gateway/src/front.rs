@@ -167,7 +167,8 @@ impl Front {
                 return ends_if(waits, refusal.response());
             }
         };
-        let context = Arc::new(RequestContext::new(facts.content_len()));
+        let context = RequestContext::new(facts.content_len(), facts.is_signed_by_v4);
+        let context = Arc::new(context);
         parts.extensions.insert(note.clone());
         if head::is_form(&parts) {
             let (len, asked) = (facts.sent_len.unwrap_or_default(), context.clone());

@@ -4,7 +4,7 @@
 use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use http::header::{HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use http::request::Parts;
-use http::{Method, Uri, Version};
+use http::{Method, Version};
 
 use crate::digest::is_checksum;
 use crate::limits::{CLOCK_SKEW_SECONDS, HEAD_MAX, PRESIGNED_SECONDS_MAX};
@@ -44,6 +44,9 @@ pub struct BodyFacts {
     pub framing: Framing,
     /// Bytes that are sent; unknown with chunks of HTTP.
     pub sent_len: Option<u64>,
+    /// The request has a signature of version 4: of such a one s3s compares the body with
+    /// `x-amz-content-sha256`.
+    pub is_signed_by_v4: bool,
 }
 
 impl BodyFacts {
@@ -139,13 +142,6 @@ impl Scheme {
             _ => Err(two_mechanisms()),
         }
     }
-}
-
-/// True of a request with a signature of version 4: of such a one s3s compares the body with
-/// `x-amz-content-sha256`.
-pub fn is_signed_by_v4(headers: &HeaderMap, uri: &Uri) -> bool {
-    let query = Query::parse(uri.query().unwrap_or_default());
-    matches!(Scheme::of(headers, &query), Ok(Scheme::Header | Scheme::Presigned))
 }
 
 fn two_mechanisms() -> Refusal {
@@ -534,7 +530,8 @@ fn body_facts(head: &Parts, scheme: Scheme) -> Result<BodyFacts, Refusal> {
         let message = "You must provide the Content-Length HTTP header.";
         return Err(Refusal::new("MissingContentLength", message));
     }
-    Ok(BodyFacts { framing, sent_len })
+    let is_signed_by_v4 = matches!(scheme, Scheme::Header | Scheme::Presigned);
+    Ok(BodyFacts { framing, sent_len, is_signed_by_v4 })
 }
 
 /// Chunks of a request that is not signed by version 4, as s3s checks those of one that is.

@@ -596,7 +596,7 @@ impl Catalog {
         setting: Setting,
     ) -> Result<(), Error> {
         let is_lock = matches!(setting, Setting::Lock(_));
-        let for_owner = is_lock || matches!(setting, Setting::Lifecycle(_) | Setting::Storage(_));
+        let for_owner = setting.is_for_owner();
         self.change_bucket(head, name, for_owner, |row| {
             if is_lock && row.bucket.versioning != Versioning::Enabled {
                 let message = "object lock needs versions: enable versioning first".to_owned();

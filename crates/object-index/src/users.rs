@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use object_proto::limits::{KEYS_PER_USER_MAX, POLICY_MAX, USERS_MAX};
 use object_proto::{
-    AccessKey, CatalogReply, Error, KeptName, NewKey, RequestHead, User, UserChange, UserId,
+    AccessKey, CatalogReply, Error, KeptName, NewKey, Quota, RequestHead, User, UserChange, UserId,
 };
 
 use crate::answer_pages::{keys_reply, users_reply};
@@ -17,6 +17,22 @@ use crate::row::{KeyRow, decode_user, encode_stamp, encode_user};
 
 /// Rows that a change puts, or removes.
 type Rows = Vec<(Vec<u8>, Option<Vec<u8>>)>;
+
+/// What a change of users and keys comes to.
+struct Decided {
+    rows: Rows,
+    /// What gateways are to ask for again.
+    names: BTreeSet<KeptName>,
+    /// The user's quota from now on; none when it stays.
+    quota: Option<Quota>,
+}
+
+impl Decided {
+    /// All quotas stay.
+    fn of(rows: Rows, names: BTreeSet<KeptName>) -> Decided {
+        Decided { rows, names, quota: None }
+    }
+}
 
 /// A row that cannot be read back would hold up all users.
 fn check_texts<'a>(texts: impl IntoIterator<Item = &'a [u8]>) -> Result<(), Error> {
@@ -124,7 +140,7 @@ impl Catalog {
         // A bucket of the user may be being made.
         let held_user = self.decisions.lock(&text_key(USER, change.user().as_str())).await;
         if self.decisions.durable(&reply).await?.is_none() {
-            let (rows, names) = match self.decide_user(change).await {
+            let Decided { rows, names, quota } = match self.decide_user(change).await {
                 Ok(decided) => decided,
                 Err(error) => {
                     self.decisions.settled_for_refusal(self.decisions.last()).await?;
@@ -143,21 +159,21 @@ impl Catalog {
                 batch.put(&reply, &encode_stamp(stamp));
             })?;
             self.decisions.settled(basis).await?;
-            if let UserChange::SetQuota { user, quota } = change {
-                self.quotas.set_user(user, *quota);
+            if let Some(quota) = quota {
+                self.quotas.set_user(change.user(), quota);
             }
             self.watchers.note(names);
         }
         drop((held, held_user));
-        if matches!(change, UserChange::SetQuota { .. }) {
+        if change.quota(Quota::default()).is_some() {
             self.bound_buckets(change.user()).await?;
         }
         self.watchers.settled().await;
         Ok(())
     }
 
-    /// What a change puts on record, and what gateways are to ask for again.
-    async fn decide_user(&self, change: &UserChange) -> Result<(Rows, BTreeSet<KeptName>), Error> {
+    /// What a change comes to.
+    async fn decide_user(&self, change: &UserChange) -> Result<Decided, Error> {
         let id = change.user();
         if let UserChange::Create { user, key } = change {
             let texts = [user.id.as_str(), &user.name, &user.display_name, &user.email];
@@ -172,9 +188,15 @@ impl Catalog {
             }
             let row = (text_key(USER, id.as_str()), Some(encode_user(user)));
             let rows = vec![row, self.new_key(id, key).await?];
-            return Ok((rows, BTreeSet::new()));
+            return Ok(Decided::of(rows, BTreeSet::new()));
         }
         let user = self.user(id).await?.ok_or(Error::NoSuchUser)?;
+        if let Some(quota) = change.quota(user.quota) {
+            let row = encode_user(&User { quota, ..user });
+            let rows = vec![(text_key(USER, id.as_str()), Some(row))];
+            // Gateways hear of it by the rooms of buckets.
+            return Ok(Decided { quota: Some(quota), ..Decided::of(rows, BTreeSet::new()) });
+        }
         let keys = self.key_rows(id).await?;
         let all_keys = || keys.iter().map(|(key, _)| KeptName::Key(key.clone())).collect();
         let own_key = |id: &String| {
@@ -182,39 +204,37 @@ impl Catalog {
             found.map(|(_, row)| row.clone()).ok_or(Error::NoSuchAccessKey)
         };
         match change {
-            UserChange::Create { .. } => unreachable!("it was decided above"),
+            UserChange::Create { .. }
+            | UserChange::SetQuota { .. }
+            | UserChange::SetQuotaObjects { .. }
+            | UserChange::SetQuotaBytes { .. } => unreachable!("it was decided above"),
             UserChange::Remove(_) if self.bucket_count(id) > 0 => Err(Error::UserHasBuckets),
             UserChange::Remove(_) => {
                 let mut rows: Rows = vec![(text_key(USER, id.as_str()), None)];
                 rows.extend(keys.iter().map(|(key, _)| (text_key(ACCESS_KEY, key), None)));
-                Ok((rows, all_keys()))
+                Ok(Decided::of(rows, all_keys()))
             }
             UserChange::SetPolicy { policy, .. } => {
                 check_policy(policy.as_ref())?;
                 let user = User { policy: policy.clone(), ..user };
                 let row = (text_key(USER, id.as_str()), Some(encode_user(&user)));
-                Ok((vec![row], all_keys()))
-            }
-            // Gateways hear of it by the rooms of buckets.
-            UserChange::SetQuota { quota, .. } => {
-                let user = User { quota: *quota, ..user };
-                Ok((vec![(text_key(USER, id.as_str()), Some(encode_user(&user)))], BTreeSet::new()))
+                Ok(Decided::of(vec![row], all_keys()))
             }
             UserChange::AddKey { .. } if keys.len() >= KEYS_PER_USER_MAX => {
                 Err(Error::TooManyUsers)
             }
             UserChange::AddKey { key, .. } => {
-                Ok((vec![self.new_key(id, key).await?], BTreeSet::new()))
+                Ok(Decided::of(vec![self.new_key(id, key).await?], BTreeSet::new()))
             }
             UserChange::RemoveKey { key, .. } => {
                 own_key(key)?;
                 let name = KeptName::Key(key.clone());
-                Ok((vec![(text_key(ACCESS_KEY, key), None)], [name].into()))
+                Ok(Decided::of(vec![(text_key(ACCESS_KEY, key), None)], [name].into()))
             }
             UserChange::EnableKey { key, enabled, .. } => {
                 let row = KeyRow { enabled: *enabled, ..own_key(key)? };
                 let row = (text_key(ACCESS_KEY, key), Some(row.encode()));
-                Ok((vec![row], [KeptName::Key(key.clone())].into()))
+                Ok(Decided::of(vec![row], [KeptName::Key(key.clone())].into()))
             }
         }
     }

@@ -80,6 +80,20 @@ pub enum UserChange {
         /// The quota.
         quota: Quota,
     },
+    /// Gives a user another bound of objects, or none. Its bound of bytes stays.
+    SetQuotaObjects {
+        /// The user.
+        user: UserId,
+        /// See [`Quota::objects`].
+        objects: Option<u64>,
+    },
+    /// Gives a user another bound of bytes, or none. Its bound of objects stays.
+    SetQuotaBytes {
+        /// The user.
+        user: UserId,
+        /// See [`Quota::bytes`].
+        bytes: Option<u64>,
+    },
     /// Makes an access key of a user.
     AddKey {
         /// The user.
@@ -113,9 +127,28 @@ impl UserChange {
             UserChange::Remove(user)
             | UserChange::SetPolicy { user, .. }
             | UserChange::SetQuota { user, .. }
+            | UserChange::SetQuotaObjects { user, .. }
+            | UserChange::SetQuotaBytes { user, .. }
             | UserChange::AddKey { user, .. }
             | UserChange::RemoveKey { user, .. }
             | UserChange::EnableKey { user, .. } => user,
+        }
+    }
+
+    /// The user's quota behind the change; none when it changes something else.
+    pub fn quota(&self, before: Quota) -> Option<Quota> {
+        match self {
+            UserChange::SetQuota { quota, .. } => Some(*quota),
+            UserChange::SetQuotaObjects { objects, .. } => {
+                Some(Quota { objects: *objects, ..before })
+            }
+            UserChange::SetQuotaBytes { bytes, .. } => Some(Quota { bytes: *bytes, ..before }),
+            UserChange::Create { .. }
+            | UserChange::Remove(_)
+            | UserChange::SetPolicy { .. }
+            | UserChange::AddKey { .. }
+            | UserChange::RemoveKey { .. }
+            | UserChange::EnableKey { .. } => None,
         }
     }
 }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use wire::control::{Compression, Policy};
+
 use crate::ids::UserId;
 use crate::lifecycle::Lifecycle;
 use crate::locks::LockRule;
@@ -194,6 +196,42 @@ pub enum Setting {
     Lifecycle(Option<Arc<Lifecycle>>),
     /// See [`BucketSettings::storage`].
     Storage(StorageRule),
+    /// See [`StorageRule::durability`]. The other half of [`BucketSettings::storage`] stays.
+    Durability(Option<Policy>),
+    /// See [`StorageRule::compression`]. The other half stays.
+    Compression(Option<Compression>),
+    /// See [`Quota::objects`]. The other half of [`BucketSettings::quota`] stays.
+    QuotaObjects(Option<u64>),
+    /// See [`Quota::bytes`]. The other half stays.
+    QuotaBytes(Option<u64>),
+    /// See [`PublicAccess::block_policy`] and [`PublicAccess::restrict`]. What is said of ACLs stays.
+    PublicPoliciesBlocked(bool),
+}
+
+impl Setting {
+    /// The owner of a bucket's keys goes by it too.
+    pub fn is_for_owner(&self) -> bool {
+        match self {
+            Setting::Lock(_)
+            | Setting::Lifecycle(_)
+            | Setting::Storage(_)
+            | Setting::Durability(_)
+            | Setting::Compression(_) => true,
+            Setting::Policy(_)
+            | Setting::PublicAccess(_)
+            | Setting::PublicPoliciesBlocked(_)
+            | Setting::Ownership(_)
+            | Setting::Acl(_)
+            | Setting::Cors(_)
+            | Setting::Tags(_)
+            | Setting::Quota(_)
+            | Setting::QuotaObjects(_)
+            | Setting::QuotaBytes(_)
+            | Setting::Encryption(_)
+            | Setting::DefaultEncryption(_)
+            | Setting::CustomerKeysBlocked(_) => false,
+        }
+    }
 }
 
 impl BucketSettings {
@@ -215,6 +253,14 @@ impl BucketSettings {
             }
             Setting::Lifecycle(lifecycle) => self.lifecycle = lifecycle,
             Setting::Storage(storage) => self.storage = storage,
+            Setting::Durability(durability) => self.storage.durability = durability,
+            Setting::Compression(compression) => self.storage.compression = compression,
+            Setting::QuotaObjects(objects) => self.quota.objects = objects,
+            Setting::QuotaBytes(bytes) => self.quota.bytes = bytes,
+            Setting::PublicPoliciesBlocked(blocked) => {
+                self.public_access.block_policy = blocked;
+                self.public_access.restrict = blocked;
+            }
         }
     }
 

@@ -100,6 +100,11 @@ choice!(Setting {
     10 => Storage(storage),
     11 => DefaultEncryption(default),
     12 => CustomerKeysBlocked(blocked),
+    13 => Durability(durability),
+    14 => Compression(compression),
+    15 => QuotaObjects(objects),
+    16 => QuotaBytes(bytes),
+    17 => PublicPoliciesBlocked(blocked),
 });
 record!(StorageRule { durability, compression });
 record!(Quota { objects, bytes });
@@ -151,6 +156,8 @@ choice!(UserChange {
     4 => RemoveKey { user, key },
     5 => EnableKey { user, key, enabled },
     6 => SetQuota { user, quota },
+    7 => SetQuotaObjects { user, objects },
+    8 => SetQuotaBytes { user, bytes },
 });
 record!(SeenChanges { epoch, number });
 choice!(KeptName { 0 => Bucket(name), 1 => Key(id) });
@@ -432,5 +439,7 @@ pub fn decode_answer(bytes: &[u8]) -> Option<Result<Reply, Error>> {
 
 #[cfg(test)]
 mod page_tests;
+#[cfg(test)]
+mod samples;
 #[cfg(test)]
 mod tests;

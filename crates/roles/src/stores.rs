@@ -103,7 +103,14 @@ pub async fn open(env: &Env, store: &Store) -> Result<FlashStore, Unopened> {
 /// Opens the store in a directory, as [`open`] does.
 pub async fn open_in(env: &Env, dir: &Path, config: flash::Config) -> Result<FlashStore, Unopened> {
     match flash::open_with(env, &dir.join(FILE), config).await {
-        Ok(opened) => Ok(opened),
+        Ok(opened) => {
+            // Its formatting was broken off behind the superblock at most. With the mark a later order
+            // to format would take the store, and what it has by then, for a new one.
+            if let Err(error) = crate::format::unmark(env, dir).await {
+                tracing::warn!(%error, "the mark of an unfinished formatting stays");
+            }
+            Ok(opened)
+        }
         Err(MountError::NotAStore) => Err(look(env, dir).await),
         Err(error) => Err(explain(dir, &error)),
     }

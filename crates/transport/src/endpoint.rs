@@ -62,6 +62,8 @@ pub(crate) struct EndpointInner {
     accepted: Cell<usize>,
     /// Bytes that wait on them, as each has noted them.
     held: Rc<Cell<usize>>,
+    /// Bytes of bodies of their requests that are being served, links that are gone included.
+    bodies: Rc<Cell<usize>>,
     /// Accepted connections in their handshake, the oldest first.
     handshakes: RefCell<VecDeque<Handshake>>,
     next_handshake: Cell<u64>,
@@ -106,6 +108,7 @@ impl Endpoint {
             next_link: Cell::new(1),
             accepted: Cell::new(0),
             held: Rc::default(),
+            bodies: Rc::default(),
             handshakes: RefCell::default(),
             next_handshake: Cell::new(1),
             refusals: Cell::default(),
@@ -314,6 +317,7 @@ impl EndpointInner {
             reserve: self.reserve.clone(),
             owner: self.this.clone(),
             held: self.held.clone(),
+            bodies: self.bodies.clone(),
         };
         let link = Link::start(common, id, opened, handler);
         self.links.borrow_mut().insert(id, link.clone());

@@ -7,6 +7,7 @@
 //!
 //! Invariant: knows no store and no service; never decodes a body or payload.
 
+mod bodies;
 mod connect;
 mod deferred;
 mod endpoint;

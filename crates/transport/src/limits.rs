@@ -110,6 +110,22 @@ pub(crate) const HELD_SHARE: usize = 2;
 /// 64 KiB each.
 pub(crate) const EXTRA_SHARE: usize = 4;
 
+/// Bodies of requests that are being served, on all accepted links of an endpoint together: as many bytes
+/// as this part of the buffer budget. They are on the heap, beside the budget, which bounds the payloads.
+/// 128 MiB with 512 MiB of buffers, 128 of the largest bodies. Control priority has an eighth more.
+/// Beyond it a request is answered `Busy`. Its link is read on: cancellations and pings come through, and
+/// the peer's calls do not take this side for dead. As with [`EXTRA_SHARE`], a quarter more is for links
+/// that have one body being served, and another for 32 KiB on each link.
+pub(crate) const SERVED_SHARE: usize = 4;
+
+/// One link's have as many bytes as this part of them: 32 MiB, twice what a peer with the default limits
+/// has waiting to be sent. One client with slow handlers leaves the rest to others.
+pub(crate) const SERVED_LINK_SHARE: usize = 4;
+
+/// A body of at most this many bytes does not count among them and is always served: what
+/// `requests_inflight_max` lets in has 4 MiB on a link.
+pub(crate) const SERVED_SMALL: usize = 4 << 10;
+
 /// Bytes kept for headers and bodies when the buffer budget is spent: what holds the budget may
 /// itself wait to be sent. Two of the largest writes (`batch_bytes` + one part, as a buffer of
 /// 1 MiB).
@@ -124,11 +140,15 @@ pub(crate) const CONNECT_RESERVE_BYTES: usize = 33 * (64 << 10);
 /// Bytes of the smallest staging buffer.
 const STAGING_MIN: usize = 8 << 10;
 
+/// A bound for what has `priority`: an eighth more than `max` for control.
+pub(crate) fn with_extra(max: usize, priority: Priority) -> usize {
+    if priority == Priority::Control { max + max.div_ceil(8) } else { max }
+}
+
 impl Limits {
     /// Requests of one peer that may be handled or wait when one of `priority` comes.
     pub(crate) fn requests_max(&self, priority: Priority) -> usize {
-        let max = self.requests_inflight_max;
-        if priority == Priority::Control { max + max.div_ceil(8) } else { max }
+        with_extra(self.requests_inflight_max, priority)
     }
 
     /// Panics on values that cannot work together: a programming error.

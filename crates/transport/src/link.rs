@@ -13,6 +13,7 @@ use wire::frame::{
     STATUS_TRANSPORT, Service,
 };
 
+use crate::bodies::ServedBodies;
 use crate::deferred::{DeferredRequest, DeferredRequests};
 use crate::error::CallError;
 use crate::limits::Limits;
@@ -86,6 +87,7 @@ pub(crate) struct Link {
     calls: RefCell<Map<u64, Rc<CallState>>>,
     serving: RefCell<Map<u64, Weak<Serving>>>,
     inflight: Cell<usize>,
+    bodies: ServedBodies,
     /// Requests that wait until less is to be sent.
     deferred: RefCell<DeferredRequests>,
     /// Something came since the last check.
@@ -136,6 +138,8 @@ pub(crate) struct Common {
     pub(crate) owner: Weak<dyn Owner>,
     /// Bytes that wait on the accepted links, as each has noted them.
     pub(crate) held: Rc<Cell<usize>>,
+    /// Bytes of bodies of the accepted links' requests that are being served.
+    pub(crate) bodies: Rc<Cell<usize>>,
 }
 
 impl Link {
@@ -166,6 +170,7 @@ impl Link {
             calls: RefCell::default(),
             serving: RefCell::default(),
             inflight: Cell::new(0),
+            bodies: ServedBodies::new(common.bodies),
             deferred: RefCell::default(),
             heard: Cell::new(false),
             watched: Cell::new(false),
@@ -500,6 +505,13 @@ impl Link {
     ) {
         let DeferredRequest { message, deadline } = request;
         let header = message.header;
+        let (body_len, budget) = (message.body.len(), self.env.pool().budget());
+        if !self.bodies.has_room(body_len, header.priority, &self.limits, budget) {
+            self.env.mark("transport: request refused, bodies being served have too many bytes");
+            self.refuse_busy(&header);
+            return;
+        }
+        self.bodies.add(body_len);
         let serving = Rc::new(Serving {
             link: Rc::downgrade(self),
             request: header.request,
@@ -510,6 +522,7 @@ impl Link {
         let served = Served {
             link: self.clone(),
             header: Header { version: self.version, ..header },
+            body_len,
             serving,
         };
         handler.handle(Incoming {
@@ -615,6 +628,8 @@ impl Drop for Call {
 pub(crate) struct Served {
     link: Rc<Link>,
     header: Header,
+    /// As it counts among the link's, until there is an answer.
+    body_len: usize,
     serving: Rc<Serving>,
 }
 
@@ -623,7 +638,9 @@ impl Served {
         self.serving.cancelled.get() || self.link.broken.get()
     }
 
+    /// Called once for each, at the latest when its [`Reply`] is dropped.
     pub(crate) fn answer(self, result: Result<Response, CallError>) {
+        self.link.bodies.remove(self.body_len);
         if self.serving.cancelled.get() {
             return;
         }

@@ -10,4 +10,5 @@ mod identity;
 mod local;
 mod random;
 mod real;
+mod served;
 mod sickness;

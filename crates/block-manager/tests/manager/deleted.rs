@@ -410,9 +410,60 @@ fn a_change_that_comes_late_changes_nothing() {
     assert_eq!(done, Some(block_manager::limits::DONE_MAX));
     let remove = BlockRequest::Remove { volume: id, force: true };
     machine.handle(at(5), remove).expect("it is removed");
+    let rows = machine.state().rows();
+    let left = rows.iter().filter_map(|row| match &row.value {
+        Some(block_manager::rows::Value::Done(done)) => Some(done.as_slice()),
+        _ => None,
+    });
+    assert_eq!(left.collect::<Vec<_>>(), [&[1]], "that of its creation is left");
+}
+
+/// Seconds after its caller has removed the volume: its files are gone by then.
+#[test]
+fn creation_that_comes_late_makes_no_volume_that_was_removed_again() {
+    let mut machine = super::machine(ManagerState::default(), 1, at(0));
+    let create = |nonce| BlockRequest::Create { nonce, spec: spec("a", GIB) };
+    let removed = |machine: &mut Machine, nonce| {
+        let id = volume(machine.handle(at(0), create(nonce))).volume;
+        let remove = BlockRequest::Remove { volume: id, force: false };
+        machine.handle(at(1), remove).expect("it is removed");
+        let due = machine.due_deletes(at(60_000));
+        assert_eq!(due.len(), 1);
+        due.into_iter().for_each(|due| machine.purged(due));
+        id
+    };
+    removed(&mut machine, 11);
+    // As many are made as a leader knows of, the first one included.
+    for nonce in 12..1035 {
+        removed(&mut machine, nonce);
+    }
+    for _ in 0..2 {
+        for nonce in [11, 12, 1034] {
+            let late = machine.handle(at(60_000), create(nonce));
+            assert_eq!(late, Err(Refusal::NoName("a".into())), "{nonce}");
+        }
+        machine = next_leader(&machine);
+    }
+    // The numbers are bounded.
+    let last = removed(&mut machine, 1035);
     let is_done =
-        |row: &block_manager::rows::Row| matches!(row.key, block_manager::rows::Key::Done(_));
-    assert!(!machine.state().rows().iter().any(is_done));
+        |row: &&block_manager::rows::Row| matches!(row.key, block_manager::rows::Key::Done(_));
+    assert_eq!(machine.state().rows().iter().filter(is_done).count(), 1024);
+    // Another request for the same makes one.
+    assert!(volume(machine.handle(at(60_001), create(7))).volume > last);
+}
+
+#[test]
+fn creation_that_comes_late_makes_no_second_volume_when_the_first_has_another_name() {
+    let (mut machine, _, id) = world();
+    delete(&mut machine, 10, id, (false, false)).expect("no client has it open");
+    volume(undelete(&mut machine, id, Some("b")));
+    for _ in 0..2 {
+        let late = BlockRequest::Create { nonce: 1, spec: spec("a", GIB) };
+        assert_eq!(machine.handle(at(5001), late), Err(Refusal::NoName("a".into())));
+        assert_eq!(find(&mut machine, "b").map(|info| info.volume), Ok(id));
+        machine = next_leader(&machine);
+    }
 }
 
 /// Its caller has the refusal, and goes on with the volume as it is: a copy that comes when the cause is gone

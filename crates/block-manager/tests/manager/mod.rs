@@ -7,6 +7,7 @@ mod leases;
 mod reach;
 mod requests;
 mod rows;
+mod settings;
 mod snapshots;
 mod stored;
 

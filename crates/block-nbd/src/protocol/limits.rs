@@ -51,6 +51,9 @@ pub const NBD_REFUSALS_LOGGED: (u64, Duration) = (8, Duration::from_secs(1));
 /// A client has chosen its export after this long: programs do it in milliseconds, users who look
 /// at a list in seconds.
 pub const NBD_NEGOTIATION_MAX: Duration = Duration::from_secs(30);
+/// Answers that are still sent when a front end stops: a request takes milliseconds. One that waits for a takeover
+/// is left without an answer; its client asks the next process.
+pub const NBD_STOP_MAX: Duration = Duration::from_secs(1);
 
 const _: () = assert!(NBD_NAME_MAX <= NBD_STRING_MAX && NBD_STRING_MAX < NBD_OPTION_MAX as usize);
 const _: () = assert!(

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use futures_util::future::{Either, select};
 use runtime::sync::{Semaphore, mpsc};
-use runtime::{Class, Stream};
+use runtime::{Class, JoinHandle, Stream};
 
 use super::handshakes::Handshake;
 use super::input::InputEnd;
@@ -16,7 +16,7 @@ use super::output::{self, Message};
 use super::requests;
 use super::shared::{Connection, FrontendInner};
 use super::tls::TlsPolicy;
-use crate::protocol::limits::NBD_PIECES_MAX;
+use crate::protocol::limits::{NBD_PIECES_MAX, NBD_STOP_MAX};
 
 pub(super) async fn run(
     inner: Rc<FrontendInner>,
@@ -49,18 +49,34 @@ pub(super) async fn run(
     let writer =
         env.spawn(Class::Foreground, "nbd: answers", output::run(env.clone(), write, inbox));
     let connection = open(chosen, outbox);
-    let reading = pin!(requests::run(connection, input));
+    let reading = Box::pin(requests::run(connection, input));
+    let reading = pin!(async {
+        match select(reading, pin!(inner.stopped())).await {
+            Either::Left((ended, _)) => ended,
+            // Nothing more is received.
+            Either::Right(_) => InputEnd::Closed,
+        }
+    });
     match select(reading, writer).await {
         // Requests that were received are still answered.
-        Either::Left((InputEnd::Closed, writer)) => {
-            let _ = writer.await;
-        }
+        Either::Left((InputEnd::Closed, writer)) => answer_rest(&inner, writer).await,
         Either::Left((broken, writer)) => {
             writer.abort();
             note_end(&inner, peer, broken);
         }
         // The connection takes no answers any more.
         Either::Right(_) => {}
+    }
+}
+
+/// Waits for the answers to all requests; for a bounded time once the front end stops.
+async fn answer_rest(inner: &FrontendInner, writer: JoinHandle<()>) {
+    let too_long = async {
+        inner.stopped().await;
+        inner.env.sleep(NBD_STOP_MAX).await;
+    };
+    if let Either::Right(((), writer)) = select(writer, pin!(too_long)).await {
+        writer.abort();
     }
 }
 

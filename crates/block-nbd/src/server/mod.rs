@@ -28,12 +28,16 @@ use std::{fmt, io};
 
 use block_volume::export::Exports;
 use handshakes::{Handshakes, RefusalLog};
+use runtime::sync::Notify;
 use runtime::{Class, Env, JoinHandle, Listener, Stream};
-use shared::FrontendInner;
+use shared::{FrontendInner, Running};
 use tls::TlsPolicy;
 
 /// Pause after an accept that failed for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Between two checks of whether all connections have ended.
+const STOP_LOOK: Duration = Duration::from_millis(5);
 
 /// Causes for which a front end does not listen.
 #[derive(Debug)]
@@ -92,6 +96,9 @@ impl Frontend {
             refusals,
             stats,
             tasks,
+            running: Cell::new(0),
+            stopping: Cell::new(false),
+            stop: Notify::new(),
         }))
     }
 
@@ -148,6 +155,19 @@ impl Frontend {
     pub fn close(&self) {
         self.0.tasks.take().iter().for_each(JoinHandle::abort);
     }
+
+    /// Takes no more connections, and ends those that are open. Requests that were received are answered, as far
+    /// as that takes no longer than [`crate::protocol::limits::NBD_STOP_MAX`]. No answer is sent once this has
+    /// returned: devices may fail then, and no client sees an error for it.
+    pub async fn stop(&self) {
+        self.close();
+        self.0.stopping.set(true);
+        self.0.stop.notify_waiters();
+        while self.0.handshakes.end_oldest() {}
+        while self.0.running.get() > 0 {
+            self.0.env.sleep(STOP_LOOK).await;
+        }
+    }
 }
 
 impl fmt::Debug for Frontend {
@@ -183,6 +203,10 @@ fn admit(inner: &Rc<FrontendInner>, stream: Stream, tls: Option<Rc<TlsPolicy>>) 
     }
     inner.count(|stats| stats.accepted += 1);
     let handshake = inner.handshakes.begin();
+    let running = Running::begin(inner);
     let work = connection::run(inner.clone(), handshake, stream, tls);
-    inner.env.spawn(Class::Foreground, "nbd: connection", work);
+    inner.env.spawn(Class::Foreground, "nbd: connection", async move {
+        let _running = running;
+        work.await;
+    });
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use block_volume::contract::Device;
 use block_volume::export::Exports;
 use block_volume::limits::IO_MAX;
-use runtime::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use runtime::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use runtime::{Env, JoinHandle};
 
 use super::handshakes::{Handshakes, RefusalLog};
@@ -96,6 +96,11 @@ pub(super) struct FrontendInner {
     pub(super) refusals: RefusalLog,
     pub(super) stats: Cell<Stats>,
     pub(super) tasks: RefCell<Vec<JoinHandle<()>>>,
+    /// Connections and handshakes that have begun and are not over.
+    pub(super) running: Cell<usize>,
+    /// Connections are to end.
+    pub(super) stopping: Cell<bool>,
+    pub(super) stop: Notify,
 }
 
 impl FrontendInner {
@@ -105,9 +110,36 @@ impl FrontendInner {
         self.stats.set(stats);
     }
 
+    /// Ends when the front end stops.
+    pub(super) async fn stopped(&self) {
+        loop {
+            let stop = self.stop.notified();
+            if self.stopping.get() {
+                return;
+            }
+            stop.await;
+        }
+    }
+
     /// When this refusal may have a line of the log: the number of refusals without one since the last.
     pub(super) fn refusal(&self) -> Option<u64> {
         self.refusals.take(self.env.now())
+    }
+}
+
+/// A connection or handshake; counted until it is dropped.
+pub(super) struct Running(Rc<FrontendInner>);
+
+impl Running {
+    pub(super) fn begin(inner: &Rc<FrontendInner>) -> Running {
+        inner.running.set(inner.running.get() + 1);
+        Running(inner.clone())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.running.set(self.0.running.get() - 1);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The NBD server against clients that speak bytes, in the simulator; then against real tools.
 
 mod client;
+mod stop;
 mod tls;
 mod tools;
 

@@ -163,6 +163,14 @@ pub(super) fn request() -> impl Strategy<Value = BlockRequest> {
             (policy, option::of(policy())) => {
             BlockRequest::Set { volume, limits, shared, policy }
         }),
+        made!((volume, volume()), (limits, limits()), (shared, any::<bool>()),
+            (policy, option::of(policy())), (named, any::<[bool; 5]>()) => {
+            let [iops_base, iops_burst, bytes_base, bytes_burst, of_shared] = named;
+            let named = NamedSettings {
+                iops_base, iops_burst, bytes_base, bytes_burst, shared: of_shared,
+            };
+            BlockRequest::Change { volume, limits, shared, policy, named }
+        }),
         made!((nonce, nonce()), (volume, volume()), (name, name()) => {
             BlockRequest::Snapshot { nonce, volume, name }
         }),

@@ -8,7 +8,7 @@ use super::{Proto, WireError, all, decode, encode, need, pb};
 use crate::limits::{BLOCK_PEERS_MAX, BLOCK_SERVERS_MAX, KEEPS_MAX, SEGMENTS_PAGE, VOLUMES_PAGE};
 use crate::{
     BlockPeer, BlockReply, BlockRequest, BlockRole, BlockServerId, BlockServerStatus, BlockStatus,
-    DeletedVolume,
+    DeletedVolume, NamedSettings,
 };
 
 type Attachment = (VolumeId, u64);
@@ -19,6 +19,26 @@ fn attachment_pb((volume, epoch): &Attachment) -> pb::AttachmentId {
 
 fn attachment(pb: pb::AttachmentId) -> Result<Attachment, WireError> {
     Ok((VolumeId::new(pb.volume), epoch(pb.epoch, "AttachmentId.epoch")?))
+}
+
+/// Settings that are named, as bits.
+fn named_bits(named: NamedSettings) -> u32 {
+    let NamedSettings { iops_base, iops_burst, bytes_base, bytes_burst, shared } = named;
+    let bits = [iops_base, iops_burst, bytes_base, bytes_burst, shared];
+    bits.iter().rev().fold(0, |bits, &named| bits << 1 | u32::from(named))
+}
+
+/// The same, back. A setting that this program does not know must not be passed over.
+fn named_settings(bits: u32, field: &'static str) -> Result<NamedSettings, WireError> {
+    let bits = range_u32(bits, 0..=named_bits(NamedSettings::ALL), field)?;
+    let is_named = |bit: u32| bits >> bit & 1 == 1;
+    Ok(NamedSettings {
+        iops_base: is_named(0),
+        iops_burst: is_named(1),
+        bytes_base: is_named(2),
+        bytes_burst: is_named(3),
+        shared: is_named(4),
+    })
 }
 
 /// A request with the number by which a repeat of it is known; 0: without.
@@ -83,6 +103,14 @@ impl Proto for BlockRequest {
                 limits: Some(limits.to_pb()),
                 shared: *shared,
                 policy: policy.map(|policy| policy.encode()),
+                named: None,
+            }),
+            BlockRequest::Change { volume, limits, shared, policy, named } => Ask::Set(Set {
+                volume: volume.get(),
+                limits: Some(limits.to_pb()),
+                shared: *shared,
+                policy: policy.map(|policy| policy.encode()),
+                named: Some(named_bits(*named)),
             }),
             BlockRequest::Snapshot { nonce, volume, name } => {
                 Ask::Snapshot(Snapshot { nonce: *nonce, volume: volume.get(), name: name.clone() })
@@ -163,15 +191,22 @@ impl Proto for BlockRequest {
                 bytes: volume_bytes(pb.bytes, "BlockRequest.Resize.bytes")?,
                 force: pb.force,
             },
-            Ask::Set(pb) => BlockRequest::Set {
-                volume: VolumeId::new(pb.volume),
-                limits: need(pb.limits, "BlockRequest.Set.limits")?,
-                shared: pb.shared,
-                policy: match pb.policy {
+            Ask::Set(pb) => {
+                let volume = VolumeId::new(pb.volume);
+                let limits = need(pb.limits, "BlockRequest.Set.limits")?;
+                let shared = pb.shared;
+                let policy = match pb.policy {
                     None => None,
                     bytes => Some(policy(bytes, "BlockRequest.Set.policy")?),
-                },
-            },
+                };
+                match pb.named {
+                    None => BlockRequest::Set { volume, limits, shared, policy },
+                    Some(bits) => {
+                        let named = named_settings(bits, "BlockRequest.Set.named")?;
+                        BlockRequest::Change { volume, limits, shared, policy, named }
+                    }
+                }
+            }
             Ask::Snapshot(pb) => BlockRequest::Snapshot {
                 nonce: pb.nonce,
                 volume: VolumeId::new(pb.volume),

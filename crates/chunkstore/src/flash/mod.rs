@@ -11,6 +11,7 @@ pub mod block;
 mod bytes;
 mod cache;
 mod checkpoint;
+mod format;
 mod fsck;
 pub mod layout;
 mod log;
@@ -32,27 +33,26 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use base::limits::SECTOR;
-use base::{ChunkId, ClusterId, DiskId, Epoch, FormationId, GIB, MIB};
-use runtime::{Class, Env, File, OpenOptions, WriteMode};
+use base::{ChunkId, ClusterId, Epoch, FormationId, GIB, MIB};
+use runtime::{Class, Env, File, OpenOptions};
 use wire::data::ReplicaStat;
 
 pub use checkpoint::Header as CheckpointHeader;
+pub use format::format;
 pub use fsck::{ChunkDump, Dump, FsckReport, Problem, SectorDump, dump, dump_chunk, fsck};
 #[cfg(feature = "planted")]
 pub use planted::Planted;
 pub use read::{decode_index, encode_index};
 pub use store::Counters;
 
-use crate::contract::{
-    Append, Appended, ChunkInfo, ChunkStore, Read, StoreError, StoreInfo, StoreOwner,
-};
+use crate::contract::{Append, Appended, ChunkInfo, ChunkStore, Read, StoreError, StoreInfo};
 use crate::limits::{
     GROW_STEP_DEFAULT, LOCK_RETRY, LOCK_TIMEOUT, LOG_BYTES_DEFAULT, LOG_BYTES_MIN,
     MAP_CACHE_BYTES_DEFAULT, OPEN_MAP_BYTES_DEFAULT, READS_AT_DEVICE_MAX, RUNS_PER_CHUNK_MAX,
-    TOMBSTONES_MAX_DEFAULT, UNIT_DEFAULT, UNIT_MAX, UNIT_MIN, UNIT_SMALL, ZERO_WRITE_BYTES,
+    TOMBSTONES_MAX_DEFAULT, UNIT_DEFAULT, UNIT_SMALL,
 };
 use cache::MapCache;
-use layout::{BLOCK, FLAG_RAW, SUPER_AT, Super};
+use layout::{SUPER_AT, Super};
 use log::Log;
 use planted::Bugs;
 use record::Record;
@@ -277,122 +277,6 @@ impl std::error::Error for MountError {}
 pub fn replay(records: &[u8]) -> bool {
     let mut table = table::Table::default();
     checkpoint::apply_all(&mut table, records).is_ok()
-}
-
-/// Formats a store at `path`; the new disk's incarnation.
-pub async fn format(env: &Env, path: &Path, options: &FormatOptions) -> Result<DiskId, MountError> {
-    let io = |error: io::Error| MountError::io(&error);
-    let open = OpenOptions { create: !options.raw, ..OpenOptions::CREATE }.direct();
-    let file = env.open_file(path, open).await.map_err(io)?;
-    lock(env, &file, path).await?;
-    let medium = Medium { env, file: &file };
-    if !options.force && !matches!(medium.read_super().await, Err(MountError::NotAStore)) {
-        return Err(MountError::Exists { path: path.to_owned() });
-    }
-    let device_len = if options.raw { file.len().await.map_err(io)? } else { u64::MAX };
-    let mut secret = [0; 16];
-    env.fill_secret(&mut secret);
-    let sb = plan(options, DiskId::new(u128::from_le_bytes(secret)), env, device_len)?;
-    // No superblock until all else is in place.
-    let mut zeros = env.pool().alloc_zeroed(ZERO_WRITE_BYTES).map_err(|_| MountError::Memory)?;
-    zeros.fill(0);
-    let zeros = zeros.freeze();
-    let ready = if sb.is_raw() { sb.units } else { sb.units.min(first_units(&sb)) };
-    let (data, end) = (sb.unit_at(0), sb.unit_at(ready));
-    let mut ranges = vec![(0, layout::LOG_AT)];
-    for copy in 0..2 {
-        ranges.push((sb.log_at(copy), sb.log_bytes()));
-        ranges.push((sb.area_at(copy), BLOCK));
-    }
-    if !sb.is_raw() {
-        file.set_len(0).await.map_err(io)?;
-        for area in 0..2 {
-            let len = sb.area_blocks(ready) * BLOCK;
-            prepare::allocate(&file, sb.area_at(area), len).await.map_err(io)?;
-        }
-        prepare::allocate(&file, data, end - data).await.map_err(io)?;
-        ranges.push((data, end - data));
-    }
-    for (start, len) in ranges {
-        let mut done = 0;
-        while done < len {
-            let part = (len - done).min(ZERO_WRITE_BYTES as u64);
-            let zeros = zeros.slice(0..part as usize);
-            file.write_at(start + done, zeros, WriteMode::Cached).await.map_err(io)?;
-            done += part;
-        }
-    }
-    let store = sb.disk.get() as u64;
-    let mut packer = checkpoint::Packer::new(store, 0, 0);
-    packer.push(&Record::Ready { units: ready });
-    packer.finish_block();
-    let header = CheckpointHeader { number: 0, mount: 0, log_seq: 0, blocks: 1 };
-    let block = |fill: &dyn Fn(&mut [u8])| {
-        let mut block = env.pool().alloc_zeroed(SECTOR).map_err(|_| MountError::Memory)?;
-        fill(&mut block);
-        Ok(block.freeze())
-    };
-    let records = block(&|out| out.copy_from_slice(&packer.blocks))?;
-    let head = block(&|out| header.encode(store, out))?;
-    file.write_at(sb.area_at(0) + BLOCK, records, WriteMode::Cached).await.map_err(io)?;
-    file.write_at(sb.area_at(0), head, WriteMode::Cached).await.map_err(io)?;
-    file.sync().await.map_err(io)?;
-    for at in SUPER_AT {
-        let superblock = block(&|out| sb.encode(out))?;
-        file.write_at(at, superblock, WriteMode::Durable).await.map_err(io)?;
-    }
-    file.sync().await.map_err(io)?;
-    if let (false, Some(parent)) = (options.raw, path.parent()) {
-        env.sync_dir(parent).await.map_err(io)?;
-    }
-    Ok(sb.disk)
-}
-
-/// Units made ready by formatting.
-fn first_units(sb: &Super) -> u32 {
-    (sb.grow_step / u64::from(sb.unit)) as u32
-}
-
-fn plan(
-    options: &FormatOptions,
-    disk: DiskId,
-    env: &Env,
-    device_len: u64,
-) -> Result<Super, MountError> {
-    if !options.unit.is_power_of_two() || !(UNIT_MIN..=UNIT_MAX).contains(&options.unit) {
-        return Err(MountError::Option("the unit must be a power of two, 16 KiB to 16 MiB"));
-    }
-    if options.log_bytes < LOG_BYTES_MIN || options.log_bytes > 16 * GIB {
-        return Err(MountError::Option("a copy of the log has 256 KiB to 16 GiB"));
-    }
-    let unit = u64::from(options.unit);
-    let units_of = |bytes: u64| (bytes / unit).min(u64::from(u32::MAX / 2 - 1)) as u32;
-    let mut sb = Super {
-        disk,
-        created: env.unix_time().as_nanos(),
-        unit: options.unit,
-        flags: if options.raw { FLAG_RAW } else { 0 },
-        units: units_of(options.capacity),
-        log_blocks: (options.log_bytes / BLOCK) as u32,
-        tombstones: options.tombstones,
-        open_map_bytes: options.open_map_bytes,
-        grow_step: options.grow_step.next_multiple_of(unit).max(unit),
-        owner: StoreOwner::Fresh,
-        rows: false,
-    };
-    if options.raw {
-        // Fewer units need smaller checkpoint areas: two rounds are close enough.
-        for _ in 0..2 {
-            sb.units = sb.units.min(units_of(device_len.saturating_sub(sb.data_at())));
-        }
-        while sb.units > 0 && sb.unit_at(sb.units) > device_len {
-            sb.units -= 1;
-        }
-    }
-    if sb.units == 0 {
-        return Err(MountError::Full);
-    }
-    Ok(sb)
 }
 
 /// A process that was killed holds its locks until the kernel has taken its ring down: its

@@ -1,7 +1,7 @@
 //! Reading a replica's sectors from the front by what their footers say: what recovery does with
 //! open replicas behind the last checkpoint, and how a lost offset map is rebuilt.
 
-use base::limits::SECTOR;
+use base::limits::{CHUNK_LEN_MAX, SECTOR};
 use wire::row::{Fragment, Layout, Row, row_at};
 use wire::sector::{
     FLAG_FIRST, FLAG_LAST, Footer, SectorKind, chain, client_crc, server_part, verify_sector,
@@ -68,10 +68,16 @@ impl Scan {
         }
     }
 
+    /// Offset from which on no byte counts. A chunk of the largest length ends there, whatever is
+    /// behind it: a bound beyond it is the length of no chunk.
+    fn limit(&self) -> u32 {
+        self.cap.unwrap_or(CHUNK_LEN_MAX as u32)
+    }
+
     /// Accepts the next sector, and answers by how many bytes the replica is longer; nothing when it
     /// does not continue the replica.
     fn accept(&mut self, sector: &[u8], expected: u32) -> Option<u32> {
-        if self.cap.is_some_and(|cap| expected >= cap) {
+        if expected >= self.limit() {
             return None;
         }
         let footer = verify_sector(sector).ok()?;
@@ -137,12 +143,12 @@ impl Scan {
         let end = units * inner.sb.unit_sectors();
         let mut step = RECOVERY_FIRST_SECTORS;
         let mut expected = self.next_offset();
-        while self.next_sector() < end && self.cap.is_none_or(|cap| expected < cap) {
+        while self.next_sector() < end && expected < self.limit() {
             let first = self.next_sector();
             let count = step.min(end - first);
             let sectors = inner.read_patiently(extents, first, count).await?;
             for sector in sectors.chunks(SECTOR) {
-                let capped = self.cap.is_some_and(|cap| expected >= cap);
+                let capped = expected >= self.limit();
                 match self.accept(sector, expected) {
                     Some(len) => expected += len,
                     // It may have been acknowledged: it is unknown where the replica ends.
@@ -167,8 +173,8 @@ impl Scan {
         extents: &[Extent],
         end: u32,
     ) -> Result<(), StoreError> {
-        if self.cap.is_some() {
-            return Ok(()); // The length is on record.
+        if self.cap.is_some() || self.next_offset() >= self.limit() {
+            return Ok(()); // The length is on record, or no chunk is longer.
         }
         let broken = self.next_sector();
         let mut at = broken + 1;

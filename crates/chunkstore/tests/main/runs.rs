@@ -50,7 +50,7 @@ async fn fill(store: &FlashStore, chunk: ChunkId) -> u32 {
 }
 
 /// Copies bytes `done..len`, `most` sectors at a time.
-async fn copy(
+pub(crate) async fn copy(
     from: &FlashStore,
     to: &FlashStore,
     chunk: ChunkId,

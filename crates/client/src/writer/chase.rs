@@ -12,7 +12,7 @@ use base::{ChunkId, ServerId};
 use runtime::{Duration, Instant};
 use wire::control::ChunkPlace;
 
-use super::chunk::{Debt, OpenChunk, Thin};
+use super::chunk::{Debt, OpenChunk, Replica, Thin};
 use super::core::{Life, Writer};
 use super::event::Action;
 use crate::limits::{AVOID_MAX, DEBTS_MAX};
@@ -88,10 +88,19 @@ impl Writer {
     fn may_leave(&self, debt: &Debt, index: usize) -> bool {
         let chunk = &debt.chunk;
         let failed = |server| self.avoid.iter().any(|&(id, _)| id == server);
-        let others = chunk.replicas.iter().enumerate().filter(|(at, other)| {
-            *at != index && other.durable >= chunk.acked && !failed(other.place.server)
-        });
+        let holds =
+            |it: &Replica| it.durable >= chunk.acked && !it.lost && !failed(it.place.server);
+        let others = chunk.replicas.iter().enumerate();
+        let others = others.filter(|&(at, other)| at != index && holds(other));
         others.count() >= chunk.acks()
+    }
+
+    /// What a server held counts as no copy any more, also when masters grant it again: it may have other disks.
+    pub(super) fn note_lost(&mut self, server: ServerId) {
+        let debts = self.debts.iter_mut().map(|debt| &mut debt.chunk);
+        let chunks = self.current.iter_mut().chain(debts);
+        let replicas = chunks.flat_map(|chunk| &mut chunk.replicas);
+        replicas.filter(|it| it.place.server == server).for_each(|it| it.lost = true);
     }
 
     /// A replica of this chunk gets nothing more, and its answers count no more.

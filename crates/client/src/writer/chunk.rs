@@ -149,6 +149,8 @@ pub(super) struct Replica {
     pub(super) place: ReplicaPlace,
     /// Not followed: avoided when the chunk was opened, or left since. Its answers count no more.
     pub(super) left: bool,
+    /// Its server has said that it lost a replica, or a disk: what was durable here may be gone.
+    pub(super) lost: bool,
     /// All bytes below are durable there.
     pub(super) durable: u32,
     /// First append that is not durable there.
@@ -250,6 +252,7 @@ impl OpenChunk {
         let replica = |&place: &ReplicaPlace| Replica {
             place,
             left: false,
+            lost: false,
             durable: 0,
             next: seq,
             unsent: seq,

@@ -647,6 +647,9 @@ impl Writer {
         let server = self.replica(chunk, index).place.server;
         if let Some(fault) = failure.fault {
             out.push(Action::Report { chunk, server, fault });
+            if failure.verdict == Verdict::Lost {
+                self.note_lost(server);
+            }
         }
         if failure.avoid {
             self.avoid_server(server, now);

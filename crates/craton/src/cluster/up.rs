@@ -12,7 +12,7 @@ use crate::args::{ClusterUpArgs, RoleName};
 use crate::connect;
 use crate::connection::Connection;
 use crate::exit::{Done, Failure};
-use crate::output::{print_error, print_line, warn};
+use crate::output::{counted, print_error, print_line, warn};
 use crate::role::objects;
 use object_index::Local;
 use roles::config;
@@ -54,22 +54,25 @@ pub async fn run(env: &Env, args: &ClusterUpArgs) -> Done {
     }
     let s3 = administrator(env, &directory, &book, deadline).await?;
     let took = (env.now() - began).as_secs_f64();
-    let count = |role| book.processes.iter().filter(|p| p.role == role && is_alive(p)).count();
     let masters: Vec<_> = book.endpoints.masters.iter().map(ToString::to_string).collect();
-    let objects = match (count(RoleName::ObjectServer), count(RoleName::Gateway)) {
-        (0, 0) => String::new(),
-        (servers, gateways) => {
-            let managers = count(RoleName::ObjectManager);
-            format!(", {managers} object managers, {servers} object servers, {gateways} gateways")
-        }
-    };
+    let roles = [
+        (RoleName::Master, "master"),
+        (RoleName::Chunkserver, "chunkserver"),
+        (RoleName::BlockServer, "block server"),
+        (RoleName::ObjectManager, "object manager"),
+        (RoleName::ObjectServer, "object server"),
+        (RoleName::Gateway, "gateway"),
+    ];
+    let running = roles.map(|(role, name)| {
+        (book.processes.iter().filter(|p| p.role == role && is_alive(p)).count() as u64, name)
+    });
+    let running = running.into_iter().filter(|&(count, _)| count > 0);
+    let running: Vec<_> = running.map(|(count, name)| counted(count, name)).collect();
     print_line(&format!(
-        "cluster {} is up after {took:.1} s: {} masters, {} chunkservers, {} block servers{objects}\n\
+        "cluster {} is up after {took:.1} s: {}\n\
          masters: {}\n{}{s3}export CRATON_CLUSTER={0}",
         directory.path().display(),
-        count(RoleName::Master),
-        count(RoleName::Chunkserver),
-        count(RoleName::BlockServer),
+        running.join(", "),
         masters.join(","),
         book.endpoints.nbd.as_ref().map_or(String::new(), |nbd| format!("volumes: {nbd}/NAME\n"))
     ))

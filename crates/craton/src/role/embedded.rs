@@ -484,7 +484,10 @@ impl Services {
         if let Some(objects) = self.objects {
             objects.stop(env).await;
         }
-        self.frontend.iter().for_each(block::FrontendRole::stop);
+        // Before the roles that it detaches its volumes from.
+        if let Some(frontend) = &self.frontend {
+            frontend.stop().await;
+        }
         if let Some(server) = &self.server {
             server.stop().await;
         }

@@ -195,7 +195,7 @@ async fn start_frontend(site: &Site<'_, config::Frontend>) -> Result<Option<Serv
         (Some(addr), _) => format!("{scheme}{addr}"),
         (None, socket) => socket.iter().map(|path| path.display().to_string()).collect(),
     };
-    Ok(Some(Serving::new(at, async move { role.stop() })))
+    Ok(Some(Serving::new(at, async move { role.stop().await })))
 }
 
 async fn start_object_manager(

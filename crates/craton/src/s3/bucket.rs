@@ -12,6 +12,7 @@ use object_proto::{
     UserId, VersionId, Versioning,
 };
 use serde::Serialize;
+use wire::control::Compression;
 
 use super::args::{BucketCommand, Durability, SseC};
 use super::quota::{self, ShownFiles, ShownQuota, ShownUsage};
@@ -455,16 +456,12 @@ async fn set_storage(
     if let Some(Durability(Some(policy))) = durability {
         check_places(client, policy, SpreadArg::Domain).await?;
     }
-    // Last: what another command sets between this and the change is undone.
-    let mut storage = find(service, name).await?.settings.storage;
-    if let Some(Durability(policy)) = durability {
-        storage.durability = policy;
-    }
-    if let Some(compression) = compression {
-        storage.compression = compression.with(None)?;
-    }
-    let set = service.set_bucket(name.clone(), Setting::Storage(storage)).await;
+    let compression = compression.map(|compression| compression.with(None)).transpose()?;
+    let setting = storage_setting(durability, compression);
+    let set = service.set_bucket(name.clone(), setting).await;
     set.map_err(|error| failed(&about(name), error))?;
+    // Behind the change: what is not named is as it is on record.
+    let storage = find(service, name).await?.settings.storage;
     print_line(&format!(
         "new objects of {name} of more than {} KiB are stored as {}, compression {}; those that are there \
          when collection moves them",
@@ -472,6 +469,21 @@ async fn set_storage(
         durability_text(&storage),
         compression_text(&storage),
     ))
+}
+
+/// The change of what is named, one of them at least. It carries that alone: of two operators who change one each
+/// at the same time, neither undoes what the other has changed.
+fn storage_setting(
+    durability: Option<Durability>,
+    compression: Option<Option<Compression>>,
+) -> Setting {
+    match (durability, compression) {
+        (Some(Durability(durability)), Some(compression)) => {
+            Setting::Storage(StorageRule { durability, compression })
+        }
+        (Some(Durability(durability)), None) => Setting::Durability(durability),
+        (None, compression) => Setting::Compression(compression.flatten()),
+    }
 }
 
 fn durability_text(storage: &StorageRule) -> String {
@@ -511,9 +523,7 @@ async fn set_policy(service: &Service, name: BucketName, set: Option<&Path>, cle
             print_line(&format!("{name} has no policy any more"))
         }
         Some((Some("public-read"), _)) => {
-            let blocks =
-                PublicAccess { block_acls: true, ignore_acls: true, ..PublicAccess::all(false) };
-            change(Setting::PublicAccess(blocks)).await?;
+            change(Setting::PublicPoliciesBlocked(false)).await?;
             change(Setting::Policy(Some(public_read(&name)))).await?;
             print_line(&format!(
                 "all may read the objects of {name}, without a signature too; its block of public \

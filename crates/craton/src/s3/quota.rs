@@ -1,7 +1,7 @@
 //! `craton bucket quota`, and what buckets hold.
 
 use object_index::Service;
-use object_proto::{BucketName, BucketUsage, Quota, Setting, StoredBytes, UserChange};
+use object_proto::{BucketName, BucketUsage, Quota, Setting, StoredBytes, UserChange, UserId};
 use serde::Serialize;
 
 use super::failed;
@@ -105,7 +105,7 @@ pub fn text(quota: Quota) -> String {
 }
 
 /// What becomes of a quota.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct QuotaChange {
     /// Bytes at most from now on; as before for none.
     pub bytes: Option<u64>,
@@ -115,15 +115,31 @@ pub struct QuotaChange {
     pub clear: bool,
 }
 
+// A change carries what is named alone: of two operators who change different bounds at the same time, neither
+// undoes what the other has changed.
 impl QuotaChange {
-    /// The quota behind the change; none when there is no change.
-    fn of(self, before: Quota) -> Option<Quota> {
+    /// As a change of a bucket; none when nothing is changed.
+    fn of_bucket(self) -> Option<Setting> {
         let QuotaChange { bytes, objects, clear } = self;
-        match (clear, bytes.or(objects)) {
-            (true, _) => Some(Quota::default()),
-            (false, None) => None,
-            (false, Some(_)) => {
-                Some(Quota { bytes: bytes.or(before.bytes), objects: objects.or(before.objects) })
+        match (clear, objects, bytes) {
+            (true, ..) => Some(Setting::Quota(Quota::default())),
+            (false, None, None) => None,
+            (false, objects, None) => Some(Setting::QuotaObjects(objects)),
+            (false, None, bytes) => Some(Setting::QuotaBytes(bytes)),
+            (false, objects, bytes) => Some(Setting::Quota(Quota { objects, bytes })),
+        }
+    }
+
+    /// As a change of a user, likewise.
+    fn of_user(self, user: UserId) -> Option<UserChange> {
+        let QuotaChange { bytes, objects, clear } = self;
+        match (clear, objects, bytes) {
+            (true, ..) => Some(UserChange::SetQuota { user, quota: Quota::default() }),
+            (false, None, None) => None,
+            (false, objects, None) => Some(UserChange::SetQuotaObjects { user, objects }),
+            (false, None, bytes) => Some(UserChange::SetQuotaBytes { user, bytes }),
+            (false, objects, bytes) => {
+                Some(UserChange::SetQuota { user, quota: Quota { objects, bytes } })
             }
         }
     }
@@ -144,33 +160,22 @@ pub async fn of_bucket(
     json: bool,
 ) -> Done {
     let refused = |error| failed(&format!("bucket {name}"), error);
-    let before = service.bucket(name.clone()).await.map_err(refused)?.settings.quota;
-    let Some(quota) = change.of(before) else { return show(before, json) };
-    service.set_bucket(name.clone(), Setting::Quota(quota)).await.map_err(refused)?;
-    show(quota, json)
+    if let Some(setting) = change.of_bucket() {
+        service.set_bucket(name.clone(), setting).await.map_err(refused)?;
+    }
+    // Behind the change: what is not named is as it is on record.
+    let view = service.bucket(name.clone()).await.map_err(refused)?;
+    show(view.settings.quota, json)
 }
 
 /// Shows, sets or clears the quota of all buckets of a user together.
 pub async fn of_user(service: &Service, name: &str, change: QuotaChange, json: bool) -> Done {
     let refused = |error| failed(&format!("user {name}"), error);
     let user = service.user(name).await.map_err(refused)?;
-    let Some(quota) = change.of(user.quota) else { return show(user.quota, json) };
-    let set = UserChange::SetQuota { user: user.id, quota };
-    service.change_user(set).await.map_err(refused)?;
-    show(quota, json)
+    let Some(change) = change.of_user(user.id) else { return show(user.quota, json) };
+    service.change_user(change).await.map_err(refused)?;
+    show(service.user(name).await.map_err(refused)?.quota, json)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_not_named_stays() {
-        let before = Quota { objects: Some(5), bytes: Some(6) };
-        let change = |bytes, objects, clear| QuotaChange { bytes, objects, clear }.of(before);
-        assert_eq!(change(None, None, false), None);
-        assert_eq!(change(Some(9), None, false), Some(Quota { objects: Some(5), bytes: Some(9) }));
-        assert_eq!(change(None, Some(0), false), Some(Quota { objects: Some(0), bytes: Some(6) }));
-        assert_eq!(change(None, None, true), Some(Quota::default()));
-    }
-}
+mod tests;

@@ -17,7 +17,7 @@ use self::args::{DecommissionArgs, DrainArgs, MaintenanceArgs, RebalanceArgs};
 use crate::connect::{with_client, with_client_as};
 use crate::connection::Connection;
 use crate::exit::{Code, Done, Failure};
-use crate::output::{bytes, print_line, print_table, table};
+use crate::output::{bytes, counted, print_line, print_table, table};
 use crate::status::{self, Chunkserver};
 
 /// Time in which an order is given: masters look at all chunks for it, and may have to elect.
@@ -50,7 +50,7 @@ fn described(held: &Holdings) -> String {
         0 => String::new(),
         open => format!(", {open} of them being written"),
     };
-    format!("{} replicas with {}{open}", held.replicas, bytes(held.bytes))
+    format!("{} with {}{open}", counted(held.replicas, "replica"), bytes(held.bytes))
 }
 
 /// Runs `craton drain`.

@@ -3,7 +3,9 @@
 use base::GIB;
 use block_proto::managers::Error;
 use block_proto::paths::AT;
-use block_proto::{BlockReply, BlockRequest, Managers, VolumeGeometry, VolumeInfo, VolumeSpec};
+use block_proto::{
+    BlockReply, BlockRequest, Managers, NamedSettings, VolumeGeometry, VolumeInfo, VolumeSpec,
+};
 use block_volume::contract::Clear;
 use block_volume::geometry::Extent;
 use block_volume::limits::{BLOCK, VOLUME_BYTES};
@@ -39,10 +41,19 @@ impl LimitArgs {
         }
     }
 
+    /// Those that are given.
+    fn named(&self) -> NamedSettings {
+        NamedSettings {
+            iops_base: self.iops_base.is_some(),
+            iops_burst: self.iops_burst.is_some(),
+            bytes_base: self.mbps_base.is_some(),
+            bytes_burst: self.mbps_burst.is_some(),
+            shared: false,
+        }
+    }
+
     fn is_empty(&self) -> bool {
-        [self.iops_base, self.iops_burst, self.mbps_base, self.mbps_burst]
-            .iter()
-            .all(Option::is_none)
+        self.named() == NamedSettings::default()
     }
 }
 
@@ -181,13 +192,14 @@ pub async fn set(
     if let Some(policy) = policy {
         policy::check_places(managers.client(), policy, SpreadArg::Domain).await?;
     }
-    // Last: what another command sets between this and the change is undone.
+    // The present settings are for managers of older programs, which set all of them.
     let known = managers.volume(name).await?;
-    let request = BlockRequest::Set {
+    let request = BlockRequest::Change {
         volume: known.volume,
         limits: limits.over(known.spec.limits),
         shared: shared.unwrap_or(known.spec.shared),
         policy,
+        named: NamedSettings { shared: shared.is_some(), ..limits.named() },
     };
     let info = change(managers, request).await?;
     if let Some(asked) = policy.filter(|asked| *asked != info.spec.policy) {

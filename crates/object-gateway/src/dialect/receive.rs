@@ -13,7 +13,6 @@ use super::state::context_of;
 use crate::context::RequestContext;
 use crate::digest::{Digest, Expected, Found};
 use crate::errors::{refused, s3_error};
-use crate::head::is_signed_by_v4;
 use crate::limits::PUT_BUFFER;
 use crate::payload::{Payload, sha256_mismatch};
 use crate::reply::Refusal;
@@ -43,7 +42,7 @@ impl Sent {
             ));
         }
         let expected = Expected::of(&request.headers).map_err(refused)?;
-        let is_compared = is_signed_by_v4(&request.headers, &request.uri);
+        let is_compared = context.is_signed_by_v4();
         let payload = Payload::of(&request.headers, len).filter(|_| !is_compared);
         Ok(Sent {
             len_max: len,

@@ -56,9 +56,9 @@ fn what_version_2_does_not_sign_is_refused_beside_its_signature() {
 
 #[test]
 fn what_a_head_says_of_the_body_is_read() {
-    let plain = |sent_len| BodyFacts { framing: Framing::Plain, sent_len };
-    let chunked =
-        |signed, len, sent_len| BodyFacts { framing: Framing::Chunked { signed, len }, sent_len };
+    let of = |framing, sent_len, is_signed_by_v4| BodyFacts { framing, sent_len, is_signed_by_v4 };
+    let plain = |sent_len| of(Framing::Plain, sent_len, false);
+    let chunked = |signed, len, sent_len| of(Framing::Chunked { signed, len }, sent_len, true);
     let signed = SIGNED.1.replace("x-amz-date", "x-amz-date;x-amz-decoded-content-length");
     let cases: &[(Pairs<'_>, Result<BodyFacts, &str>)] = &[
         (&[], Ok(plain(Some(0)))),
@@ -92,6 +92,24 @@ fn what_a_head_says_of_the_body_is_read() {
     for (headers, outcome) in cases {
         assert_eq!(checked("PUT", "/b/k", headers), *outcome, "{headers:?}");
     }
+}
+
+#[test]
+fn signature_of_version_4_is_known_from_the_head() {
+    let is_signed = |uri: &str, headers: &[(&str, &str)]| {
+        let facts = check(&mut parts("PUT", uri, headers), NOW, true);
+        facts.map(|facts| facts.is_signed_by_v4).map_err(|refusal| refusal.code)
+    };
+    let (host, date) = (("host", "h"), ("x-amz-date", "Tue, 14 Nov 2023 22:13:20 GMT"));
+    let presigned = "/b/k?X-Amz-Algorithm=AWS4-HMAC-SHA256\
+                     &X-Amz-Credential=a/20231114/r/s3/aws4_request&X-Amz-Date=d&X-Amz-Expires=5\
+                     &X-Amz-SignedHeaders=host&X-Amz-Signature=s";
+    assert_eq!(is_signed("/b/k", &[host]), Ok(false));
+    assert_eq!(is_signed("/b/k", &[host, SIGNED]), Ok(true));
+    assert_eq!(is_signed(presigned, &[host]), Ok(true));
+    assert_eq!(is_signed("/b/k", &[host, ("authorization", "AWS a:s"), date]), Ok(false));
+    assert_eq!(is_signed("/b/k?AWSAccessKeyId=a&Expires=1&Signature=s", &[host]), Ok(false));
+    assert_eq!(is_signed(presigned, &[host, SIGNED]), Err("InvalidArgument"));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use futures_util::future::join;
 use object_index::{Bugs, Planted, Service};
 use object_proto::limits::PIECE_BYTES;
 use object_proto::{
@@ -170,6 +171,41 @@ fn bodies_are_stored_as_their_bucket_says_and_moved_as_it_says_then() {
         let asked = world.asked.borrow();
         assert!(asked.iter().any(|(dir, storage)| !dir.contains("session") && *storage == packed));
         assert!(asked.iter().all(|(dir, storage)| dir.contains("session") || *storage == packed));
+    });
+}
+
+/// Of two changes that are made at once neither undoes the other, and the owner goes by both behind their answers.
+#[test]
+fn halves_of_how_bodies_are_stored_that_are_changed_at_once_both_survive() {
+    run(|world, service, env| async move {
+        let bucket = bucket(&service, "abc").await;
+        half_dead(&service, &bucket).await;
+        let both =
+            StorageRule { durability: Some(Policy::ec(2, 1)), compression: Some(Compression::LZ4) };
+        let durability = Setting::Durability(both.durability);
+        let durability = service.set_bucket(bucket.name.clone(), durability);
+        let compression = Setting::Compression(both.compression);
+        let compression = service.set_bucket(bucket.name.clone(), compression);
+        assert_eq!(join(durability, compression).await, (Ok(()), Ok(())));
+        world.asked.borrow_mut().clear();
+        settle(&env).await;
+        check_half(&service, &bucket).await;
+        {
+            let asked = world.asked.borrow();
+            let moved: Vec<_> = asked.iter().filter(|(dir, _)| !dir.contains("session")).collect();
+            assert!(!moved.is_empty() && moved.iter().all(|it| it.1 == both), "{moved:?}");
+        }
+        for takeover in [false, true] {
+            if takeover {
+                world.crash_all();
+                world.take_over().await.expect("it opens");
+            }
+            let view = service.bucket(bucket.name.clone()).await.unwrap();
+            assert_eq!(view.settings.storage, both, "{takeover}");
+        }
+        service.set_bucket(bucket.name.clone(), Setting::Durability(None)).await.unwrap();
+        let view = service.bucket(bucket.name.clone()).await.unwrap();
+        assert_eq!(view.settings.storage, StorageRule { durability: None, ..both });
     });
 }
 

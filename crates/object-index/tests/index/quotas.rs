@@ -2,10 +2,11 @@
 
 use std::rc::Rc;
 
+use futures_util::future::join;
 use object_index::Service;
 use object_index::{Bugs, CATALOG_DIR};
 use object_proto::{
-    Bucket, BucketUsage, Conditions, ObjectFacts, ObjectKey, Quota, Room, Setting, Target,
+    Bucket, BucketUsage, Conditions, Error, ObjectFacts, ObjectKey, Quota, Room, Setting, Target,
     UserChange, UserId,
 };
 use object_testing::check_usage;
@@ -77,6 +78,55 @@ fn a_bucket_has_the_room_that_its_quota_and_its_owners_leave() {
         assert_eq!(room(&service, &env, &one).await, left);
         service.set_bucket(one.name.clone(), Setting::Quota(quota)).await.expect("it is set");
         assert_eq!(room(&service, &env, &one).await, Room::default());
+    });
+}
+
+/// Two changes are made at once, as by operators who have both read the quota before. Managers that follow know
+/// of both.
+#[test]
+fn bounds_of_a_quota_that_are_changed_at_once_both_survive() {
+    run(|world: Rc<World>, service, env| async move {
+        let bucket = bucket(&service, "abc").await;
+        put_bytes(&service, &bucket, "a", 1000).await;
+        let (load, of) = (|| UserId::new("load"), |objects, bytes| Quota { objects, bytes });
+        let before = of(Some(100), Some(100_000));
+        let name = || bucket.name.clone();
+        service.set_bucket(name(), Setting::Quota(before)).await.expect("it is set");
+        let set = UserChange::SetQuota { user: load(), quota: before };
+        service.change_user(set).await.expect("it is set");
+
+        let objects = service.set_bucket(name(), Setting::QuotaObjects(Some(9)));
+        let bytes = service.set_bucket(name(), Setting::QuotaBytes(Some(9000)));
+        assert_eq!(join(objects, bytes).await, (Ok(()), Ok(())));
+        let objects = UserChange::SetQuotaObjects { user: load(), objects: Some(5) };
+        let bytes = UserChange::SetQuotaBytes { user: load(), bytes: Some(4000) };
+        let (objects, bytes) = (service.change_user(objects), service.change_user(bytes));
+        assert_eq!(join(objects, bytes).await, (Ok(()), Ok(())));
+        for takeover in [false, true] {
+            if takeover {
+                world.crash_all();
+                world.take_over().await.expect("it opens");
+            }
+            let settings = service.bucket(name()).await.expect("it is there").settings.clone();
+            assert_eq!(settings.quota, of(Some(9), Some(9000)), "{takeover}");
+            let user = service.user("load").await.expect("it is there");
+            assert_eq!(user.quota, of(Some(5), Some(4000)), "{takeover}");
+            let left = Room { objects: Some(4), bytes: Some(3000) };
+            assert_eq!(room(&service, &env, &bucket).await, left, "{takeover}");
+        }
+
+        // A bound that is taken away leaves the other one.
+        let none = UserChange::SetQuotaObjects { user: load(), objects: None };
+        service.change_user(none).await.expect("it is set");
+        service.set_bucket(name(), Setting::QuotaBytes(None)).await.expect("it is set");
+        let left = Room { objects: Some(8), bytes: Some(3000) };
+        assert_eq!(room(&service, &env, &bucket).await, left);
+        let none = UserChange::SetQuotaBytes { user: load(), bytes: None };
+        service.change_user(none).await.expect("it is set");
+        service.set_bucket(name(), Setting::QuotaObjects(None)).await.expect("it is set");
+        assert_eq!(room(&service, &env, &bucket).await, Room::default());
+        let none = UserChange::SetQuotaBytes { user: UserId::new("none"), bytes: None };
+        assert_eq!(service.change_user(none).await, Err(Error::NoSuchUser));
     });
 }
 

@@ -1,5 +1,7 @@
 //! The tables of `docs/formats/object-messages.md` are the lists of the source.
 
+use std::collections::BTreeSet;
+
 /// The types of a macro's calls, and what is between their braces, on one line.
 fn lists<'a>(source: &'a str, call: &'a str) -> impl Iterator<Item = (&'a str, String)> {
     source.split(call).skip(1).map(|rest| {
@@ -59,6 +61,14 @@ fn compare(heading: &str, mut of_source: Vec<String>) {
 }
 
 const SOURCES: [&str; 2] = [include_str!("../wire.rs"), include_str!("../fields.rs")];
+
+/// Numbers of the variants of a type.
+pub fn numbers(name: &str) -> BTreeSet<u8> {
+    let mut all = SOURCES.iter().flat_map(|source| lists(source, "\nchoice!("));
+    let (_, body) = all.find(|(other, _)| *other == name).expect("it has variants");
+    let before = body.split(" => ").filter_map(|part| part.split_whitespace().last());
+    before.filter_map(|number| number.parse().ok()).collect()
+}
 
 #[test]
 fn variants_are_those_of_the_page() {

@@ -265,6 +265,46 @@ fn front_end_that_starts_on_another_host_has_its_volume_soon() {
     sim.close();
 }
 
+/// A front end that is stopped, as by SIGTERM, while a client has its volume open.
+#[test]
+fn front_end_that_was_stopped_leaves_no_silence_to_wait_for() {
+    let sim = Sim::new(205);
+    let run = async {
+        let cluster = start(&sim).await;
+        let stack = Stack::start(&cluster, (MANAGERS, SERVERS), FILE_BYTES);
+        let first = User::connect(&cluster, "front end fe1").await;
+        let stopping = first.act(|user| async move {
+            user.create("disk").await;
+            let device = user.open("disk").await;
+            user.put(&device, 1).await.expect("no fault");
+            user.exports.close().await;
+            assert!(user.put(&device, 2).await.is_err(), "it is detached");
+            let refused = user.exports.open("disk").await.map(drop);
+            assert_eq!(refused.map_err(|fault| fault.kind), Err(Kind::Unknown));
+            // It is open when the process ends.
+            user.env.spawn(Class::Foreground, "hold", async move {
+                let _held = device;
+                std::future::pending::<()>().await;
+            });
+        });
+        stopping.await;
+        sim.crash(first.host, CrashMode::Power);
+        let second = User::connect(&cluster, "front end fe1").await;
+        let reading = second.act(|user| async move {
+            let began = user.env.now();
+            let device = user.exports.open("disk").await.expect("it was detached");
+            assert_eq!(user.get(&device).await, all(1));
+            let took = user.env.now() - began;
+            assert!(took < SECOND, "it waits for {took:?}");
+            user.put(&device, 2).await.expect("no fault");
+        });
+        reading.await;
+        assert_eq!(stack.verdict(), Ok(()));
+    };
+    sim.run(run).expect("a task is always due");
+    sim.close();
+}
+
 /// An operator's mistake: a front end is started twice, on two hosts.
 #[test]
 fn second_front_end_of_an_id_takes_nothing_from_the_first() {
