@@ -39,9 +39,21 @@ fn names_of_no_part_stay() {
         format!(".a{PART}"),
     ];
     names.iter().for_each(|name| std::fs::write(dir.join(name), "").expect("it is written"));
-    std::os::unix::fs::symlink("x", dir.join(format!(".l.0123456789abcdef-0{PART}")))
-        .expect("it is made");
     clear_left(&to, Path::new(""), PART).expect("it reads");
-    assert_eq!(to.names(Path::new("")).expect("it lists").len(), names.len() + 1);
+    assert_eq!(to.names(Path::new("")).expect("it lists").len(), names.len());
+    std::fs::remove_dir_all(dir).expect("it goes");
+}
+
+#[test]
+fn links_are_removed_unless_their_process_goes_on() {
+    let dir = crate::output::test_dir("get-links");
+    let to = Beneath::open(&dir).expect("it opens");
+    let own = std::process::id();
+    let [kept, left] = [own, 4_000_000_000].map(|pid| format!(".l.{pid}-0{PART}"));
+    for name in [&kept, &left] {
+        std::os::unix::fs::symlink("x", dir.join(name)).expect("it is made");
+    }
+    clear_left(&to, Path::new(""), PART).expect("it reads");
+    assert_eq!(to.names(Path::new("")).expect("it lists"), [kept]);
     std::fs::remove_dir_all(dir).expect("it goes");
 }
