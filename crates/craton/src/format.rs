@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::exit::{Failure, io};
 
-pub use roles::format::{Found, directory, failure, options, unmark};
+pub use roles::format::{Found, directory, failure, options};
 
 /// Inspects a directory.
 pub fn look(dir: &Path) -> Result<Found, Failure> {

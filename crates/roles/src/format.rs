@@ -12,7 +12,7 @@ use chunkstore::flash::{self, FormatOptions, MountError};
 use runtime::{Env, OpenOptions};
 
 use crate::error::{Error, io};
-use crate::stores::{FILE, UNFINISHED};
+use crate::stores::{FILE, UNFINISHED, unmark};
 
 #[cfg(test)]
 mod tests;
@@ -227,14 +227,4 @@ async fn finish<E: From<Error>>(
     note(disk)?;
     unmark(env, dir).await?;
     Ok(disk)
-}
-
-/// Removes the mark of an unfinished formatting.
-pub async fn unmark(env: &Env, dir: &Path) -> Result<(), Error> {
-    let unmarked = match env.remove_file(&dir.join(UNFINISHED)).await {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => Err(error),
-        Ok(()) => env.sync_dir(dir).await,
-    };
-    unmarked.map_err(|error| io("format", dir, &error))
 }

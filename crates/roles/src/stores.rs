@@ -11,7 +11,7 @@ use chunkstore::flash::{self, FlashStore, MountError, SyncMode};
 use runtime::Env;
 
 use crate::config::{Durability, Store};
-use crate::error::Error;
+use crate::error::{Error, io};
 
 /// The file of a store in a directory.
 pub const FILE: &str = "store.craton";
@@ -100,13 +100,23 @@ pub async fn open(env: &Env, store: &Store) -> Result<FlashStore, Unopened> {
     opened.map_err(|error| explain(&store.path, &error))
 }
 
+/// Removes the mark of an unfinished formatting.
+pub async fn unmark(env: &Env, dir: &Path) -> Result<(), Error> {
+    let unmarked = match env.remove_file(&dir.join(UNFINISHED)).await {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => Err(error),
+        Ok(()) => env.sync_dir(dir).await,
+    };
+    unmarked.map_err(|error| io("format", dir, &error))
+}
+
 /// Opens the store in a directory, as [`open`] does.
 pub async fn open_in(env: &Env, dir: &Path, config: flash::Config) -> Result<FlashStore, Unopened> {
     match flash::open_with(env, &dir.join(FILE), config).await {
         Ok(opened) => {
             // Its formatting was broken off behind the superblock at most. With the mark a later order
             // to format would take the store, and what it has by then, for a new one.
-            if let Err(error) = crate::format::unmark(env, dir).await {
+            if let Err(error) = unmark(env, dir).await {
                 tracing::warn!(%error, "the mark of an unfinished formatting stays");
             }
             Ok(opened)

@@ -81,7 +81,7 @@ pub async fn format_new(env: &Env, dir: &Path, stores: &[Store]) -> Done {
         let (store, is_done) = (store.clone(), done.has(&store.path));
         async move {
             if is_done {
-                return Ok(format::unmark(env, &store.path).await?);
+                return Ok(roles::stores::unmark(env, &store.path).await?);
             }
             if !store.path.is_dir() {
                 return Ok(());
