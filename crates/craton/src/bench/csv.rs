@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::args::OutputArgs;
-use crate::exit::{Failure, io};
+use crate::exit::{Done, Failure, io};
 use crate::output::print_json;
 
 /// The columns.
@@ -50,18 +50,17 @@ impl Sink {
         Ok(Sink { json: output.json, rows: rows.transpose()? })
     }
 
-    /// Prints a report as JSON, if that is asked for, and appends its figures to the file. True when it was
-    /// printed.
-    pub fn put<T: Serialize>(&self, report: &T) -> Result<bool, Failure> {
-        if self.json {
-            print_json(report)?;
+    /// Shows a report, as JSON or with `print` as a table, then appends its figures to the file: when that fails, they
+    /// have been shown.
+    pub fn put<T: Serialize>(&self, report: &T, print: impl FnOnce(&T) -> Done) -> Done {
+        match self.json {
+            true => print_json(report)?,
+            false => print(report)?,
         }
-        if let Some(rows) = &self.rows {
-            let report = serde_json::to_value(report);
-            let report = report.map_err(|error| Failure::failed(error.to_string()))?;
-            rows.append(&report).map_err(|error| io("write", &rows.path, &error))?;
-        }
-        Ok(self.json)
+        let Some(rows) = &self.rows else { return Ok(()) };
+        let report = serde_json::to_value(report);
+        let report = report.map_err(|error| Failure::failed(error.to_string()))?;
+        rows.append(&report).map_err(|error| io("write", &rows.path, &error))
     }
 }
 

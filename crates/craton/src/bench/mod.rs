@@ -181,9 +181,10 @@ fn front_end(connection: &Connection) -> Result<Option<SocketAddr>, Failure> {
 }
 
 fn show((report, sink): (Report, Sink)) -> Done {
-    if sink.put(&report)? {
-        return Ok(());
-    }
+    sink.put(&report, print)
+}
+
+fn print(report: &Report) -> Done {
     let mut out = table(&[
         "what",
         "size",

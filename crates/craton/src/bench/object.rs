@@ -28,11 +28,12 @@ pub fn reached(connection: &Connection) -> Result<(Access, SocketAddr), Failure>
     }
 }
 
-/// Prints a report.
+/// Shows a report.
 pub fn show((report, sink): (ObjectReport, Sink)) -> Done {
-    if sink.put(&report)? {
-        return Ok(());
-    }
+    sink.put(&report, print)
+}
+
+fn print(report: &ObjectReport) -> Done {
     let mut out = table(&[
         "what",
         "size",
