@@ -213,7 +213,8 @@ impl VolumeExports {
         inner.closed.set(true);
         let closing = async {
             self.detach_all();
-            // An opening that was under way may have attached since.
+            // An opening that was under way may have attached since. One that was dropped behind its request may be
+            // attached: it ends by its silence.
             let _turn = inner.opening.lock().await;
             self.detach_all();
             inner.detachments.all_ended().await;

@@ -12,7 +12,7 @@ use runtime::Instant;
 use wire::control::{ClusterReply, ClusterRequest, ControlError};
 
 use super::entity::Deletion;
-use super::limits::{EXPIRY, FREE_PERCENT, FREED_SOON, UNKNOWN_CHECKS_MAX};
+use super::limits::{EXPIRY, FREE_PERCENT, FREED_SOON, LOOKED_AT_MAX, UNKNOWN_CHECKS_MAX};
 use super::refusals::Once;
 use super::service::{LeaderTerm, Manager};
 
@@ -54,7 +54,7 @@ fn add_clones(uses: &mut Vec<Use>, clones: &[(VolumeId, VolumeId)]) {
     }
 }
 
-/// Files of families of volumes that were looked at in one check.
+/// Files of families of volumes that were looked at in one check, of those with further deleted volumes.
 type LookedAt = Vec<(Vec<VolumeId>, Vec<Use>)>;
 
 /// What becomes of a deleted volume while room is needed.
@@ -347,7 +347,10 @@ impl Manager {
                 let clone = |info: &VolumeInfo| Some((info.volume, info.clone_source?));
                 add_clones(&mut uses, &family.iter().filter_map(clone).collect::<Vec<_>>());
                 let gain = Gain::of(&uses, is_own, is_deleted);
-                looked.push((ids, uses));
+                let kept: usize = looked.iter().map(|(_, uses)| uses.len()).sum();
+                if deleted.len() > own.len() && kept + uses.len() <= LOOKED_AT_MAX {
+                    looked.push((ids, uses));
+                }
                 Some(gain)
             }
             Err(error) => {

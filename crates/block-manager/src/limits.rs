@@ -62,6 +62,9 @@ pub const REFUSED_MAX: usize = 3;
 /// Removed volumes of which a leader knows the numbers of their creations, those that were made last: 50 B each. A
 /// creation comes late by seconds, in which fewer are made.
 pub const GONE_MAX: usize = 1024;
+/// Files, by the volumes that name them, that one check of deleted volumes remembers: 24 B each. Those of further
+/// families are read for each deleted volume.
+pub const LOOKED_AT_MAX: usize = 1 << 18;
 /// Refusals of all volumes that a leader has in memory: 300 B each, and seconds of callers that ask in a loop.
 pub const REFUSALS_KEPT: usize = 1024;
 /// Load of an idle segment, in requests a second: the cost of having it.

@@ -59,7 +59,8 @@ pub enum Value {
     },
     /// Of [`Key::Volume`].
     Volume(Volume),
-    /// Of [`Key::Done`]: numbers of the latest ones, in order, [`DONE_MAX`] at most, with those that were
+    /// Of [`Key::Done`]: numbers of the latest ones, in order, [`DONE_MAX`] at most (of a volume that was
+    /// removed, the creation's alone), with those that were
     /// refused in front.
     Done(Vec<u64>),
 }

@@ -132,7 +132,7 @@ impl Machine {
         if let Some(reply) = self.check_new(nonce, &full)? {
             return Ok(Begun::Done(reply));
         }
-        // It was made, and removed since.
+        // It was made, and is gone or has another name by now.
         if self.state.was_done(volume, nonce) {
             return Err(Refusal::NoName(full));
         }
@@ -242,8 +242,8 @@ impl Machine {
         if let Some(reply) = self.check_new(nonce, name)? {
             return Ok(reply);
         }
-        // It was made, and removed since.
-        if self.state.was_done(snapshot, nonce) || self.state.was_removed(nonce) {
+        // It was made, and is gone or has another name by now.
+        if self.state.was_done(snapshot, nonce) || self.state.was_made(nonce) {
             return Err(Refusal::NoName(name.to_owned()));
         }
         self.refuse_refused((nonce, snapshot))?;

@@ -312,7 +312,8 @@ impl ManagerState {
     /// True when a volume was made by this creation, whatever has become of it and of its name.
     pub fn was_made(&self, nonce: u64) -> bool {
         let is_made = |volume: &Volume| volume.nonce == nonce && volume.family.parent.is_none();
-        self.volumes.values().any(is_made) || self.was_removed(nonce)
+        // Without a number it is unknown.
+        nonce != 0 && (self.volumes.values().any(is_made) || self.was_removed(nonce))
     }
 
     /// Removed volumes of whose creations the numbers are known, by the order in which they were made.

@@ -466,6 +466,22 @@ fn creation_that_comes_late_makes_no_second_volume_when_the_first_has_another_na
     }
 }
 
+/// A snapshot keeps the numbers of its latest clones alone.
+#[test]
+fn clone_that_comes_late_makes_no_second_volume_when_the_first_has_another_name() {
+    let (mut machine, _, id) = world();
+    let of = snapshot(&mut machine, 7, id, "s").volume;
+    let clone = volume(machine.clone_of(at(1), 100, of, "c")).volume;
+    delete(&mut machine, 2, clone, (false, false)).expect("no client has it open");
+    volume(undelete(&mut machine, clone, Some("d")));
+    for nonce in 101..120 {
+        volume(machine.clone_of(at(5001), nonce, of, &format!("c{nonce}")));
+    }
+    let late = machine.clone_of(at(5002), 100, of, "c");
+    assert_eq!(late, Err(Refusal::NoName("c".into())));
+    assert_eq!(find(&mut machine, "d").map(|info| info.volume), Ok(clone));
+}
+
 /// Its caller has the refusal, and goes on with the volume as it is: a copy that comes when the cause is gone
 /// changes nothing, under the next leader either.
 #[test]

@@ -39,7 +39,9 @@ pub(super) async fn run(
         Some(Ok(chosen)) => chosen,
         Some(Err(ended)) => return note_end(&inner, peer, ended),
         None => {
-            if let Some(unlogged) = inner.refusal() {
+            if !inner.stopping.get()
+                && let Some(unlogged) = inner.refusal()
+            {
                 tracing::info!(%peer, unlogged, "NBD client closed: it has opened no volume in time");
             }
             return;

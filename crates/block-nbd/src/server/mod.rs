@@ -151,16 +151,12 @@ impl Frontend {
         Stats { handshakes: self.0.handshakes.count(), ..self.0.stats.get() }
     }
 
-    /// Takes no more connections. Those that are open go on.
-    pub fn close(&self) {
-        self.0.tasks.take().iter().for_each(JoinHandle::abort);
-    }
-
     /// Takes no more connections, and ends those that are open. Requests that were received are answered, as far
-    /// as that takes no longer than [`crate::protocol::limits::NBD_STOP_MAX`]. No answer is sent once this has
+    /// as that takes no longer than [`crate::protocol::limits::NBD_STOP_MAX`]; a write of more than
+    /// [`block_volume::limits::IO_MAX`] bytes, which is read in pieces, may have none. No answer is sent once this has
     /// returned: devices may fail then, and no client sees an error for it.
     pub async fn stop(&self) {
-        self.close();
+        self.0.tasks.take().iter().for_each(JoinHandle::abort);
         self.0.stopping.set(true);
         self.0.stop.notify_waiters();
         while self.0.handshakes.end_oldest() {}
